@@ -1,0 +1,1 @@
+//! Arguments, messages, exit codes.

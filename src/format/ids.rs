@@ -1,0 +1,51 @@
+//! Numbers that differ in meaning differ in type.
+
+use std::fmt;
+
+/// Which of the two layouts a frame has. Source: byte 26 of the frame header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Layout {
+    /// A cframe: one file holds header, chunks, index and trailer.
+    Contiguous,
+    /// An sframe: a directory of `chunks.b2frame` and a file a chunk.
+    Sparse,
+}
+
+/// A place in the index: the n-th chunk of the frame, counted from 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Position(pub u64);
+
+/// The number in the name of an sframe's chunk file, `XXXXXXXX.chunk`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ChunkId(pub u32);
+
+impl fmt::Display for ChunkId {
+    /// The file's name without the extension: eight capital hexadecimal digits.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:08X}", self.0)
+    }
+}
+
+/// Where a chunk begins in a cframe, in bytes from the **end of the header**.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ChunkOffset(pub u64);
+
+/// A chunk of which no byte is stored: its index entry says all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Special {
+    /// Every byte is zero (code 1).
+    Zeros,
+    /// Every item is NaN (code 2).
+    Nan,
+    /// The values were never set (code 4).
+    Uninit,
+}
+
+/// One entry of an index, where `P` says what a stored chunk is found by: a [`ChunkOffset`], a [`ChunkId`] or a store's key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum IndexEntry<P> {
+    /// The chunk's bytes are stored at, or under, this.
+    Stored(P),
+    /// No bytes are stored.
+    Special(Special),
+}

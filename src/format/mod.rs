@@ -1,0 +1,21 @@
+//! Bytes to values and back: frames and chunks as C-Blosc2 writes them.
+//!
+//! Nothing here reads or writes a file, and nothing here trusts a byte: every length is compared with what is there before
+//! anything is allocated, arithmetic on values from disk is checked, and a parser answers bad input with an [`Error`] that
+//! names the field, its offset, what was found and what was expected.
+
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, clippy::arithmetic_side_effects)
+)]
+
+pub mod chunk;
+mod error;
+pub mod header;
+mod ids;
+pub mod index;
+pub mod trailer;
+
+pub use error::{Error, Result};
+pub use ids::{ChunkId, ChunkOffset, IndexEntry, Layout, Position, Special};

@@ -1,0 +1,86 @@
+//! What can go wrong between a frame's bytes and the disk.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+use crate::format;
+
+/// Shorthand for results of this layer.
+pub type Result<T> = std::result::Result<T, StoreError>;
+
+/// A failure of the store. Its words begin with the path, and say what was found and what was expected.
+#[derive(Debug)]
+pub enum StoreError {
+    /// The operating system refused.
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What was being done, as in `cannot ACTION`.
+        action: &'static str,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// Bytes on disk, or of an image to commit, that are no frame.
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        source: format::Error,
+    },
+    /// SOURCE is not a frame of the kind wanted, in words.
+    Unsupported {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// Another read-write mount has SOURCE.
+    Busy {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Another process changed SOURCE under a read-write mount.
+    Stale {
+        /// The file.
+        path: PathBuf,
+        /// What was seen.
+        reason: String,
+    },
+    /// An earlier write or sync failed; nothing more is written.
+    Poisoned {
+        /// The file.
+        path: PathBuf,
+        /// The first failure.
+        reason: String,
+    },
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StoreError::Io { path, action, source } => write!(f, "{}: cannot {action}: {source}", path.display()),
+            StoreError::Format { path, source } => write!(f, "{}: {source}", path.display()),
+            StoreError::Unsupported { path, reason } => write!(f, "{}: {reason}", path.display()),
+            StoreError::Busy { path } => {
+                write!(f, "{}: is mounted for writing already; unmount it first, or mount with -o ro", path.display())
+            }
+            StoreError::Stale { path, reason } => {
+                write!(f, "{}: was changed by another process under the mount ({reason})", path.display())
+            }
+            StoreError::Poisoned { path, reason } => {
+                write!(f, "{}: takes no more writes after an earlier failure: {reason}", path.display())
+            }
+        }
+    }
+}
+
+impl std::error::Error for StoreError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            StoreError::Io { source, .. } => Some(source),
+            StoreError::Format { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}

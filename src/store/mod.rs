@@ -1,0 +1,152 @@
+//! Frames on disk: reading chunks, staging new ones, free space, and the one path by which a change becomes durable.
+//!
+//! A view sees a store as an ordered list of chunks, each found by a [`ChunkKey`] that means nothing outside the store, between
+//! a header and a trailer. It stages the bytes of new chunks as they come, and hands over a whole [`FrameImage`] when the state
+//! is worth keeping.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use crate::format::{IndexEntry, chunk::ChunkHeader, header::FrameHeader, trailer::Trailer};
+
+mod draft;
+mod error;
+
+pub use draft::{Draft, DraftPool};
+pub use error::{Result, StoreError};
+
+/// A stored chunk, by the store's own reckoning: the position in SOURCE's file for a cframe, the chunk id for an sframe.
+///
+/// A key stays good while the chunk is in the committed image, in the image being committed, staged, or pinned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ChunkKey(pub u64);
+
+/// A frame at one moment: what a commit makes SOURCE hold.
+///
+/// `header` may be of either layout and may come from a client as it is: the store sets layout, frame_len and cbytes by itself
+/// when it writes. nbytes, chunksize, metalayers and all else are kept to the byte.
+#[derive(Debug, Clone)]
+pub struct FrameImage {
+    /// The frame's header with its metalayers.
+    pub header: FrameHeader,
+    /// The trailer with its vlmetalayers, carried through to the byte.
+    pub trailer: Trailer,
+    /// The index, in order.
+    pub entries: Arc<Vec<IndexEntry<ChunkKey>>>,
+}
+
+/// What `stat` says of SOURCE, for a view to show.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SourceStat {
+    /// Permission bits of SOURCE as a file (for an sframe: of `chunks.b2frame`).
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Last access.
+    pub atime: SystemTime,
+    /// Last change of content.
+    pub mtime: SystemTime,
+    /// Last change of the inode.
+    pub ctime: SystemTime,
+    /// Bytes that SOURCE takes on disk.
+    pub allocated: u64,
+}
+
+/// Counts of the chunk cache, for the log.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CacheStats {
+    /// Reads answered from the cache.
+    pub hits: u64,
+    /// Reads that had to load the chunk.
+    pub misses: u64,
+    /// Reads that had no use for the cache (a whole chunk at once, or the first look at one).
+    pub bypassed: u64,
+    /// Bytes held now.
+    pub bytes: u64,
+    /// Bytes it may hold.
+    pub capacity: u64,
+}
+
+/// Holds off the reuse of freed space while a read that looked its key up before is under way. Cheap: two atomic operations.
+///
+/// Take it **before** looking a key up in anything that a commit may change, drop it after the read.
+pub struct ReadGuard<'a>(pub(crate) Box<dyn FnOnce() + 'a>);
+
+/// Bytes that can be read at any place: a [`Draft`], a slice.
+pub trait ReadAt {
+    /// Length in bytes.
+    fn len(&self) -> u64;
+    /// Whether there is nothing.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// Fills `buf` from `offset`; what lies past the end is an error.
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> std::io::Result<()>;
+}
+
+/// A frame on disk in one of the layouts. Every method may be called from any thread.
+///
+/// After a failed write or sync every later `stage`, `commit` and `sync` answers [`StoreError::Poisoned`] with the first
+/// failure's words; reading goes on.
+pub trait FrameStore: Send + Sync {
+    /// SOURCE as the user named it.
+    fn path(&self) -> &Path;
+
+    /// The last committed image; `None` for a SOURCE that does not exist yet.
+    fn committed(&self) -> Option<Arc<FrameImage>>;
+
+    /// See [`ReadGuard`].
+    fn enter(&self) -> ReadGuard<'_>;
+
+    /// Reads `buf.len()` bytes of a stored chunk from `offset` on; a short count means the chunk ends there.
+    fn read_chunk(&self, guard: &ReadGuard<'_>, key: ChunkKey, len: u32, offset: u64, buf: &mut [u8]) -> Result<usize>;
+
+    /// Reads and checks a stored chunk's header: its sizes agree with each other and with the room it has in SOURCE.
+    fn chunk_header(&self, guard: &ReadGuard<'_>, key: ChunkKey) -> Result<ChunkHeader>;
+
+    /// Writes a new chunk's bytes where no durable state has any, without making it part of the frame.
+    fn stage(&self, chunk: &dyn ReadAt) -> Result<ChunkKey>;
+
+    /// Gives back a staged chunk that never was in an image handed to `commit`. Of any other key it is a no-op.
+    fn discard(&self, key: ChunkKey);
+
+    /// Keeps a key good although no image names it any more, for a file that was removed while open. Counted.
+    fn pin(&self, key: ChunkKey);
+
+    /// Takes one `pin` back.
+    fn unpin(&self, key: ChunkKey);
+
+    /// Makes `image` what SOURCE holds: at every instant until this returns, and after any crash, SOURCE is the last durable
+    /// state or this one. Durable at the latest with the next `commit` or [`FrameStore::sync`].
+    ///
+    /// # Errors
+    /// [`StoreError::Stale`] if another process has changed SOURCE since this store last read or wrote it.
+    fn commit(&self, image: FrameImage) -> Result<()>;
+
+    /// Returns when the last committed image is on disk.
+    fn sync(&self) -> Result<()>;
+
+    /// Whether another process has changed or replaced SOURCE since this store last read or wrote it.
+    fn changed_outside(&self) -> Result<bool>;
+
+    /// Saves bytes that found no place in the frame to `SOURCE.lost/NAME`, never over an older file; returns where.
+    fn save_lost(&self, name: &str, content: &dyn ReadAt) -> Result<PathBuf>;
+
+    /// For attributes of the view.
+    fn source_stat(&self) -> Result<SourceStat>;
+
+    /// statvfs of the file system that holds SOURCE.
+    fn statvfs(&self) -> Result<libc::statvfs>;
+
+    /// Where a client's unfinished writes are held.
+    fn drafts(&self) -> &Arc<DraftPool>;
+
+    /// Cache counts.
+    fn cache_stats(&self) -> CacheStats;
+
+    /// The end: makes the last commit durable, gives space behind the frame back to the file system, and releases SOURCE.
+    fn close(&self) -> Result<()>;
+}

@@ -1,0 +1,89 @@
+//! Why a view refuses, and the one table from refusals to errno.
+
+use std::fmt;
+
+use crate::format;
+use crate::store::StoreError;
+
+/// Shorthand for results of this layer.
+pub type Result<T> = std::result::Result<T, ViewError>;
+
+/// A refusal.
+#[derive(Debug)]
+pub enum ViewError {
+    /// No such name, or an inode that is gone.
+    NotFound,
+    /// The name exists.
+    Exists,
+    /// The mount is read-only.
+    ReadOnly,
+    /// Nothing of that kind can be in a frame.
+    NotPermitted,
+    /// A directory where a file is needed.
+    IsDirectory,
+    /// A file where a directory is needed.
+    NotDirectory,
+    /// The handle is not open, or not for this.
+    BadHandle,
+    /// The arguments make no sense.
+    Invalid,
+    /// The name is too long.
+    NameTooLong,
+    /// The file would become larger than anything a frame can hold.
+    TooBig,
+    /// Written bytes that are no chunk, or no chunk that fits.
+    Rejected(format::Error),
+    /// The store failed.
+    Store(StoreError),
+}
+
+impl ViewError {
+    /// The errno that a client sees.
+    pub fn errno(&self) -> i32 {
+        match self {
+            ViewError::NotFound => libc::ENOENT,
+            ViewError::Exists => libc::EEXIST,
+            ViewError::ReadOnly => libc::EROFS,
+            ViewError::NotPermitted => libc::EPERM,
+            ViewError::IsDirectory => libc::EISDIR,
+            ViewError::NotDirectory => libc::ENOTDIR,
+            ViewError::BadHandle => libc::EBADF,
+            ViewError::Invalid | ViewError::Rejected(_) => libc::EINVAL,
+            ViewError::NameTooLong => libc::ENAMETOOLONG,
+            ViewError::TooBig => libc::EFBIG,
+            ViewError::Store(error) => match error {
+                StoreError::Io { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
+                StoreError::Format { .. } | StoreError::Unsupported { .. } | StoreError::Poisoned { .. } => libc::EIO,
+                StoreError::Busy { .. } => libc::EBUSY,
+                StoreError::Stale { .. } => libc::ESTALE,
+            },
+        }
+    }
+}
+
+impl fmt::Display for ViewError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ViewError::NotFound => f.write_str("no such file"),
+            ViewError::Exists => f.write_str("exists already"),
+            ViewError::ReadOnly => f.write_str("the mount is read-only"),
+            ViewError::NotPermitted => f.write_str("nothing of that kind can be in a frame"),
+            ViewError::IsDirectory => f.write_str("is a directory"),
+            ViewError::NotDirectory => f.write_str("is not a directory"),
+            ViewError::BadHandle => f.write_str("the file is not open for this"),
+            ViewError::Invalid => f.write_str("invalid argument"),
+            ViewError::NameTooLong => f.write_str("the name is too long"),
+            ViewError::TooBig => f.write_str("larger than anything a frame can hold"),
+            ViewError::Rejected(error) => write!(f, "refused: {error}"),
+            ViewError::Store(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for ViewError {}
+
+impl From<StoreError> for ViewError {
+    fn from(error: StoreError) -> Self {
+        ViewError::Store(error)
+    }
+}

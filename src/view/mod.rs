@@ -1,0 +1,209 @@
+//! What a mount shows: names, attributes and bytes, and what a write to them means. No FUSE here.
+//!
+//! A view never calls the kernel back by itself. What a client's kernel must forget is collected in [`Invals`]; the adapter
+//! sees to it that it is forgotten before the operation that caused it is answered.
+
+use std::ffi::OsStr;
+use std::time::{Instant, SystemTime};
+
+mod error;
+
+pub use error::{Result, ViewError};
+
+/// An inode number. 1 is the root. A number is never used for two different files in a mount's life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Ino(pub u64);
+
+/// The root of every view (a directory, or the file itself where the mount point is a file).
+pub const ROOT: Ino = Ino(1);
+
+/// An open file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Handle(pub u64);
+
+/// What a name stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A directory.
+    Directory,
+    /// A regular file.
+    File,
+}
+
+/// Attributes, as stat(2) has them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Attr {
+    /// Inode number.
+    pub ino: Ino,
+    /// Directory or file.
+    pub kind: Kind,
+    /// Length in bytes.
+    pub size: u64,
+    /// 512-byte units on disk.
+    pub blocks: u64,
+    /// Best size for a read, in bytes.
+    pub blksize: u32,
+    /// Permission bits only.
+    pub perm: u16,
+    /// Number of names.
+    pub nlink: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Last access.
+    pub atime: SystemTime,
+    /// Last change of content.
+    pub mtime: SystemTime,
+    /// Last change of the inode.
+    pub ctime: SystemTime,
+}
+
+/// A change of attributes; `None` leaves one as it is.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SetAttr {
+    /// New length.
+    pub size: Option<u64>,
+    /// New permission bits.
+    pub mode: Option<u32>,
+    /// New owner.
+    pub uid: Option<u32>,
+    /// New group.
+    pub gid: Option<u32>,
+    /// New access time.
+    pub atime: Option<SystemTime>,
+    /// New time of change.
+    pub mtime: Option<SystemTime>,
+}
+
+/// How a file is opened.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct OpenMode {
+    /// For reading.
+    pub read: bool,
+    /// For writing.
+    pub write: bool,
+    /// Cut to nothing at the same time.
+    pub truncate: bool,
+}
+
+/// Who asks, and with what mode a new file is to be made.
+#[derive(Debug, Clone, Copy)]
+pub struct Creation {
+    /// Owner of the new file.
+    pub uid: u32,
+    /// Group of the new file.
+    pub gid: u32,
+    /// Permission bits, umask already taken off.
+    pub mode: u32,
+    /// Fail with EEXIST if there is such a name.
+    pub exclusive: bool,
+}
+
+/// How `rename` treats a name that exists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RenameMode {
+    /// Replaces it.
+    Replace,
+    /// EEXIST.
+    NoReplace,
+    /// Swaps the two.
+    Exchange,
+}
+
+/// One name of a directory.
+#[derive(Debug, Clone, Copy)]
+pub struct DirEntry<'a> {
+    /// Inode.
+    pub ino: Ino,
+    /// Directory or file.
+    pub kind: Kind,
+    /// The name.
+    pub name: &'a OsStr,
+    /// A stable cookie: reading on from it gives what comes after this entry, whatever was added or removed meanwhile.
+    pub next: u64,
+}
+
+/// Something that the kernel of the mount's clients must forget.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Inval {
+    /// Attributes and cached pages of a file.
+    Data(Ino),
+    /// Attributes only.
+    Attr(Ino),
+    /// A name (there or not) in a directory.
+    Entry(Ino, std::ffi::OsString),
+    /// Everything known of every file: SOURCE was changed by others.
+    All,
+}
+
+/// Collects what must be forgotten because of one operation.
+pub type Invals = Vec<Inval>;
+
+/// What a mount shows. Every method may be called from any thread; none blocks readers while it commits.
+///
+/// Methods take the [`Invals`] to fill where they can make something known to the kernel untrue, other than what the kernel
+/// knows by itself from the operation (its own writes, the name it creates, removes or renames).
+pub trait View: Send + Sync {
+    /// No write is accepted (EROFS).
+    fn read_only(&self) -> bool;
+
+    /// Finds a name.
+    fn lookup(&self, parent: Ino, name: &OsStr) -> Result<Attr>;
+
+    /// The kernel has forgotten an inode altogether.
+    fn forget(&self, ino: Ino);
+
+    /// Attributes.
+    fn getattr(&self, ino: Ino) -> Result<Attr>;
+
+    /// Changes attributes; a new size counts as a write. Without a handle a size change ends with the call, as a write and a
+    /// close would.
+    fn setattr(&self, ino: Ino, handle: Option<Handle>, set: SetAttr, invals: &mut Invals) -> Result<Attr>;
+
+    /// Opens a file. In a read-only view files may also be read without.
+    fn open(&self, ino: Ino, mode: OpenMode, invals: &mut Invals) -> Result<Handle>;
+
+    /// Makes and opens a file.
+    fn create(&self, parent: Ino, name: &OsStr, creation: Creation, mode: OpenMode) -> Result<(Attr, Handle)>;
+
+    /// Reads; a short count means the file ends there.
+    fn read(&self, ino: Ino, handle: Option<Handle>, offset: u64, buf: &mut [u8]) -> Result<usize>;
+
+    /// Writes all of `data`.
+    fn write(&self, handle: Handle, offset: u64, data: &[u8]) -> Result<()>;
+
+    /// A close(2) of a handle, of which there may be several: what was written takes effect, or is refused with an error.
+    fn flush(&self, handle: Handle, invals: &mut Invals) -> Result<()>;
+
+    /// The last close: the handle ends.
+    fn release(&self, handle: Handle, invals: &mut Invals);
+
+    /// fsync(2), of a file or of a directory: settles, commits, and returns when SOURCE is on disk.
+    fn fsync(&self, ino: Ino, invals: &mut Invals) -> Result<()>;
+
+    /// Removes a name.
+    fn unlink(&self, parent: Ino, name: &OsStr, invals: &mut Invals) -> Result<()>;
+
+    /// Renames.
+    fn rename(&self, from: (Ino, &OsStr), to: (Ino, &OsStr), mode: RenameMode, invals: &mut Invals) -> Result<()>;
+
+    /// Lists a directory from a cookie on (0: from the start) until `emit` answers false. Without `.` and `..`.
+    fn readdir(&self, ino: Ino, cookie: u64, emit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()>;
+
+    /// The files that a sequential reader of `ino` is likely to want next, at most `count`, with their sizes: hints only.
+    fn next_files(&self, ino: Ino, count: usize) -> Vec<(Ino, u64)>;
+
+    /// For `df`.
+    fn statfs(&self) -> Result<libc::statvfs>;
+
+    /// Does what is due: a gathered commit, settling after a second without a change, noticing changes made by others.
+    /// Returns when to call again at the latest.
+    fn tick(&self, now: Instant, invals: &mut Invals) -> Option<Instant>;
+
+    /// The mount is gone: settles, commits, saves what found no place, closes the store. Errors say what was lost.
+    fn shutdown(&self) -> Result<()>;
+
+    /// One line for the log: cache counts, commits, what is held.
+    fn report(&self) -> String;
+}
