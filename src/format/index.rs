@@ -1,6 +1,27 @@
-//! The index chunk: a Blosc2 chunk of little-endian 64-bit entries.
+//! The index chunk: a Blosc2 chunk of little-endian 64-bit entries, one a chunk, in the frame's order.
+//!
+//! ```text
+//! bit  63   62..59   58..56   55..0
+//!      0    ------ place -----------     a stored chunk: its offset (cframe) or its id (sframe)
+//!      1    0        code     0          a special chunk: 1 zeros, 2 NaN, 4 uninitialised
+//! ```
+//!
+//! An index of 40 bytes can stand for 268 million entries (one repeated value), so the size that the chunk's header announces is
+//! compared with what the frame's header says before anything is allocated.
 
-use super::{ChunkId, ChunkOffset, IndexEntry, Result};
+use super::{ChunkId, ChunkOffset, Error, IndexEntry, Result, Special, chunk};
+
+/// Bytes of an entry.
+const ENTRY_LEN: usize = 8;
+/// Set in special entries only.
+const SPECIAL_BIT: u64 = 1 << 63;
+/// Where a special entry has its code.
+const CODE_SHIFT: u32 = 56;
+/// The smallest chunk there is, by its header.
+const MIN_CHUNK_LEN: u64 = 32;
+
+/// Chunks that a frame can have at most: C-Blosc2 holds the index's size in an `i32`.
+pub const MAX_ENTRIES: u64 = i32::MAX as u64 / ENTRY_LEN as u64;
 
 /// What an entry of an index can hold beside special values.
 pub trait Place: Copy {
@@ -20,21 +41,191 @@ impl Place for ChunkOffset {
 }
 
 impl Place for ChunkId {
-    fn from_raw(_raw: u64, _position: u64) -> Result<Self> {
-        unimplemented!()
+    fn from_raw(raw: u64, position: u64) -> Result<Self> {
+        let id = u32::try_from(raw).map_err(|_| {
+            Error::new(
+                "index: entry",
+                byte_of(position),
+                format_args!("id {raw} for chunk {position}"),
+                "an id of at most 32 bits",
+            )
+        })?;
+        Ok(ChunkId(id))
     }
     fn to_raw(self) -> u64 {
         u64::from(self.0)
     }
 }
 
-/// Decodes an index chunk, which must be exactly `bytes`. `expected` is the number of entries that the header gives; without it
-/// (chunks of varying size) the index's own size says.
-pub fn decode<P: Place>(_bytes: &[u8], _expected: Option<u64>) -> Result<Vec<IndexEntry<P>>> {
-    unimplemented!()
+/// Decodes an index chunk, which must be exactly `bytes`; no bytes at all are the index of an empty frame. `expected` is the
+/// number of entries that the header gives; without it (chunks of varying size) the index's own size says.
+///
+/// # Errors
+/// A chunk that is none or does not decode, a size other than the expected one, and an entry that is neither a place nor a
+/// special value that C-Blosc2 writes. Offsets within entries count in the decoded index.
+pub fn decode<P: Place>(bytes: &[u8], expected: Option<u64>) -> Result<Vec<IndexEntry<P>>> {
+    if bytes.is_empty() && expected == Some(0) {
+        return Ok(Vec::new());
+    }
+    let header = chunk::ChunkHeader::parse(bytes)?;
+    if u64::from(header.cbytes) != bytes.len() as u64 {
+        return Err(Error::new(
+            "index: cbytes",
+            12,
+            header.cbytes,
+            format_args!("the {} bytes that it has room for", bytes.len()),
+        ));
+    }
+    let nbytes = u64::from(header.nbytes);
+    match expected {
+        Some(count) if count.checked_mul(ENTRY_LEN as u64) != Some(nbytes) => {
+            return Err(Error::new("index: nbytes", 4, nbytes, format_args!("8 bytes for each of {count} chunks")));
+        }
+        _ if !nbytes.is_multiple_of(ENTRY_LEN as u64) => {
+            return Err(Error::new("index: nbytes", 4, nbytes, "a multiple of 8"));
+        }
+        _ => {}
+    }
+    let decoded = chunk::decode(bytes, header.nbytes as usize)?;
+    let (raw, _) = decoded.as_chunks::<ENTRY_LEN>();
+    let mut entries = Vec::new();
+    entries
+        .try_reserve_exact(raw.len())
+        .map_err(|_| Error::new("index: nbytes", 4, nbytes, "an index that memory has room for"))?;
+    for (position, raw) in (0u64..).zip(raw) {
+        entries.push(entry_from_raw(u64::from_le_bytes(*raw), position)?);
+    }
+    Ok(entries)
 }
 
-/// Encodes an index as C-Blosc2 reads it: BloscLZ, shuffle, typesize 8, never split, blocks of 16 KiB.
-pub fn encode<P: Place>(_entries: impl ExactSizeIterator<Item = IndexEntry<P>>) -> Result<Vec<u8>> {
-    unimplemented!()
+/// Encodes an index as C-Blosc2 reads it; of no entries it makes no bytes, as a frame without chunks has no index.
+///
+/// # Errors
+/// More than [`MAX_ENTRIES`].
+pub fn encode<P: Place>(entries: impl ExactSizeIterator<Item = IndexEntry<P>>) -> Result<Vec<u8>> {
+    let count = entries.len() as u64;
+    if count > MAX_ENTRIES {
+        return Err(Error::new("index: nbytes", 4, format_args!("{count} chunks"), format_args!("at most {MAX_ENTRIES}")));
+    }
+    if count == 0 {
+        return Ok(Vec::new());
+    }
+    let raw: Vec<u8> = entries.flat_map(|entry| entry_to_raw(entry).to_le_bytes()).collect();
+    plain_chunk(&raw)
+}
+
+/// Checks that every offset leaves room for a chunk's header in a chunks section of `chunks_len` bytes, as C-Blosc2 does on
+/// opening a frame. Where a chunk ends only its own header says.
+///
+/// # Errors
+/// The first entry that points outside.
+pub fn check_offsets(entries: &[IndexEntry<ChunkOffset>], chunks_len: u64) -> Result<()> {
+    for (position, entry) in (0u64..).zip(entries) {
+        if let IndexEntry::Stored(offset) = entry
+            && offset.0.checked_add(MIN_CHUNK_LEN).is_none_or(|end| end > chunks_len)
+        {
+            return Err(Error::new(
+                "index: entry",
+                byte_of(position),
+                format_args!("offset {} for chunk {position}", offset.0),
+                format_args!("at least {MIN_CHUNK_LEN} bytes before the end of the chunks at {chunks_len}"),
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn entry_from_raw<P: Place>(raw: u64, position: u64) -> Result<IndexEntry<P>> {
+    if raw & SPECIAL_BIT == 0 {
+        return P::from_raw(raw, position).map(IndexEntry::Stored);
+    }
+    // The other bits are reserved: an entry that uses them means something that would be lost on the way back.
+    let special = [Special::Zeros, Special::Nan, Special::Uninit].into_iter().find(|&special| special_to_raw(special) == raw);
+    special.map(IndexEntry::Special).ok_or_else(|| {
+        Error::new(
+            "index: entry",
+            byte_of(position),
+            format_args!("{raw:#018x} for chunk {position}"),
+            "an offset, an id, or the code of zeros, NaN or uninitialised values",
+        )
+    })
+}
+
+fn entry_to_raw<P: Place>(entry: IndexEntry<P>) -> u64 {
+    match entry {
+        IndexEntry::Stored(place) => place.to_raw(),
+        IndexEntry::Special(special) => special_to_raw(special),
+    }
+}
+
+const fn special_to_raw(special: Special) -> u64 {
+    let code = match special {
+        Special::Zeros => 1,
+        Special::Nan => 2,
+        Special::Uninit => 4,
+    };
+    SPECIAL_BIT | code << CODE_SHIFT
+}
+
+/// Where an entry is in the decoded index.
+fn byte_of(position: u64) -> u64 {
+    position.saturating_mul(ENTRY_LEN as u64)
+}
+
+/// A chunk that holds `data` as it is: what C-Blosc2 itself writes for indexes of few chunks.
+fn plain_chunk(data: &[u8]) -> Result<Vec<u8>> {
+    const HEADER_LEN: usize = 32;
+    let too_long = || Error::new("index: cbytes", 12, data.len(), format_args!("at most {}", i32::MAX));
+    let cbytes = data.len().checked_add(HEADER_LEN).ok_or_else(too_long)?;
+    let cbytes = i32::try_from(cbytes).map_err(|_| too_long())?;
+    let nbytes = i32::try_from(data.len()).map_err(|_| too_long())?;
+    let mut chunk = Vec::with_capacity(data.len().saturating_add(HEADER_LEN));
+    // version 5, codec format 1, flags (extended header, memcpy, never split), typesize
+    chunk.extend([5, 1, 0x17, 8]);
+    chunk.extend(nbytes.to_le_bytes());
+    chunk.extend(nbytes.min(16 << 10).to_le_bytes());
+    chunk.extend(cbytes.to_le_bytes());
+    // shuffle in the last of the six filter slots, then no codec, no meta, no flags
+    chunk.extend([0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    chunk.extend(data);
+    Ok(chunk)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_survive_the_way_to_raw_and_back() {
+        let entries = [
+            IndexEntry::Stored(ChunkOffset(0)),
+            IndexEntry::Stored(ChunkOffset(i64::MAX as u64)),
+            IndexEntry::Special(Special::Zeros),
+            IndexEntry::Special(Special::Nan),
+            IndexEntry::Special(Special::Uninit),
+        ];
+        let raw = entries.map(entry_to_raw);
+        assert_eq!(raw[2..], [0x8100_0000_0000_0000, 0x8200_0000_0000_0000, 0x8400_0000_0000_0000]);
+        assert_eq!(raw.map(|raw| entry_from_raw::<ChunkOffset>(raw, 0).unwrap()), entries);
+    }
+
+    #[test]
+    fn reserved_codes_and_long_ids_are_refused_with_their_position() {
+        for raw in [1 << 63, 0x8300_0000_0000_0000, 0x8100_0000_0000_0001, 0x9100_0000_0000_0000, u64::MAX] {
+            let error = entry_from_raw::<ChunkOffset>(raw, 3).unwrap_err();
+            assert_eq!((error.field, error.offset), ("index: entry", 24));
+            assert!(error.to_string().contains("for chunk 3"), "{error}");
+        }
+        assert_eq!(ChunkId::from_raw(0xFFFF_FFFF, 0), Ok(ChunkId(u32::MAX)));
+        assert_eq!(ChunkId::from_raw(1 << 32, 2).unwrap_err().offset, 16);
+    }
+
+    #[test]
+    fn offsets_must_leave_room_for_a_chunk_header() {
+        let stored = |offset| [IndexEntry::Special(Special::Nan), IndexEntry::Stored(ChunkOffset(offset))];
+        assert_eq!(check_offsets(&stored(68), 100), Ok(()));
+        assert_eq!(check_offsets(&stored(69), 100).unwrap_err().offset, 8);
+        assert!(check_offsets(&stored(i64::MAX as u64), 100).is_err());
+        assert!(check_offsets(&stored(0), 31).is_err());
+    }
 }

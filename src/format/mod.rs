@@ -15,6 +15,8 @@ mod error;
 pub mod header;
 mod ids;
 pub mod index;
+pub mod metalayer;
+mod msgpack;
 pub mod trailer;
 
 pub use error::{Error, Result};
