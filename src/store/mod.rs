@@ -132,6 +132,9 @@ pub trait FrameStore: Send + Sync {
     /// Whether another process has changed or replaced SOURCE since this store last read or wrote it.
     fn changed_outside(&self) -> Result<bool>;
 
+    /// Reads SOURCE again, after others have changed it under a read-only mount. What is no frame changes nothing.
+    fn reload(&self) -> Result<Arc<FrameImage>>;
+
     /// Saves bytes that found no place in the frame to `SOURCE.lost/NAME`, never over an older file; returns where.
     fn save_lost(&self, name: &str, content: &dyn ReadAt) -> Result<PathBuf>;
 

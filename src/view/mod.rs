@@ -7,8 +7,11 @@ use std::ffi::OsStr;
 use std::time::{Instant, SystemTime};
 
 mod error;
+mod names;
+mod sparse;
 
 pub use error::{Result, ViewError};
+pub use sparse::SparseView;
 
 /// An inode number. 1 is the root. A number is never used for two different files in a mount's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -1,0 +1,406 @@
+//! A cframe as the directory that C-Blosc2 would have written: the sparse view.
+//!
+//! - [`state`]: files, what they hold, and the index;
+//! - [`index`]: the index file's bytes; [`table`]: from ids to stored chunks;
+//! - `write`: drafts, and what a close makes of them; `rename`: names that move;
+//! - `settle`: chunk files that take their places by position; `publish`: when a state goes to the store.
+//!
+//! What a write means is in three steps. Bytes are written to a draft, which readers see. A close makes the draft a chunk that
+//! the store has staged, or an index that is adopted, or refuses it. When index and chunks agree, the whole is published: handed
+//! to the store's commit.
+
+use std::ffi::OsStr;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use log::{info, warn};
+use parking_lot::{Mutex, RwLock};
+
+use self::index::Index;
+use self::publish::Pacer;
+use self::state::{Meta, Source, State};
+use super::names::Name;
+use super::{Attr, Creation, DirEntry, Handle, Ino, Invals, Kind, OpenMode, ROOT, RenameMode, Result, SetAttr, View, ViewError};
+use crate::format::{IndexEntry, Layout};
+use crate::store::{ChunkKey, Draft, FrameImage, FrameStore, ReadAt, ReadGuard};
+
+mod index;
+mod publish;
+mod rename;
+mod settle;
+mod state;
+mod table;
+#[cfg(test)]
+mod tests;
+mod write;
+
+/// Frames of no more chunks have every chunk header read at mount: a damaged one is found then, and the sum of sizes that the
+/// index file's header gives is exact. For larger ones the cframe's own cbytes, holes included, stands in for it.
+const CHECKED_CHUNKS: usize = 1024;
+/// How long nothing may change before files written by hand take their places.
+const SETTLE_AFTER: Duration = Duration::from_secs(1);
+/// How often a read-only view looks whether others have changed SOURCE.
+const WATCH_EVERY: Duration = Duration::from_millis(200);
+/// Asks listings for large pieces: glibc sizes its buffer by it.
+const DIRECTORY_BLKSIZE: u32 = 128 * 1024;
+
+/// The sparse view of a frame.
+pub struct SparseView {
+    store: Arc<dyn FrameStore>,
+    read_only: bool,
+    /// One commit at a time. Taken before `state`, which is not held while the store commits.
+    pacer: Mutex<Pacer>,
+    /// Held for look-ups and changes in memory, and never across reads of chunks or commits.
+    state: RwLock<State>,
+}
+
+impl SparseView {
+    /// Shows a store's frame; one without a frame yet (`--create`) as an empty directory.
+    ///
+    /// # Errors
+    /// A chunk whose header lies, in a frame small enough to look at all.
+    pub fn new(store: Arc<dyn FrameStore>, read_only: bool) -> Result<Self> {
+        let state = Self::load(&*store)?;
+        Ok(SparseView { store, read_only, pacer: Mutex::new(Pacer::new()), state: RwLock::new(state) })
+    }
+
+    fn load(store: &dyn FrameStore) -> Result<State> {
+        let stat = store.source_stat()?;
+        let Some(image) = store.committed() else { return State::new(None, &[], stat) };
+        let FrameImage { header, trailer, entries } = &*image;
+        let mut header = header.clone();
+        header.set_layout(Layout::Sparse);
+        let mut lens = Vec::new();
+        if entries.len() <= CHECKED_CHUNKS {
+            let guard = store.enter();
+            for entry in entries.iter() {
+                let len = match entry {
+                    IndexEntry::Stored(key) => store.chunk_header(&guard, *key)?.cbytes,
+                    IndexEntry::Special(_) => 0,
+                };
+                lens.push(len);
+            }
+            header.set_cbytes(lens.iter().map(|len| u64::from(*len)).sum());
+        }
+        let by_position = (0u32..).zip(entries.iter()).map(|(position, entry)| match entry {
+            IndexEntry::Stored(_) => IndexEntry::Stored(crate::format::ChunkId(position)),
+            IndexEntry::Special(special) => IndexEntry::Special(*special),
+        });
+        let index = Index { header, trailer: trailer.clone(), entries: Arc::new(by_position.collect()) };
+        let state = State::new(Some(index), entries, stat)?;
+        for (position, len) in (0u32..).zip(lens) {
+            state.table.get(crate::format::ChunkId(position)).learn_len(len);
+        }
+        Ok(state)
+    }
+
+    /// The length of a stored chunk, read from its header the first time. `guard` is older than the look-up of `key`.
+    fn chunk_len(&self, guard: &ReadGuard<'_>, ino: Ino, key: ChunkKey, known: Option<u32>) -> Result<u32> {
+        match known {
+            Some(len) => Ok(len),
+            None => {
+                let len = self.store.chunk_header(guard, key)?.cbytes;
+                self.state.read().learn_len(ino, key, len);
+                Ok(len)
+            }
+        }
+    }
+
+    fn attr(&self, ino: Ino) -> Result<Attr> {
+        if ino == ROOT {
+            let state = self.state.read();
+            return Ok(attr(ROOT, Kind::Directory, 4096, &state.root));
+        }
+        let guard = self.store.enter();
+        let (source, mut meta) = {
+            let state = self.state.read();
+            (state.source(ino)?, state.nodes.get(&ino).map_or(state.defaults, |node| node.meta))
+        };
+        let size = match source {
+            Source::Empty => 0,
+            Source::Bytes(bytes) => bytes.len() as u64,
+            Source::Chunk(key, len) => u64::from(self.chunk_len(&guard, ino, key, len)?),
+            Source::Writing(writing) => {
+                let inner = writing.inner.lock();
+                meta.mtime = inner.mtime;
+                meta.ctime = inner.mtime.max(meta.ctime);
+                inner.bytes.len()
+            }
+        };
+        Ok(attr(ino, Kind::File, size, &meta))
+    }
+
+    fn writable(&self) -> Result<()> {
+        if self.read_only { Err(ViewError::ReadOnly) } else { Ok(()) }
+    }
+
+    fn empty_draft(&self) -> Draft {
+        Draft::new(self.store.drafts())
+    }
+}
+
+fn attr(ino: Ino, kind: Kind, size: u64, meta: &Meta) -> Attr {
+    Attr {
+        ino,
+        kind,
+        size,
+        blocks: size.div_ceil(512),
+        blksize: if kind == Kind::Directory { DIRECTORY_BLKSIZE } else { 4096 },
+        perm: (meta.mode & 0o7777) as u16,
+        nlink: if kind == Kind::Directory { 2 } else { 1 },
+        uid: meta.uid,
+        gid: meta.gid,
+        atime: meta.atime,
+        mtime: meta.mtime,
+        ctime: meta.ctime,
+    }
+}
+
+fn read_slice(bytes: &[u8], offset: u64, buf: &mut [u8]) -> usize {
+    let rest = usize::try_from(offset).ok().and_then(|offset| bytes.get(offset..)).unwrap_or_default();
+    let count = rest.len().min(buf.len());
+    buf[..count].copy_from_slice(&rest[..count]);
+    count
+}
+
+impl View for SparseView {
+    fn read_only(&self) -> bool {
+        self.read_only
+    }
+
+    fn lookup(&self, parent: Ino, name: &OsStr) -> Result<Attr> {
+        let name = State::parse_name(parent, name)?.ok_or(ViewError::NotFound)?;
+        let ino = self.state.read().find(&name).ok_or(ViewError::NotFound)?;
+        self.attr(ino)
+    }
+
+    fn forget(&self, _ino: Ino) {}
+
+    fn getattr(&self, ino: Ino) -> Result<Attr> {
+        self.attr(ino)
+    }
+
+    fn setattr(&self, ino: Ino, handle: Option<Handle>, set: SetAttr, invals: &mut Invals) -> Result<Attr> {
+        self.writable()?;
+        if let Some(size) = set.size {
+            if ino == ROOT {
+                return Err(ViewError::IsDirectory);
+            }
+            self.resize(ino, handle, size, invals)?;
+        }
+        {
+            let mut state = self.state.write();
+            let (meta, writing) = if ino == ROOT {
+                (&mut state.root, None)
+            } else {
+                let node = state.node(ino)?;
+                (&mut node.meta, node.writing.clone())
+            };
+            if let Some(mode) = set.mode {
+                meta.mode = mode & 0o7777;
+            }
+            meta.uid = set.uid.unwrap_or(meta.uid);
+            meta.gid = set.gid.unwrap_or(meta.gid);
+            meta.atime = set.atime.unwrap_or(meta.atime);
+            meta.ctime = SystemTime::now();
+            if let Some(mtime) = set.mtime {
+                meta.mtime = mtime;
+                drop(state);
+                if let Some(writing) = writing {
+                    writing.inner.lock().mtime = mtime;
+                }
+            }
+        }
+        self.attr(ino)
+    }
+
+    fn open(&self, ino: Ino, mode: OpenMode, _invals: &mut Invals) -> Result<Handle> {
+        if ino == ROOT {
+            return Err(ViewError::IsDirectory);
+        }
+        if mode.write || mode.truncate {
+            self.writable()?;
+        }
+        let mut state = self.state.write();
+        state.name_of(ino)?;
+        let mut serial = 0;
+        if mode.write {
+            state.node(ino)?;
+        }
+        if mode.truncate {
+            serial = state.begin(ino, self.empty_draft())?;
+            state.touch();
+        }
+        Ok(state.open(ino, mode.write, serial))
+    }
+
+    fn create(&self, parent: Ino, name: &OsStr, creation: Creation, mode: OpenMode) -> Result<(Attr, Handle)> {
+        self.writable()?;
+        let name = State::parse_name(parent, name)?.ok_or(ViewError::NotPermitted)?;
+        let existing = self.state.read().find(&name);
+        if let Some(ino) = existing {
+            if creation.exclusive {
+                return Err(ViewError::Exists);
+            }
+            let handle = self.open(ino, mode, &mut Vec::new())?;
+            return Ok((self.attr(ino)?, handle));
+        }
+        let now = SystemTime::now();
+        let Creation { uid, gid, mode: perm, .. } = creation;
+        let meta = Meta { mode: perm & 0o7777, uid, gid, atime: now, mtime: now, ctime: now };
+        let (ino, handle) = {
+            let mut state = self.state.write();
+            if state.find(&name).is_some() {
+                return Err(ViewError::Exists);
+            }
+            let ino = state.new_file(name, meta);
+            let serial = state.begin(ino, self.empty_draft())?;
+            state.touch();
+            (ino, state.open(ino, mode.write, serial))
+        };
+        Ok((self.attr(ino)?, handle))
+    }
+
+    fn read(&self, ino: Ino, _handle: Option<Handle>, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        if ino == ROOT {
+            return Err(ViewError::IsDirectory);
+        }
+        let guard = self.store.enter();
+        let source = self.state.read().source(ino)?;
+        match source {
+            Source::Empty => Ok(0),
+            Source::Bytes(bytes) => Ok(read_slice(&bytes, offset, buf)),
+            Source::Writing(writing) => {
+                writing.inner.lock().bytes.read_at(buf, offset).map_err(|error| self.draft_error("read", error))
+            }
+            Source::Chunk(key, len) => {
+                let len = self.chunk_len(&guard, ino, key, len)?;
+                Ok(self.store.read_chunk(&guard, key, len, offset, buf)?)
+            }
+        }
+    }
+
+    fn write(&self, handle: Handle, offset: u64, data: &[u8]) -> Result<()> {
+        self.write_handle(handle, offset, data)
+    }
+
+    fn flush(&self, handle: Handle, invals: &mut Invals) -> Result<()> {
+        let ino = match self.state.read().handles.get(&handle.0) {
+            Some(open) if open.write => open.ino,
+            Some(_) => return Ok(()),
+            None => return Err(ViewError::BadHandle),
+        };
+        self.close_file(ino, invals)?;
+        self.publish_soon()
+    }
+
+    fn release(&self, handle: Handle, invals: &mut Invals) {
+        let written = self.state.read().handles.get(&handle.0).filter(|open| open.write).map(|open| open.ino);
+        if let Some(ino) = written {
+            // Nearly always a flush came before and there is nothing left: not after writes through a mapping.
+            if let Err(error) = self.close_file(ino, invals) {
+                warn!("{}: {error}", self.show(ino));
+            }
+        }
+        self.state.write().close(handle, &*self.store, invals);
+    }
+
+    fn fsync(&self, ino: Ino, invals: &mut Invals) -> Result<()> {
+        if self.read_only {
+            return Ok(());
+        }
+        if ino != ROOT {
+            match self.close_file(ino, invals) {
+                // An unfinished chunk is told at close, when it is sure that nothing follows.
+                Ok(()) | Err(ViewError::Rejected(_) | ViewError::NotFound) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.settle(invals)?;
+        self.publish()?;
+        Ok(self.store.sync()?)
+    }
+
+    fn unlink(&self, parent: Ino, name: &OsStr, _invals: &mut Invals) -> Result<()> {
+        self.writable()?;
+        let name = State::parse_name(parent, name)?.ok_or(ViewError::NotFound)?;
+        self.state.write().unlink(&name, false, &*self.store).map(drop).ok_or(ViewError::NotFound)
+    }
+
+    fn rename(&self, from: (Ino, &OsStr), to: (Ino, &OsStr), mode: RenameMode, invals: &mut Invals) -> Result<()> {
+        self.writable()?;
+        let source = State::parse_name(from.0, from.1)?.ok_or(ViewError::NotFound)?;
+        let target = State::parse_name(to.0, to.1)?.ok_or(ViewError::NotPermitted)?;
+        if mode == RenameMode::Exchange {
+            return Err(ViewError::Invalid);
+        }
+        self.rename_file(source, target, mode, invals)?;
+        self.publish_soon()
+    }
+
+    fn readdir(&self, ino: Ino, cookie: u64, emit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
+        if ino != ROOT {
+            return Err(ViewError::NotDirectory);
+        }
+        // A piece at a time, so that `emit` may ask the view for attributes.
+        const PIECE: usize = 1024;
+        let mut cookie = cookie;
+        loop {
+            let piece: Vec<_> = self.state.read().list(cookie).take(PIECE).collect();
+            for (next, ino, name) in &piece {
+                if !emit(DirEntry { ino: *ino, kind: Kind::File, name, next: *next }) {
+                    return Ok(());
+                }
+                cookie = *next;
+            }
+            if piece.len() < PIECE {
+                return Ok(());
+            }
+        }
+    }
+
+    fn next_files(&self, ino: Ino, count: usize) -> Vec<(Ino, u64)> {
+        let state = self.state.read();
+        let Ok(Some(Name::Chunk(id))) = state.name_of(ino) else { return Vec::new() };
+        let (Some(position), Some(index)) = (state.table.get(id).position(), &state.adopted) else { return Vec::new() };
+        let after = index.entries.get(position as usize + 1..).unwrap_or_default();
+        let files = state::stored(after).take(count).map_while(|id| {
+            let slot = state.table.get(id);
+            slot.key()?;
+            Some((state.chunk_ino(id), u64::from(slot.len()?)))
+        });
+        files.collect()
+    }
+
+    fn statfs(&self) -> Result<libc::statvfs> {
+        Ok(self.store.statvfs()?)
+    }
+
+    fn tick(&self, now: Instant, invals: &mut Invals) -> Option<Instant> {
+        if self.read_only { self.watch(now, invals) } else { self.work(now, invals) }
+    }
+
+    fn shutdown(&self) -> Result<()> {
+        let result = if self.read_only { Ok(()) } else { self.finish() };
+        let closed = self.store.close().map_err(ViewError::from);
+        info!("{}: {}", self.store.path().display(), self.report());
+        result.and(closed)
+    }
+
+    fn report(&self) -> String {
+        let cache = self.store.cache_stats();
+        let (files, open) = {
+            let state = self.state.read();
+            (state.nodes.len(), state.handles.len())
+        };
+        format!(
+            "chunk cache: {} hits, {} misses, {} reads that had no use for it, {} of {} bytes; commits: {}; files touched: {files}, open: {open}",
+            cache.hits,
+            cache.misses,
+            cache.bypassed,
+            cache.bytes,
+            cache.capacity,
+            self.pacer.lock().commits(),
+        )
+    }
+}

@@ -1,0 +1,250 @@
+//! When a state goes to the store: at once, or gathered in a burst; and what becomes of everything at the end.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use log::{debug, error, warn};
+
+use super::state::{Held, Source};
+use super::{SETTLE_AFTER, SparseView, WATCH_EVERY};
+use crate::format::{ChunkId, IndexEntry};
+use crate::store::{ChunkKey, Draft, FrameImage, FrameStore, ReadAt, StoreError};
+use crate::view::names::{INDEX_NAME, chunk_name};
+use crate::view::{Inval, Invals, Result, ViewError};
+
+/// Between commits of a burst passes this many times what the last commit took, so that committing takes a tenth of the time.
+const REST: u32 = 9;
+/// What waits for a gathered commit waits no longer than this.
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
+
+/// Says when to commit in a burst of changes.
+#[derive(Debug)]
+pub struct Pacer {
+    commits: u64,
+    /// Not before this, unless asked for.
+    rested: Instant,
+    /// Not after this, once something waits.
+    due: Option<Instant>,
+}
+
+impl Pacer {
+    pub fn new() -> Self {
+        Pacer { commits: 0, rested: Instant::now(), due: None }
+    }
+
+    /// Commits since the mount began.
+    pub fn commits(&self) -> u64 {
+        self.commits
+    }
+
+    fn committed(&mut self, began: Instant, ended: Instant) {
+        self.commits += 1;
+        self.rested = ended + (ended - began).saturating_mul(REST).min(LONGEST_WAIT);
+        self.due = None;
+    }
+
+    /// Whether to commit now what became ready now; if not, it is due later.
+    fn now_or_later(&mut self, now: Instant) -> bool {
+        if now >= self.rested {
+            return true;
+        }
+        self.due.get_or_insert(self.rested.min(now + LONGEST_WAIT));
+        false
+    }
+}
+
+impl SparseView {
+    /// After a change: commits, or sees to it that a gathered commit follows.
+    pub(super) fn publish_soon(&self) -> Result<()> {
+        if !self.state.read().publishable() {
+            return Ok(());
+        }
+        let mut pacer = self.pacer.lock();
+        if pacer.now_or_later(Instant::now()) { self.commit(&mut pacer) } else { Ok(()) }
+    }
+
+    /// Commits what can be committed, now.
+    pub(super) fn publish(&self) -> Result<()> {
+        self.commit(&mut self.pacer.lock())
+    }
+
+    fn commit(&self, pacer: &mut Pacer) -> Result<()> {
+        let (image, changes, fresh) = {
+            let state = self.state.read();
+            if !state.publishable() {
+                pacer.due = None;
+                return Ok(());
+            }
+            let Some(index) = &state.adopted else { return Ok(()) };
+            let keys: Option<Vec<IndexEntry<ChunkKey>>> = index
+                .entries
+                .iter()
+                .map(|entry| match entry {
+                    IndexEntry::Stored(id) => state.table.get(*id).key().map(IndexEntry::Stored),
+                    IndexEntry::Special(special) => Some(IndexEntry::Special(*special)),
+                })
+                .collect();
+            let Some(keys) = keys else { return Ok(()) };
+            let image = FrameImage { header: index.header.clone(), trailer: index.trailer.clone(), entries: Arc::new(keys) };
+            let fresh: Vec<(ChunkId, Option<ChunkKey>)> =
+                state.fresh.keys().map(|id| (*id, state.table.get(*id).key())).collect();
+            (image, state.changes, fresh)
+        };
+        let began = Instant::now();
+        let committed = self.store.commit(image);
+        pacer.committed(began, Instant::now());
+        committed?;
+        let mut state = self.state.write();
+        state.published = changes;
+        for (id, key) in fresh {
+            if state.table.get(id).key() == key && state.table.get(id).position().is_some() {
+                state.fresh.remove(&id);
+            }
+        }
+        debug!("{}: committed", self.store.path().display());
+        Ok(())
+    }
+
+    /// What a read-write mount has to do now, and when again.
+    pub(super) fn work(&self, now: Instant, invals: &mut Invals) -> Option<Instant> {
+        let settle_at = {
+            let state = self.state.read();
+            state.unsettled.then_some(state.last_change + SETTLE_AFTER)
+        };
+        if settle_at.is_some_and(|at| at <= now) {
+            let settled = self.settle(invals).and_then(|()| self.publish());
+            if let Err(error) = settled {
+                error!("{error}");
+            }
+            return self.pacer.lock().due;
+        }
+        let mut pacer = self.pacer.lock();
+        if pacer.due.is_some_and(|due| due <= now)
+            && let Err(error) = self.commit(&mut pacer)
+        {
+            error!("{error}");
+            pacer.due = None;
+        }
+        [settle_at, pacer.due].into_iter().flatten().min()
+    }
+
+    /// Whether others have changed SOURCE under a read-only mount, and then shows what it holds now.
+    pub(super) fn watch(&self, now: Instant, invals: &mut Invals) -> Option<Instant> {
+        match self.store.changed_outside() {
+            Ok(false) => {}
+            Ok(true) => match self.store.reload().map_err(ViewError::from).and_then(|_| Self::load(&*self.store)) {
+                Ok(state) => {
+                    *self.state.write() = state;
+                    invals.push(Inval::All);
+                }
+                // In the middle of a change by the library the file does not parse: what was known goes on being shown.
+                Err(error) => debug!("not shown yet: {error}"),
+            },
+            Err(error) => debug!("{error}"),
+        }
+        Some(now + WATCH_EVERY)
+    }
+
+    /// The end of a read-write mount: everything that can be committed is, and the rest is saved beside SOURCE.
+    pub(super) fn finish(&self) -> Result<()> {
+        let mut invals = Vec::new();
+        let open: Vec<_> = {
+            let state = self.state.read();
+            state.nodes.iter().filter(|(_, node)| node.writing.is_some()).map(|(ino, _)| *ino).collect()
+        };
+        for ino in open {
+            // Files still open at a lazy unmount: whole chunks are taken, the rest was never accepted.
+            if let Err(error) = self.close_file(ino, &mut invals) {
+                warn!("{}: {error}", self.show(ino));
+            }
+        }
+        let published = self.settle(&mut invals).and_then(|()| self.publish());
+        let saved = self.save_lost(published.is_err());
+        published.and(saved)
+    }
+
+    fn save_lost(&self, all: bool) -> Result<()> {
+        let (mut ids, index) = {
+            let state = self.state.read();
+            let held = !matches!(state.held, Held::No) || all;
+            let index = state.index_ino.filter(|_| held).and_then(|ino| state.source(ino).ok());
+            let ids = if all { state.uncommitted() } else { Vec::new() };
+            ([ids, state.without_place()].concat(), index)
+        };
+        ids.sort_unstable();
+        ids.dedup();
+        let mut first_error = None;
+        for id in ids {
+            let guard = self.store.enter();
+            let slot = {
+                let state = self.state.read();
+                state.table.get(id).key().zip(state.table.get(id).len())
+            };
+            let Some((key, len)) = slot else { continue };
+            let chunk = StoredChunk { store: &*self.store, key, len };
+            drop(guard);
+            self.save(&chunk_name(id), &chunk, &mut first_error);
+        }
+        match index {
+            Some(Source::Bytes(bytes)) if !bytes.is_empty() => self.save(INDEX_NAME, &Slice(&bytes), &mut first_error),
+            Some(Source::Writing(writing)) => {
+                let inner = writing.inner.lock();
+                if !inner.bytes.is_empty() {
+                    self.save(INDEX_NAME, &inner.bytes as &Draft, &mut first_error);
+                }
+            }
+            _ => {}
+        }
+        first_error.map_or(Ok(()), |error| Err(ViewError::Store(error)))
+    }
+
+    fn save(&self, name: &str, content: &dyn ReadAt, first_error: &mut Option<StoreError>) {
+        match self.store.save_lost(name, content) {
+            Ok(path) => {
+                warn!("{}: has no place in the frame: saved as {}", self.store.path().join(name).display(), path.display())
+            }
+            Err(error) => {
+                error!("{error}");
+                first_error.get_or_insert(error);
+            }
+        }
+    }
+}
+
+/// A chunk in the store, for saving.
+struct StoredChunk<'a> {
+    store: &'a dyn FrameStore,
+    key: ChunkKey,
+    len: u32,
+}
+
+impl ReadAt for StoredChunk<'_> {
+    fn len(&self) -> u64 {
+        u64::from(self.len)
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        let guard = self.store.enter();
+        match self.store.read_chunk(&guard, self.key, self.len, offset, buf) {
+            Ok(count) if count == buf.len() => Ok(()),
+            Ok(_) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Err(error) => Err(io::Error::other(error.to_string())),
+        }
+    }
+}
+
+/// Bytes in memory, for saving.
+struct Slice<'a>(&'a [u8]);
+
+impl ReadAt for Slice<'_> {
+    fn len(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        let bytes = usize::try_from(offset).ok().and_then(|offset| self.0.get(offset..)?.get(..buf.len()));
+        buf.copy_from_slice(bytes.ok_or(io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
+}

@@ -1,0 +1,91 @@
+//! Names that move: a tool's temporary file onto a chunk or onto the index, and any other way round.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::SparseView;
+use super::state::Writing;
+use crate::format::ChunkId;
+use crate::view::names::Name;
+use crate::view::{Ino, Invals, RenameMode, Result, ViewError};
+
+impl SparseView {
+    pub(super) fn rename_file(&self, from: Name, to: Name, mode: RenameMode, invals: &mut Invals) -> Result<()> {
+        let (ino, taken) = {
+            let state = self.state.read();
+            (state.find(&from).ok_or(ViewError::NotFound)?, state.find(&to).is_some())
+        };
+        if from == to {
+            return Ok(());
+        }
+        if mode == RenameMode::NoReplace && taken {
+            return Err(ViewError::Exists);
+        }
+        match to {
+            Name::Temp(_) => self.move_name(&from, &to, ino),
+            Name::Chunk(id) => self.rename_onto_chunk(&from, id, ino, invals),
+            Name::Index => {
+                self.draft_of(ino)?;
+                self.move_name(&from, &to, ino)?;
+                self.close_file(ino, invals)
+            }
+        }
+    }
+
+    /// Gives a file, with what it holds, another name. A file that had that name is removed.
+    fn move_name(&self, from: &Name, to: &Name, ino: Ino) -> Result<()> {
+        let mut state = self.state.write();
+        if state.find(from) != Some(ino) {
+            return Err(ViewError::NotFound);
+        }
+        state.unlink(to, false, &*self.store);
+        state.unlink(from, true, &*self.store);
+        state.link(to.clone(), ino);
+        Ok(())
+    }
+
+    /// The bytes must be a chunk that fits, as at a close; otherwise both names stay as they were.
+    fn rename_onto_chunk(&self, from: &Name, id: ChunkId, ino: Ino, invals: &mut Invals) -> Result<()> {
+        loop {
+            let writing = self.draft_of(ino)?;
+            let (key, header, version, mtime) = {
+                let inner = writing.inner.lock();
+                let (key, header) = self.stage_draft(&inner.bytes, id)?.map_err(ViewError::Rejected)?;
+                (key, header, inner.version, inner.mtime)
+            };
+            let mut state = self.state.write();
+            let now = state.nodes.get(&ino).and_then(|node| node.writing.as_ref());
+            let unchanged = state.find(from) == Some(ino)
+                && now.is_some_and(|now| Arc::ptr_eq(now, &writing))
+                && writing.inner.lock().version == version;
+            let fits = state.fit(id).check(header.nbytes);
+            if !unchanged || fits.is_err() {
+                let gone = state.find(from) != Some(ino);
+                drop(state);
+                self.store.discard(key);
+                fits.map_err(ViewError::Rejected)?;
+                if gone {
+                    return Err(ViewError::NotFound);
+                }
+                continue;
+            }
+            let old = state.stored_header(id, &*self.store)?;
+            state.unlink(&Name::Chunk(id), false, &*self.store);
+            state.unlink(from, true, &*self.store);
+            state.link(Name::Chunk(id), ino);
+            state.end_writing(ino, Some(mtime));
+            return state.accept(id, key, &header, old, &*self.store, invals);
+        }
+    }
+
+    /// The file's draft, begun from what it holds if there is none.
+    fn draft_of(&self, ino: Ino) -> Result<Arc<Writing>> {
+        loop {
+            let writing = self.state.read().nodes.get(&ino).and_then(|node| node.writing.clone());
+            match writing {
+                Some(writing) if !writing.refused.load(Ordering::Relaxed) => return Ok(writing),
+                _ => self.begin_from_content(ino)?,
+            }
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Chunk files written by hand take their places by position, once nothing changes any more.
+
+use std::sync::Arc;
+
+use log::info;
+
+use super::SparseView;
+use super::index::{Fit, Index};
+use super::state::{Held, State};
+use crate::format::{ChunkId, IndexEntry, Special};
+use crate::store::FrameStore;
+use crate::view::{Inval, Invals, Result, ViewError};
+
+impl SparseView {
+    /// Settles, if there is something to settle.
+    pub(super) fn settle(&self, invals: &mut Invals) -> Result<()> {
+        let mut state = self.state.write();
+        if std::mem::take(&mut state.unsettled) {
+            state.settle(&*self.store, invals)?;
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    /// While the index file is held nothing takes a place: what comes next may be the index that says where.
+    fn settle(&mut self, store: &dyn FrameStore, invals: &mut Invals) -> Result<()> {
+        match std::mem::replace(&mut self.held, Held::Unparsed) {
+            Held::No => self.held = Held::No,
+            // Chunks that were removed before the index was written again, by a writer who did not care.
+            Held::Waiting(mut index, missing) if missing.iter().all(|id| self.removed.contains_key(id)) => {
+                let entries = index.entries.iter().map(|entry| match entry {
+                    IndexEntry::Stored(id) if missing.contains(id) => IndexEntry::Special(Special::Uninit),
+                    entry => *entry,
+                });
+                index.entries = Arc::new(entries.collect());
+                self.consider(*index, store, invals)?;
+                if !matches!(self.held, Held::No) {
+                    return Ok(());
+                }
+                self.index_stale = true;
+            }
+            held => {
+                self.held = held;
+                return Ok(());
+            }
+        }
+        if self.index_ino.is_none() {
+            return Ok(());
+        }
+        if let Some(index) = self.place_by_position(store)? {
+            let bytes = self.index_bytes.clone().unwrap_or_default();
+            let written = self.index_changed;
+            self.adopt(index, bytes, store, invals);
+            // It was not the client who wrote the index: chunk files that found no place yet may find one later.
+            self.index_changed = written;
+            self.index_stale = true;
+        }
+        if self.index_stale {
+            self.rewrite_index(invals)?;
+        }
+        // Settling itself is no change to settle.
+        self.unsettled = false;
+        Ok(())
+    }
+
+    /// The index that chunk files ask for: removed chunks uninitialised, special positions filled, new ones appended.
+    fn place_by_position(&self, store: &dyn FrameStore) -> Result<Option<Index>> {
+        let Some(adopted) = &self.adopted else { return Ok(None) };
+        let candidates = self.unnamed.iter().filter(|(_, accepted)| **accepted > self.index_changed).map(|(id, _)| *id);
+        let candidates: Vec<ChunkId> = candidates.collect();
+        if self.removed.is_empty() && candidates.is_empty() {
+            return Ok(None);
+        }
+        let mut index = adopted.clone();
+        let entries = Arc::make_mut(&mut index.entries);
+        let mut cbytes = index.header.cbytes();
+        let mut nbytes = index.header.nbytes();
+        let mut chunksize = index.header.chunksize();
+        if !self.removed.is_empty() {
+            info!("{} chunks were removed", self.removed.len());
+            let removed = |entry: &IndexEntry<ChunkId>| matches!(entry, IndexEntry::Stored(id) if self.removed.contains_key(id));
+            if chunksize == 0 {
+                // Nothing would say how large an uninitialised chunk among chunks of varying size is, and C-Blosc2 divides by
+                // the chunksize when it meets one: the positions go.
+                entries.retain(|entry| !removed(entry));
+                nbytes = nbytes.saturating_sub(self.removed.values().map(|size| u64::from(*size)).sum());
+            } else {
+                entries.iter_mut().filter(|entry| removed(entry)).for_each(|entry| *entry = IndexEntry::Special(Special::Uninit));
+            }
+        }
+        let mut placed = false;
+        for id in candidates {
+            let slot = self.table.get(id);
+            let (Some(key), count) = (slot.key(), entries.len()) else { continue };
+            let size = match self.fresh.get(&id) {
+                Some(size) => *size,
+                None => store.chunk_header(&store.enter(), key)?.nbytes,
+            };
+            let position = id.0 as usize;
+            let last = position + 1 >= count;
+            // For the last chunk of a frame of fixed chunk size, what nbytes has to become.
+            let fits = match chunksize {
+                0 => Fit::Any.check(size),
+                _ if last => Fit::AtMost(chunksize).check(size),
+                _ => Fit::Exactly(chunksize).check(size),
+            };
+            if fits.is_err() {
+                continue;
+            }
+            match entries.get_mut(position) {
+                // The size of a special chunk among chunks of varying size is nowhere but in nbytes.
+                Some(entry @ IndexEntry::Special(_)) if chunksize != 0 => {
+                    *entry = IndexEntry::Stored(id);
+                    if last {
+                        nbytes = position as u64 * u64::from(chunksize) + u64::from(size);
+                    }
+                }
+                None if position == count && size > 0 => {
+                    let varying = index.header.fields().varying_chunks;
+                    if chunksize == 0 && !varying && count == 0 {
+                        chunksize = size;
+                        index.header.set_chunksize(size);
+                    }
+                    // Nothing follows a short last chunk.
+                    if chunksize != 0 && nbytes != count as u64 * u64::from(chunksize) {
+                        continue;
+                    }
+                    entries.push(IndexEntry::Stored(id));
+                    nbytes = nbytes.saturating_add(u64::from(size));
+                }
+                _ => continue,
+            }
+            placed = true;
+            cbytes = cbytes.saturating_add(u64::from(slot.len().unwrap_or(0)));
+        }
+        if !placed && self.removed.is_empty() {
+            return Ok(None);
+        }
+        index.header.set_nbytes(nbytes);
+        index.header.set_cbytes(cbytes);
+        Ok(Some(index))
+    }
+
+    /// Makes the index file say what `adopted` says.
+    fn rewrite_index(&mut self, invals: &mut Invals) -> Result<()> {
+        let (Some(index), Some(ino)) = (&mut self.adopted, self.index_ino) else { return Ok(()) };
+        let file = index.make_file().map_err(ViewError::Rejected)?;
+        self.index_bytes = Some(Arc::new(file));
+        self.index_stale = false;
+        self.changes += 1;
+        if let Ok(node) = self.node(ino) {
+            node.meta.mtime = std::time::SystemTime::now();
+        }
+        invals.push(Inval::Data(ino));
+        Ok(())
+    }
+
+    /// Chunk files that no index names: the names and ids of what would be lost with the mount.
+    pub(super) fn without_place(&self) -> Vec<ChunkId> {
+        match (&self.adopted, &self.held) {
+            // Nothing was ever committed, or the index was taken away: no file has a place.
+            (None, _) => self.table.files_from(0).filter(|(_, slot)| slot.key().is_some()).map(|(id, _)| id).collect(),
+            _ => self.unnamed.keys().copied().collect(),
+        }
+    }
+
+    /// Chunks accepted since the last commit, named or not.
+    pub(super) fn uncommitted(&self) -> Vec<ChunkId> {
+        let mut ids: Vec<ChunkId> = self.fresh.keys().copied().collect();
+        ids.sort_unstable();
+        ids
+    }
+}

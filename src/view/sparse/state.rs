@@ -1,0 +1,568 @@
+//! What the sparse view knows: files, what they hold, and the index that gives them their places.
+//!
+//! Nothing here blocks on the disk except where said; the view takes [`State`] under one lock, shared for reads.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ffi::{OsStr, OsString};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Instant, SystemTime};
+
+use parking_lot::Mutex;
+
+use super::index::Index;
+use super::table::Table;
+use crate::format::{ChunkId, IndexEntry};
+use crate::store::{ChunkKey, Draft, FrameStore, SourceStat};
+use crate::view::names::Name;
+use crate::view::{Handle, Ino, Inval, Invals, ROOT, Result, ViewError};
+
+/// The inode of the index file that was there at mount.
+const INDEX_INO: Ino = Ino(2);
+/// Inode of chunk 0 as it was at mount; the others follow.
+const FIRST_CHUNK_INO: u64 = 1 << 33;
+/// Inodes of files made during the mount.
+const FIRST_NEW_INO: u64 = 1 << 34;
+
+/// Owner, mode and times of a file.
+#[derive(Debug, Clone, Copy)]
+pub struct Meta {
+    pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub atime: SystemTime,
+    pub mtime: SystemTime,
+    pub ctime: SystemTime,
+}
+
+impl From<SourceStat> for Meta {
+    fn from(stat: SourceStat) -> Self {
+        let SourceStat { mode, uid, gid, atime, mtime, ctime, .. } = stat;
+        Meta { mode: mode & 0o7666, uid, gid, atime, mtime, ctime }
+    }
+}
+
+/// Bytes being written to a file, in place of what it held.
+///
+/// Lock order: the view's state before `inner`. `inner` may be held across I/O, so whoever holds the state must not wait for it,
+/// but for the moment in which an accepted draft is taken off its file.
+#[derive(Debug)]
+pub struct Writing {
+    /// Tells this draft from others of the same file.
+    pub serial: u64,
+    /// A close found no chunk: readers see the old bytes again, but those who were writing may go on.
+    pub refused: AtomicBool,
+    /// No longer what the file holds: a writer who finds this set, with `inner` locked, must look again.
+    pub detached: AtomicBool,
+    pub inner: Mutex<Inner>,
+}
+
+/// The part of a draft that changes with every write.
+#[derive(Debug)]
+pub struct Inner {
+    pub bytes: Draft,
+    /// Counts changes of `bytes`.
+    pub version: u64,
+    /// Changed since a close looked at it.
+    pub dirty: bool,
+    pub mtime: SystemTime,
+}
+
+impl Inner {
+    /// Notes a change of the bytes, made now.
+    pub fn changed(&mut self) {
+        self.version += 1;
+        self.dirty = true;
+        self.mtime = SystemTime::now();
+    }
+}
+
+/// What a file holds that is neither in the table nor the index.
+#[derive(Debug)]
+pub enum Kept {
+    Nothing,
+    /// A stored chunk, pinned.
+    Chunk(ChunkKey, Option<u32>),
+    Bytes(Arc<Vec<u8>>),
+}
+
+/// A file that differs from what its name says at mount: written, with attributes of its own, renamed, or without a name.
+#[derive(Debug)]
+pub struct Node {
+    /// `None` once removed while open.
+    pub name: Option<Name>,
+    pub meta: Meta,
+    /// Handles open for writing.
+    pub writers: u32,
+    pub writing: Option<Arc<Writing>>,
+    /// For temporary and removed files.
+    pub kept: Kept,
+}
+
+/// An open file.
+#[derive(Debug)]
+pub struct Open {
+    pub ino: Ino,
+    pub write: bool,
+    /// The draft that this handle has written to last, by serial number.
+    pub serial: AtomicU64,
+}
+
+/// What a file's bytes are read from.
+#[derive(Debug, Clone)]
+pub enum Source {
+    Empty,
+    Chunk(ChunkKey, Option<u32>),
+    Bytes(Arc<Vec<u8>>),
+    Writing(Arc<Writing>),
+}
+
+/// Whether the index file is one that can be committed.
+#[derive(Debug)]
+pub enum Held {
+    /// It is the adopted index.
+    No,
+    /// It is missing, being written, or does not parse as a whole.
+    Unparsed,
+    /// It parses, but chunks that it names are not there.
+    Waiting(Box<Index>, HashSet<ChunkId>),
+}
+
+#[derive(Debug)]
+pub struct State {
+    pub table: Table,
+    /// Files of chunks that were made or renamed during the mount.
+    chunk_inos: HashMap<ChunkId, Ino>,
+    /// The index file, unless removed.
+    pub index_ino: Option<Ino>,
+    /// Temporary files, and the order in which they came: their place in a listing.
+    temps: HashMap<OsString, (Ino, u64)>,
+    temp_order: BTreeMap<u64, OsString>,
+    pub nodes: HashMap<Ino, Node>,
+    pub handles: HashMap<u64, Open>,
+    open_counts: HashMap<Ino, u32>,
+    last_serial: u64,
+
+    /// The index that positions in `table` follow; its header is kept true while chunks are replaced.
+    pub adopted: Option<Index>,
+    /// The index file's bytes where it is not being written.
+    pub index_bytes: Option<Arc<Vec<u8>>>,
+    pub held: Held,
+    /// `adopted` says something else than `index_bytes`: to be mended when the mount settles.
+    pub index_stale: bool,
+    /// Chunks that `adopted` names and that have no file, with the uncompressed size they had where chunks vary in size.
+    pub removed: BTreeMap<ChunkId, u32>,
+    /// Chunks that `adopted` does not name, with the value of `changes` when they were accepted.
+    pub unnamed: BTreeMap<ChunkId, u64>,
+    /// `changes` when the index was last written.
+    pub index_changed: u64,
+    /// Uncompressed sizes of chunks accepted since they were last published.
+    pub fresh: HashMap<ChunkId, u32>,
+
+    /// Counts everything that matters to the frame.
+    pub changes: u64,
+    /// `changes` as of the last commit.
+    pub published: u64,
+    pub last_change: Instant,
+    /// Settling has something to look at.
+    pub unsettled: bool,
+
+    pub root: Meta,
+    pub defaults: Meta,
+}
+
+impl State {
+    pub fn new(index: Option<Index>, keys: &[IndexEntry<ChunkKey>], stat: SourceStat) -> Result<Self> {
+        let mut table = Table::with_len(keys.len());
+        for (position, entry) in (0u32..).zip(keys) {
+            if let IndexEntry::Stored(key) = entry {
+                table.set_chunk(ChunkId(position), *key, 0);
+                table.set_position(ChunkId(position), Some(position));
+            }
+        }
+        let mut adopted = index;
+        let index_bytes = match &mut adopted {
+            Some(index) => Some(Arc::new(index.make_file().map_err(ViewError::Rejected)?)),
+            None => None,
+        };
+        let defaults = Meta::from(stat);
+        // A directory can be entered by whoever may read it.
+        let root = Meta { mode: 0o700 | defaults.mode | (defaults.mode & 0o444) >> 2, ..defaults };
+        Ok(State {
+            table,
+            chunk_inos: HashMap::new(),
+            index_ino: index_bytes.is_some().then_some(INDEX_INO),
+            temps: HashMap::new(),
+            temp_order: BTreeMap::new(),
+            nodes: HashMap::new(),
+            handles: HashMap::new(),
+            open_counts: HashMap::new(),
+            last_serial: FIRST_NEW_INO,
+            held: if index_bytes.is_some() { Held::No } else { Held::Unparsed },
+            adopted,
+            index_bytes,
+            index_stale: false,
+            removed: BTreeMap::new(),
+            unnamed: BTreeMap::new(),
+            index_changed: 0,
+            fresh: HashMap::new(),
+            changes: 0,
+            published: 0,
+            last_change: Instant::now(),
+            unsettled: false,
+            root,
+            defaults,
+        })
+    }
+
+    /// A number never given before: for inodes, handles, drafts and the order of temporary files.
+    pub fn serial(&mut self) -> u64 {
+        self.last_serial += 1;
+        self.last_serial
+    }
+
+    /// Notes that something was written that settling, or a commit, will have to look at.
+    pub fn touch(&mut self) {
+        self.last_change = Instant::now();
+        self.unsettled = true;
+    }
+
+    // --- names ---
+
+    /// The inode of a name.
+    pub fn find(&self, name: &Name) -> Option<Ino> {
+        match name {
+            Name::Index => self.index_ino,
+            Name::Chunk(id) => self.table.get(*id).exists().then(|| self.chunk_ino(*id)),
+            Name::Temp(name) => self.temps.get(name).map(|(ino, _)| *ino),
+        }
+    }
+
+    /// The inode of a chunk file that exists.
+    pub fn chunk_ino(&self, id: ChunkId) -> Ino {
+        self.chunk_inos.get(&id).copied().unwrap_or(Ino(FIRST_CHUNK_INO + u64::from(id.0)))
+    }
+
+    /// The name of a file, unless it has lost it.
+    pub fn name_of(&self, ino: Ino) -> Result<Option<Name>> {
+        if let Some(node) = self.nodes.get(&ino) {
+            return Ok(node.name.clone());
+        }
+        if Some(ino) == self.index_ino {
+            return Ok(Some(Name::Index));
+        }
+        let id = ino.0.checked_sub(FIRST_CHUNK_INO).and_then(|id| u32::try_from(id).ok()).map(ChunkId);
+        match id {
+            Some(id) if self.table.get(id).exists() && self.chunk_ino(id) == ino => Ok(Some(Name::Chunk(id))),
+            _ => Err(ViewError::NotFound),
+        }
+    }
+
+    /// The node of a file that exists, made if it had none.
+    pub fn node(&mut self, ino: Ino) -> Result<&mut Node> {
+        if !self.nodes.contains_key(&ino) {
+            let name = self.name_of(ino)?;
+            self.nodes.insert(ino, Node { name, meta: self.defaults, writers: 0, writing: None, kept: Kept::Nothing });
+        }
+        self.nodes.get_mut(&ino).ok_or(ViewError::NotFound)
+    }
+
+    /// Gives `name` to a new or nameless file. The name must be free.
+    pub fn link(&mut self, name: Name, ino: Ino) {
+        match &name {
+            Name::Index => self.index_ino = Some(ino),
+            Name::Chunk(id) => {
+                self.table.set_blank(*id);
+                self.chunk_inos.insert(*id, ino);
+            }
+            Name::Temp(text) => {
+                let order = self.serial();
+                self.temps.insert(text.clone(), (ino, order));
+                self.temp_order.insert(order, text.clone());
+            }
+        }
+        if let Some(node) = self.nodes.get_mut(&ino) {
+            node.name = Some(name);
+        }
+        self.root.mtime = SystemTime::now();
+    }
+
+    /// Makes an empty file under a name that is free.
+    pub fn new_file(&mut self, name: Name, meta: Meta) -> Ino {
+        let ino = Ino(self.serial());
+        self.nodes.insert(ino, Node { name: None, meta, writers: 0, writing: None, kept: Kept::Nothing });
+        self.link(name, ino);
+        ino
+    }
+
+    /// Takes a name away. What the file held goes to its node while somebody has it open or `keep` is set, and is forgotten
+    /// otherwise. Answers the file, if there was one.
+    pub fn unlink(&mut self, name: &Name, keep: bool, store: &dyn FrameStore) -> Option<Ino> {
+        let ino = self.find(name)?;
+        let keep = keep || self.open_counts.contains_key(&ino);
+        let mut kept = Kept::Nothing;
+        if keep {
+            self.node(ino).ok()?;
+        }
+        match name {
+            Name::Index => {
+                self.index_ino = None;
+                kept = self.index_bytes.take().map_or(Kept::Nothing, Kept::Bytes);
+                self.held = Held::Unparsed;
+                self.touch();
+            }
+            Name::Chunk(id) => {
+                self.chunk_inos.remove(id);
+                let nbytes = self.nbytes_if_varying(*id, store);
+                if let Some((key, len)) = self.table.remove(*id) {
+                    if keep {
+                        store.pin(key);
+                        kept = Kept::Chunk(key, len);
+                    }
+                    store.discard(key);
+                }
+                self.unnamed.remove(id);
+                self.fresh.remove(id);
+                if self.table.get(*id).position().is_some() {
+                    self.removed.insert(*id, nbytes);
+                    self.changes += 1;
+                }
+                if let Held::Waiting(index, missing) = &mut self.held
+                    && index.entries.contains(&IndexEntry::Stored(*id))
+                {
+                    missing.insert(*id);
+                }
+                self.touch();
+            }
+            Name::Temp(text) => {
+                if let Some((_, order)) = self.temps.remove(text) {
+                    self.temp_order.remove(&order);
+                }
+                if let Some(node) = self.nodes.get_mut(&ino) {
+                    kept = std::mem::replace(&mut node.kept, Kept::Nothing);
+                }
+            }
+        }
+        match self.nodes.get_mut(&ino) {
+            Some(node) if keep => {
+                node.name = None;
+                node.kept = kept;
+                node.meta.ctime = SystemTime::now();
+            }
+            _ => {
+                if let Kept::Chunk(key, _) = kept {
+                    store.unpin(key);
+                }
+                self.drop_node(ino, store);
+            }
+        }
+        self.root.mtime = SystemTime::now();
+        Some(ino)
+    }
+
+    /// The uncompressed size of a chunk whose size nothing but itself tells.
+    fn nbytes_if_varying(&self, id: ChunkId, store: &dyn FrameStore) -> u32 {
+        let varying = self.adopted.as_ref().is_some_and(|index| index.header.chunksize() == 0);
+        match self.table.get(id).key() {
+            Some(key) if varying => store.chunk_header(&store.enter(), key).map_or(0, |header| header.nbytes),
+            _ => 0,
+        }
+    }
+
+    /// Forgets what is known of a file, after its name is gone or because it is as at mount again.
+    fn drop_node(&mut self, ino: Ino, store: &dyn FrameStore) {
+        if let Some(node) = self.nodes.remove(&ino) {
+            if let Some(writing) = node.writing {
+                writing.detached.store(true, Ordering::Relaxed);
+            }
+            if let Kept::Chunk(key, _) = node.kept {
+                store.unpin(key);
+            }
+        }
+    }
+
+    /// The names from a listing's cookie on, each with its inode and the cookie that stands after it.
+    pub fn list(&self, cookie: u64) -> impl Iterator<Item = (u64, Ino, OsString)> {
+        // 0: the index file; then the chunks; then temporary files, whose serial numbers are larger than any chunk's.
+        let index = (cookie < 1).then_some(self.index_ino).flatten().map(|ino| (1, ino, Name::Index.to_os_string()));
+        let first = cookie.saturating_sub(1);
+        let chunks =
+            self.table.files_from(first).map(|(id, _)| (u64::from(id.0) + 2, self.chunk_ino(id), Name::Chunk(id).to_os_string()));
+        let temps = self.temp_order.range(cookie..).filter_map(|(order, name)| {
+            let (ino, _) = self.temps.get(name)?;
+            Some((order + 1, *ino, name.clone()))
+        });
+        index.into_iter().chain(chunks).chain(temps)
+    }
+
+    /// Parses a name in the root directory.
+    pub fn parse_name(parent: Ino, name: &OsStr) -> Result<Option<Name>> {
+        match parent {
+            ROOT if name.len() > 255 => Err(ViewError::NameTooLong),
+            ROOT => Ok(Name::parse(name)),
+            _ => Err(ViewError::NotDirectory),
+        }
+    }
+
+    // --- contents ---
+
+    /// What a file's bytes are read from, a draft that was refused left aside.
+    pub fn source(&self, ino: Ino) -> Result<Source> {
+        if let Some(writing) = self.nodes.get(&ino).and_then(|node| node.writing.as_ref())
+            && !writing.refused.load(Ordering::Relaxed)
+        {
+            return Ok(Source::Writing(writing.clone()));
+        }
+        self.settled_source(ino)
+    }
+
+    /// What a file held before it was written to.
+    pub fn settled_source(&self, ino: Ino) -> Result<Source> {
+        Ok(match self.name_of(ino)? {
+            Some(Name::Index) => self.index_bytes.clone().map_or(Source::Empty, Source::Bytes),
+            Some(Name::Chunk(id)) => {
+                let slot = self.table.get(id);
+                slot.key().map_or(Source::Empty, |key| Source::Chunk(key, slot.len()))
+            }
+            Some(Name::Temp(_)) | None => match self.nodes.get(&ino).map(|node| &node.kept) {
+                Some(Kept::Chunk(key, len)) => Source::Chunk(*key, *len),
+                Some(Kept::Bytes(bytes)) => Source::Bytes(bytes.clone()),
+                _ => Source::Empty,
+            },
+        })
+    }
+
+    /// Remembers the length of a stored chunk, if the file still holds it.
+    pub fn learn_len(&self, ino: Ino, key: ChunkKey, len: u32) {
+        if let Ok(Some(Name::Chunk(id))) = self.name_of(ino) {
+            let slot = self.table.get(id);
+            if slot.key() == Some(key) {
+                slot.learn_len(len);
+            }
+        }
+    }
+
+    /// Begins a draft of a file in place of what it holds now.
+    pub fn begin(&mut self, ino: Ino, bytes: Draft) -> Result<u64> {
+        let serial = self.serial();
+        let is_index = self.index_ino == Some(ino);
+        let node = self.node(ino)?;
+        let inner = Mutex::new(Inner { bytes, version: 0, dirty: true, mtime: SystemTime::now() });
+        let writing = Writing { serial, refused: AtomicBool::new(false), detached: AtomicBool::new(false), inner };
+        if let Some(old) = node.writing.replace(Arc::new(writing)) {
+            old.detached.store(true, Ordering::Relaxed);
+        }
+        if is_index {
+            // From here on the file is not the adopted index any more, whatever it will be.
+            self.held = Held::Unparsed;
+        }
+        Ok(serial)
+    }
+
+    /// Ends a file's draft; `changed` is when it was last written to, where that is to stay.
+    pub fn end_writing(&mut self, ino: Ino, changed: Option<SystemTime>) {
+        if let Some(node) = self.nodes.get_mut(&ino)
+            && let Some(writing) = node.writing.take()
+        {
+            writing.detached.store(true, Ordering::Relaxed);
+            if let Some(mtime) = changed {
+                node.meta.mtime = mtime;
+                node.meta.ctime = mtime;
+            }
+        }
+    }
+
+    // --- handles ---
+
+    pub fn open(&mut self, ino: Ino, write: bool, serial: u64) -> Handle {
+        let handle = self.serial();
+        self.handles.insert(handle, Open { ino, write, serial: AtomicU64::new(serial) });
+        *self.open_counts.entry(ino).or_default() += 1;
+        if write && let Some(node) = self.nodes.get_mut(&ino) {
+            node.writers += 1;
+        }
+        Handle(handle)
+    }
+
+    /// Ends a handle, and with the last one what only it kept alive.
+    pub fn close(&mut self, handle: Handle, store: &dyn FrameStore, invals: &mut Invals) {
+        let Some(open) = self.handles.remove(&handle.0) else { return };
+        let ino = open.ino;
+        let last = match self.open_counts.get_mut(&ino) {
+            Some(count) if *count > 1 => {
+                *count -= 1;
+                false
+            }
+            _ => {
+                self.open_counts.remove(&ino);
+                true
+            }
+        };
+        let Some(node) = self.nodes.get_mut(&ino) else { return };
+        if open.write {
+            node.writers = node.writers.saturating_sub(1);
+            let refused = node.writing.as_ref().is_some_and(|writing| writing.refused.load(Ordering::Relaxed));
+            if node.writers == 0 && refused {
+                self.end_writing(ino, None);
+                invals.push(Inval::Data(ino));
+            }
+        }
+        if last && self.nodes.get(&ino).is_some_and(|node| node.name.is_none()) {
+            self.drop_node(ino, store);
+        }
+    }
+
+    // --- the index ---
+
+    /// Makes `index`, all of whose chunks are there, the one that files take their places from. Chunks that the one before
+    /// named and this one does not are dropped.
+    pub fn adopt(&mut self, index: Index, bytes: Arc<Vec<u8>>, store: &dyn FrameStore, invals: &mut Invals) {
+        let old = self.adopted.take();
+        let same = old.as_ref().is_some_and(|old| old.entries == index.entries);
+        if !same {
+            for id in old.iter().flat_map(|old| stored(&old.entries)) {
+                self.table.set_position(id, None);
+            }
+            for (position, entry) in (0u32..).zip(index.entries.iter()) {
+                if let IndexEntry::Stored(id) = entry {
+                    self.table.set_position(*id, Some(position));
+                }
+            }
+            let table = &self.table;
+            self.unnamed.retain(|id, _| table.get(*id).position().is_none());
+            for id in old.iter().flat_map(|old| stored(&old.entries)) {
+                if self.table.get(id).position().is_none()
+                    && let Some(ino) = self.unlink(&Name::Chunk(id), false, store)
+                {
+                    invals.push(Inval::Entry(ROOT, Name::Chunk(id).to_os_string()));
+                    invals.push(Inval::Attr(ino));
+                }
+            }
+        }
+        self.removed.clear();
+        self.adopted = Some(index);
+        self.index_bytes = Some(bytes);
+        self.held = Held::No;
+        self.index_stale = false;
+        self.changes += 1;
+        self.index_changed = self.changes;
+        self.touch();
+    }
+
+    /// Whether there is something new that can be committed.
+    pub fn publishable(&self) -> bool {
+        self.changes != self.published
+            && matches!(self.held, Held::No)
+            && self.index_ino.is_some()
+            && self.adopted.is_some()
+            && self.removed.is_empty()
+    }
+}
+
+/// The stored chunks of an index, in order.
+pub fn stored(entries: &[IndexEntry<ChunkId>]) -> impl Iterator<Item = ChunkId> {
+    entries.iter().filter_map(|entry| match entry {
+        IndexEntry::Stored(id) => Some(*id),
+        IndexEntry::Special(_) => None,
+    })
+}

@@ -1,0 +1,381 @@
+//! Drafts, and what a close makes of them: a staged chunk, an adopted index, or a refusal.
+
+use std::collections::HashSet;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use log::{debug, warn};
+
+use super::SparseView;
+use super::index::{self, Fit, Index};
+use super::state::{Held, Inner, Source, State, Writing, stored};
+use crate::format::chunk::{self, ChunkHeader};
+use crate::format::{self, ChunkId};
+use crate::store::{ChunkKey, Draft, FrameStore, ReadAt, StoreError};
+use crate::view::names::Name;
+use crate::view::{Handle, Ino, Inval, Invals, Result, ViewError};
+
+/// A chunk's sizes are 32-bit and signed.
+const MAX_CHUNK_LEN: u64 = i32::MAX as u64;
+/// C-Blosc2 reads no smaller chunk from a frame.
+const MIN_CHUNK_LEN: u64 = ChunkHeader::LEN as u64;
+/// How much of a chunk is copied into a draft at once.
+const COPY_PIECE: usize = 1 << 20;
+
+impl SparseView {
+    /// How a file is called in messages.
+    pub(super) fn show(&self, ino: Ino) -> String {
+        let name = self.state.read().name_of(ino).ok().flatten();
+        let name = name.map_or_else(|| "a removed file".into(), |name| name.to_os_string());
+        format!("{}: {}", self.store.path().display(), name.to_string_lossy())
+    }
+
+    pub(super) fn draft_error(&self, action: &'static str, source: io::Error) -> ViewError {
+        ViewError::Store(StoreError::Io { path: self.store.path().into(), action, source })
+    }
+
+    pub(super) fn write_handle(&self, handle: Handle, offset: u64, data: &[u8]) -> Result<()> {
+        self.change(handle, offset.saturating_add(data.len() as u64), |inner| inner.bytes.write_at(data, offset))
+    }
+
+    /// Changes a file's length: like a write with a handle, like a write and a close without.
+    pub(super) fn resize(&self, ino: Ino, handle: Option<Handle>, size: u64, invals: &mut Invals) -> Result<()> {
+        if let Some(handle) = handle {
+            return self.change(handle, size, |inner| inner.bytes.set_len(size));
+        }
+        let handle = {
+            let mut state = self.state.write();
+            state.node(ino)?;
+            state.open(ino, true, 0)
+        };
+        let changed = self.change(handle, size, |inner| inner.bytes.set_len(size)).and_then(|()| self.close_file(ino, invals));
+        self.state.write().close(handle, &*self.store, invals);
+        changed.and_then(|()| self.publish_soon())
+    }
+
+    /// Changes the bytes of an open file, of which `end` are the furthest touched.
+    fn change(&self, handle: Handle, end: u64, mut apply: impl FnMut(&mut Inner) -> io::Result<()>) -> Result<()> {
+        loop {
+            let (ino, name, writing) = {
+                let state = self.state.read();
+                let open = state.handles.get(&handle.0).filter(|open| open.write).ok_or(ViewError::BadHandle)?;
+                let name = state.name_of(open.ino)?;
+                let writing = state.nodes.get(&open.ino).and_then(|node| node.writing.clone());
+                // Those who wrote what was refused may go on with it; to others it is as if it had never been.
+                let writing = writing.filter(|writing| {
+                    !writing.refused.load(Ordering::Relaxed) || open.serial.load(Ordering::Relaxed) == writing.serial
+                });
+                if let Some(writing) = &writing {
+                    open.serial.store(writing.serial, Ordering::Relaxed);
+                }
+                (open.ino, name, writing)
+            };
+            match name {
+                Some(Name::Chunk(_)) if end > MAX_CHUNK_LEN => return Err(ViewError::TooBig),
+                Some(Name::Index) if end > index::MAX_LEN => return Err(ViewError::TooBig),
+                _ if end > i64::MAX as u64 => return Err(ViewError::TooBig),
+                _ => {}
+            }
+            let Some(writing) = writing else {
+                self.begin_from_content(ino)?;
+                continue;
+            };
+            let mut inner = writing.inner.lock();
+            if writing.detached.load(Ordering::Relaxed) {
+                continue;
+            }
+            apply(&mut inner).map_err(|error| self.draft_error("hold what was written", error))?;
+            inner.changed();
+            writing.refused.store(false, Ordering::Relaxed);
+            drop(inner);
+            self.note_write(ino);
+            return Ok(());
+        }
+    }
+
+    /// After a write: the index file is held from its first changed byte on.
+    fn note_write(&self, ino: Ino) {
+        let mut state = self.state.write();
+        if state.index_ino == Some(ino) {
+            state.held = Held::Unparsed;
+        }
+        state.touch();
+    }
+
+    /// Begins a draft with what the file holds now.
+    pub(super) fn begin_from_content(&self, ino: Ino) -> Result<()> {
+        let guard = self.store.enter();
+        let source = self.state.read().settled_source(ino)?;
+        let mut draft = Draft::new(self.store.drafts());
+        let error = |error| self.draft_error("hold what was written", error);
+        match &source {
+            Source::Empty | Source::Writing(_) => {}
+            Source::Bytes(bytes) => draft.write_at(bytes, 0).map_err(error)?,
+            Source::Chunk(key, len) => {
+                let len = self.chunk_len(&guard, ino, *key, *len)?;
+                let mut piece = vec![0; COPY_PIECE.min(len as usize)];
+                let mut offset = 0;
+                while offset < u64::from(len) {
+                    let count = self.store.read_chunk(&guard, *key, len, offset, &mut piece)?;
+                    if count == 0 {
+                        break;
+                    }
+                    draft.write_at(&piece[..count], offset).map_err(error)?;
+                    offset += count as u64;
+                }
+            }
+        }
+        let mut state = self.state.write();
+        let same = match (&source, state.settled_source(ino)?) {
+            (Source::Empty, Source::Empty) => true,
+            (Source::Bytes(before), Source::Bytes(now)) => Arc::ptr_eq(before, &now),
+            (Source::Chunk(before, _), Source::Chunk(now, _)) => *before == now,
+            _ => false,
+        };
+        let taken = state.nodes.get(&ino).and_then(|node| node.writing.as_ref());
+        let taken = taken.is_some_and(|writing| !writing.refused.load(Ordering::Relaxed));
+        // Otherwise somebody was faster; the caller looks again.
+        if same && !taken {
+            state.begin(ino, draft)?;
+        }
+        Ok(())
+    }
+
+    /// What every close of a written file does.
+    pub(super) fn close_file(&self, ino: Ino, invals: &mut Invals) -> Result<()> {
+        let (name, writing) = {
+            let state = self.state.read();
+            let Some(node) = state.nodes.get(&ino) else { return Ok(()) };
+            (node.name.clone(), node.writing.clone())
+        };
+        match (name, writing) {
+            (Some(Name::Index), Some(writing)) => self.close_index(ino, &writing, invals),
+            (Some(Name::Chunk(id)), Some(writing)) => self.close_chunk(ino, id, &writing, invals),
+            _ => Ok(()),
+        }
+    }
+
+    fn close_chunk(&self, ino: Ino, id: ChunkId, writing: &Arc<Writing>, invals: &mut Invals) -> Result<()> {
+        let staged = {
+            let mut inner = writing.inner.lock();
+            // An empty file is not yet a chunk, and no reason to refuse anything.
+            if !inner.dirty || inner.bytes.is_empty() || writing.refused.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            let staged = self.stage_draft(&inner.bytes, id)?;
+            if staged.is_err() {
+                inner.dirty = false;
+                writing.refused.store(true, Ordering::Relaxed);
+            }
+            staged.map(|(key, header)| (key, header, inner.version))
+        };
+        let (key, header, version) = staged.map_err(|error| self.refuse(ino, error, invals))?;
+        let mut state = self.state.write();
+        let current = state.nodes.get(&ino).filter(|node| node.name == Some(Name::Chunk(id)));
+        let current = current.and_then(|node| node.writing.as_ref()).is_some_and(|now| Arc::ptr_eq(now, writing));
+        let mtime = {
+            let inner = writing.inner.lock();
+            (current && inner.version == version).then_some(inner.mtime)
+        };
+        let Some(mtime) = mtime else {
+            // Written to again, renamed or removed meanwhile: another close will see to it.
+            drop(state);
+            self.store.discard(key);
+            return Ok(());
+        };
+        if let Err(error) = state.fit(id).check(header.nbytes) {
+            // The index changed meanwhile.
+            writing.refused.store(true, Ordering::Relaxed);
+            drop(state);
+            self.store.discard(key);
+            return Err(self.refuse(ino, error, invals));
+        }
+        let old = state.stored_header(id, &*self.store)?;
+        state.end_writing(ino, Some(mtime));
+        state.accept(id, key, &header, old, &*self.store, invals)
+    }
+
+    /// Stages a draft that is one whole chunk and fits; the inner error says why it is not.
+    pub(super) fn stage_draft(&self, bytes: &Draft, id: ChunkId) -> Result<format::Result<(ChunkKey, ChunkHeader)>> {
+        let fit = self.state.read().fit(id);
+        match examine(bytes, fit) {
+            Ok(header) => Ok(Ok((self.store.stage(bytes)?, header))),
+            Err(Examined::Bad(error)) => Ok(Err(error)),
+            Err(Examined::Io(error)) => Err(self.draft_error("read back what was written", error)),
+        }
+    }
+
+    fn refuse(&self, ino: Ino, error: format::Error, invals: &mut Invals) -> ViewError {
+        warn!("{}: refused: {error}", self.show(ino));
+        invals.push(Inval::Data(ino));
+        ViewError::Rejected(error)
+    }
+
+    fn close_index(&self, ino: Ino, writing: &Arc<Writing>, invals: &mut Invals) -> Result<()> {
+        let (file, version, mtime) = {
+            let mut inner = writing.inner.lock();
+            let len = inner.bytes.len();
+            if !inner.dirty || len > index::MAX_LEN {
+                return Ok(());
+            }
+            let mut file = vec![0; len as usize];
+            inner.bytes.read_exact_at(&mut file, 0).map_err(|error| self.draft_error("read back what was written", error))?;
+            inner.dirty = false;
+            (file, inner.version, inner.mtime)
+        };
+        let index = match Index::parse(&file) {
+            Ok(index) => index,
+            Err(error) => {
+                debug!("{}: held: {error}", self.show(ino));
+                return Ok(());
+            }
+        };
+        let mut state = self.state.write();
+        let current = state.nodes.get(&ino).filter(|node| node.name == Some(Name::Index));
+        let current = current.and_then(|node| node.writing.as_ref()).is_some_and(|now| Arc::ptr_eq(now, writing));
+        if !current || writing.inner.lock().version != version {
+            return Ok(());
+        }
+        state.end_writing(ino, Some(mtime));
+        state.index_bytes = Some(Arc::new(file));
+        state.consider(index, &*self.store, invals)
+    }
+}
+
+impl State {
+    /// What fits in a chunk file, as far as the index says.
+    pub(super) fn fit(&self, id: ChunkId) -> Fit {
+        match (&self.held, &self.adopted) {
+            (Held::No, Some(index)) => match self.table.get(id).position() {
+                Some(position) => index.fit(u64::from(position)),
+                None => Fit::AtMost(index.header.chunksize()),
+            },
+            _ => Fit::Any,
+        }
+    }
+
+    /// The header of the chunk that a chunk file holds.
+    pub(super) fn stored_header(&self, id: ChunkId, store: &dyn FrameStore) -> Result<Option<ChunkHeader>> {
+        let guard = store.enter();
+        Ok(self.table.get(id).key().map(|key| store.chunk_header(&guard, key)).transpose()?)
+    }
+
+    /// Makes a staged chunk what a chunk file holds, in place of a chunk with the header `old`.
+    pub(super) fn accept(
+        &mut self,
+        id: ChunkId,
+        key: ChunkKey,
+        header: &ChunkHeader,
+        old: Option<ChunkHeader>,
+        store: &dyn FrameStore,
+        invals: &mut Invals,
+    ) -> Result<()> {
+        let position = self.table.get(id).position();
+        if let (Some(position), Some(index)) = (position, &mut self.adopted) {
+            let (old_nbytes, old_cbytes) = old.map_or((0, 0), |old| (u64::from(old.nbytes), u64::from(old.cbytes)));
+            let chunksize = u64::from(index.header.chunksize());
+            let nbytes = index.header.nbytes();
+            let count = index.entries.len() as u64;
+            let nbytes = match chunksize {
+                0 if old.is_some() => nbytes.saturating_sub(old_nbytes).saturating_add(u64::from(header.nbytes)),
+                0 => nbytes,
+                _ if u64::from(position) + 1 == count => (count - 1) * chunksize + u64::from(header.nbytes),
+                _ => nbytes,
+            };
+            let cbytes = index.header.cbytes().saturating_sub(old_cbytes).saturating_add(u64::from(header.cbytes));
+            if (nbytes, cbytes) != (index.header.nbytes(), index.header.cbytes()) {
+                index.header.set_nbytes(nbytes);
+                index.header.set_cbytes(cbytes);
+                self.index_stale = true;
+            }
+        }
+        if let Some(old) = self.table.set_chunk(id, key, header.cbytes) {
+            store.discard(old);
+        }
+        self.fresh.insert(id, header.nbytes);
+        self.changes += 1;
+        match position {
+            Some(_) => drop(self.removed.remove(&id)),
+            None => drop(self.unnamed.insert(id, self.changes)),
+        }
+        self.touch();
+        if let Held::Waiting(_, missing) = &mut self.held {
+            missing.remove(&id);
+            if missing.is_empty() {
+                let Held::Waiting(index, _) = std::mem::replace(&mut self.held, Held::Unparsed) else { return Ok(()) };
+                return self.consider(*index, store, invals);
+            }
+        }
+        Ok(())
+    }
+
+    /// Adopts an index that parses, whose bytes are in `index_bytes`, or keeps it until what it names is there.
+    pub(super) fn consider(&mut self, index: Index, store: &dyn FrameStore, invals: &mut Invals) -> Result<()> {
+        let missing: HashSet<ChunkId> = stored(&index.entries).filter(|id| self.table.get(*id).key().is_none()).collect();
+        self.touch();
+        if !missing.is_empty() {
+            debug!("the index is held: {} chunks that it names are not there", missing.len());
+            self.held = Held::Waiting(Box::new(index), missing);
+            return Ok(());
+        }
+        if let Some(error) = self.misfit(&index, store)? {
+            warn!("the index is held: {error}");
+            self.held = Held::Unparsed;
+            return Ok(());
+        }
+        let bytes = self.index_bytes.clone().unwrap_or_default();
+        self.adopt(index, bytes, store, invals);
+        Ok(())
+    }
+
+    /// The first chunk that does not fit where a new index puts it. Chunks that fitted before are not looked at again.
+    fn misfit(&self, index: &Index, store: &dyn FrameStore) -> Result<Option<format::Error>> {
+        let chunksize = index.header.chunksize();
+        let rescan = self.adopted.as_ref().is_none_or(|old| old.header.chunksize() != chunksize) && chunksize != 0;
+        if chunksize == 0 || (self.fresh.is_empty() && !rescan) {
+            return Ok(None);
+        }
+        for (position, entry) in (0u64..).zip(index.entries.iter()) {
+            let format::IndexEntry::Stored(id) = entry else { continue };
+            let nbytes = match self.fresh.get(id) {
+                Some(nbytes) => *nbytes,
+                None if !rescan => continue,
+                None => {
+                    let guard = store.enter();
+                    let Some(key) = self.table.get(*id).key() else { continue };
+                    store.chunk_header(&guard, key)?.nbytes
+                }
+            };
+            if let Err(error) = index.fit(position).check(nbytes) {
+                return Ok(Some(error));
+            }
+        }
+        Ok(None)
+    }
+}
+
+enum Examined {
+    Io(io::Error),
+    Bad(format::Error),
+}
+
+/// Checks that a draft is one whole chunk of a size that fits, reading no more than its header and block starts.
+fn examine(draft: &Draft, fit: Fit) -> std::result::Result<ChunkHeader, Examined> {
+    let len = draft.len();
+    if len < MIN_CHUNK_LEN {
+        let expected = format!("at least {MIN_CHUNK_LEN} bytes for a chunk in a frame");
+        return Err(Examined::Bad(format::Error::new("chunk", 0, format_args!("{len} bytes"), expected)));
+    }
+    let mut head = vec![0; ChunkHeader::LEN];
+    draft.read_exact_at(&mut head, 0).map_err(Examined::Io)?;
+    let header = ChunkHeader::parse(&head).map_err(Examined::Bad)?;
+    fit.check(header.nbytes).map_err(Examined::Bad)?;
+    if u64::from(header.cbytes) != len {
+        let expected = format!("the file's length, {len}");
+        return Err(Examined::Bad(format::Error::new("chunk: cbytes", 12, header.cbytes, expected)));
+    }
+    let mut whole = vec![0; len as usize];
+    draft.read_exact_at(&mut whole, 0).map_err(Examined::Io)?;
+    chunk::check(&whole).map_err(Examined::Bad)
+}
