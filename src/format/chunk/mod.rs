@@ -1,38 +1,18 @@
-//! Blosc2 chunks: headers, and the decoder for all standard codecs and filters.
+//! Blosc2 chunks: headers, the decoder for all standard codecs and filters, and the encoder of index chunks.
+//!
+//! A chunk that [`check`] passes is whole; one that [`decode`] passes holds what C-Blosc2 would read from it. Nothing is allocated
+//! beyond the `limit` given to `decode` and a few blocks of working room, each no larger than the chunk's decoded size.
 
-use super::{Result, Special};
+mod blosclz;
+mod codec;
+mod decode;
+mod encode;
+mod filters;
+mod header;
 
-/// What a chunk's header says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ChunkHeader {
-    /// Uncompressed size.
-    pub nbytes: u32,
-    /// Size of the whole chunk, header included.
-    pub cbytes: u32,
-    /// Size of a block; for VL-block chunks the number of blocks.
-    pub blocksize: u32,
-    /// Size of an item.
-    pub typesize: u8,
-    /// The chunk is a run of a special value: nothing but the header is stored.
-    pub special: Option<Special>,
-}
+pub use decode::{Decoder, check, decode};
+pub use encode::encode;
+pub use header::ChunkHeader;
 
-impl ChunkHeader {
-    /// Bytes that [`ChunkHeader::parse`] needs, or fewer where the chunk is shorter (a Blosc1 chunk of 16 bytes and data).
-    pub const LEN: usize = 32;
-
-    /// Parses and checks the header at the beginning of `bytes`.
-    pub fn parse(_bytes: &[u8]) -> Result<Self> {
-        unimplemented!()
-    }
-}
-
-/// Checks that `bytes` is one whole chunk: the header, its length, and every block start, without decoding data.
-pub fn check(_bytes: &[u8]) -> Result<ChunkHeader> {
-    unimplemented!()
-}
-
-/// Decodes a whole chunk of any standard codec and filter. `limit` bounds the size of the answer.
-pub fn decode(_bytes: &[u8], _limit: usize) -> Result<Vec<u8>> {
-    unimplemented!()
-}
+#[cfg(test)]
+mod tests;

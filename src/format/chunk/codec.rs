@@ -1,0 +1,90 @@
+//! The codecs behind one call.
+
+use std::fmt;
+
+use zstd::zstd_safe::{DCtx, DDict, get_error_name};
+
+use super::super::{Error, Result};
+use super::blosclz;
+use super::header::{self, Blocks, Codec};
+
+/// States that are worth keeping between streams.
+#[derive(Default)]
+pub(super) struct Codecs {
+    zlib: Option<flate2::Decompress>,
+    zstd: Option<DCtx<'static>>,
+}
+
+/// A chunk's dictionary, made ready.
+pub(super) enum Dictionary<'a> {
+    None,
+    Lz4(&'a [u8]),
+    Zstd(DDict<'a>),
+}
+
+impl Codecs {
+    /// Makes ready the dictionary of a chunk. Codecs without dictionaries ignore it.
+    pub(super) fn dictionary<'a>(&self, codec: Codec, blocks: &Blocks<'a>) -> Result<Dictionary<'a>> {
+        match (codec, blocks.dict) {
+            (Codec::Lz4, Some(content)) => Ok(Dictionary::Lz4(content)),
+            (Codec::Zstd, Some(content)) => DDict::try_create(content).map(Dictionary::Zstd).ok_or_else(|| {
+                let offset = blocks.starts_end as u64;
+                Error::new(
+                    "chunk: dictionary",
+                    offset,
+                    format_args!("{} bytes that Zstandard refuses", content.len()),
+                    "a dictionary",
+                )
+            }),
+            _ => Ok(Dictionary::None),
+        }
+    }
+
+    /// Decodes one stream that makes exactly `out`. `offset` is where its block begins.
+    pub(super) fn decode(
+        &mut self,
+        codec: Codec,
+        dictionary: &Dictionary,
+        stream: &[u8],
+        out: &mut [u8],
+        offset: usize,
+    ) -> Result<()> {
+        let size = out.len();
+        let bad = |name: &'static str, got: &dyn fmt::Display| {
+            Error::new(name, offset as u64, got, format_args!("a stream that makes {size} bytes"))
+        };
+        let made = match codec {
+            Codec::BloscLz => blosclz::decompress(stream, out).ok_or_else(|| bad("chunk: BloscLZ stream", &"a broken one"))?,
+            Codec::Lz4 => match dictionary {
+                Dictionary::Lz4(content) => lz4_flex::block::decompress_into_with_dict(stream, out, content),
+                _ => lz4_flex::block::decompress_into(stream, out),
+            }
+            .map_err(|error| bad("chunk: LZ4 stream", &error))?,
+            Codec::Zlib => {
+                let state = self.zlib.get_or_insert_with(|| flate2::Decompress::new(true));
+                state.reset(true);
+                match state.decompress(stream, out, flate2::FlushDecompress::Finish) {
+                    Ok(flate2::Status::StreamEnd) => state.total_out() as usize,
+                    Ok(_) => return Err(bad("chunk: Zlib stream", &"one without an end")),
+                    Err(error) => return Err(bad("chunk: Zlib stream", &error)),
+                }
+            }
+            Codec::Zstd => {
+                let state = self.zstd.get_or_insert_with(DCtx::create);
+                match dictionary {
+                    Dictionary::Zstd(content) => state.decompress_using_ddict(out, stream, content),
+                    _ => state.decompress(out, stream),
+                }
+                .map_err(|code| bad("chunk: Zstandard stream", &get_error_name(code)))?
+            }
+            Codec::User(id) => {
+                let expected = "BloscLZ, LZ4, Zlib or Zstandard; a codec from a plugin can't be decoded here";
+                return Err(Error::new("chunk: user codec", header::USER_CODEC as u64, id, expected));
+            }
+            Codec::Unknown(format) => {
+                return Err(Error::new("chunk: codec format", header::FLAGS as u64, format, "0, 1, 3, 4 or 6"));
+            }
+        };
+        if made == size { Ok(()) } else { Err(bad("chunk: stream", &format_args!("one that makes {made}"))) }
+    }
+}

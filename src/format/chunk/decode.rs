@@ -1,0 +1,294 @@
+//! The decoder, and the check that needs no decoding: both walk over the same streams.
+//!
+//! A block is one stream, or, where it is split, one for each byte of an item. A stream is an i32 csize and what it announces:
+//!
+//! | csize | stream |
+//! | --- | --- |
+//! | 0 | zeros |
+//! | negative | a token byte; with bit 0 a run of the byte -csize, nothing else is defined |
+//! | the stream's uncompressed size | the bytes as they are |
+//! | other | csize bytes of the codec |
+//!
+//! In a chunk of VL-blocks the field holds the block's uncompressed size, and its stream ends where the next block begins.
+
+use super::super::{Error, Result, Special};
+use super::ChunkHeader;
+use super::codec::Codecs;
+use super::filters::{self, Filter};
+use super::header::{self as field, Blocks, Content, read_i32};
+
+/// A decoder that keeps codec states and buffers from one chunk to the next.
+#[derive(Default)]
+pub struct Decoder {
+    codecs: Codecs,
+    /// Two buffers of one block for the filters to work in.
+    stage: [Vec<u8>; 2],
+    /// A third one, for bitshuffle.
+    planes: Vec<u8>,
+}
+
+/// One block: where its bytes go, and where its streams begin.
+struct Block {
+    /// Its number.
+    n: u32,
+    /// Offset of the field that holds the start.
+    field: u64,
+    /// Where its streams begin in the chunk.
+    start: usize,
+    /// Where the streams must end.
+    end: usize,
+    /// Its place in the decoded chunk.
+    offset: usize,
+    /// Its uncompressed size.
+    size: usize,
+    /// How many streams it is split in.
+    streams: usize,
+}
+
+/// What a stream holds.
+enum Stream<'a> {
+    Run(u8),
+    Plain(&'a [u8]),
+    Coded(&'a [u8]),
+}
+
+/// Checks that `bytes` is one whole chunk: the header, its length, and every block start and stream length, without decoding data.
+///
+/// # Errors
+/// When C-Blosc2 would not decode it for what is checked here, or the chunk ends before or after its cbytes.
+pub fn check(bytes: &[u8]) -> Result<ChunkHeader> {
+    let header = ChunkHeader::parse(bytes)?;
+    if bytes.len() as u64 != u64::from(header.cbytes) {
+        return Err(Error::new(
+            "chunk: cbytes",
+            field::CBYTES as u64,
+            header.cbytes,
+            format_args!("{}, the size of the chunk", bytes.len()),
+        ));
+    }
+    let blocks = header.blocks(bytes)?;
+    if header.content == Content::Blocks {
+        each_block(&header, bytes, &blocks, |block| each_stream(bytes, &block, header.vl_blocks, |_, _| Ok(())))?;
+    }
+    Ok(header)
+}
+
+/// Decodes a whole chunk of any standard codec and filter. `limit` bounds the size of the answer.
+///
+/// # Errors
+/// As [`Decoder::decode`].
+pub fn decode(bytes: &[u8], limit: usize) -> Result<Vec<u8>> {
+    Decoder::default().decode(bytes, limit)
+}
+
+impl Decoder {
+    /// Decodes a whole chunk of any standard codec and filter. `limit` bounds the size of the answer. What was never initialised
+    /// reads as zeros.
+    ///
+    /// # Errors
+    /// When C-Blosc2 would not decode the chunk, when it needs a plugin, or when it is larger than `limit`.
+    pub fn decode(&mut self, bytes: &[u8], limit: usize) -> Result<Vec<u8>> {
+        let header = ChunkHeader::parse(bytes)?;
+        if header.nbytes as usize > limit {
+            return Err(Error::new("chunk: nbytes", field::NBYTES as u64, header.nbytes, format_args!("at most {limit}")));
+        }
+        let Some(chunk) = bytes.get(..header.cbytes as usize) else {
+            return Err(Error::new(
+                "chunk: cbytes",
+                field::CBYTES as u64,
+                header.cbytes,
+                format_args!("at most {}, what there is", bytes.len()),
+            ));
+        };
+        let blocks = header.blocks(chunk)?;
+        let mut out = vec![0; header.nbytes as usize];
+        let value = chunk.get(header.len..).unwrap_or_default();
+        match header.content {
+            Content::Special(Special::Zeros | Special::Uninit) => {}
+            Content::Special(Special::Nan) => fill(&header, &mut out, nan(header.typesize)?)?,
+            Content::Value(_) => fill(&header, &mut out, value)?,
+            // Their lengths were compared when the header was parsed.
+            Content::Copy => out.iter_mut().zip(value).for_each(|(to, from)| *to = *from),
+            Content::Blocks => self.decode_blocks(&header, chunk, &blocks, &mut out)?,
+        }
+        Ok(out)
+    }
+
+    fn decode_blocks(&mut self, header: &ChunkHeader, chunk: &[u8], blocks: &Blocks, out: &mut [u8]) -> Result<()> {
+        let mut pipeline = header.filters;
+        pipeline.reverse();
+        if header.instrumented {
+            // Such a chunk holds measurements instead of data.
+            pipeline = [Filter::None; 6];
+        }
+        if let Some(Filter::Unknown(id)) = pipeline.iter().find(|filter| matches!(filter, Filter::Unknown(_))) {
+            let expected = "shuffle 1, bitshuffle 2, delta 3, truncated precision 4; a filter from a plugin can't be undone here";
+            return Err(Error::new("chunk: filters", field::FILTERS as u64, id, expected));
+        }
+        let dictionary = self.codecs.dictionary(header.codec, blocks)?;
+        let moves = pipeline.iter().filter(|filter| matches!(filter, Filter::Shuffle(_) | Filter::BitShuffle)).count();
+        each_block(header, chunk, blocks, |block| {
+            let inside =
+                |what: &[u8]| Error::new("chunk: block", block.field, block.size, format_args!("at most {}", what.len()));
+            let (before, rest) = out.split_at_mut_checked(block.offset).ok_or_else(|| inside(&[]))?;
+            let Some(target) = rest.get_mut(..block.size) else { return Err(inside(rest)) };
+            // A VL-block is compressed as if it stood alone.
+            let first = if block.offset == 0 || header.vl_blocks { None } else { before.get(..block.size) };
+
+            let [stage, spare] = &mut self.stage;
+            let buffers = [stage, spare, &mut self.planes].map(|buffer| {
+                if moves > 0 && buffer.len() < block.size {
+                    buffer.resize(block.size, 0);
+                }
+                buffer.get_mut(..block.size).unwrap_or_default()
+            });
+            let [mut from, mut to, planes] = buffers;
+            let decoded: &mut [u8] = if moves == 0 { &mut *target } else { &mut *from };
+            let mut room = decoded;
+            each_stream(chunk, &block, header.vl_blocks, |stream, size| {
+                let Some((part, rest)) = std::mem::take(&mut room).split_at_mut_checked(size) else {
+                    return Err(Error::new("chunk: block", block.field, block.size, "whole streams"));
+                };
+                room = rest;
+                match stream {
+                    Stream::Run(byte) => part.fill(byte),
+                    Stream::Plain(bytes) => part.copy_from_slice(bytes),
+                    Stream::Coded(bytes) => self.codecs.decode(header.codec, &dictionary, bytes, part, block.start)?,
+                }
+                Ok(())
+            })?;
+
+            let mut left = moves;
+            for filter in pipeline {
+                match filter {
+                    Filter::None | Filter::Unknown(_) => {}
+                    Filter::Delta => {
+                        let current = if left == 0 { &mut *target } else { &mut *from };
+                        filters::undelta(header.typesize.into(), current, first);
+                    }
+                    Filter::Shuffle(_) | Filter::BitShuffle => {
+                        left = left.saturating_sub(1);
+                        let into = if left == 0 { &mut *target } else { &mut *to };
+                        match filter {
+                            Filter::Shuffle(size) => filters::unshuffle(size.into(), from, into),
+                            _ => filters::bitunshuffle(header.typesize.into(), header.version, from, into, planes),
+                        }
+                        std::mem::swap(&mut from, &mut to);
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Calls `visit` for each block in order.
+fn each_block(header: &ChunkHeader, chunk: &[u8], blocks: &Blocks, mut visit: impl FnMut(Block) -> Result<()>) -> Result<()> {
+    let nbytes = header.nbytes as usize;
+    let mut offset = 0_usize;
+    let mut starts = blocks.starts().peekable();
+    let mut n = 0_u32;
+    while let Some((field, start)) = starts.next() {
+        let outside = |expected: &dyn std::fmt::Display| Error::new("chunk: block start", field, start, expected);
+        let Some(start) = usize::try_from(start).ok().filter(|start| (1..chunk.len()).contains(start)) else {
+            return Err(outside(&format_args!("1 to {}, inside the chunk", chunk.len().saturating_sub(1))));
+        };
+        let left = nbytes.saturating_sub(offset);
+        let (size, streams, end);
+        if header.vl_blocks {
+            let next = starts.peek().map_or(chunk.len(), |(_, next)| usize::try_from(*next).unwrap_or(0));
+            if start < blocks.starts_end || next > chunk.len() || next.saturating_sub(start) <= 4 {
+                let expected = format_args!("at least {} and 5 or more before the next, {next}", blocks.starts_end);
+                return Err(outside(&expected));
+            }
+            let announced = read_i32(chunk, start, "chunk: VL-block size")?;
+            size = usize::try_from(announced).unwrap_or(0);
+            if size == 0 || size > left {
+                let expected = format_args!("1 to {left}, what is left of nbytes");
+                return Err(Error::new("chunk: VL-block size", start as u64, announced, expected));
+            }
+            (streams, end) = (1, next);
+        } else {
+            let blocksize = header.blocksize as usize;
+            size = blocksize.min(left);
+            end = chunk.len();
+            streams = if header.split && size == blocksize { usize::from(header.typesize) } else { 1 };
+            if size == 0 || !size.is_multiple_of(streams) {
+                let expected = format_args!("a positive multiple of typesize {streams}, the block being split");
+                return Err(Error::new("chunk: blocksize", field::BLOCKSIZE as u64, size, expected));
+            }
+        }
+        visit(Block { n, field, start, end, offset, size, streams })?;
+        offset = offset.saturating_add(size);
+        n = n.saturating_add(1);
+    }
+    if offset != nbytes {
+        return Err(Error::new("chunk: nbytes", field::NBYTES as u64, nbytes, format_args!("{offset}, what the blocks hold")));
+    }
+    Ok(())
+}
+
+/// Calls `visit` for each stream of a block with its uncompressed size.
+fn each_stream<'a>(
+    chunk: &'a [u8],
+    block: &Block,
+    vl: bool,
+    mut visit: impl FnMut(Stream<'a>, usize) -> Result<()>,
+) -> Result<()> {
+    let size = block.size.checked_div(block.streams).unwrap_or(0);
+    let mut at = block.start;
+    for _ in 0..block.streams {
+        let csize = read_i32(chunk, at, "chunk: stream")?;
+        let field = at as u64;
+        at = at.saturating_add(4);
+        let short = |need: usize| {
+            let expected = format_args!("{need} bytes of block {} at {at}", block.n);
+            Error::new("chunk: csize", field, format_args!("{csize}, with {} bytes left", block.end.saturating_sub(at)), expected)
+        };
+        let stream = match usize::try_from(csize) {
+            _ if vl => {
+                let coded = chunk.get(at..block.end).ok_or_else(|| short(1))?;
+                if coded.len() == size { Stream::Plain(coded) } else { Stream::Coded(coded) }
+            }
+            Ok(0) => Stream::Run(0),
+            Ok(len) => {
+                let coded = at.checked_add(len).and_then(|end| chunk.get(at..end)).ok_or_else(|| short(len))?;
+                at = at.saturating_add(len);
+                if len == size { Stream::Plain(coded) } else { Stream::Coded(coded) }
+            }
+            Err(_) => {
+                let token = *chunk.get(at).ok_or_else(|| short(1))?;
+                let value = u8::try_from(csize.unsigned_abs());
+                let (1, Ok(value)) = (token & 1, value) else {
+                    let got = format_args!("{csize} with token {token:#04x}");
+                    return Err(Error::new("chunk: csize", field, got, "a run of one byte, -255 to -1 with token 0x01"));
+                };
+                at = at.saturating_add(1);
+                Stream::Run(value)
+            }
+        };
+        visit(stream, size)?;
+    }
+    Ok(())
+}
+
+/// The NaN that the library makes for items of `typesize`.
+fn nan(typesize: u8) -> Result<&'static [u8]> {
+    match typesize {
+        4 => Ok(&[0, 0, 0xc0, 0x7f]),
+        8 => Ok(&[0, 0, 0, 0, 0, 0, 0xf8, 0x7f]),
+        _ => Err(Error::new("chunk: typesize", field::TYPESIZE as u64, typesize, "4 or 8, the chunk being all NaN")),
+    }
+}
+
+/// Fills `out` with a value, as the library does it: block by block.
+fn fill(header: &ChunkHeader, out: &mut [u8], value: &[u8]) -> Result<()> {
+    if header.nblocks() > 1 && !(header.blocksize as usize).is_multiple_of(value.len()) {
+        let expected = format_args!("a multiple of the repeated value's {} bytes", value.len());
+        return Err(Error::new("chunk: blocksize", field::BLOCKSIZE as u64, header.blocksize, expected));
+    }
+    for item in out.chunks_mut(value.len().max(1)) {
+        item.iter_mut().zip(value).for_each(|(to, from)| *to = *from);
+    }
+    Ok(())
+}
