@@ -10,10 +10,14 @@ use std::time::SystemTime;
 
 use crate::format::{IndexEntry, chunk::ChunkHeader, header::FrameHeader, trailer::Trailer};
 
+pub mod backend;
+mod cache;
 mod draft;
+mod epochs;
 mod error;
 
 pub use draft::{Draft, DraftPool};
+pub use epochs::{Epochs, ReadGuard};
 pub use error::{Result, StoreError};
 
 /// A stored chunk, by the store's own reckoning: the position in SOURCE's file for a cframe, the chunk id for an sframe.
@@ -70,11 +74,6 @@ pub struct CacheStats {
     pub capacity: u64,
 }
 
-/// Holds off the reuse of freed space while a read that looked its key up before is under way. Cheap: two atomic operations.
-///
-/// Take it **before** looking a key up in anything that a commit may change, drop it after the read.
-pub struct ReadGuard<'a>(pub(crate) Box<dyn FnOnce() + 'a>);
-
 /// Bytes that can be read at any place: a [`Draft`], a slice.
 pub trait ReadAt {
     /// Length in bytes.
@@ -85,6 +84,10 @@ pub trait ReadAt {
     }
     /// Fills `buf` from `offset`; what lies past the end is an error.
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> std::io::Result<()>;
+    /// All bytes, where they are in memory: saves a copy.
+    fn as_slice(&self) -> Option<&[u8]> {
+        None
+    }
 }
 
 /// A frame on disk in one of the layouts. Every method may be called from any thread.

@@ -1,0 +1,220 @@
+//! Chunks in memory, for readers that come back to the same chunk in small pieces.
+//!
+//! The kernel's page cache has the bytes of SOURCE already; a second copy pays only where many small reads of a chunk would
+//! each cost a system call (or, one day, a request to a server). So a chunk comes in at its second look, and a look is a read of
+//! a part: whole chunks, first looks, and reads that go on where the last one ended (a sequential pass, which sees every byte
+//! once) go by the cache. What is cached is bounded in bytes, counted here, as the `lru` crate counts entries.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use lru::LruCache;
+use parking_lot::Mutex;
+
+use super::{CacheStats, ChunkKey};
+
+/// How many chunks are remembered as looked at once.
+const LOOKS: usize = 4096;
+/// What an entry costs beside its bytes.
+const OVERHEAD: u64 = 128;
+
+/// What to do about a read.
+pub(super) enum Plan {
+    /// Here are the chunk's bytes.
+    Hit(Arc<Vec<u8>>),
+    /// Load the whole chunk and hand it to [`ChunkCache::insert`] with this ticket.
+    Load(Ticket),
+    /// Read just what is asked for.
+    Bypass,
+}
+
+/// The cache's generation when a load began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Ticket(u64);
+
+/// The cache. Its lock is never held across input or output.
+pub(super) struct ChunkCache {
+    inner: Mutex<Inner>,
+    capacity: u64,
+    hits: AtomicU64,
+    misses: AtomicU64,
+    bypassed: AtomicU64,
+}
+
+struct Inner {
+    chunks: LruCache<ChunkKey, Arc<Vec<u8>>>,
+    /// Where the last read of a chunk that is not cached ended.
+    looks: LruCache<ChunkKey, u64>,
+    /// Sum of [`cost`] over `chunks`; never above the capacity while the lock is free.
+    bytes: u64,
+    /// Goes up when everything is dropped, so that what was being loaded then does not come in afterwards.
+    generation: u64,
+}
+
+fn cost(chunk: &[u8]) -> u64 {
+    chunk.len() as u64 + OVERHEAD
+}
+
+impl ChunkCache {
+    /// A cache of at most `capacity` bytes; 0 turns it off.
+    pub(super) fn new(capacity: u64) -> Self {
+        let looks = LruCache::new(std::num::NonZeroUsize::new(LOOKS).unwrap_or(std::num::NonZeroUsize::MIN));
+        let inner = Inner { chunks: LruCache::unbounded(), looks, bytes: 0, generation: 0 };
+        let zero = || AtomicU64::new(0);
+        ChunkCache { inner: Mutex::new(inner), capacity, hits: zero(), misses: zero(), bypassed: zero() }
+    }
+
+    /// Decides about a read of `wanted` bytes at `offset` of a chunk of `len`. A chunk larger than a quarter of the capacity
+    /// is never kept.
+    pub(super) fn plan(&self, key: ChunkKey, len: u32, offset: u64, wanted: usize) -> Plan {
+        let len = u64::from(len);
+        let whole = offset == 0 && wanted as u64 >= len;
+        if whole || len.saturating_add(OVERHEAD) > self.capacity / 4 {
+            self.bypassed.fetch_add(1, Relaxed);
+            return Plan::Bypass;
+        }
+        let mut inner = self.inner.lock();
+        if let Some(chunk) = inner.chunks.get(&key) {
+            let chunk = Arc::clone(chunk);
+            drop(inner);
+            self.hits.fetch_add(1, Relaxed);
+            return Plan::Hit(chunk);
+        }
+        let last_end = inner.looks.put(key, offset.saturating_add(wanted as u64));
+        if last_end.is_none() || last_end == Some(offset) {
+            drop(inner);
+            self.bypassed.fetch_add(1, Relaxed);
+            return Plan::Bypass;
+        }
+        self.misses.fetch_add(1, Relaxed);
+        Plan::Load(Ticket(inner.generation))
+    }
+
+    /// Takes a loaded chunk in. The caller's read guard must still be held: it is what keeps the key's bytes the same.
+    pub(super) fn insert(&self, key: ChunkKey, chunk: Arc<Vec<u8>>, ticket: Ticket) {
+        let mut dropped = Vec::new(); // freed after the lock
+        let mut inner = self.inner.lock();
+        if ticket.0 != inner.generation {
+            return;
+        }
+        inner.looks.pop(&key);
+        inner.bytes += cost(&chunk);
+        if let Some(old) = inner.chunks.put(key, chunk) {
+            inner.bytes -= cost(&old);
+            dropped.push(old);
+        }
+        while inner.bytes > self.capacity {
+            let Some((_, old)) = inner.chunks.pop_lru() else { break };
+            inner.bytes -= cost(&old);
+            dropped.push(old);
+        }
+        drop(inner);
+    }
+
+    /// Forgets a chunk: its key is about to stand for other bytes, or for none.
+    pub(super) fn remove(&self, key: ChunkKey) {
+        let mut inner = self.inner.lock();
+        inner.looks.pop(&key);
+        let old = inner.chunks.pop(&key);
+        if let Some(old) = &old {
+            inner.bytes -= cost(old);
+        }
+        drop(inner);
+        drop(old);
+    }
+
+    /// Forgets everything, what is being loaded included.
+    pub(super) fn clear(&self) {
+        let mut inner = self.inner.lock();
+        let old = std::mem::replace(&mut inner.chunks, LruCache::unbounded());
+        inner.looks.clear();
+        inner.bytes = 0;
+        inner.generation += 1;
+        drop(inner);
+        drop(old);
+    }
+
+    pub(super) fn stats(&self) -> CacheStats {
+        CacheStats {
+            hits: self.hits.load(Relaxed),
+            misses: self.misses.load(Relaxed),
+            bypassed: self.bypassed.load(Relaxed),
+            bytes: self.inner.lock().bytes,
+            capacity: self.capacity,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: ChunkKey = ChunkKey(7);
+
+    fn load(cache: &ChunkCache, key: ChunkKey, len: u32) {
+        let (mut looks, wanted) = (0, 10);
+        loop {
+            match cache.plan(key, len, 50, wanted) {
+                Plan::Load(ticket) => break cache.insert(key, Arc::new(vec![key.0 as u8; len as usize]), ticket),
+                Plan::Bypass => looks += 1,
+                Plan::Hit(_) => panic!("cached already"),
+            }
+            assert!(looks < 2, "the second look loads");
+        }
+    }
+
+    #[test]
+    fn whole_chunks_first_looks_and_sequential_reads_go_by() {
+        let cache = ChunkCache::new(10_000);
+        for _ in 0..3 {
+            assert!(matches!(cache.plan(KEY, 100, 0, 100), Plan::Bypass));
+        }
+        for offset in [0, 20, 40, 60, 80] {
+            assert!(matches!(cache.plan(KEY, 100, offset, 20), Plan::Bypass));
+        }
+        assert!(matches!(cache.plan(KEY, 100, 0, 20), Plan::Load(_)));
+        assert_eq!((cache.stats().bypassed, cache.stats().misses), (8, 1));
+    }
+
+    #[test]
+    fn from_the_second_look_on_reads_come_from_memory() {
+        let cache = ChunkCache::new(10_000);
+        load(&cache, KEY, 100);
+        let Plan::Hit(chunk) = cache.plan(KEY, 100, 3, 5) else { panic!("not cached") };
+        assert_eq!(*chunk, vec![7; 100]);
+        cache.remove(KEY);
+        assert!(matches!(cache.plan(KEY, 100, 3, 5), Plan::Bypass));
+        assert_eq!(cache.stats().bytes, 0);
+    }
+
+    #[test]
+    fn bytes_stay_within_the_capacity_and_the_least_used_goes_first() {
+        let cache = ChunkCache::new(10_000);
+        for key in 0..50 {
+            load(&cache, ChunkKey(key), 1000);
+            assert!(cache.stats().bytes <= 10_000);
+            if key > 0 {
+                assert!(matches!(cache.plan(ChunkKey(0), 1000, 5, 5), Plan::Hit(_)), "used every time, so kept");
+            }
+        }
+        assert!(matches!(cache.plan(ChunkKey(1), 1000, 5, 5), Plan::Bypass), "long gone");
+    }
+
+    #[test]
+    fn large_chunks_are_never_kept() {
+        let cache = ChunkCache::new(10_000);
+        for _ in 0..3 {
+            assert!(matches!(cache.plan(KEY, 2500, 7, 5), Plan::Bypass));
+        }
+    }
+
+    #[test]
+    fn what_was_loading_when_all_was_dropped_stays_out() {
+        let cache = ChunkCache::new(10_000);
+        assert!(matches!(cache.plan(KEY, 100, 50, 10), Plan::Bypass));
+        let Plan::Load(ticket) = cache.plan(KEY, 100, 50, 10) else { panic!("second look") };
+        cache.clear();
+        cache.insert(KEY, Arc::new(vec![0; 100]), ticket);
+        assert!(!matches!(cache.plan(KEY, 100, 50, 10), Plan::Hit(_)));
+    }
+}
