@@ -122,7 +122,7 @@ fn fields_hold_what_the_frames_were_made_with() {
     assert_eq!((fields.codec, fields.user_codec, fields.clevel, fields.split_mode, fields.use_dict), (5, 5, 7, 2, false));
     assert_eq!((fields.filters, fields.filters_meta), ([4, 1, 0, 0, 0, 0], [20, 0, 0, 0, 0, 0]));
     assert_eq!((fields.blocksize, fields.chunksize, fields.nbytes), (1024, 2048, 8000));
-    assert_eq!((fields.nthreads_compress, fields.nthreads_decompress), (1, 1));
+    assert_eq!((fields.nthreads_compress, fields.nthreads_decompress), (1, 2));
     assert!(header_of(&real("cframe/codec-zstd-dict.b2frame").bytes).fields().use_dict);
 
     let flags = |name| {
@@ -263,14 +263,24 @@ fn indexes_and_chunks_decode_to_what_the_library_reads() {
 }
 
 #[test]
-fn indexes_survive_being_encoded() {
+fn indexes_encode_to_the_same_bytes() {
     for real in all() {
         let parsed = parse(&real.bytes).unwrap();
         let offsets = parsed.entries.iter().map(|entry| entry.map(ChunkOffset));
-        let encoded = index::encode(offsets.clone()).unwrap();
-        let decoded = index::decode::<ChunkOffset>(&encoded, Some(parsed.entries.len() as u64)).unwrap();
-        assert!(decoded.into_iter().eq(offsets), "{}", real.name);
+        let encoded = index::encode(offsets).unwrap();
+        assert_eq!(encoded, slice(&real.bytes, &parsed.sections.index), "{}", real.name);
     }
+}
+
+#[test]
+fn an_index_is_never_larger_than_it_must_be() {
+    let nans = |count: usize| (0..count).map(|_| IndexEntry::<ChunkOffset>::Special(Special::Nan));
+    let encoded = index::encode(nans(1_000_000)).unwrap();
+    assert_eq!(encoded.len(), 40);
+    assert!(index::decode::<ChunkOffset>(&encoded, Some(1_000_000)).unwrap().into_iter().eq(nans(1_000_000)));
+    // What is announced is compared before anything is decoded, and counted before anything is built.
+    assert_eq!(index::decode::<ChunkOffset>(&encoded, Some(3)).unwrap_err().field, "index: nbytes");
+    assert_eq!(index::encode(nans(index::MAX_ENTRIES as usize + 1)).unwrap_err().field, "index: nbytes");
 }
 
 /// What holds for every refusal: one line that names a field and a place.
@@ -348,11 +358,16 @@ fn lies_are_refused_with_field_and_place() {
     const LZ4: &str = "cframe/codec-lz4.b2frame";
     const META: &str = "cframe/metalayers.b2frame";
     const EMPTY: &str = "cframe/empty.b2frame";
+    const MANY: &str = "cframe/chunks-2500.b2frame";
+    const VARYING: &str = "cframe/varying.b2frame";
     let lz4 = parse(&real(LZ4).bytes).unwrap();
     let meta = parse(&real(META).bytes).unwrap();
     let index_at = lz4.sections.index.start;
     let vl_at = meta.sections.trailer.start as i64;
     let frame_len = lz4.header.frame_len();
+    let many = parse(&real(MANY).bytes).unwrap().sections.index;
+    let (many_at, many_len) = (many.start, (many.end - many.start) as i32);
+    let varying_at = parse(&real(VARYING).bytes).unwrap().sections.index.start;
     let be = |value: i64| value.to_be_bytes();
     let lies = [
         lie(LZ4, 2, b"b2fram\n", "header: magic", 2),
@@ -378,13 +393,16 @@ fn lies_are_refused_with_field_and_place() {
         lie(LZ4, 58, (-1i32).to_be_bytes(), "header: chunksize", 58),
         lie(LZ4, 58, 1i32.to_be_bytes(), "index: nbytes", 4),
         lie(LZ4, 70, [7], "header: number of filters", 70),
-        lie(LZ4, index_at as i64 + 12, 71i32.to_le_bytes(), "index: cbytes", 12),
-        lie(LZ4, index_at as i64 + 4, 48i32.to_le_bytes(), "index: nbytes", 4),
-        lie(LZ4, index_at as i64 + 32 + 8, be(0), "index: entry", 8),
+        lie(LZ4, index_at as i64 + 12, 71i32.to_le_bytes(), "index", 12),
+        lie(LZ4, index_at as i64 + 3, [0], "index", 3),
+        lie(MANY, many_at as i64 + 12, (many_len + 1).to_le_bytes(), "index: cbytes", 12),
+        lie(MANY, many_at as i64 + 4, 20_008i32.to_le_bytes(), "index: nbytes", 4),
+        lie(VARYING, varying_at as i64 + 4, 49i32.to_le_bytes(), "index", 12),
+        lie(LZ4, index_at as i64 + 32 + 8, (lz4.header.cbytes() - 31).to_le_bytes(), "index: entry", 8),
         lie(LZ4, index_at as i64 + 32 + 16 + 7, [0x7f], "index: entry", 16),
         lie(LZ4, index_at as i64 + 32 + 24 + 7, [0x83], "index: entry", 24),
         lie(LZ4, -22, 24u32.to_be_bytes(), "trailer: trailer_len", frame_len - 22),
-        lie(LZ4, -22, 34u32.to_be_bytes(), "trailer: trailer_len", 12),
+        lie(LZ4, -22, 34u32.to_be_bytes(), "trailer: vlmetalayers", 6),
         lie(LZ4, -22, u32::MAX.to_be_bytes(), "trailer: trailer_len", frame_len - 22),
         lie(LZ4, -22, (frame_len as u32).to_be_bytes(), "trailer: trailer_len", frame_len - 22),
         lie(LZ4, -23, [0xcd], "trailer: mark of trailer_len", frame_len - 23),
@@ -399,7 +417,7 @@ fn lies_are_refused_with_field_and_place() {
         lie(META, 97, 88u32.to_be_bytes(), "header: metalayer content", 88),
         lie(META, vl_at + 6, [0x80], "trailer: vlmetalayers", 6),
         lie(META, vl_at + 7, 8193u16.to_be_bytes(), "trailer: number of vlmetalayers", 7),
-        lie(META, vl_at + 7, 17u16.to_be_bytes(), "trailer: vlmetalayer name", 0),
+        lie(META, vl_at + 7, 17u16.to_be_bytes(), "trailer: vlmetalayer name", 361),
         lie(META, vl_at + 12, (-1i32).to_be_bytes(), "trailer: vlmetalayer offset", 12),
     ];
     for Lie { frame, at, value, field, offset } in lies {

@@ -32,21 +32,18 @@ import sys
 import zlib
 from pathlib import Path
 
-# With several threads the blocks of an index come in any order. Read by the library as it makes a context.
-os.environ["BLOSC_NTHREADS"] = "1"
+import blosc2
+import numpy as np
 
-import blosc2  # noqa: E402
-import numpy as np  # noqa: E402
-
-# The header says how many threads there were.
-ONE_THREAD = {"nthreads": 1}
+# The header says how many threads there were. Those that read are two, for the fields to differ.
+ONE_THREAD, TWO_THREADS = {"nthreads": 1}, {"nthreads": 2}
 DEFAULT_DATA = Path(__file__).resolve().parent.parent / "data"
 
 
 def schunk(path, contiguous, typesize, chunksize=None, meta=None, **cparams):
     return blosc2.SChunk(
         chunksize=chunksize, urlpath=str(path), contiguous=contiguous, mode="w", meta=meta,
-        cparams={"typesize": typesize, **ONE_THREAD, **cparams}, dparams=ONE_THREAD,
+        cparams={"typesize": typesize, **ONE_THREAD, **cparams}, dparams=TWO_THREADS,
     )
 
 
@@ -126,8 +123,11 @@ def chunks_2500(path, contiguous):
     """Most of them zeros, so that the frame is small; the others as small as a chunk can be."""
     fill(blosc2.SpecialValue.ZERO, 2500, chunksize=4)(path, contiguous)
     frame = blosc2.open(str(path), mode="a")
+    # The library makes an index with four threads, which store the blocks in any order.
+    os.environ["BLOSC_NTHREADS"] = "1"
     for i in range(0, 2500, 9):
         frame.update_data(i, struct.pack("<i", i), copy=True)
+    del os.environ["BLOSC_NTHREADS"]
 
 
 def metalayers(path, contiguous):
@@ -142,7 +142,7 @@ def b2nd(array, chunkshape, blockshape, **more):
     def build(path, contiguous):
         blosc2.asarray(
             array, chunks=chunkshape, blocks=blockshape, urlpath=str(path), contiguous=contiguous, mode="w",
-            cparams=blosc2.CParams(**ONE_THREAD), dparams=blosc2.DParams(**ONE_THREAD), **more,
+            cparams=blosc2.CParams(**ONE_THREAD), dparams=blosc2.DParams(**TWO_THREADS), **more,
         )
 
     return build
