@@ -1,1 +1,23 @@
-//! The only code that names fuser.
+//! The only code that names fuser: a [`View`](crate::view::View) shown through the kernel.
+//!
+//! | module | what it is for |
+//! | --- | --- |
+//! | `adapter` | one handler a request: unpack, call the view, reply |
+//! | `notify` | what the kernel must forget, and the replies that wait for it |
+//! | `push` | the next files of a sequential reader, into the page cache ahead of it |
+//! | `inodes` | which inodes the kernel knows |
+//! | `housekeeping` | calls the view when it wants to be called |
+//! | [`kernel`] | mount(2), fusermount3, umount2(2), /proc/self/mountinfo |
+//! | [`session`] | a mount from its first request to its last commit |
+//!
+//! The daemon never touches a path below its own mount point: no thread could answer it.
+
+mod adapter;
+mod housekeeping;
+mod inodes;
+pub mod kernel;
+mod notify;
+mod push;
+pub mod session;
+#[cfg(test)]
+mod tests;

@@ -136,7 +136,8 @@ pub enum Inval {
     Attr(Ino),
     /// A name (there or not) in a directory.
     Entry(Ino, std::ffi::OsString),
-    /// Everything known of every file: SOURCE was changed by others.
+    /// Everything known of every file: SOURCE was changed by others. What has the same name before and after has the same
+    /// inode.
     All,
 }
 

@@ -1,0 +1,609 @@
+//! FUSE requests to calls of a [`View`]: unpacks, calls, replies, and decides nothing about frames.
+//!
+//! Attributes and names are cached by the kernel for good; what a view makes untrue is told through [`Notify`]. Names that
+//! are not there are not cached at all. Permissions are the kernel's affair (`default_permissions`), so there is no ACCESS;
+//! nor are there extended attributes: answering ENOSYS once spares a request for each write, and for each file that `ls -l`
+//! shows. Locks of both kinds work inside the kernel, since nobody asks it to send them here.
+//!
+//! A read-only mount answers ENOSYS to OPEN and FLUSH as well, after which the kernel sends no more of either, and RELEASE
+//! neither: reading then runs at the page cache's own speed. A mount for writing needs both, as its close has something to say.
+
+use std::cell::RefCell;
+use std::ffi::OsStr;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use fuser::{
+    BsdFileFlags, Errno, FileAttr, FileHandle, FileType, FopenFlags, Generation, INodeNo, InitFlags, IoctlFlags, KernelConfig,
+    LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
+    ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
+};
+use log::{debug, error, warn};
+use parking_lot::{RwLock, RwLockReadGuard};
+
+use super::housekeeping::Housekeeping;
+use super::inodes::Inodes;
+use super::notify::{Held, Notify};
+use super::push::Streams;
+use crate::view::{Attr, Creation, DirEntry, Handle, Ino, Invals, Kind, OpenMode, ROOT, RenameMode, SetAttr, View, ViewError};
+
+/// ioctl(2) on any file of a mount: the daemon's process id as an `i32`. `_IOR(0xB2, 1, int)`.
+pub(super) const IOCTL_PID: u32 = 2 << 30 | (size_of::<i32>() as u32) << 16 | 0xB2 << 8 | 1;
+
+/// For good. The kernel takes any number of seconds and cuts it to what its clock can hold.
+const FOREVER: Duration = Duration::from_secs(1 << 31);
+/// Numbers are never given twice, so there are no generations.
+const GENERATION: Generation = Generation(0);
+/// Cookies 1 and 2 stand behind `.` and `..`; a view's own begin here.
+const FIRST_COOKIE: u64 = 2;
+/// Entries that readdirplus takes from a view at once.
+const BATCH: usize = 32;
+/// The longest WRITE that the kernel may send, in bytes.
+const MAX_WRITE: u32 = 1 << 20;
+/// The longest READ that is answered in one piece, in bytes; the kernel asks for [`MAX_WRITE`] at most.
+const MAX_READ: usize = 16 << 20;
+
+thread_local! {
+    /// Where an event loop reads into: a fresh buffer for each READ costs up to a quarter of the time.
+    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// What a mount shows instead of a view's own attributes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Overrides {
+    /// Owner of everything.
+    pub uid: Option<u32>,
+    /// Group of everything.
+    pub gid: Option<u32>,
+    /// Permission bits that nothing has; all others are set.
+    pub umask: Option<u32>,
+}
+
+/// What the event loops, the notifying threads and the session share.
+pub(super) struct Shared {
+    pub(super) view: Arc<dyn View>,
+    pub(super) inodes: Inodes,
+    pub(super) notify: Notify,
+    pub(super) housekeeping: Housekeeping,
+    /// True once the view is being shut down while the kernel may still ask. Held for reading through every request.
+    pub(super) closed: RwLock<bool>,
+    streams: Streams,
+    overrides: Overrides,
+}
+
+impl Shared {
+    pub(super) fn new(view: Arc<dyn View>, overrides: Overrides) -> Self {
+        Shared {
+            view,
+            inodes: Inodes::default(),
+            notify: Notify::default(),
+            housekeeping: Housekeeping::default(),
+            closed: RwLock::new(false),
+            streams: Streams::default(),
+            overrides,
+        }
+    }
+
+    fn enter(&self) -> Option<RwLockReadGuard<'_, bool>> {
+        let closed = self.closed.read();
+        if *closed { None } else { Some(closed) }
+    }
+
+    fn attr(&self, attr: &Attr) -> FileAttr {
+        FileAttr {
+            ino: INodeNo(attr.ino.0),
+            size: attr.size,
+            blocks: attr.blocks,
+            atime: attr.atime,
+            mtime: attr.mtime,
+            ctime: attr.ctime,
+            crtime: attr.ctime,
+            kind: file_type(attr.kind),
+            perm: self.overrides.umask.map_or(attr.perm & 0o777, |umask| 0o777 & !(umask as u16)),
+            nlink: attr.nlink,
+            uid: self.overrides.uid.unwrap_or(attr.uid),
+            gid: self.overrides.gid.unwrap_or(attr.gid),
+            rdev: 0,
+            blksize: attr.blksize,
+            flags: 0,
+        }
+    }
+
+    /// Something has changed: the view may want to be called.
+    fn changed(&self) {
+        self.housekeeping.poke();
+    }
+}
+
+/// The file system that fuser calls.
+pub(super) struct Adapter {
+    shared: Arc<Shared>,
+    read_only: bool,
+    /// The kernel can do without OPEN, if told ENOSYS.
+    no_open: bool,
+    /// The kernel can do without OPENDIR, if told ENOSYS, and caches listings then.
+    no_opendir: bool,
+}
+
+impl Adapter {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Adapter { read_only: shared.view.read_only(), shared, no_open: false, no_opendir: false }
+    }
+}
+
+/// The one place where a refusal becomes an errno. Those that a client cannot know the reason of are logged.
+fn errno(what: &str, ino: impl Into<Option<Ino>>, refusal: &ViewError) -> Errno {
+    let ino = ino.into().map_or(0, |ino| ino.0);
+    match refusal {
+        ViewError::Store(_) => error!("{what}: {refusal}"),
+        ViewError::Rejected(_) => warn!("{what} of inode {ino}: {refusal}"),
+        _ => debug!("{what} of inode {ino}: {refusal}"),
+    }
+    Errno::from_i32(refusal.errno())
+}
+
+fn file_type(kind: Kind) -> FileType {
+    match kind {
+        Kind::Directory => FileType::Directory,
+        Kind::File => FileType::RegularFile,
+    }
+}
+
+fn time(time: TimeOrNow) -> SystemTime {
+    match time {
+        TimeOrNow::SpecificTime(time) => time,
+        TimeOrNow::Now => SystemTime::now(),
+    }
+}
+
+fn open_mode(flags: i32) -> OpenMode {
+    let access = OpenFlags(flags).acc_mode();
+    OpenMode {
+        read: access != OpenAccMode::O_WRONLY,
+        write: access != OpenAccMode::O_RDONLY,
+        truncate: flags & libc::O_TRUNC != 0,
+    }
+}
+
+/// What the kernel may do with an open file: keep its pages, and skip the FLUSH of a close that has nothing to say.
+fn open_flags(mode: OpenMode) -> FopenFlags {
+    if mode.write { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH }
+}
+
+/// Binds the shared state for one request, or answers it: after the end there is no device any more.
+macro_rules! enter {
+    ($self:ident, $reply:ident) => {{
+        let Some(entered) = $self.shared.enter() else { return $reply.error(Errno::ENODEV) };
+        (&$self.shared, entered)
+    }};
+}
+
+impl fuser::Filesystem for Adapter {
+    fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        let offered = config.capabilities();
+        let mut wanted = vec![
+            InitFlags::FUSE_PARALLEL_DIROPS,
+            InitFlags::FUSE_DO_READDIRPLUS | InitFlags::FUSE_READDIRPLUS_AUTO,
+            InitFlags::FUSE_NO_OPENDIR_SUPPORT,
+            // With this, no file is asked for its capabilities at each write.
+            InitFlags::FUSE_HANDLE_KILLPRIV_V2,
+        ];
+        wanted.push(if self.read_only { InitFlags::FUSE_NO_OPEN_SUPPORT } else { InitFlags::FUSE_ATOMIC_O_TRUNC });
+        for flags in wanted {
+            if config.add_capabilities(flags).is_err() {
+                debug!("the kernel does not offer {flags:?}");
+            }
+        }
+        self.no_open = self.read_only && offered.contains(InitFlags::FUSE_NO_OPEN_SUPPORT);
+        self.no_opendir = offered.contains(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
+        let _ = config.set_max_write(MAX_WRITE);
+        Ok(())
+    }
+
+    fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let (shared, _entered) = enter!(self, reply);
+        match shared.view.lookup(Ino(parent.0), name) {
+            Ok(attr) => {
+                shared.inodes.looked_up(attr.ino);
+                reply.entry(&FOREVER, &shared.attr(&attr), GENERATION);
+            }
+            Err(refusal) => reply.error(errno("lookup", Ino(parent.0), &refusal)),
+        }
+    }
+
+    fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
+        let Some(_entered) = self.shared.enter() else { return };
+        if self.shared.inodes.forgotten(Ino(ino.0), nlookup) {
+            self.shared.view.forget(Ino(ino.0));
+        }
+    }
+
+    fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+        let (shared, _entered) = enter!(self, reply);
+        match shared.view.getattr(Ino(ino.0)) {
+            Ok(attr) => reply.attr(&FOREVER, &shared.attr(&attr)),
+            Err(refusal) => reply.error(errno("getattr", Ino(ino.0), &refusal)),
+        }
+    }
+
+    fn setattr(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        _ctime: Option<SystemTime>,
+        fh: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let (shared, _entered) = enter!(self, reply);
+        let ino = Ino(ino.0);
+        let set = SetAttr { size, mode: mode.map(|mode| mode & 0o777), uid, gid, atime: atime.map(time), mtime: mtime.map(time) };
+        let mut invals = Invals::new();
+        let outcome = shared.view.setattr(ino, fh.map(|fh| Handle(fh.0)), set, &mut invals);
+        let outcome = outcome.map(|attr| shared.attr(&attr)).map_err(|refusal| errno("setattr", ino, &refusal));
+        let answer = move || match outcome {
+            Ok(attr) => reply.attr(&FOREVER, &attr),
+            Err(errno) => reply.error(errno),
+        };
+        if size.is_some() {
+            shared.notify.answer_writer(ino, invals, answer);
+        } else {
+            shared.notify.answer(invals, Held::Nothing, answer);
+        }
+        shared.changed();
+    }
+
+    fn readlink(&self, _req: &Request, _ino: INodeNo, reply: ReplyData) {
+        reply.error(Errno::EINVAL);
+    }
+
+    fn mknod(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, _rdev: u32, reply: ReplyEntry) {
+        let (shared, _entered) = enter!(self, reply);
+        if mode & libc::S_IFMT != libc::S_IFREG {
+            return reply.error(Errno::EPERM);
+        }
+        let creation = Creation { uid: req.uid(), gid: req.gid(), mode: mode & 0o777, exclusive: true };
+        let open = OpenMode { write: true, ..OpenMode::default() };
+        match shared.view.create(Ino(parent.0), name, creation, open) {
+            Ok((attr, handle)) => {
+                let mut invals = Invals::new();
+                shared.view.release(handle, &mut invals);
+                shared.inodes.looked_up(attr.ino);
+                let attr = shared.attr(&attr);
+                shared.notify.answer(invals, Held::Directory, move || reply.entry(&FOREVER, &attr, GENERATION));
+                shared.changed();
+            }
+            Err(refusal) => reply.error(errno("mknod", Ino(parent.0), &refusal)),
+        }
+    }
+
+    fn mkdir(&self, _req: &Request, _parent: INodeNo, _name: &OsStr, _mode: u32, _umask: u32, reply: ReplyEntry) {
+        reply.error(Errno::EPERM);
+    }
+
+    fn symlink(&self, _req: &Request, _parent: INodeNo, _name: &OsStr, _target: &Path, reply: ReplyEntry) {
+        reply.error(Errno::EPERM);
+    }
+
+    fn link(&self, _req: &Request, _ino: INodeNo, _parent: INodeNo, _name: &OsStr, reply: ReplyEntry) {
+        reply.error(Errno::EPERM);
+    }
+
+    fn rmdir(&self, _req: &Request, _parent: INodeNo, _name: &OsStr, reply: ReplyEmpty) {
+        reply.error(Errno::EPERM);
+    }
+
+    fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let (shared, _entered) = enter!(self, reply);
+        let mut invals = Invals::new();
+        let outcome = shared.view.unlink(Ino(parent.0), name, &mut invals);
+        let outcome = outcome.map_err(|refusal| errno("unlink", Ino(parent.0), &refusal));
+        shared.notify.answer(invals, Held::Directory, move || empty(reply, outcome));
+        shared.changed();
+    }
+
+    fn rename(
+        &self,
+        _req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        newparent: INodeNo,
+        newname: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let (shared, _entered) = enter!(self, reply);
+        let mode = if flags.is_empty() {
+            RenameMode::Replace
+        } else if flags == RenameFlags::RENAME_NOREPLACE {
+            RenameMode::NoReplace
+        } else if flags == RenameFlags::RENAME_EXCHANGE {
+            RenameMode::Exchange
+        } else {
+            return reply.error(Errno::EINVAL);
+        };
+        let mut invals = Invals::new();
+        let outcome = shared.view.rename((Ino(parent.0), name), (Ino(newparent.0), newname), mode, &mut invals);
+        let outcome = outcome.map_err(|refusal| errno("rename", Ino(parent.0), &refusal));
+        shared.notify.answer(invals, Held::Directory, move || empty(reply, outcome));
+        shared.changed();
+    }
+
+    fn open(&self, _req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let (shared, _entered) = enter!(self, reply);
+        let (ino, mode) = (Ino(ino.0), open_mode(flags.0));
+        if self.read_only {
+            if self.no_open {
+                return reply.error(Errno::ENOSYS);
+            }
+            return reply.opened(FileHandle(0), open_flags(mode));
+        }
+        if mode.write {
+            shared.notify.writer_came(ino);
+        }
+        let mut invals = Invals::new();
+        let outcome = shared.view.open(ino, mode, &mut invals).map_err(|refusal| errno("open", ino, &refusal));
+        if mode.write && outcome.is_err() {
+            shared.notify.writer_gone(ino);
+        }
+        let answer = move || match outcome {
+            Ok(handle) => reply.opened(FileHandle(handle.0), open_flags(mode)),
+            Err(errno) => reply.error(errno),
+        };
+        if mode.write || mode.truncate {
+            shared.notify.answer_writer(ino, invals, answer);
+            shared.changed();
+        } else {
+            shared.notify.answer(invals, Held::Nothing, answer);
+            shared.notify_push(ino, |view, streams| streams.opened(view, _req.pid(), ino));
+        }
+    }
+
+    fn create(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, flags: i32, reply: ReplyCreate) {
+        let (shared, _entered) = enter!(self, reply);
+        let open = open_mode(flags);
+        let exclusive = flags & libc::O_EXCL != 0;
+        let creation = Creation { uid: req.uid(), gid: req.gid(), mode: mode & 0o777, exclusive };
+        match shared.view.create(Ino(parent.0), name, creation, open) {
+            Ok((attr, handle)) => {
+                if open.write {
+                    shared.notify.writer_came(attr.ino);
+                }
+                shared.inodes.looked_up(attr.ino);
+                reply.created(&FOREVER, &shared.attr(&attr), GENERATION, FileHandle(handle.0), open_flags(open));
+                shared.changed();
+            }
+            Err(refusal) => reply.error(errno("create", Ino(parent.0), &refusal)),
+        }
+    }
+
+    fn read(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let (shared, _entered) = enter!(self, reply);
+        let ino = Ino(ino.0);
+        let handle = (!self.read_only).then_some(Handle(fh.0));
+        let len = (size as usize).min(MAX_READ);
+        BUFFER.with_borrow_mut(|buffer| {
+            if buffer.len() < len {
+                buffer.resize(len, 0);
+            }
+            match shared.view.read(ino, handle, offset, &mut buffer[..len]) {
+                Ok(n) => reply.data(&buffer[..n]),
+                Err(refusal) => reply.error(errno("read", ino, &refusal)),
+            }
+        });
+        shared.notify_push(ino, |view, streams| streams.read(view, req.pid(), ino, offset, size));
+    }
+
+    fn write(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        data: &[u8],
+        _write_flags: WriteFlags,
+        _flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let (shared, _entered) = enter!(self, reply);
+        match shared.view.write(Handle(fh.0), offset, data) {
+            Ok(()) => reply.written(data.len() as u32),
+            Err(refusal) => reply.error(errno("write", Ino(ino.0), &refusal)),
+        }
+        shared.changed();
+    }
+
+    fn flush(&self, _req: &Request, ino: INodeNo, fh: FileHandle, _owner: LockOwner, reply: ReplyEmpty) {
+        let (shared, _entered) = enter!(self, reply);
+        if self.read_only {
+            return reply.error(Errno::ENOSYS);
+        }
+        let mut invals = Invals::new();
+        let outcome = shared.view.flush(Handle(fh.0), &mut invals);
+        let outcome = outcome.map_err(|refusal| errno("close", Ino(ino.0), &refusal));
+        shared.notify.answer(invals, Held::Nothing, move || empty(reply, outcome));
+        shared.changed();
+    }
+
+    fn release(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        let (shared, _entered) = enter!(self, reply);
+        if self.read_only {
+            return reply.ok();
+        }
+        let mut invals = Invals::new();
+        shared.view.release(Handle(fh.0), &mut invals);
+        if open_mode(flags.0).write {
+            shared.notify.writer_gone(Ino(ino.0));
+        }
+        shared.notify.answer(invals, Held::Nothing, move || reply.ok());
+        shared.changed();
+    }
+
+    fn fsync(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        let (shared, _entered) = enter!(self, reply);
+        shared.fsync(Ino(ino.0), Held::Nothing, reply);
+    }
+
+    fn fsyncdir(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        let (shared, _entered) = enter!(self, reply);
+        shared.fsync(Ino(ino.0), Held::Directory, reply);
+    }
+
+    fn opendir(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        if self.no_opendir {
+            return reply.error(Errno::ENOSYS);
+        }
+        reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_CACHE_DIR);
+    }
+
+    fn readdir(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        let (shared, _entered) = enter!(self, reply);
+        for (cookie, name) in [(1, "."), (2, "..")] {
+            if offset < cookie && reply.add(ino, cookie, FileType::Directory, name) {
+                return reply.ok();
+            }
+        }
+        let from = offset.saturating_sub(FIRST_COOKIE);
+        let outcome = shared.view.readdir(Ino(ino.0), from, &mut |entry: DirEntry<'_>| {
+            !reply.add(INodeNo(entry.ino.0), entry.next + FIRST_COOKIE, file_type(entry.kind), entry.name)
+        });
+        match outcome {
+            Ok(()) => reply.ok(),
+            Err(refusal) => reply.error(errno("readdir", Ino(ino.0), &refusal)),
+        }
+    }
+
+    fn readdirplus(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
+        let (shared, _entered) = enter!(self, reply);
+        match shared.readdirplus(Ino(ino.0), offset, &mut reply) {
+            Ok(()) => reply.ok(),
+            Err(refusal) => reply.error(errno("readdir", Ino(ino.0), &refusal)),
+        }
+    }
+
+    fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+        let (shared, _entered) = enter!(self, reply);
+        match shared.view.statfs() {
+            Ok(s) => reply.statfs(
+                s.f_blocks,
+                s.f_bfree,
+                s.f_bavail,
+                s.f_files,
+                s.f_ffree,
+                s.f_bsize as u32,
+                s.f_namemax as u32,
+                s.f_frsize as u32,
+            ),
+            Err(refusal) => reply.error(errno("statfs", None, &refusal)),
+        }
+    }
+
+    fn ioctl(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        _flags: IoctlFlags,
+        cmd: u32,
+        _in_data: &[u8],
+        _out_size: u32,
+        reply: ReplyIoctl,
+    ) {
+        if cmd == IOCTL_PID {
+            return reply.ioctl(0, &std::process::id().to_ne_bytes());
+        }
+        reply.error(Errno::ENOTTY);
+    }
+
+    // Everything else is answered ENOSYS by fuser, and the kernel does without: no ACCESS, no attributes but stat's, no
+    // fallocate, lseek, bmap, poll, copy_file_range; locks stay inside it. What fuser logs about it goes to `-vv`.
+}
+
+fn empty(reply: ReplyEmpty, outcome: Result<(), Errno>) {
+    match outcome {
+        Ok(()) => reply.ok(),
+        Err(errno) => reply.error(errno),
+    }
+}
+
+impl Shared {
+    fn fsync(&self, ino: Ino, held: Held, reply: ReplyEmpty) {
+        let mut invals = Invals::new();
+        let outcome = self.view.fsync(ino, &mut invals).map_err(|refusal| errno("fsync", ino, &refusal));
+        self.notify.answer(invals, held, move || empty(reply, outcome));
+        self.changed();
+    }
+
+    /// Lets the readers' tracker see that `ino` was opened or read, and queues what it wants pushed.
+    fn notify_push(&self, ino: Ino, see: impl FnOnce(&dyn View, &Streams) -> Vec<super::push::Hint>) {
+        let hints = see(&*self.view, &self.streams);
+        self.notify.push(ino, hints);
+    }
+
+    /// A view may not be called back from within its readdir, so entries are taken in batches.
+    fn readdirplus(&self, ino: Ino, offset: u64, reply: &mut ReplyDirectoryPlus) -> crate::view::Result<()> {
+        let dir = self.attr(&self.view.getattr(ino)?);
+        for (cookie, name) in [(1, "."), (2, "..")] {
+            // The kernel looks neither of these up.
+            if offset < cookie && reply.add(dir.ino, cookie, name, &FOREVER, &dir, GENERATION) {
+                return Ok(());
+            }
+        }
+        let mut from = offset.saturating_sub(FIRST_COOKIE);
+        loop {
+            let mut batch = Vec::with_capacity(BATCH);
+            self.view.readdir(ino, from, &mut |entry| {
+                batch.push((entry.ino, entry.next, entry.name.to_owned()));
+                batch.len() < BATCH
+            })?;
+            for (ino, next, name) in &batch {
+                from = *next;
+                // Removed since it was listed: left out.
+                let Ok(attr) = self.view.getattr(*ino) else { continue };
+                self.inodes.looked_up(*ino);
+                let attr = self.attr(&attr);
+                if reply.add(attr.ino, next + FIRST_COOKIE, name, &FOREVER, &attr, GENERATION) {
+                    self.inodes.forgotten(*ino, 1);
+                    return Ok(());
+                }
+            }
+            if batch.len() < BATCH {
+                return Ok(());
+            }
+        }
+    }
+}
+
+// The root is never looked up and never forgotten.
+const _: () = assert!(ROOT.0 == INodeNo::ROOT.0);

@@ -1,0 +1,75 @@
+//! A thread that calls [`View::tick`] when the view asked for it, and at once when something new has happened to an idle view.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::view::{Invals, View};
+
+/// A view with a deadline this close needs no waking: it looks at what is new when the deadline comes.
+const SOON: Duration = Duration::from_secs(1);
+/// Never tick more often than this, whatever the view asks for.
+const SHORTEST: Duration = Duration::from_millis(10);
+
+/// When the view is called next.
+#[derive(Default)]
+pub(super) struct Housekeeping {
+    /// Something happened since the last tick began.
+    news: AtomicBool,
+    /// The thread sleeps for longer than [`SOON`], so news must wake it. Set before `news` is looked at.
+    asleep: AtomicBool,
+    stop: Mutex<bool>,
+    wake: Condvar,
+}
+
+impl Housekeeping {
+    /// Something happened that may give the view a deadline. Costs two atomic operations while the view is busy.
+    pub(super) fn poke(&self) {
+        self.news.store(true, Ordering::SeqCst);
+        if self.asleep.load(Ordering::SeqCst) {
+            // Taking the lock orders this after the sleeper's last look at `news`.
+            drop(self.stop.lock());
+            self.wake.notify_one();
+        }
+    }
+
+    /// Ends the thread after the tick under way.
+    pub(super) fn stop(&self) {
+        *self.stop.lock() = true;
+        self.wake.notify_one();
+    }
+
+    /// The thread's body. `forget` takes what a tick made untrue.
+    pub(super) fn run(&self, view: &Arc<dyn View>, forget: impl Fn(Invals)) {
+        loop {
+            self.news.store(false, Ordering::SeqCst);
+            let started = Instant::now();
+            let mut invals = Invals::new();
+            let due = view.tick(started, &mut invals);
+            if !invals.is_empty() {
+                forget(invals);
+            }
+            let earliest = Instant::now() + SHORTEST;
+            let due = due.map(|due| due.max(earliest));
+            let woken_by_news = due.is_none_or(|due| due > started + SOON);
+            let mut stop = self.stop.lock();
+            self.asleep.store(woken_by_news, Ordering::SeqCst);
+            while !(*stop || woken_by_news && self.news.load(Ordering::SeqCst)) {
+                match due {
+                    None => self.wake.wait(&mut stop),
+                    Some(due) => {
+                        if self.wake.wait_until(&mut stop, due).timed_out() {
+                            break;
+                        }
+                    }
+                }
+            }
+            self.asleep.store(false, Ordering::SeqCst);
+            if *stop {
+                return;
+            }
+        }
+    }
+}

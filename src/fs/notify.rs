@@ -1,0 +1,267 @@
+//! What the kernel must forget, and the replies that wait until it has.
+//!
+//! A client that sees its close fail, or its fsync return, may look at another file at once, and must not find what was true
+//! before. So a handler that made something untrue does not reply: it hands the reply over, to be sent behind the
+//! notifications. It never notifies by itself, because the kernel does part of a notification under locks that clients hold
+//! while they wait for *us*:
+//!
+//! | notification | waits for | who holds that, and until which reply |
+//! | --- | --- | --- |
+//! | store, invalidate pages | the page's lock | a reader until READ, a writer until WRITE; no reply to those is ever handed over |
+//! | invalidate a name | the directory's inode lock | CREATE, MKNOD, UNLINK, RENAME and FSYNCDIR until their own reply; LOOKUP and READDIR too |
+//!
+//! Hence two threads. The *pages* thread only ever waits for READ and WRITE, which the event loops answer. The *names* thread
+//! also waits for those that hold the directory, so nothing that holds the directory may wait for the names thread: such a
+//! reply ([`Held::Directory`]) goes to the pages thread at once, while its names are forgotten on their own, soon after. All
+//! other replies go through both, names first. Neither thread takes a lock of the view while it notifies.
+//!
+//! The pages thread also pushes (see [`push`](super::push)): one file at a time, whenever no one waits for it. Pushed bytes
+//! are read when their turn comes, so invalidations may overtake them; only a push under way needs waiting for, and
+//! only by those who are about to write the file it is pushing.
+
+use std::collections::{HashMap, VecDeque};
+use std::ffi::OsString;
+use std::io;
+
+use fuser::{INodeNo, Notifier};
+use log::{debug, warn};
+use parking_lot::{Condvar, Mutex};
+
+use super::inodes::Inodes;
+use super::push;
+use crate::view::{Ino, Inval, Invals, View};
+
+/// A reply, to be sent when the kernel has forgotten.
+type Answer = Box<dyn FnOnce() + Send>;
+
+/// What the kernel holds locked for a client until its reply comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Held {
+    /// Nothing that an invalidation waits for.
+    Nothing,
+    /// The inode lock of the directory.
+    Directory,
+}
+
+/// Work for the pages thread. An answer alone waits for the push under way.
+#[derive(Default)]
+struct Pages {
+    /// Of these inodes, everything.
+    data: Vec<Ino>,
+    /// Of these, attributes.
+    attrs: Vec<Ino>,
+    /// Of every inode, everything.
+    all: bool,
+    answer: Option<Answer>,
+}
+
+/// Work for the names thread.
+#[derive(Default)]
+struct Names {
+    entries: Vec<(Ino, OsString)>,
+    /// Goes to the pages thread afterwards.
+    then: Option<Pages>,
+}
+
+/// State of the pages thread. No lock is taken under this one.
+#[derive(Default)]
+struct PagesQueue {
+    items: VecDeque<Pages>,
+    pushes: VecDeque<push::Hint>,
+    /// The inode that is being pushed just now.
+    pushing: Option<Ino>,
+    /// Inodes open for writing, with the number of handles: never pushed.
+    writers: HashMap<Ino, u32>,
+    stopped: bool,
+}
+
+/// State of the names thread. No lock is taken under this one.
+#[derive(Default)]
+struct NamesQueue {
+    items: VecDeque<Names>,
+    stopped: bool,
+}
+
+/// The two queues.
+#[derive(Default)]
+pub(super) struct Notify {
+    pages: Mutex<PagesQueue>,
+    pages_wake: Condvar,
+    names: Mutex<NamesQueue>,
+    names_wake: Condvar,
+}
+
+impl Notify {
+    /// Sends `answer` when the kernel has forgotten `invals`, as far as `held` lets it be awaited: at once if there are none.
+    pub(super) fn answer(&self, invals: Invals, held: Held, answer: impl FnOnce() + Send + 'static) {
+        if invals.is_empty() { answer() } else { self.enqueue(invals, held, Some(Box::new(answer))) }
+    }
+
+    /// Has the kernel forget `invals`, soon.
+    pub(super) fn forget(&self, invals: Invals) {
+        if !invals.is_empty() {
+            self.enqueue(invals, Held::Nothing, None);
+        }
+    }
+
+    fn enqueue(&self, invals: Invals, held: Held, answer: Option<Answer>) {
+        let mut names = Names::default();
+        let mut pages = Pages { answer, ..Pages::default() };
+        for inval in invals {
+            match inval {
+                Inval::Data(ino) => pages.data.push(ino),
+                Inval::Attr(ino) => pages.attrs.push(ino),
+                Inval::Entry(parent, name) => {
+                    // The kernel's cached listing is only dropped with the name if it knew the name.
+                    if !pages.data.contains(&parent) {
+                        pages.data.push(parent);
+                    }
+                    names.entries.push((parent, name));
+                }
+                // Names stay good, since each keeps its inode: one that is gone is found out when its attributes are asked for.
+                Inval::All => pages.all = true,
+            }
+        }
+        if names.entries.is_empty() {
+            return self.enqueue_pages(pages);
+        }
+        if held == Held::Directory {
+            self.enqueue_pages(pages);
+        } else {
+            names.then = Some(pages);
+        }
+        let mut queue = self.names.lock();
+        if queue.stopped {
+            drop(queue);
+            return self.enqueue_pages(names.then.unwrap_or_default());
+        }
+        queue.items.push_back(names);
+        self.names_wake.notify_one();
+    }
+
+    fn enqueue_pages(&self, pages: Pages) {
+        let mut queue = self.pages.lock();
+        if queue.stopped {
+            drop(queue);
+            if let Some(answer) = pages.answer {
+                answer();
+            }
+            return;
+        }
+        queue.items.push_back(pages);
+        self.pages_wake.notify_one();
+    }
+
+    /// The inode is about to be opened for writing: no push of it begins until [`Notify::writer_gone`].
+    pub(super) fn writer_came(&self, ino: Ino) {
+        *self.pages.lock().writers.entry(ino).or_default() += 1;
+    }
+
+    /// A handle that was open for writing is gone.
+    pub(super) fn writer_gone(&self, ino: Ino) {
+        let mut queue = self.pages.lock();
+        if let Some(count) = queue.writers.get_mut(&ino) {
+            *count -= 1;
+            if *count == 0 {
+                queue.writers.remove(&ino);
+            }
+        }
+    }
+
+    /// Like [`Notify::answer`], for a client that may write to `ino` as soon as it has the answer: a push of it that is under
+    /// way ends first, or its old bytes would land on the new ones.
+    pub(super) fn answer_writer(&self, ino: Ino, invals: Invals, answer: impl FnOnce() + Send + 'static) {
+        if invals.is_empty() && self.pages.lock().pushing == Some(ino) {
+            return self.enqueue_pages(Pages { answer: Some(Box::new(answer)), ..Pages::default() });
+        }
+        self.answer(invals, Held::Nothing, answer);
+    }
+
+    /// Asks for files to be pushed after those asked for before, of which all up to `passed` come too late.
+    pub(super) fn push(&self, passed: Ino, hints: Vec<push::Hint>) {
+        let mut queue = self.pages.lock();
+        if let Some(place) = queue.pushes.iter().position(|hint| hint.ino == passed) {
+            queue.pushes.drain(..=place);
+        }
+        if !queue.stopped && !hints.is_empty() {
+            queue.pushes.extend(hints);
+            let excess = queue.pushes.len().saturating_sub(push::LONGEST_QUEUE);
+            queue.pushes.drain(..excess);
+            self.pages_wake.notify_one();
+        }
+    }
+
+    /// Ends both threads, with every reply sent.
+    pub(super) fn stop(&self) {
+        self.names.lock().stopped = true;
+        self.names_wake.notify_one();
+        let mut queue = self.pages.lock();
+        queue.stopped = true;
+        queue.pushes.clear();
+        self.pages_wake.notify_one();
+    }
+
+    /// The names thread's body.
+    pub(super) fn run_names(&self, notifier: &Notifier) {
+        loop {
+            let mut queue = self.names.lock();
+            while queue.items.is_empty() && !queue.stopped {
+                self.names_wake.wait(&mut queue);
+            }
+            let Some(item) = queue.items.pop_front() else { return };
+            drop(queue);
+            for (parent, name) in &item.entries {
+                told("a name", notifier.inval_entry(INodeNo(parent.0), name));
+            }
+            if let Some(pages) = item.then {
+                self.enqueue_pages(pages);
+            }
+        }
+    }
+
+    /// The pages thread's body.
+    pub(super) fn run_pages(&self, notifier: &Notifier, view: &dyn View, inodes: &Inodes) {
+        let mut buf = Vec::new();
+        loop {
+            let mut queue = self.pages.lock();
+            queue.pushing = None;
+            while queue.items.is_empty() && queue.pushes.is_empty() && !queue.stopped {
+                self.pages_wake.wait(&mut queue);
+            }
+            if let Some(item) = queue.items.pop_front() {
+                drop(queue);
+                let every = if item.all { inodes.all() } else { Vec::new() };
+                for ino in item.data.iter().chain(&every) {
+                    told("pages", notifier.inval_inode(INodeNo(ino.0), 0, 0));
+                }
+                for ino in &item.attrs {
+                    told("attributes", notifier.inval_inode(INodeNo(ino.0), -1, 0));
+                }
+                if let Some(answer) = item.answer {
+                    answer();
+                }
+            } else if let Some(hint) = queue.pushes.pop_front() {
+                if queue.writers.contains_key(&hint.ino) || !inodes.knows(hint.ino) {
+                    continue;
+                }
+                queue.pushing = Some(hint.ino);
+                drop(queue);
+                push::store(notifier, view, hint, &mut buf);
+            } else {
+                return;
+            }
+        }
+    }
+}
+
+/// A notification's outcome: what the kernel does not know it need not forget.
+fn told(what: &str, outcome: io::Result<()>) {
+    match outcome {
+        Ok(()) => {}
+        // The connection is gone, and everything with it.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::ENODEV | libc::EPERM)) => {
+            debug!("kernel not told to forget {what}: {error}");
+        }
+        Err(error) => warn!("the kernel did not forget {what}: {error}"),
+    }
+}

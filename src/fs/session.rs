@@ -1,0 +1,260 @@
+//! A mount from its first request to its last commit.
+//!
+//! Unmounting tells us little: no RELEASE, no DESTROY comes, and `umount` returns before we have noticed. What counts is
+//! that the device ends, whoever unmounted. Then, or when we have given up waiting for it, the view is shut down, and its
+//! errors are what [`Mounted::run`] returns.
+//!
+//! The end, on a signal:
+//!
+//! 1. unmount, and try again for [`PATIENCE`] while files are open;
+//! 2. commit everything, and detach: the name is gone, open files go on working;
+//! 3. wait for them for [`GRACE`], or until the next signal;
+//! 4. answer whatever still comes with ENODEV, shut the view down, and leave; the kernel drops the rest with our device.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use fuser::SessionACL;
+use log::{error, info, warn};
+
+pub use super::adapter::Overrides;
+use super::adapter::{Adapter, IOCTL_PID, Shared};
+pub use super::kernel::{Access, MountError};
+use super::kernel::{MountRequest, Mountpoint};
+use crate::view::{Invals, ROOT, View, ViewError};
+
+/// How long unmounting is tried while files are open.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Pause between tries.
+const PAUSE: Duration = Duration::from_millis(50);
+/// How long open files of a detached mount are waited for.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// How to mount.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Where, with no symbolic link in it.
+    pub point: PathBuf,
+    /// What `df` and `mount` show as the device.
+    pub fsname: OsString,
+    /// Bits for mount(2). `MS_RDONLY` is added for a view that is read-only.
+    pub flags: libc::c_ulong,
+    /// Who may use it.
+    pub access: Access,
+    /// Unmount even if this process is killed.
+    pub auto_unmount: bool,
+    /// Event loops, at least 1.
+    pub threads: usize,
+    /// What is shown instead of a view's own attributes.
+    pub overrides: Overrides,
+}
+
+/// What a mount is told while it runs.
+#[derive(Debug)]
+enum Event {
+    /// The kernel has closed the device.
+    Ended(io::Result<()>),
+    Signal(Signal),
+}
+
+/// What a user may want of a running mount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Signal {
+    /// Unmount, commit, end.
+    End,
+    /// Write [`View::report`] to the log.
+    Report,
+}
+
+/// Sends signals to a mount, from any thread.
+#[derive(Debug, Clone)]
+pub struct Control(Sender<Event>);
+
+impl Control {
+    /// Does nothing once the mount has ended.
+    pub fn send(&self, signal: Signal) {
+        let _ = self.0.send(Event::Signal(signal));
+    }
+}
+
+/// A mount that answers. [`Mounted::run`] sees it to its end; dropped without, it is unmounted and shut down.
+pub struct Mounted {
+    shared: Arc<Shared>,
+    point: Mountpoint,
+    events: Receiver<Event>,
+    control: Control,
+    helpers: Vec<JoinHandle<()>>,
+    finished: bool,
+}
+
+impl Mounted {
+    /// Mounts `view` and begins to answer. Files of the mount can be opened once this has returned.
+    pub fn start(view: Arc<dyn View>, config: &Config) -> Result<Self, MountError> {
+        let request = MountRequest {
+            point: config.point.clone(),
+            fsname: config.fsname.clone(),
+            flags: config.flags | if view.read_only() { libc::MS_RDONLY } else { 0 },
+            access: config.access,
+            auto_unmount: config.auto_unmount,
+        };
+        let (point, device) = Mountpoint::mount(&request)?;
+        let shared = Arc::new(Shared::new(view, config.overrides));
+        let (sender, events) = channel();
+        let control = Control(sender);
+        // From here on dropping it unmounts.
+        let mut mounted = Mounted { shared, point, events, control, helpers: Vec::new(), finished: false };
+        mounted.serve(device, config).map_err(|error| MountError::new(&config.point, format!("cannot start: {error}")))?;
+        Ok(mounted)
+    }
+
+    /// Answers INIT and starts all threads.
+    fn serve(&mut self, device: OwnedFd, config: &Config) -> io::Result<()> {
+        let mut options = fuser::Config::default();
+        options.n_threads = Some(config.threads.max(1));
+        // The kernel lets in only the owner, or everyone; that root should be the only other is for fuser to see to.
+        let acl = if config.access == Access::Root { SessionACL::RootAndOwner } else { SessionACL::All };
+        let session = fuser::Session::from_fd(Adapter::new(self.shared.clone()), device, acl, options)?;
+        let notifier = session.notifier();
+        let (shared, tell) = (self.shared.clone(), notifier.clone());
+        self.help("b2fuse-names", move || shared.notify.run_names(&tell))?;
+        let shared = self.shared.clone();
+        self.help("b2fuse-pages", move || shared.notify.run_pages(&notifier, &*shared.view, &shared.inodes))?;
+        let shared = self.shared.clone();
+        self.help("b2fuse-tick", move || shared.housekeeping.run(&shared.view, |invals| shared.notify.forget(invals)))?;
+        let ended = self.control.0.clone();
+        // Not one of the helpers: it may outlive a detached mount, and is not waited for.
+        std::thread::Builder::new().name("b2fuse-session".into()).spawn(move || {
+            let _ = ended.send(Event::Ended(session.run()));
+        })?;
+        Ok(())
+    }
+
+    fn help(&mut self, name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        self.helpers.push(std::thread::Builder::new().name(name.into()).spawn(body)?);
+        Ok(())
+    }
+
+    /// By which the mount can be ended or asked for a report.
+    pub fn control(&self) -> Control {
+        self.control.clone()
+    }
+
+    /// Waits for the end, whoever brings it about, and returns when everything is in SOURCE, or says what is not.
+    pub fn run(mut self) -> Result<(), ViewError> {
+        loop {
+            match self.events.recv() {
+                Ok(Event::Signal(Signal::Report)) => info!("{}", self.shared.view.report()),
+                Ok(Event::Signal(Signal::End)) => {
+                    self.unmount();
+                    break;
+                }
+                Ok(Event::Ended(outcome)) => {
+                    self.ended(outcome);
+                    break;
+                }
+                Err(_) => break,
+            }
+        }
+        self.finish()
+    }
+
+    fn ended(&self, outcome: io::Result<()>) {
+        match outcome {
+            Ok(()) => info!("{}: unmounted", self.point.path().display()),
+            Err(error) => error!("{}: requests can no longer be read: {error}", self.point.path().display()),
+        }
+    }
+
+    /// Steps 1 to 3 of the module's list.
+    fn unmount(&mut self) {
+        let path = self.point.path().to_owned();
+        let patience = Instant::now() + PATIENCE;
+        let mut detached = false;
+        loop {
+            match self.point.unmount(false) {
+                Ok(()) => break,
+                Err(error) if error.raw_os_error() == Some(libc::EBUSY) && Instant::now() < patience => {
+                    if self.wait(PAUSE) {
+                        return;
+                    }
+                }
+                Err(error) => {
+                    warn!("{}: cannot unmount ({error}); detached", path.display());
+                    detached = true;
+                    break;
+                }
+            }
+        }
+        if detached {
+            let mut invals = Invals::new();
+            if let Err(error) = self.shared.view.fsync(ROOT, &mut invals) {
+                error!("{}: {error}", path.display());
+            }
+            self.shared.notify.forget(invals);
+            if let Err(error) = self.point.unmount(true) {
+                error!("{}: cannot detach: {error}", path.display());
+            }
+        }
+        if !self.wait(GRACE) {
+            warn!("{}: is still in use; what is open there ends now", path.display());
+        }
+    }
+
+    /// Waits for the kernel to close the device. True if it has; a signal to end cuts the waiting short.
+    fn wait(&self, time: Duration) -> bool {
+        let until = Instant::now() + time;
+        loop {
+            match self.events.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(Event::Ended(outcome)) => {
+                    self.ended(outcome);
+                    return true;
+                }
+                Ok(Event::Signal(Signal::Report)) => info!("{}", self.shared.view.report()),
+                Ok(Event::Signal(Signal::End)) | Err(RecvTimeoutError::Timeout) => return false,
+                Err(RecvTimeoutError::Disconnected) => return true,
+            }
+        }
+    }
+
+    /// Shuts the view down. After an end of the device nothing is under way any more; otherwise what is ends first.
+    fn finish(&mut self) -> Result<(), ViewError> {
+        self.finished = true;
+        self.shared.housekeeping.stop();
+        self.shared.notify.stop();
+        *self.shared.closed.write() = true;
+        for helper in self.helpers.drain(..) {
+            // It has panicked if this fails, which the log knows.
+            let _ = helper.join();
+        }
+        self.shared.view.shutdown()
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if !self.finished {
+            self.unmount();
+            if let Err(error) = self.finish() {
+                error!("{}: {error}", self.point.path().display());
+            }
+        }
+    }
+}
+
+/// The process that serves the mount which `file` lies in: asked of the mount itself, so of no other.
+///
+/// # Errors
+/// ENOTTY or ENOSYS from anything but a b2fuse mount.
+pub fn daemon_of(file: &File) -> io::Result<i32> {
+    let mut pid: i32 = 0;
+    // SAFETY: the request's number says that an int is written, and `pid` is one.
+    let rc = unsafe { libc::ioctl(file.as_raw_fd(), libc::c_ulong::from(IOCTL_PID), &raw mut pid) };
+    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(pid) }
+}

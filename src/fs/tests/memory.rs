@@ -1,0 +1,327 @@
+//! A view that lives in memory, says what it was asked, and lies only when told to.
+//!
+//! Bytes that begin with `BAD` are refused at close. The file `index` holds the number of files, told to the kernel when
+//! a file is closed or the directory synced (as an index that a view rewrites by itself); closing `drop-NAME` takes `NAME` away as well.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use parking_lot::{Mutex, RwLock};
+
+use crate::format;
+use crate::view::*;
+
+/// The file that the view writes by itself.
+pub const INDEX: &str = "index";
+
+#[derive(Debug, Clone)]
+struct File {
+    ino: Ino,
+    /// What a refused close goes back to.
+    good: Vec<u8>,
+    bytes: Vec<u8>,
+    perm: u16,
+    mtime: SystemTime,
+}
+
+#[derive(Default)]
+struct State {
+    files: BTreeMap<OsString, File>,
+    /// Removed files, for those who have them open.
+    removed: BTreeMap<Ino, File>,
+    handles: BTreeMap<u64, (Ino, bool)>,
+    serial: u64,
+}
+
+#[derive(Default)]
+pub struct MemoryView {
+    read_only: bool,
+    state: RwLock<State>,
+    /// What `shutdown` will say.
+    pub last_words: Mutex<Option<ViewError>>,
+    pub shut_down: AtomicBool,
+    pub opens: AtomicUsize,
+    pub ticks: AtomicUsize,
+    /// Reads through a handle or, in a read-only view, by the kernel or the pusher.
+    pub reads: Mutex<Vec<Ino>>,
+    /// Reads without a handle.
+    pub pushes: Mutex<Vec<Ino>>,
+    /// What the next tick tells the kernel to forget.
+    pub stale: Mutex<Invals>,
+    /// Ask to be called again after this long.
+    pub pace: Mutex<Option<Duration>>,
+}
+
+impl MemoryView {
+    pub fn new<'a>(read_only: bool, files: impl IntoIterator<Item = (&'a str, Vec<u8>)>) -> Self {
+        let view = MemoryView { read_only, ..MemoryView::default() };
+        for (name, bytes) in [(INDEX, b"0".to_vec())].into_iter().chain(files) {
+            view.set(name, bytes);
+        }
+        view
+    }
+
+    /// Changes a file behind the kernel's back.
+    pub fn set(&self, name: &str, bytes: Vec<u8>) -> Ino {
+        let mut state = self.state.write();
+        state.serial += 1;
+        let fresh = Ino(100 + state.serial);
+        let file = File { ino: fresh, good: bytes.clone(), bytes, perm: 0o644, mtime: SystemTime::now() };
+        let ino = state.files.get(OsStr::new(name)).map_or(fresh, |old| old.ino);
+        state.files.insert(name.into(), File { ino, ..file });
+        ino
+    }
+
+    /// The bytes that the view has for a name.
+    pub fn bytes(&self, name: &str) -> Option<Vec<u8>> {
+        self.state.read().files.get(OsStr::new(name)).map(|file| file.good.clone())
+    }
+
+    fn close(&self, ino: Ino, invals: &mut Invals) -> Result<()> {
+        let mut state = self.state.write();
+        let Some((name, file)) = state.files.iter_mut().find(|(_, file)| file.ino == ino) else { return Ok(()) };
+        if file.bytes.starts_with(b"BAD") && file.bytes != file.good {
+            file.bytes = file.good.clone();
+            invals.push(Inval::Data(ino));
+            return Err(ViewError::Rejected(format::Error::new("test", 0, "BAD", "anything else")));
+        }
+        file.good = file.bytes.clone();
+        if let Some(victim) = name.to_str().and_then(|name| name.strip_prefix("drop-")).map(OsString::from) {
+            state.files.remove(&victim);
+            invals.push(Inval::Entry(ROOT, victim));
+        }
+        Self::count(&mut state, ino, invals);
+        Ok(())
+    }
+
+    /// Rewrites the index, unless that is what was closed.
+    fn count(state: &mut State, closed: Ino, invals: &mut Invals) {
+        let count = state.files.len().to_string().into_bytes();
+        if let Some(index) = state.files.get_mut(OsStr::new(INDEX)).filter(|index| index.ino != closed) {
+            index.bytes = count.clone();
+            index.good = count;
+            invals.push(Inval::Data(index.ino));
+        }
+    }
+}
+
+impl State {
+    fn file(&self, ino: Ino) -> Result<&File> {
+        let named = self.files.values().find(|file| file.ino == ino);
+        named.or_else(|| self.removed.get(&ino)).ok_or(ViewError::NotFound)
+    }
+
+    fn file_mut(&mut self, ino: Ino) -> Result<&mut File> {
+        let named = self.files.values_mut().find(|file| file.ino == ino);
+        named.or_else(|| self.removed.get_mut(&ino)).ok_or(ViewError::NotFound)
+    }
+
+    fn attr(&self, ino: Ino) -> Result<Attr> {
+        let attr = |kind, size: usize, perm, mtime| Attr {
+            ino,
+            kind,
+            size: size as u64,
+            blocks: (size as u64).div_ceil(512),
+            blksize: 4096,
+            perm,
+            nlink: 1,
+            uid: unsafe { libc::geteuid() },
+            gid: unsafe { libc::getegid() },
+            atime: mtime,
+            mtime,
+            ctime: mtime,
+        };
+        if ino == ROOT {
+            return Ok(attr(Kind::Directory, 0, 0o755, SystemTime::UNIX_EPOCH));
+        }
+        self.file(ino).map(|file| attr(Kind::File, file.bytes.len(), file.perm, file.mtime))
+    }
+
+    fn handle(&mut self, ino: Ino, write: bool) -> Handle {
+        self.serial += 1;
+        self.handles.insert(self.serial, (ino, write));
+        Handle(self.serial)
+    }
+
+    fn remove(&mut self, name: &OsStr) -> Result<Ino> {
+        let file = self.files.remove(name).ok_or(ViewError::NotFound)?;
+        let ino = file.ino;
+        self.removed.insert(ino, file);
+        Ok(ino)
+    }
+}
+
+impl View for MemoryView {
+    fn read_only(&self) -> bool {
+        self.read_only
+    }
+
+    fn lookup(&self, parent: Ino, name: &OsStr) -> Result<Attr> {
+        assert_eq!(parent, ROOT);
+        let state = self.state.read();
+        state.attr(state.files.get(name).ok_or(ViewError::NotFound)?.ino)
+    }
+
+    fn forget(&self, ino: Ino) {
+        self.state.write().removed.remove(&ino);
+    }
+
+    fn getattr(&self, ino: Ino) -> Result<Attr> {
+        self.state.read().attr(ino)
+    }
+
+    fn setattr(&self, ino: Ino, handle: Option<Handle>, set: SetAttr, invals: &mut Invals) -> Result<Attr> {
+        {
+            let mut state = self.state.write();
+            if ino != ROOT {
+                let file = state.file_mut(ino)?;
+                if let Some(size) = set.size {
+                    file.bytes.resize(size as usize, 0);
+                }
+                file.perm = set.mode.map_or(file.perm, |mode| mode as u16);
+                file.mtime = set.mtime.unwrap_or(file.mtime);
+            }
+        }
+        if set.size.is_some() && handle.is_none() {
+            self.close(ino, invals)?;
+        }
+        self.getattr(ino)
+    }
+
+    fn open(&self, ino: Ino, mode: OpenMode, _invals: &mut Invals) -> Result<Handle> {
+        self.opens.fetch_add(1, Ordering::SeqCst);
+        let mut state = self.state.write();
+        let file = state.file_mut(ino)?;
+        if mode.truncate {
+            file.bytes.clear();
+        }
+        Ok(state.handle(ino, mode.write))
+    }
+
+    fn create(&self, parent: Ino, name: &OsStr, creation: Creation, mode: OpenMode) -> Result<(Attr, Handle)> {
+        assert_eq!(parent, ROOT);
+        if name.to_string_lossy().starts_with("no") {
+            return Err(ViewError::NotPermitted);
+        }
+        let mut state = self.state.write();
+        state.serial += 1;
+        let fresh = File {
+            ino: Ino(100 + state.serial),
+            good: Vec::new(),
+            bytes: Vec::new(),
+            perm: creation.mode as u16,
+            mtime: SystemTime::now(),
+        };
+        if creation.exclusive && state.files.contains_key(name) {
+            return Err(ViewError::Exists);
+        }
+        let ino = state.files.entry(name.into()).or_insert(fresh).ino;
+        Ok((state.attr(ino)?, state.handle(ino, mode.write)))
+    }
+
+    fn read(&self, ino: Ino, handle: Option<Handle>, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        if handle.is_some() { &self.reads } else { &self.pushes }.lock().push(ino);
+        let state = self.state.read();
+        let bytes = &state.file(ino)?.bytes;
+        let rest = bytes.get(offset as usize..).unwrap_or_default();
+        let count = rest.len().min(buf.len());
+        buf[..count].copy_from_slice(&rest[..count]);
+        Ok(count)
+    }
+
+    fn write(&self, handle: Handle, offset: u64, data: &[u8]) -> Result<()> {
+        let mut state = self.state.write();
+        let (ino, write) = *state.handles.get(&handle.0).ok_or(ViewError::BadHandle)?;
+        if !write {
+            return Err(ViewError::BadHandle);
+        }
+        let bytes = &mut state.file_mut(ino)?.bytes;
+        let end = offset as usize + data.len();
+        bytes.resize(bytes.len().max(end), 0);
+        bytes[offset as usize..end].copy_from_slice(data);
+        Ok(())
+    }
+
+    fn flush(&self, handle: Handle, invals: &mut Invals) -> Result<()> {
+        let (ino, write) = *self.state.read().handles.get(&handle.0).ok_or(ViewError::BadHandle)?;
+        if write { self.close(ino, invals) } else { Ok(()) }
+    }
+
+    fn release(&self, handle: Handle, invals: &mut Invals) {
+        if let Some((ino, true)) = self.state.write().handles.remove(&handle.0) {
+            invals.push(Inval::Attr(ino));
+        }
+    }
+
+    fn fsync(&self, ino: Ino, invals: &mut Invals) -> Result<()> {
+        invals.push(Inval::Entry(ROOT, OsString::from("gone")));
+        if ino == ROOT {
+            Self::count(&mut self.state.write(), ROOT, invals);
+            return Ok(());
+        }
+        self.close(ino, invals)
+    }
+
+    fn unlink(&self, parent: Ino, name: &OsStr, invals: &mut Invals) -> Result<()> {
+        assert_eq!(parent, ROOT);
+        let ino = self.state.write().remove(name)?;
+        invals.extend([Inval::Attr(ino), Inval::Entry(ROOT, name.into())]);
+        Ok(())
+    }
+
+    fn rename(&self, from: (Ino, &OsStr), to: (Ino, &OsStr), mode: RenameMode, invals: &mut Invals) -> Result<()> {
+        let mut state = self.state.write();
+        match mode {
+            RenameMode::Exchange => return Err(ViewError::Invalid),
+            RenameMode::NoReplace if state.files.contains_key(to.1) => return Err(ViewError::Exists),
+            _ => {}
+        }
+        let file = state.files.remove(from.1).ok_or(ViewError::NotFound)?;
+        let _ = state.remove(to.1);
+        state.files.insert(to.1.into(), file);
+        invals.push(Inval::Entry(ROOT, from.1.into()));
+        Ok(())
+    }
+
+    fn readdir(&self, ino: Ino, cookie: u64, emit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
+        assert_eq!(ino, ROOT);
+        let mut files: Vec<_> = self.state.read().files.iter().map(|(name, file)| (file.ino, name.clone())).collect();
+        files.sort();
+        for (ino, name) in files.iter().filter(|(ino, _)| ino.0 > cookie) {
+            if !emit(DirEntry { ino: *ino, kind: Kind::File, name, next: ino.0 }) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn next_files(&self, ino: Ino, count: usize) -> Vec<(Ino, u64)> {
+        let state = self.state.read();
+        let Some(place) = state.files.values().position(|file| file.ino == ino) else { return Vec::new() };
+        state.files.values().skip(place + 1).take(count).map(|file| (file.ino, file.bytes.len() as u64)).collect()
+    }
+
+    fn statfs(&self) -> Result<libc::statvfs> {
+        // SAFETY: all zeros are a valid statvfs.
+        let mut stat: libc::statvfs = unsafe { std::mem::zeroed() };
+        (stat.f_blocks, stat.f_bfree, stat.f_bavail, stat.f_bsize, stat.f_frsize, stat.f_namemax) = (1000, 10, 9, 4096, 512, 255);
+        Ok(stat)
+    }
+
+    fn tick(&self, now: Instant, invals: &mut Invals) -> Option<Instant> {
+        self.ticks.fetch_add(1, Ordering::SeqCst);
+        invals.append(&mut self.stale.lock());
+        self.pace.lock().map(|pace| now + pace)
+    }
+
+    fn shutdown(&self) -> Result<()> {
+        assert!(!self.shut_down.swap(true, Ordering::SeqCst), "shut down twice");
+        self.last_words.lock().take().map_or(Ok(()), Err)
+    }
+
+    fn report(&self) -> String {
+        "in memory".into()
+    }
+}
