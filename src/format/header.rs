@@ -428,3 +428,31 @@ fn patch<const N: usize>(raw: &mut [u8], at: usize, value: [u8; N]) {
         *found = value;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_place_has_the_marker_of_a_real_frame_before_it() {
+        let real = include_bytes!("../../tests/data/cframe/codec-zstd.b2frame");
+        let places = [
+            (MAGIC_AT, 0xa8),
+            (HEADER_LEN, 0xd2),
+            (FRAME_LEN, 0xcf),
+            (FLAGS, 0xa4),
+            (NBYTES, 0xd3),
+            (CBYTES, 0xd3),
+            (TYPESIZE, 0xd2),
+            (BLOCKSIZE, 0xd2),
+            (CHUNKSIZE, 0xd2),
+            (NTHREADS_C, 0xd1),
+            (NTHREADS_D, 0xd1),
+            (NFILTERS, 0xd8),
+        ];
+        for (at, marker) in places {
+            assert_eq!(real[at - 1], marker, "before {at}");
+        }
+        assert_eq!(real[METALAYERS], 0x93);
+    }
+}

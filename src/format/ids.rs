@@ -49,3 +49,13 @@ pub enum IndexEntry<P> {
     /// No bytes are stored.
     Special(Special),
 }
+
+impl<P> IndexEntry<P> {
+    /// The same entry with another way to find a stored chunk.
+    pub fn map<Q>(self, place: impl FnOnce(P) -> Q) -> IndexEntry<Q> {
+        match self {
+            IndexEntry::Stored(old) => IndexEntry::Stored(place(old)),
+            IndexEntry::Special(special) => IndexEntry::Special(special),
+        }
+    }
+}

@@ -67,7 +67,7 @@ pub fn decode<P: Place>(bytes: &[u8], expected: Option<u64>) -> Result<Vec<Index
     if bytes.is_empty() && expected == Some(0) {
         return Ok(Vec::new());
     }
-    let header = chunk::ChunkHeader::parse(bytes)?;
+    let header = chunk::ChunkHeader::parse(bytes).map_err(of_index)?;
     if u64::from(header.cbytes) != bytes.len() as u64 {
         return Err(Error::new(
             "index: cbytes",
@@ -86,7 +86,7 @@ pub fn decode<P: Place>(bytes: &[u8], expected: Option<u64>) -> Result<Vec<Index
         }
         _ => {}
     }
-    let decoded = chunk::decode(bytes, header.nbytes as usize)?;
+    let decoded = chunk::decode(bytes, header.nbytes as usize).map_err(of_index)?;
     let (raw, _) = decoded.as_chunks::<ENTRY_LEN>();
     let mut entries = Vec::new();
     entries
@@ -98,20 +98,42 @@ pub fn decode<P: Place>(bytes: &[u8], expected: Option<u64>) -> Result<Vec<Index
     Ok(entries)
 }
 
-/// Encodes an index as C-Blosc2 reads it; of no entries it makes no bytes, as a frame without chunks has no index.
+/// Encodes an index as C-Blosc2 writes it; of no entries it makes no bytes, as a frame without chunks has no index. Where all
+/// entries are the same special value it is the 40 bytes that *fill special* makes, whatever their number.
 ///
 /// # Errors
-/// More than [`MAX_ENTRIES`].
+/// More entries than a chunk can hold.
 pub fn encode<P: Place>(entries: impl ExactSizeIterator<Item = IndexEntry<P>>) -> Result<Vec<u8>> {
-    let count = entries.len() as u64;
-    if count > MAX_ENTRIES {
+    let count = entries.len();
+    if count as u64 > MAX_ENTRIES {
         return Err(Error::new("index: nbytes", 4, format_args!("{count} chunks"), format_args!("at most {MAX_ENTRIES}")));
     }
-    if count == 0 {
-        return Ok(Vec::new());
+    let mut entries = entries.map(entry_to_raw).peekable();
+    let Some(first) = entries.next() else { return Ok(Vec::new()) };
+    let mut run = 1usize;
+    while first & SPECIAL_BIT != 0 && entries.next_if_eq(&first).is_some() {
+        run = run.saturating_add(1);
     }
-    let raw: Vec<u8> = entries.flat_map(|entry| entry_to_raw(entry).to_le_bytes()).collect();
-    plain_chunk(&raw)
+    if run == count && run > 1 {
+        return Ok(repeated(first, run));
+    }
+    let words = std::iter::repeat_n(first, run).chain(entries);
+    let mut raw = Vec::with_capacity(count.saturating_mul(ENTRY_LEN));
+    words.for_each(|word| raw.extend(word.to_le_bytes()));
+    chunk::encode(&raw)
+}
+
+/// The chunk that stands for `count` times `word`, at most [`MAX_ENTRIES`].
+fn repeated(word: u64, count: usize) -> Vec<u8> {
+    let nbytes = count.saturating_mul(ENTRY_LEN) as u32;
+    let mut chunk = vec![5, 1, 0x05, ENTRY_LEN as u8]; // version, codec format, an extended header
+    chunk.extend(nbytes.to_le_bytes());
+    chunk.extend(nbytes.min(16 << 10).to_le_bytes()); // blocksize
+    chunk.extend(40u32.to_le_bytes()); // cbytes
+    chunk.extend([0; 15]);
+    chunk.push(0x30); // special value: the one that follows
+    chunk.extend(word.to_le_bytes());
+    chunk
 }
 
 /// Checks that every offset leaves room for a chunk's header in a chunks section of `chunks_len` bytes, as C-Blosc2 does on
@@ -167,28 +189,15 @@ const fn special_to_raw(special: Special) -> u64 {
     SPECIAL_BIT | code << CODE_SHIFT
 }
 
+/// Says of an error of the chunk layer that it is the index's chunk that is wrong.
+fn of_index(error: Error) -> Error {
+    let field = error.field.strip_prefix("chunk: ").unwrap_or(error.field);
+    Error::new("index", error.offset, format_args!("{field} {}", error.got), error.expected)
+}
+
 /// Where an entry is in the decoded index.
 fn byte_of(position: u64) -> u64 {
     position.saturating_mul(ENTRY_LEN as u64)
-}
-
-/// A chunk that holds `data` as it is: what C-Blosc2 itself writes for indexes of few chunks.
-fn plain_chunk(data: &[u8]) -> Result<Vec<u8>> {
-    const HEADER_LEN: usize = 32;
-    let too_long = || Error::new("index: cbytes", 12, data.len(), format_args!("at most {}", i32::MAX));
-    let cbytes = data.len().checked_add(HEADER_LEN).ok_or_else(too_long)?;
-    let cbytes = i32::try_from(cbytes).map_err(|_| too_long())?;
-    let nbytes = i32::try_from(data.len()).map_err(|_| too_long())?;
-    let mut chunk = Vec::with_capacity(data.len().saturating_add(HEADER_LEN));
-    // version 5, codec format 1, flags (extended header, memcpy, never split), typesize
-    chunk.extend([5, 1, 0x17, 8]);
-    chunk.extend(nbytes.to_le_bytes());
-    chunk.extend(nbytes.min(16 << 10).to_le_bytes());
-    chunk.extend(cbytes.to_le_bytes());
-    // shuffle in the last of the six filter slots, then no codec, no meta, no flags
-    chunk.extend([0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
-    chunk.extend(data);
-    Ok(chunk)
 }
 
 #[cfg(test)]
