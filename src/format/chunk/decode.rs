@@ -88,6 +88,16 @@ impl Decoder {
     /// # Errors
     /// When C-Blosc2 would not decode the chunk, when it needs a plugin, or when it is larger than `limit`.
     pub fn decode(&mut self, bytes: &[u8], limit: usize) -> Result<Vec<u8>> {
+        let mut out = Vec::new();
+        self.decode_into(bytes, limit, &mut out)?;
+        Ok(out)
+    }
+
+    /// As [`Decoder::decode`], into a buffer that is made to fit; after an error it holds nothing of use.
+    ///
+    /// # Errors
+    /// As [`Decoder::decode`].
+    pub fn decode_into(&mut self, bytes: &[u8], limit: usize, out: &mut Vec<u8>) -> Result<()> {
         let header = ChunkHeader::parse(bytes)?;
         if header.nbytes as usize > limit {
             return Err(Error::new("chunk: nbytes", field::NBYTES as u64, header.nbytes, format_args!("at most {limit}")));
@@ -101,24 +111,30 @@ impl Decoder {
             ));
         };
         let blocks = header.blocks(chunk)?;
-        let mut out = vec![0; header.nbytes as usize];
+        if out.is_empty() {
+            // Fresh zeros are free of charge where nothing has to be kept.
+            *out = vec![0; header.nbytes as usize];
+        } else {
+            out.resize(header.nbytes as usize, 0);
+        }
         let value = chunk.get(header.len..).unwrap_or_default();
         match header.content {
-            Content::Special(Special::Zeros | Special::Uninit) => {}
-            Content::Special(Special::Nan) => fill(&header, &mut out, nan(header.typesize)?)?,
-            Content::Value(_) => fill(&header, &mut out, value)?,
+            Content::Special(Special::Zeros | Special::Uninit) => out.fill(0),
+            Content::Special(Special::Nan) if out.is_empty() => {}
+            Content::Special(Special::Nan) => fill(&header, out, nan(header.typesize)?)?,
+            Content::Value(_) => fill(&header, out, value)?,
             // Their lengths were compared when the header was parsed.
             Content::Copy => out.iter_mut().zip(value).for_each(|(to, from)| *to = *from),
-            Content::Blocks => self.decode_blocks(&header, chunk, &blocks, &mut out)?,
+            Content::Blocks => self.decode_blocks(&header, chunk, &blocks, out)?,
         }
-        Ok(out)
+        Ok(())
     }
 
     fn decode_blocks(&mut self, header: &ChunkHeader, chunk: &[u8], blocks: &Blocks, out: &mut [u8]) -> Result<()> {
         let mut pipeline = header.filters;
         pipeline.reverse();
-        if header.instrumented {
-            // Such a chunk holds measurements instead of data.
+        if header.instrumented || out.is_empty() {
+            // An instrumented chunk holds measurements instead of data.
             pipeline = [Filter::None; 6];
         }
         if let Some(Filter::Unknown(id)) = pipeline.iter().find(|filter| matches!(filter, Filter::Unknown(_))) {

@@ -36,58 +36,44 @@ impl Filter {
     }
 }
 
-/// Two squares of 8 × 8 bytes: row, then square.
-type Rows = [[u64; 2]; 8];
+/// Items that are worked on at once: few enough for the first-level cache, enough for the compiler to use vector registers.
+const TILE: usize = 128;
 
-/// Swaps row and column numbers bit by bit: `unit` bits a column.
-#[expect(
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    clippy::needless_range_loop,
-    reason = "constant bounds of fixed arrays, which the compiler unrolls"
-)]
-#[inline(always)]
-fn transpose<const UNIT: u32>(rows: &mut Rows) {
-    let masks: [u64; 3] = match UNIT {
-        8 => [0x00ff_00ff_00ff_00ff, 0x0000_ffff_0000_ffff, 0x0000_0000_ffff_ffff],
-        _ => [0x5555_5555_5555_5555, 0x3333_3333_3333_3333, 0x0f0f_0f0f_0f0f_0f0f],
-    };
-    for (step, mask) in masks.into_iter().enumerate() {
-        let (distance, shift) = (1 << step, UNIT << step);
-        for i in (0..8).filter(|i| i & distance == 0) {
-            for lane in 0..2 {
-                let (a, b) = (rows[i][lane], rows[i + distance][lane]);
-                rows[i][lane] = (a & mask) | ((b & mask) << shift);
-                rows[i + distance][lane] = ((a >> shift) & mask) | (b & !mask);
-            }
-        }
+/// Alternates the bytes of two sides of the same length.
+fn zip(a: &[u8], b: &[u8], out: &mut [u8]) {
+    for ((pair, a), b) in out.as_chunks_mut::<2>().0.iter_mut().zip(a).zip(b) {
+        *pair = [*a, *b];
     }
 }
 
-/// Elements that two squares take at once.
-const TILE: usize = 16;
+/// Room for a tile of eight planes, twice: what one step has zipped, and what the next makes of it.
+type Tile = [[u8; TILE * 8]; 2];
 
-/// The word at the beginning of `bytes`.
+/// Zips `WIDTH` planes, of `TILE` bytes each, to items of `WIDTH` bytes, in rounds: each brings together planes that stand half of
+/// those left apart. `WIDTH` is 1, 2, 4 or 8.
+#[expect(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "constant bounds of fixed arrays")]
 #[inline(always)]
-fn word(bytes: &[u8]) -> u64 {
-    bytes.first_chunk().map_or(0, |word| u64::from_le_bytes(*word))
-}
-
-/// The two words at the beginning of `bytes`.
-#[inline(always)]
-fn words(bytes: &[u8]) -> [u64; 2] {
-    [word(bytes), word(bytes.get(8..).unwrap_or_default())]
-}
-
-/// Undoes shuffle. Both sides are as long.
-pub(super) fn unshuffle(typesize: usize, src: &[u8], dst: &mut [u8]) {
-    match typesize {
-        0 | 1 => dst.copy_from_slice(src),
-        2 => unshuffle_small::<2>(src, dst),
-        4 => unshuffle_small::<4>(src, dst),
-        8 => unshuffle_any(8, src, dst),
-        16 => unshuffle_any(16, src, dst),
-        _ => unshuffle_any(typesize, src, dst),
+fn zip_planes<const WIDTH: usize>(planes: [&[u8]; WIDTH], tile: &mut Tile, out: &mut [u8]) {
+    let [a, b] = tile;
+    let half = TILE * 8 / 2;
+    match WIDTH {
+        1 => out.copy_from_slice(planes[0]),
+        2 => zip(planes[0], planes[1 % WIDTH], out),
+        4 => {
+            for i in 0..2 {
+                zip(planes[i], planes[(i + 2) % WIDTH], &mut a[i * TILE * 2..][..TILE * 2]);
+            }
+            zip(&a[..TILE * 2], &a[TILE * 2..TILE * 4], out);
+        }
+        _ => {
+            for i in 0..4 {
+                zip(planes[i], planes[(i + 4) % WIDTH], &mut a[i * TILE * 2..][..TILE * 2]);
+            }
+            for i in 0..2 {
+                zip(&a[i * TILE * 2..][..TILE * 2], &a[(i + 2) * TILE * 2..][..TILE * 2], &mut b[i * half..][..half]);
+            }
+            zip(&b[..half], &b[half..], out);
+        }
     }
 }
 
@@ -97,48 +83,31 @@ fn cut(typesize: usize, len: usize) -> (usize, usize) {
     (items, items.saturating_mul(typesize))
 }
 
-fn unshuffle_small<const SIZE: usize>(src: &[u8], dst: &mut [u8]) {
-    let (items, shuffled) = cut(SIZE, src.len());
-    let (src, src_rest) = src.split_at(shuffled);
-    let (dst, dst_rest) = dst.split_at_mut(shuffled);
-    dst_rest.copy_from_slice(src_rest);
-    let mut planes = src.chunks_exact(items.max(1));
-    let planes: [&[u8]; SIZE] = std::array::from_fn(|_| planes.next().unwrap_or_default());
-    let (dst, _) = dst.as_chunks_mut::<SIZE>();
-    for (plane, bytes) in planes.into_iter().enumerate() {
-        for (item, byte) in dst.iter_mut().zip(bytes) {
-            if let Some(place) = item.get_mut(plane) {
-                *place = *byte;
-            }
-        }
-    }
-}
-
-#[inline(always)]
+/// Undoes shuffle. Both sides are as long.
 #[expect(
     clippy::indexing_slicing,
     clippy::arithmetic_side_effects,
     reason = "all derive from the two equal lengths and typesize > 0"
 )]
-fn unshuffle_any(typesize: usize, src: &[u8], dst: &mut [u8]) {
+pub(super) fn unshuffle(typesize: usize, src: &[u8], dst: &mut [u8]) {
+    if typesize <= 1 {
+        return dst.copy_from_slice(src);
+    }
     let (items, shuffled) = cut(typesize, src.len());
     dst[shuffled..].copy_from_slice(&src[shuffled..]);
     let tiled = items / TILE * TILE;
-    let square = typesize / 8 * 8;
+    let mut room: Tile = [[0; TILE * 8]; 2];
     for at in (0..tiled).step_by(TILE) {
-        let tile = &mut dst[at * typesize..(at + TILE) * typesize];
-        for plane in (0..square).step_by(8) {
-            let mut rows: Rows = std::array::from_fn(|i| words(&src[(plane + i) * items + at..]));
-            transpose::<8>(&mut rows);
-            for item in 0..TILE {
-                let from = item * typesize + plane;
-                tile[from..from + 8].copy_from_slice(&rows[item % 8][item / 8].to_le_bytes());
-            }
-        }
-        for plane in square..typesize {
-            for (item, byte) in tile.chunks_exact_mut(typesize).zip(&src[plane * items + at..]) {
-                item[plane] = *byte;
-            }
+        let tile = &mut dst[at * typesize..][..TILE * typesize];
+        let mut plane = 0;
+        while plane < typesize {
+            let from = &src[plane * items + at..];
+            plane += match typesize - plane {
+                8.. => place::<8>(from, items, tile, typesize, plane, &mut room),
+                4.. => place::<4>(from, items, tile, typesize, plane, &mut room),
+                2.. => place::<2>(from, items, tile, typesize, plane, &mut room),
+                _ => place::<1>(from, items, tile, typesize, plane, &mut room),
+            };
         }
     }
     for (i, item) in dst[tiled * typesize..shuffled].chunks_exact_mut(typesize).enumerate() {
@@ -148,27 +117,56 @@ fn unshuffle_any(typesize: usize, src: &[u8], dst: &mut [u8]) {
     }
 }
 
+/// Puts a tile of the `WIDTH` planes that begin `items` bytes apart in `src` to their place in items of `typesize`.
+#[expect(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "as in unshuffle")]
+#[inline(always)]
+fn place<const WIDTH: usize>(src: &[u8], items: usize, tile: &mut [u8], typesize: usize, plane: usize, room: &mut Tile) -> usize {
+    let planes: [&[u8]; WIDTH] = std::array::from_fn(|i| &src[i * items..][..TILE]);
+    if typesize == WIDTH {
+        zip_planes(planes, room, tile);
+    } else {
+        let mut zipped = [0; TILE * 8];
+        let zipped = &mut zipped[..TILE * WIDTH];
+        zip_planes(planes, room, zipped);
+        for (item, part) in tile.chunks_exact_mut(typesize).zip(zipped.as_chunks::<WIDTH>().0) {
+            item[plane..plane + WIDTH].copy_from_slice(part);
+        }
+    }
+    WIDTH
+}
+
 /// Shuffles items of 8 bytes. Both sides are as long.
 #[expect(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "all derive from the two equal lengths")]
 pub(super) fn shuffle8(src: &[u8], dst: &mut [u8]) {
     let (items, shuffled) = cut(8, src.len());
     dst[shuffled..].copy_from_slice(&src[shuffled..]);
-    let tiled = items / TILE * TILE;
-    for at in (0..tiled).step_by(TILE) {
-        let tile = &src[at * 8..(at + TILE) * 8];
-        let mut rows: Rows = std::array::from_fn(|i| [word(&tile[i * 8..]), word(&tile[(i + 8) * 8..])]);
-        transpose::<8>(&mut rows);
+    let tiled = items / 8 * 8;
+    for at in (0..tiled).step_by(8) {
+        let tile = &src[at * 8..][..64];
+        let mut rows: [u64; 8] = std::array::from_fn(|i| tile[i * 8..].first_chunk().map_or(0, |row| u64::from_le_bytes(*row)));
+        for (step, mask) in [0x00ff_00ff_00ff_00ff_u64, 0x0000_ffff_0000_ffff, 0x0000_0000_ffff_ffff].into_iter().enumerate() {
+            swap_bits(&mut rows, 1 << step, 8 << step, mask);
+        }
         for (plane, row) in rows.iter().enumerate() {
-            for (lane, word) in row.iter().enumerate() {
-                let from = plane * items + at + lane * 8;
-                dst[from..from + 8].copy_from_slice(&word.to_le_bytes());
-            }
+            dst[plane * items + at..][..8].copy_from_slice(&row.to_le_bytes());
         }
     }
     for (i, item) in src[tiled * 8..shuffled].chunks_exact(8).enumerate() {
         for (plane, byte) in item.iter().enumerate() {
             dst[plane * items + tiled + i] = *byte;
         }
+    }
+}
+
+/// Exchanges a bit of the row number with a bit of the column number: rows `distance` apart, columns of `shift` bits apart, those
+/// in `mask` coming first.
+#[expect(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "constant bounds of fixed arrays")]
+#[inline(always)]
+fn swap_bits(rows: &mut [u64; 8], distance: usize, shift: u32, mask: u64) {
+    for i in (0..8).filter(|i| i & distance == 0) {
+        let (a, b) = (rows[i], rows[i + distance]);
+        rows[i] = (a & mask) | ((b & mask) << shift);
+        rows[i + distance] = ((a >> shift) & mask) | (b & !mask);
     }
 }
 
@@ -187,28 +185,49 @@ pub(super) fn bitunshuffle(typesize: usize, version: u8, src: &[u8], dst: &mut [
     if items == 0 {
         return;
     }
-    let row_len = items / 8;
-    let planes = &mut planes[..shuffled];
+    let (row_len, planes) = (items / 8, &mut planes[..shuffled]);
+    let mut rows = [[0; TILE]; 8];
+    let mut room: Tile = [[0; TILE * 8]; 2];
     for (plane, bits) in planes.chunks_exact_mut(items).zip(src[..shuffled].chunks_exact(items)) {
         for at in (0..row_len).step_by(TILE) {
             let n = TILE.min(row_len - at);
-            let mut rows: Rows = std::array::from_fn(|bit| {
-                let row = &bits[bit * row_len + at..bit * row_len + at + n];
-                if n == TILE {
-                    return words(row);
-                }
-                let mut padded = [0; TILE];
-                padded[..n].copy_from_slice(row);
-                words(&padded)
-            });
-            transpose::<1>(&mut rows);
-            transpose::<8>(&mut rows);
-            for (i, out) in plane[at * 8..(at + n) * 8].chunks_exact_mut(8).enumerate() {
-                out.copy_from_slice(&rows[i % 8][i / 8].to_le_bytes());
+            for (row, bits) in rows.iter_mut().zip(bits.chunks_exact(row_len)) {
+                row[..n].copy_from_slice(&bits[at..at + n]);
+            }
+            transpose_bits(&mut rows);
+            // Row r holds the bytes of items r, r + 8, r + 16, …
+            let sides = rows.each_ref().map(|row| &row[..]);
+            if n == TILE {
+                zip_planes(sides, &mut room, &mut plane[at * 8..][..TILE * 8]);
+            } else {
+                let mut zipped = [0; TILE * 8];
+                zip_planes(sides, &mut room, &mut zipped);
+                plane[at * 8..][..n * 8].copy_from_slice(&zipped[..n * 8]);
             }
         }
     }
     unshuffle(typesize, planes, &mut dst[..shuffled]);
+}
+
+/// Exchanges row number and bit number.
+fn transpose_bits(rows: &mut [[u8; TILE]; 8]) {
+    swap_bit::<1>(rows, 0x5555_5555_5555_5555);
+    swap_bit::<2>(rows, 0x3333_3333_3333_3333);
+    swap_bit::<4>(rows, 0x0f0f_0f0f_0f0f_0f0f);
+}
+
+/// Exchanges one bit of the row number with one of the bit number, `mask` being the bits that come first.
+#[expect(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "constant bounds of fixed arrays")]
+#[inline(always)]
+fn swap_bit<const DISTANCE: usize>(rows: &mut [[u8; TILE]; 8], mask: u64) {
+    for i in (0..8).filter(|i| i & DISTANCE == 0) {
+        let (above, below) = rows.split_at_mut(i + DISTANCE);
+        for (x, y) in above[i].as_chunks_mut::<8>().0.iter_mut().zip(below[0].as_chunks_mut::<8>().0) {
+            let (a, b) = (u64::from_le_bytes(*x), u64::from_le_bytes(*y));
+            *x = ((a & mask) | ((b & mask) << DISTANCE)).to_le_bytes();
+            *y = (((a >> DISTANCE) & mask) | (b & !mask)).to_le_bytes();
+        }
+    }
 }
 
 /// Undoes delta in `block`. `first` is the first block of the chunk, decoded; without it `block` is that one.

@@ -203,7 +203,8 @@ impl ChunkHeader {
             _ => return Err(Error::new("chunk: special value", BLOSC2_FLAGS as u64, special, "0 to 4")),
         };
         // A lazy chunk is what the library makes in memory of a stored one; it has no data of its own.
-        if blosc2_flags & LAZY != 0 && special == 0 {
+        let holds_data = (special == 0 && nbytes > 0) || blosc2_flags & USE_DICT != 0;
+        if blosc2_flags & LAZY != 0 && holds_data {
             return Err(Error::new("chunk: blosc2 flags", BLOSC2_FLAGS as u64, "a lazy chunk", "a stored chunk"));
         }
 

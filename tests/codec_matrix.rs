@@ -1,0 +1,74 @@
+//! The chunk layer against C-Blosc2: chunks of every codec, filter, typesize, size, split mode and level that the library makes are
+//! decoded here, byte for byte, and index chunks made here are decoded by the library.
+//!
+//! The library is that of python-blosc2: B2FUSE_PYTHON names a Python that has it. Without it these tests say so and pass, unless
+//! B2FUSE_REQUIRE_PYTHON is 1.
+
+use std::{collections::BTreeMap, env, fs, path::Path, process::Command};
+
+use b2fuse::format::chunk;
+
+/// Runs a script of tests/python and returns what it printed; `None` where there is no Python to run it.
+fn python(script: &str, args: &[&Path]) -> Option<String> {
+    let Some(python) = env::var_os("B2FUSE_PYTHON") else {
+        assert_ne!(env::var("B2FUSE_REQUIRE_PYTHON").as_deref(), Ok("1"), "B2FUSE_PYTHON is not set");
+        eprintln!("SKIPPED: B2FUSE_PYTHON is not set, so nothing was compared with C-Blosc2");
+        return None;
+    };
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python").join(script);
+    let output = Command::new(python).arg("-B").arg(script).args(args).output().expect("B2FUSE_PYTHON runs");
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{}: {out}{err}", output.status);
+    Some(out.into_owned())
+}
+
+/// Splits fields, each a length and its bytes.
+fn fields(bytes: &[u8]) -> Vec<&[u8]> {
+    let (mut rest, mut fields) = (bytes, Vec::new());
+    while let Some((len, tail)) = rest.split_first_chunk::<4>() {
+        let (field, tail) = tail.split_at(u32::from_le_bytes(*len) as usize);
+        fields.push(field);
+        rest = tail;
+    }
+    fields
+}
+
+#[test]
+fn every_chunk_decodes_as_in_the_library() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(said) = python("make_codec_matrix.py", &[dir.path()]) else { return };
+    let (data, cases) = (fs::read(dir.path().join("data.bin")).unwrap(), fs::read(dir.path().join("cases.bin")).unwrap());
+    let (contents, cases) = (fields(&data), fields(&cases));
+    let mut decoder = chunk::Decoder::default();
+    let (mut failures, mut refused) = (BTreeMap::<String, Vec<String>>::new(), 0);
+    for case in cases.chunks_exact(3) {
+        let (name, bytes, key) = (String::from_utf8_lossy(case[0]), case[1], case[2]);
+        let kind = name.split(' ').take(2).collect::<Vec<_>>().join(" ");
+        let mut fail = |what: String| failures.entry(kind.clone()).or_default().push(format!("{name}: {what}"));
+        let answer = decoder.decode(bytes, usize::MAX);
+        match (key.try_into().map(u32::from_le_bytes), answer) {
+            (Ok(key), Ok(decoded)) => {
+                let expected = contents[key as usize];
+                if decoded != expected {
+                    fail(format!("{} bytes differ", decoded.iter().zip(expected).filter(|(a, b)| a != b).count()));
+                }
+                match chunk::check(bytes) {
+                    Ok(header) => assert_eq!(header.nbytes as usize, expected.len(), "{name}"),
+                    Err(error) => fail(format!("check says {error}")),
+                }
+                if let Some(limit) = expected.len().checked_sub(1) {
+                    assert!(decoder.decode(bytes, limit).is_err(), "{name}: more than the limit");
+                }
+            }
+            (Ok(_), Err(error)) => fail(error.to_string()),
+            (Err(_), Ok(_)) => fail("the library refuses this".to_owned()),
+            (Err(_), Err(_)) => refused += 1,
+        }
+    }
+    for (kind, failures) in &failures {
+        println!("{kind}: {} failures, as {}", failures.len(), failures[0]);
+    }
+    println!("{} chunks, {refused} refused; {}", cases.len() / 3, said.trim());
+    assert!(failures.is_empty());
+    assert!(cases.len() / 3 > 10_000);
+}
