@@ -1,1 +1,5 @@
-fn main() {}
+//! The program: see [`b2fuse::cli`].
+
+fn main() -> std::process::ExitCode {
+    b2fuse::cli::main()
+}

@@ -1,1 +1,128 @@
-//! Arguments, messages, exit codes.
+//! Arguments, messages, exit codes; and the only code that wires the layers together.
+//!
+//! 0 done; 1 failed, with one line on stderr that begins with the path; 2 wrong usage. Nothing else ever reaches a user: a
+//! panic is one line as well.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::panic::AssertUnwindSafe;
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser, Subcommand};
+
+mod background;
+mod log;
+mod mount;
+mod options;
+mod panic;
+mod umount;
+
+/// Shows a Blosc2 frame in its other layout, live, for reading and writing.
+#[derive(Parser)]
+#[command(name = "b2fuse", version, disable_help_subcommand = true)]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Mount(Box<mount::Args>),
+    #[command(visible_alias = "unmount")]
+    Umount(umount::Args),
+}
+
+/// Why a command failed: one line, beginning with the path.
+#[derive(Debug)]
+struct Failure(String);
+
+impl Failure {
+    fn new(path: &Path, reason: impl fmt::Display) -> Self {
+        Failure::from_text(format!("{}: {reason}", path.display()))
+    }
+
+    /// Of words that begin with a path already.
+    fn from_text(text: impl fmt::Display) -> Self {
+        Failure(text.to_string().lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; "))
+    }
+}
+
+/// A command's outcome.
+enum End {
+    Done,
+    Failed(Failure),
+    /// Wrong usage, in words for after `error: `.
+    Usage(String),
+}
+
+impl From<Result<(), Failure>> for End {
+    fn from(result: Result<(), Failure>) -> Self {
+        result.map_or_else(End::Failed, |()| End::Done)
+    }
+}
+
+/// The whole program.
+pub fn main() -> ExitCode {
+    panic::install_hook();
+    let args = match Args::try_parse_from(as_subcommand(std::env::args_os().collect())) {
+        Ok(args) => args,
+        Err(error) => {
+            let _ = error.print();
+            return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
+        }
+    };
+    let end = std::panic::catch_unwind(AssertUnwindSafe(|| match args.command {
+        Command::Mount(args) => mount::run(*args),
+        Command::Umount(args) => umount::run(&args),
+    }));
+    match end {
+        Ok(End::Done) if panic::happened().is_none() => ExitCode::SUCCESS,
+        Ok(End::Failed(Failure(line))) => {
+            eprintln!("{line}");
+            ExitCode::from(1)
+        }
+        Ok(End::Usage(what)) => {
+            let _ = Args::command().error(ErrorKind::InvalidValue, what).print();
+            ExitCode::from(2)
+        }
+        // The hook has said it.
+        Ok(End::Done) | Err(_) => ExitCode::from(1),
+    }
+}
+
+/// `mount -t fuse.b2fuse SOURCE MOUNTPOINT -o ...` runs `b2fuse SOURCE MOUNTPOINT -o ...`, or `mount.b2fuse` in its place:
+/// the word `mount` is put in.
+fn as_subcommand(mut args: Vec<OsString>) -> Vec<OsString> {
+    let called = args.first().and_then(|name| Path::new(name).file_name());
+    let helper = called.is_some_and(|name| name.to_string_lossy().starts_with("mount."));
+    let path_first = args.get(1).is_some_and(|arg| arg.to_string_lossy().starts_with('/'));
+    if helper || path_first {
+        args.insert(1, "mount".into());
+    }
+    args
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_are_well_formed() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn mount_is_put_in_for_mount_8() {
+        let words = |text: &str| as_subcommand(text.split(' ').map(OsString::from).collect()).join(" ".as_ref());
+        assert_eq!(words("b2fuse /a /b -o ro"), "b2fuse mount /a /b -o ro");
+        assert_eq!(words("/sbin/mount.fuse.b2fuse a b"), "/sbin/mount.fuse.b2fuse mount a b");
+        assert_eq!(words("b2fuse umount /b"), "b2fuse umount /b");
+    }
+
+    #[test]
+    fn a_failure_is_one_line() {
+        assert_eq!(Failure::new(Path::new("/x"), "one\n\ntwo\n").0, "/x: one; two");
+    }
+}

@@ -1,0 +1,81 @@
+//! Into the background, with an exit code that tells the truth: the process that was started waits until the one that stays
+//! says how it went.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+/// What a daemon that has begun to serve sends; anything else is why it has not.
+const READY: &[u8] = &[0];
+
+/// Which of the two processes this is.
+pub(super) enum Side {
+    /// The one that stays. It has a session of its own, `/` as its directory, and nothing for stdin, stdout and stderr.
+    Daemon(Starter),
+    /// The one that was started, once the other has said how it went.
+    Starter(Result<(), String>),
+}
+
+/// The process that waits to hear how it went.
+pub(super) struct Starter(File);
+
+impl Starter {
+    /// All is well. False if nobody waits any more.
+    pub(super) fn ready(mut self) -> bool {
+        self.0.write_all(READY).is_ok()
+    }
+
+    /// It did not go well.
+    pub(super) fn failed(mut self, why: &str) {
+        let _ = self.0.write_all(why.as_bytes());
+    }
+}
+
+/// Forks. To be called while there is one thread only.
+///
+/// # Errors
+/// When there is no second process, and this one has changed nothing.
+pub(super) fn split() -> io::Result<Side> {
+    let mut ends = [0; 2];
+    // SAFETY: two descriptors are written to an array of two, and belong to nobody else.
+    let (read, write) = unsafe {
+        if libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1]))
+    };
+    // SAFETY: with a single thread, the child may do all that the parent may.
+    match unsafe { libc::fork() } {
+        -1 => Err(io::Error::last_os_error()),
+        0 => {
+            drop(read);
+            detach()?;
+            Ok(Side::Daemon(Starter(write.into())))
+        }
+        _ => {
+            drop(write);
+            let mut said = Vec::new();
+            File::from(read).read_to_end(&mut said)?;
+            Ok(Side::Starter(match said.as_slice() {
+                READY => Ok(()),
+                [] => Err("the daemon ended without a word".into()),
+                why => Err(String::from_utf8_lossy(why).into_owned()),
+            }))
+        }
+    }
+}
+
+fn detach() -> io::Result<()> {
+    let null = File::options().read(true).write(true).open("/dev/null")?;
+    std::env::set_current_dir("/")?;
+    // SAFETY: none of these touches memory.
+    unsafe {
+        libc::setsid();
+        for standard in 0..=2 {
+            if libc::dup2(null.as_raw_fd(), standard) < 0 {
+                return Err(io::Error::last_os_error());
+            }
+        }
+    }
+    Ok(())
+}

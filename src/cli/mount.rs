@@ -1,0 +1,291 @@
+//! `b2fuse mount`: looks at everything that can be wrong while there is someone to tell, goes to the background, and serves.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::ArgAction;
+use log::{LevelFilter, error, info};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::iterator::Signals;
+
+use super::background::{self, Side};
+use super::log::Target;
+use super::options::{self, Options};
+use super::{End, Failure, panic};
+use crate::fs::kernel::{self, FS_TYPE};
+use crate::fs::session::{Config, Mounted, Signal};
+use crate::view::{View, ViewError};
+
+/// The index file of a sparse frame.
+const SPARSE_INDEX: &str = "chunks.b2frame";
+/// Event loops: one more than there are gives nothing, one less doubles the time of a round trip.
+const THREADS: usize = 2;
+/// Bytes of chunks kept in memory.
+const CACHE_SIZE: u64 = 256 << 20;
+
+/// Mount a frame in its other layout
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// Options as mount(8) and fstab spell them: ro, allow_other, fsname=NAME, uid=N, umask=OCTAL, ...
+    #[arg(short = 'o', value_name = "OPTION,...")]
+    options: Vec<OsString>,
+    /// Accept no writes
+    #[arg(short, long)]
+    read_only: bool,
+    /// Begin a new frame if SOURCE does not exist
+    #[arg(long)]
+    create: bool,
+    /// Bytes of chunks to keep in memory, with K, M or G [default: 256M]
+    #[arg(long, value_name = "SIZE", value_parser = options::size)]
+    cache_size: Option<u64>,
+    /// Threads that answer requests [default: 2]
+    #[arg(long, value_name = "N", value_parser = options::threads)]
+    threads: Option<usize>,
+    /// Stay in front
+    #[arg(short, long)]
+    foreground: bool,
+    /// Where messages go [default: the system's log; with -f, stderr]
+    #[arg(long, value_name = "FILE")]
+    log_file: Option<PathBuf>,
+    /// Least important messages to log: error, warn, info, debug or trace
+    #[arg(long, value_name = "LEVEL", default_value = "info")]
+    log_level: LevelFilter,
+    /// Log more; twice for everything
+    #[arg(short, action = ArgAction::Count)]
+    verbose: u8,
+    /// The frame
+    source: PathBuf,
+    /// Where to show it
+    mountpoint: PathBuf,
+}
+
+/// Everything that is known before the store is opened.
+struct Plan {
+    /// As the user named it, for messages.
+    source: PathBuf,
+    /// Good in any directory.
+    source_path: PathBuf,
+    /// As the user named it, for messages.
+    shown_point: PathBuf,
+    read_only: bool,
+    create: bool,
+    cache_size: u64,
+    config: Config,
+}
+
+pub(super) fn run(args: Args) -> End {
+    let mut options = Options::default();
+    for list in &args.options {
+        if let Err(what) = options.add(list) {
+            return End::Usage(what);
+        }
+    }
+    mount(args, options).into()
+}
+
+fn mount(args: Args, options: Options) -> Result<(), Failure> {
+    let level = match args.verbose {
+        0 => args.log_level,
+        1 => args.log_level.max(LevelFilter::Debug),
+        _ => LevelFilter::Trace,
+    };
+    let target = match args.log_file.as_ref().or(options.log_file.as_ref()) {
+        Some(path) => {
+            let file = File::options().append(true).create(true).open(path);
+            Target::File(file.map_err(|error| Failure::new(path, format_args!("cannot open the log file: {error}")))?)
+        }
+        None if args.foreground => Target::Stderr,
+        None => Target::System,
+    };
+    let foreground = args.foreground;
+    let plan = Plan::new(args, options)?;
+    if foreground {
+        let heard = matches!(target, Target::Stderr);
+        super::log::start(target, level);
+        let outcome = serve(&plan, || true);
+        if let (Err(Failure(line)), false) = (&outcome, heard) {
+            error!("{line}");
+        }
+        return outcome;
+    }
+    let side = background::split().map_err(|error| Failure::new(&plan.shown_point, format_args!("cannot fork: {error}")))?;
+    match side {
+        Side::Starter(outcome) => {
+            outcome.map_err(Failure)?;
+            // The daemon says that it serves; this process may see for itself.
+            answers(&plan.config.point)
+                .map_err(|error| Failure::new(&plan.shown_point, format_args!("is mounted, but does not answer: {error}")))
+        }
+        Side::Daemon(starter) => {
+            super::log::start(target, level);
+            let mut starter = Some(starter);
+            let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                serve(&plan, || starter.take().is_none_or(background::Starter::ready))
+            }));
+            let outcome = outcome.unwrap_or_else(|_| Err(Failure(panic::happened().unwrap_or_default())));
+            if let Err(Failure(line)) = &outcome {
+                error!("{line}");
+                if let Some(starter) = starter {
+                    starter.failed(line);
+                }
+            }
+            outcome
+        }
+    }
+}
+
+impl Plan {
+    fn new(args: Args, options: Options) -> Result<Self, Failure> {
+        let create = args.create || options.create;
+        let mut flags = options.flags;
+        if args.read_only {
+            flags |= libc::MS_RDONLY;
+        }
+        let source = args.source;
+        let source_path =
+            std::path::absolute(&source).map_err(|error| Failure::new(&source, format_args!("cannot be found: {error}")))?;
+        check_source(&source, create)?;
+        let point = check_point(&args.mountpoint)?;
+        if let Ok(real) = std::fs::canonicalize(&source)
+            && real.starts_with(&point)
+        {
+            let reason = format_args!("lies above {}, which the mount would hide", source.display());
+            return Err(Failure::new(&args.mountpoint, reason));
+        }
+        let config = Config {
+            point,
+            fsname: options.fsname.unwrap_or_else(|| source_path.clone().into_os_string()),
+            flags,
+            access: options.access,
+            auto_unmount: options.auto_unmount,
+            threads: args.threads.or(options.threads).unwrap_or(THREADS),
+            overrides: options.overrides,
+        };
+        Ok(Plan {
+            source,
+            source_path,
+            shown_point: args.mountpoint,
+            read_only: flags & libc::MS_RDONLY != 0,
+            create,
+            cache_size: args.cache_size.or(options.cache_size).unwrap_or(CACHE_SIZE),
+            config,
+        })
+    }
+}
+
+/// What can be told about SOURCE without opening it as a frame.
+fn check_source(source: &Path, create: bool) -> Result<(), Failure> {
+    let failed = |reason: &str| Err(Failure::new(source, reason));
+    match std::fs::metadata(source) {
+        Ok(meta) if meta.is_dir() && source.join(SPARSE_INDEX).exists() => failed(
+            "is a sparse frame (a directory), and mounting those is not supported yet; expected a contiguous frame (a file)",
+        ),
+        Ok(meta) if meta.is_dir() => failed("is a directory without chunks.b2frame; expected a Blosc2 frame"),
+        Ok(meta) if !meta.is_file() => failed("is no regular file; expected a Blosc2 frame"),
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound && create => {
+            let parent = source.parent().filter(|parent| !parent.as_os_str().is_empty());
+            match std::fs::metadata(parent.unwrap_or(Path::new("."))) {
+                Ok(meta) if meta.is_dir() => Ok(()),
+                _ => failed("cannot be created: there is no such directory"),
+            }
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            failed("no such file; expected a Blosc2 frame (--create begins a new one)")
+        }
+        Err(error) => failed(&format!("cannot be read: {error}")),
+    }
+}
+
+/// The mount point without symbolic links, if a directory can be shown there.
+fn check_point(point: &Path) -> Result<PathBuf, Failure> {
+    let failed = |reason: String| Err(Failure::new(point, reason));
+    match std::fs::metadata(point) {
+        Ok(meta) if meta.is_dir() => {}
+        Ok(_) => return failed("is not a directory; expected one to mount on".into()),
+        Err(error) => {
+            return failed(match error.raw_os_error() {
+                Some(libc::ENOENT) => "no such directory; expected one to mount on".into(),
+                Some(libc::ENOTCONN) => "is a mount whose daemon has died; unmount it first (b2fuse umount)".into(),
+                _ => format!("cannot be used as mount point: {error}"),
+            });
+        }
+    }
+    let real = std::fs::canonicalize(point).map_err(|error| Failure::new(point, format_args!("cannot be found: {error}")))?;
+    match kernel::mounted_at(&real) {
+        Ok(Some(mount)) if mount.fs_type == FS_TYPE => {
+            failed(format!("is busy: {} is mounted there already", Path::new(&mount.source).display()))
+        }
+        _ => Ok(real),
+    }
+}
+
+/// Opens, mounts, calls `ready` when the mount answers, and returns when all is over. Ends at once if `ready` answers false.
+fn serve(plan: &Plan, ready: impl FnOnce() -> bool) -> Result<(), Failure> {
+    let wanted: &[i32] = if hangup_ignored() { &[SIGTERM, SIGINT, SIGUSR1] } else { &[SIGTERM, SIGINT, SIGHUP, SIGUSR1] };
+    let mut signals =
+        Signals::new(wanted).map_err(|error| Failure::new(&plan.shown_point, format_args!("cannot handle signals: {error}")))?;
+    let failed = |error: ViewError| match error {
+        ViewError::Store(error) => Failure::from_text(error),
+        error => Failure::new(&plan.source, error),
+    };
+    let view = open(plan).map_err(failed)?;
+    let mounted = match Mounted::start(view.clone(), &plan.config) {
+        Ok(mounted) => mounted,
+        Err(error) => {
+            if let Err(error) = view.shutdown() {
+                error!("{error}");
+            }
+            return Err(Failure::from_text(error));
+        }
+    };
+    panic::serving();
+    let control = mounted.control();
+    let stop = signals.handle();
+    let thread = std::thread::Builder::new().name("b2fuse-signals".into()).spawn({
+        let control = control.clone();
+        move || {
+            for signal in signals.forever() {
+                control.send(if signal == SIGUSR1 { Signal::Report } else { Signal::End });
+            }
+        }
+    });
+    if let Err(error) = thread {
+        error!("signals are not handled: {error}");
+    }
+    info!("{}: mounted on {}", plan.source.display(), plan.config.point.display());
+    if !ready() {
+        control.send(Signal::End);
+    }
+    let outcome = mounted.run().map_err(failed);
+    stop.close();
+    outcome
+}
+
+fn open(plan: &Plan) -> Result<Arc<dyn View>, ViewError> {
+    let _ = (&plan.source_path, plan.read_only, plan.create, plan.cache_size);
+    unimplemented!("waits for the store")
+}
+
+/// nohup(1) asks for a mount that outlives its terminal.
+fn hangup_ignored() -> bool {
+    // SAFETY: all zeros are a valid sigaction, which the call only fills.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(libc::SIGHUP, std::ptr::null(), &raw mut action) == 0 && action.sa_sigaction == libc::SIG_IGN
+    }
+}
+
+/// Whether what is mounted there answers.
+fn answers(point: &Path) -> io::Result<()> {
+    use std::os::unix::ffi::OsStrExt;
+    let path = std::ffi::CString::new(point.as_os_str().as_bytes())?;
+    // SAFETY: all zeros are a valid statvfs, which the call fills; `path` is a C string.
+    unsafe {
+        let mut stat: libc::statvfs = std::mem::zeroed();
+        if libc::statvfs(path.as_ptr(), &raw mut stat) < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+}

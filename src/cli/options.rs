@@ -1,0 +1,222 @@
+//! The `-o` of mount(8) and fstab.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+
+use crate::fs::kernel::{Access, FLAGS};
+use crate::fs::session::Overrides;
+
+/// What `-o` says, the last word on each thing counting. Long options of the command line have the same effect.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Options {
+    pub(super) flags: libc::c_ulong,
+    pub(super) access: Access,
+    pub(super) auto_unmount: bool,
+    pub(super) fsname: Option<OsString>,
+    pub(super) overrides: Overrides,
+    pub(super) create: bool,
+    pub(super) cache_size: Option<u64>,
+    pub(super) threads: Option<usize>,
+    pub(super) log_file: Option<PathBuf>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            flags: libc::MS_NOSUID | libc::MS_NODEV,
+            access: Access::Owner,
+            auto_unmount: false,
+            fsname: None,
+            overrides: Overrides::default(),
+            create: false,
+            cache_size: None,
+            threads: None,
+            log_file: None,
+        }
+    }
+}
+
+/// Words for mount(8) or the boot, which a mount itself need not know; and what is the case anyway.
+const IGNORED: &[&str] = &[
+    "auto",
+    "noauto",
+    "user",
+    "nouser",
+    "users",
+    "owner",
+    "group",
+    "nofail",
+    "_netdev",
+    "defaults",
+    "default_permissions",
+    "relatime",
+    "norelatime",
+    "nostrictatime",
+    "async",
+    "loud",
+];
+/// Words that take a flag back.
+const POSITIVE: &[(&str, libc::c_ulong)] = &[
+    ("rw", libc::MS_RDONLY),
+    ("suid", libc::MS_NOSUID),
+    ("dev", libc::MS_NODEV),
+    ("exec", libc::MS_NOEXEC),
+    ("async", libc::MS_SYNCHRONOUS),
+    ("atime", libc::MS_NOATIME),
+    ("diratime", libc::MS_NODIRATIME),
+];
+
+impl Options {
+    /// Adds the words of one `-o`.
+    ///
+    /// # Errors
+    /// What is wrong with a word, naming it.
+    pub(super) fn add(&mut self, list: &OsStr) -> Result<(), String> {
+        for word in split(list.as_bytes()) {
+            self.word(&word)?;
+        }
+        Ok(())
+    }
+
+    fn word(&mut self, word: &[u8]) -> Result<(), String> {
+        let shown = String::from_utf8_lossy(word);
+        let (name, value) = match word.iter().position(|byte| *byte == b'=') {
+            Some(at) => (&word[..at], Some(&word[at + 1..])),
+            None => (word, None),
+        };
+        let name = str::from_utf8(name).map_err(|_| format!("unknown mount option '{shown}'"))?;
+        if let Some((_, flag)) = POSITIVE.iter().find(|(known, _)| *known == name && value.is_none()) {
+            self.flags &= !flag;
+            return Ok(());
+        }
+        if let Some((_, flag)) = FLAGS.iter().find(|(known, _)| *known == name && value.is_none()) {
+            self.flags |= flag;
+            return Ok(());
+        }
+        let text = || {
+            let value = value.filter(|value| !value.is_empty()).ok_or(format!("mount option '{name}' needs a value"))?;
+            str::from_utf8(value).map_err(|_| format!("mount option '{shown}': the value is no text"))
+        };
+        let wrong = |expected: &str| format!("mount option '{shown}': {expected}");
+        match (name, value) {
+            ("allow_other", None) => self.access = Access::All,
+            ("allow_root", None) => self.access = Access::Root,
+            ("auto_unmount", None) => self.auto_unmount = true,
+            ("create", None) => self.create = true,
+            ("fsname", Some(value)) => self.fsname = Some(OsString::from_vec(value.to_vec())),
+            ("subtype", _) if text()? == "b2fuse" => {}
+            ("uid", _) => self.overrides.uid = Some(text()?.parse().map_err(|_| wrong("expected a user number"))?),
+            ("gid", _) => self.overrides.gid = Some(text()?.parse().map_err(|_| wrong("expected a group number"))?),
+            ("umask", _) => {
+                let umask = u32::from_str_radix(text()?, 8).ok().filter(|umask| *umask <= 0o777);
+                self.overrides.umask = Some(umask.ok_or_else(|| wrong("expected an octal number up to 777"))?);
+            }
+            ("cache_size", _) => self.cache_size = Some(size(text()?).map_err(|expected| wrong(&expected))?),
+            ("threads", _) => self.threads = Some(threads(text()?).map_err(|expected| wrong(&expected))?),
+            ("log_file", Some(value)) if !value.is_empty() => self.log_file = Some(OsStr::from_bytes(value).into()),
+            (name, None) if name.is_empty() || IGNORED.contains(&name) => {}
+            (name, _) if name.starts_with("x-") || name.starts_with("X-") || name == "comment" => {}
+            _ => return Err(format!("unknown mount option '{shown}'")),
+        }
+        Ok(())
+    }
+}
+
+/// Splits at commas; a backslash takes the next character as it is.
+fn split(list: &[u8]) -> Vec<Vec<u8>> {
+    let mut words = vec![Vec::new()];
+    let mut bytes = list.iter();
+    while let Some(byte) = bytes.next() {
+        match (byte, words.last_mut()) {
+            (b',', _) => words.push(Vec::new()),
+            (b'\\', Some(word)) => word.extend(bytes.next()),
+            (byte, Some(word)) => word.push(*byte),
+            (_, None) => {}
+        }
+    }
+    words
+}
+
+/// A number of bytes: `1048576`, `1024K`, `1M`, `1G`.
+///
+/// # Errors
+/// What was expected.
+pub(super) fn size(text: &str) -> Result<u64, String> {
+    let (digits, shift) = match text.as_bytes().last() {
+        Some(b'k' | b'K') => (&text[..text.len() - 1], 10),
+        Some(b'm' | b'M') => (&text[..text.len() - 1], 20),
+        Some(b'g' | b'G') => (&text[..text.len() - 1], 30),
+        _ => (text, 0),
+    };
+    let number: Option<u64> = digits.parse().ok().filter(|_| digits.bytes().all(|byte| byte.is_ascii_digit()));
+    number.and_then(|number| number.checked_mul(1 << shift)).ok_or_else(|| "expected a size such as 256M".into())
+}
+
+/// A number of event loops.
+///
+/// # Errors
+/// What was expected.
+pub(super) fn threads(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|threads| (1..=64).contains(threads)).ok_or_else(|| "expected a number from 1 to 64".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(list: &str) -> Result<Options, String> {
+        let mut options = Options::default();
+        options.add(list.as_ref())?;
+        Ok(options)
+    }
+
+    #[test]
+    fn words_of_fstab() {
+        assert_eq!(parse("defaults,noauto,user,nofail,_netdev,x-systemd.automount,x-a=b,").unwrap(), Options::default());
+        assert_eq!(parse("ro").unwrap().flags, libc::MS_NOSUID | libc::MS_NODEV | libc::MS_RDONLY);
+        assert_eq!(parse("ro,noatime,rw").unwrap().flags, libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOATIME);
+        assert_eq!(parse("dev,suid,noexec").unwrap().flags, libc::MS_NOEXEC);
+        assert_eq!(parse("allow_root").unwrap().access, Access::Root);
+        let options = parse("uid=1000,gid=100,umask=022,allow_other,auto_unmount,cache_size=1G,threads=3,create").unwrap();
+        assert_eq!(options.overrides, Overrides { uid: Some(1000), gid: Some(100), umask: Some(0o022) });
+        assert_eq!((options.access, options.auto_unmount, options.create), (Access::All, true, true));
+        assert_eq!((options.cache_size, options.threads), (Some(1 << 30), Some(3)));
+    }
+
+    #[test]
+    fn a_comma_may_be_part_of_a_name() {
+        let options = parse(r"fsname=/a\,suid\\b,ro").unwrap();
+        assert_eq!(options.fsname.unwrap(), r"/a,suid\b");
+        assert_eq!(options.flags & libc::MS_RDONLY, libc::MS_RDONLY);
+        assert_ne!(options.flags & libc::MS_NOSUID, 0);
+    }
+
+    #[test]
+    fn wrong_words_are_named() {
+        for (word, expected) in [
+            ("nonsense", "unknown mount option 'nonsense'"),
+            ("ro=1", "unknown mount option 'ro=1'"),
+            ("remount", "unknown mount option 'remount'"),
+            ("uid", "mount option 'uid' needs a value"),
+            ("uid=me", "mount option 'uid=me': expected a user number"),
+            ("umask=8", "mount option 'umask=8': expected an octal number up to 777"),
+            ("umask=7777", "mount option 'umask=7777': expected an octal number up to 777"),
+            ("subtype=ext4", "unknown mount option 'subtype=ext4'"),
+            ("cache_size=-1", "mount option 'cache_size=-1': expected a size such as 256M"),
+            ("threads=0", "mount option 'threads=0': expected a number from 1 to 64"),
+        ] {
+            assert_eq!(parse(&format!("ro,{word},rw")).unwrap_err(), expected);
+        }
+    }
+
+    #[test]
+    fn sizes() {
+        for (text, bytes) in [("0", 0), ("17", 17), ("256M", 256 << 20), ("1k", 1024), ("2G", 2 << 30)] {
+            assert_eq!(size(text), Ok(bytes));
+        }
+        for text in ["", "M", "1T", "+1", "-1", "1 M", "99999999999G", "é"] {
+            assert!(size(text).is_err(), "{text}");
+        }
+    }
+}
