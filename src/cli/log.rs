@@ -37,8 +37,8 @@ pub(super) fn start(target: Target, level: LevelFilter) {
 
 impl Log for Logger {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        // fuser warns of every request that a file system leaves to the kernel.
-        let level = if metadata.target().starts_with("fuser") { Level::Trace } else { metadata.level() };
+        // It warns of every request that a file system leaves to the kernel.
+        let level = if metadata.target().starts_with(crate::fs::LIBRARY) { Level::Trace } else { metadata.level() };
         level <= self.level
     }
 
@@ -112,14 +112,15 @@ mod tests {
     }
 
     #[test]
-    fn fusers_own_messages_are_for_those_who_want_everything() {
-        let enabled = |level, target, wanted| {
+    fn the_librarys_own_messages_are_for_those_who_want_everything() {
+        let library = format!("{}::reply", crate::fs::LIBRARY);
+        let enabled = |level, target: &str, wanted| {
             let logger = Logger { target: Target::System, level: wanted };
             logger.enabled(&Metadata::builder().level(level).target(target).build())
         };
         assert!(enabled(Level::Info, "b2fuse::view", LevelFilter::Info));
         assert!(!enabled(Level::Debug, "b2fuse::view", LevelFilter::Info));
-        assert!(!enabled(Level::Error, "fuser::reply", LevelFilter::Debug));
-        assert!(enabled(Level::Warn, "fuser::reply", LevelFilter::Trace));
+        assert!(!enabled(Level::Error, &library, LevelFilter::Debug));
+        assert!(enabled(Level::Warn, &library, LevelFilter::Trace));
     }
 }

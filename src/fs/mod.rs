@@ -21,3 +21,6 @@ mod push;
 pub mod session;
 #[cfg(test)]
 mod tests;
+
+/// The name under which the FUSE library logs.
+pub const LIBRARY: &str = "fuser";
