@@ -1,0 +1,67 @@
+# What the scripts beside this one share; sourced, never run. Finds what a fresh machine lacks, and installs it where it may.
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+blosc2_version=4.14.1 # the reference implementation: python-blosc2, with C-Blosc2 3.3.5 inside
+venv=$root/.venv
+python=$venv/bin/python
+b2fuse=${CARGO_TARGET_DIR:-$root/target}/release/b2fuse
+
+say() { printf '%s\n' "$*" >&2; }
+die() { say "$*"; exit 1; }
+
+# need_packages COMMAND:PACKAGE ...   Debian packages for the commands that are missing.
+need_packages() {
+    local pair missing=()
+    for pair in "$@"; do
+        # The sbin directories, where an ordinary user's PATH may not lead.
+        PATH=$PATH:/usr/sbin:/sbin command -v "${pair%%:*}" >/dev/null || missing+=("${pair#*:}")
+    done
+    if [ ${#missing[@]} -gt 0 ]; then install_packages "${missing[@]}"; fi
+}
+
+install_packages() {
+    if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then die "please install: $*"; fi
+    say "installing $*"
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get install -qq -y --no-install-recommends "$@" >/dev/null 2>&1 ||
+        { apt-get update -qq && apt-get install -qq -y --no-install-recommends "$@" >/dev/null; } ||
+        die "cannot install: $*"
+}
+
+need_rust() {
+    command -v cargo >/dev/null || PATH=$PATH:${CARGO_HOME:-$HOME/.cargo}/bin
+    command -v cargo >/dev/null || die "cargo: not found; a Rust toolchain is needed, see https://rustup.rs"
+    need_packages cc:gcc
+}
+
+# A virtual environment with the Blosc2 library at the version the tests are written against.
+need_python() {
+    if "$python" -c "import blosc2; assert blosc2.__version__ == '$blosc2_version'" 2>/dev/null; then return; fi
+    need_packages python3:python3
+    say "making .venv with blosc2 $blosc2_version"
+    python3 -m venv --clear "$venv" >/dev/null 2>&1 || {
+        install_packages python3-venv
+        python3 -m venv --clear "$venv" || die ".venv: cannot be made"
+    }
+    "$venv/bin/pip" install --quiet --disable-pip-version-check "blosc2==$blosc2_version" ||
+        die ".venv: cannot install blosc2 $blosc2_version (it needs Python 3.11 or later)"
+}
+
+build() {
+    need_rust
+    (cd "$root" && cargo build --quiet --release --locked) || die "the build failed"
+}
+
+# Whether FUSE can be used here: as root by a real mount and unmount of an empty connection, otherwise by what it takes.
+have_fuse() {
+    [ -c /dev/fuse ] || return 1
+    if [ "$(id -u)" != 0 ]; then command -v fusermount3 >/dev/null; return; fi
+    local dir status
+    dir=$(mktemp -d)
+    # The option names the file descriptor of the opened device, here 7.
+    mount -i -t fuse -o "fd=7,rootmode=40000,user_id=0,group_id=0" b2fuse-probe "$dir" 7<>/dev/fuse
+    status=$?
+    if [ $status = 0 ]; then umount -l "$dir"; fi
+    rmdir "$dir"
+    return $status
+}

@@ -1,0 +1,106 @@
+#!/usr/bin/env python3
+"""Frames for the shell tests: makes them, looks into them, compares them. All through the Blosc2 library."""
+
+import sys
+from pathlib import Path
+
+import blosc2
+import numpy as np
+
+from frames import contents, difference, open_frame, schunk_of, special_of
+
+CHUNKSIZE = 40_000
+TYPESIZE = 4
+# Zeros at 2, uninitialised at 4, NaN at 5; at 7 a repeated value, which is a stored chunk; the others noise.
+BASE = "rrzrunrvrr"
+NAMES = {1: "zeros", 2: "nan", 3: "value", 4: "uninit", 0: "stored"}
+
+
+def noise(seed, nbytes=CHUNKSIZE):
+    """Reproducible, and compressible to about two thirds, as measured data are."""
+    rng = np.random.default_rng(seed)
+    return np.where(rng.random(nbytes) < 0.6, rng.integers(0, 256, nbytes), 0).astype(np.uint8).tobytes()
+
+
+def compress(data):
+    return blosc2.compress2(data, typesize=TYPESIZE, nthreads=1)
+
+
+def make(path, spec=BASE, contiguous=True, seed=0):
+    """A frame by a letter for each chunk: r noise, z zeros, u uninitialised, n NaN, v a repeated value, s a short noise."""
+    frame = blosc2.SChunk(
+        chunksize=CHUNKSIZE, urlpath=str(path), contiguous=contiguous, mode="w", meta={"made": b"by the tests"},
+        cparams={"typesize": TYPESIZE, "nthreads": 1},
+    )  # fmt: skip
+    special = {"z": "ZERO", "u": "UNINIT", "n": "NAN", "v": "VALUE"}
+    for n, letter in enumerate(spec):
+        frame.append_data(noise(seed + n, CHUNKSIZE // 2 if letter == "s" else CHUNKSIZE))
+        if letter in special:
+            value = b"\x01\x02\x03\x04" if letter == "v" else None
+            frame.update_special(n, blosc2.SpecialValue[special[letter]], value)
+    frame.vlmeta["unit"] = "metre"
+    frame.vlmeta["history"] = {"steps": list(range(200))}
+
+
+def fixtures(where):
+    """Everything that the tests copy from, made once a run."""
+    where = Path(where)
+    make(where / "base.b2frame")
+    make(where / "full.b2frame", "r" * 6)
+    make(where / "short.b2frame", "rrrs")
+    make(where / "empty.b2frame", "")
+    make(where / "many.b2frame", "r" * 64)
+    blosc2.asarray(
+        np.arange(60 * 70, dtype="f8").reshape(60, 70), chunks=(20, 30), blocks=(10, 10), urlpath=str(where / "array.b2nd"), mode="w"
+    )
+    make(where / "native.b2frame", "r" * 6, contiguous=False, seed=50)
+    for name in ("base", "full"):
+        (where / name).mkdir()
+        frame = open_frame(where / f"{name}.b2frame")
+        for n in range(frame.nchunks):
+            (where / name / str(n)).write_bytes(frame.get_chunk(n))
+    (where / "new").mkdir()
+    for n in range(8):
+        (where / "new" / str(n)).write_bytes(compress(noise(100 + n)))
+    (where / "new" / "zeros").write_bytes(compress(bytes(CHUNKSIZE)))
+    (where / "new" / "short").write_bytes(compress(noise(200, CHUNKSIZE // 2)))
+    (where / "new" / "longer").write_bytes(compress(noise(201, CHUNKSIZE + TYPESIZE)))
+    (where / "new" / "plain").write_bytes(blosc2.compress2(noise(202), typesize=TYPESIZE, clevel=0))
+
+
+def same(one, other):
+    """Fails with the first difference of two frames; cbytes is left out, as the layouts count it differently."""
+    found = difference(contents(open_frame(one), cbytes=False), contents(open_frame(other), cbytes=False))
+    if found:
+        sys.exit(f"{one} is not as {other}: {found}")
+
+
+def holds(path, *expected):
+    """Checks positions: `3=FILE` for a chunk's bytes, `2=zeros` (or nan, uninit) for a special one, `n=12` for their number."""
+    frame = schunk_of(open_frame(path))
+    for word in expected:
+        place, _, want = word.partition("=")
+        if place == "n":
+            if frame.nchunks != int(want):
+                sys.exit(f"{path}: {frame.nchunks} chunks, expected {want}")
+            continue
+        chunk = frame.get_chunk(int(place))
+        kind = NAMES[special_of(chunk)]
+        if want in NAMES.values():
+            if kind != want:
+                sys.exit(f"{path}: chunk {place} is {kind}, expected {want}")
+        elif chunk != Path(want).read_bytes():
+            sys.exit(f"{path}: chunk {place} ({len(chunk)} bytes, {kind}) is not {want}")
+
+
+def run(code, *arguments):
+    """A few lines of Python with blosc2, numpy and this module's functions at hand."""
+    sys.argv = ["-c", *arguments]
+    exec(code, globals())
+
+
+COMMANDS = {f.__name__: f for f in (make, fixtures, same, holds, run)}
+
+if __name__ == "__main__":
+    blosc2.set_nthreads(1)
+    COMMANDS[sys.argv[1]](*sys.argv[2:])

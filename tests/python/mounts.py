@@ -1,0 +1,51 @@
+"""Real mounts as values that unmount when they end. Used by the mutation test and the benchmark."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def default_binary():
+    """The daemon under test: $B2FUSE, or the release build of this checkout."""
+    return os.environ.get("B2FUSE") or str(ROOT / "target" / "release" / "b2fuse")
+
+
+class Mount:
+    """`b2fuse mount OPTIONS source point`, undone by `b2fuse umount` at the end of a `with` block."""
+
+    def __init__(self, source, point, options=(), binary=None, timeout=300):
+        self.source, self.point = Path(source), Path(point)
+        self.options, self.binary, self.timeout = list(options), binary or default_binary(), timeout
+        self.mounted = False
+
+    def _run(self, *args):
+        done = subprocess.run([self.binary, *map(str, args)], capture_output=True, text=True, timeout=self.timeout)
+        if done.returncode != 0:
+            raise RuntimeError(f"{' '.join(map(str, args))}: exit code {done.returncode}: {done.stderr.strip()}")
+
+    def mount(self):
+        self.point.mkdir(exist_ok=True)
+        self._run("mount", *self.options, self.source, self.point)
+        self.mounted = True
+        return self
+
+    def umount(self):
+        if self.mounted:
+            self._run("umount", self.point)
+            self.mounted = False
+
+    def __enter__(self):
+        return self.mount()
+
+    def __exit__(self, kind, error, trace):
+        try:
+            self.umount()
+        except Exception as failure:
+            if kind is None:
+                raise
+            # The first failure is the one to report; this one must not leave the mount behind.
+            print(f"while unmounting: {failure}", file=sys.stderr)
+            subprocess.run(["umount", "-l", str(self.point)], capture_output=True)

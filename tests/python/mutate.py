@@ -1,0 +1,376 @@
+#!/usr/bin/env python3
+"""The random-mutation test: the Blosc2 library on a view and on a native frame, step for step.
+
+One seed makes one sequence of mutations, drawn from all that the library offers for the kind of frame. Each is applied to a
+*subject* (a frame seen through a mount) and to a *reference* (a native frame of the layout that the mount shows). After each
+step everything readable must be equal, through handles that stay open and through fresh ones; at each unmount SOURCE, opened
+natively, must be equal too, and so must what the next mount shows.
+
+    mutate.py --seeds 1-8                 eight sequences, kinds in turn
+    mutate.py --seed 7 --steps 500        one of them, longer
+    mutate.py --seeds 1-8 --self-test     a native cframe in place of the view: tests this test
+
+A failure names the seed, the step and the difference, and leaves the frames where --keep says.
+"""
+
+import argparse
+import faulthandler
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+
+import blosc2
+import numpy as np
+
+from frames import contents, difference, open_frame, schunk_of, special_of
+from mounts import Mount, default_binary
+from mutations import KINDS
+
+STEPS = 120
+
+
+class Difference(AssertionError):
+    """What the subject shows is not what the reference shows."""
+
+
+class Exhausted(Exception):
+    """The library can no longer open its own reference, so the sequence ends here.
+
+    C-Blosc2 refuses on opening any index value above the header's cbytes - 32, the ids of an sframe included. After many new
+    ids for small chunks its own sframes are beyond that.
+    """
+
+
+# ---- The two sides
+
+
+class Native:
+    """A frame that the library alone has to do with."""
+
+    def __init__(self, directory, layout):
+        self.layout = layout
+        self.path = self.source = Path(directory) / f"native-{layout}.b2frame"
+        self.source_layout = layout
+
+    def start(self):
+        pass
+
+    def stop(self):
+        pass
+
+    def kill(self):
+        pass
+
+    def check_files(self, reference, expected):
+        pass
+
+
+class View(Native):
+    """A frame behind a mount that shows it in the other layout."""
+
+    def __init__(self, directory, layout, binary, options, create):
+        self.layout = layout
+        self.create = create
+        self.first = True
+        self.source_layout = {"sframe": "cframe", "cframe": "sframe"}[layout]
+        self.source = Path(directory) / "source.b2frame"
+        point = Path(directory) / "view"
+        self.path = point if layout == "sframe" else point / self.source.name
+        self.mount = Mount(self.source, point, [*options, "--create"] if create else options, binary)
+
+    def start(self):
+        self.mount.mount()
+
+    def stop(self):
+        self.mount.umount()
+        self.first = False
+
+    def kill(self):
+        subprocess.run(["umount", "-l", str(self.mount.point)], capture_output=True)
+
+    def check_files(self, reference, expected):
+        """The chunk files are the stored chunks, no more and no less; and a view that began as a copy is still one."""
+        if self.layout != "sframe":
+            return
+        stored = sorted(v for k, v in expected.items() if k.startswith("chunk ") and special_of(v) not in (1, 2, 4))
+        files = sorted(name.read_bytes() for name in self.path.glob("*.chunk"))
+        if files != stored:
+            raise Difference(f"{len(files)} chunk files do not hold the {len(stored)} stored chunks")
+        if self.create and self.first and index_file(self).read_bytes() != index_file(reference).read_bytes():
+            raise Difference("chunks.b2frame is not what the library wrote")
+
+
+class Pair:
+    """Subject and reference, and the handles that stay open on them."""
+
+    def __init__(self, subject, reference, locking):
+        self.subject, self.reference, self.locking = subject, reference, locking
+        self.writers = self.reader = None
+        self.expected = None
+
+    @property
+    def sides(self):
+        return (self.subject, self.reference)
+
+    def open_writers(self):
+        self.writers = [open_frame(side.path, "a", self.locking) for side in self.sides]
+
+    def close(self):
+        self.writers = self.reader = None
+
+    def apply(self, mutation):
+        """Makes a change on both sides; both must answer alike."""
+        if mutation.on_path:
+            self.close()
+        answers = []
+        for n, side in enumerate(self.sides):
+            try:
+                target = str(side.path) if mutation.on_path else self.writers[n]
+                answers.append(("returned", mutation.apply(target)))
+            except Exception as error:
+                answers.append(("raised", f"{type(error).__name__}: {error}"))
+        if answers[0] != answers[1]:
+            raise Difference(f"{mutation}: {' '.join(map(str, answers[0]))}, natively {' '.join(map(str, answers[1]))}")
+        if answers[0][0] == "raised":
+            raise Difference(f"{mutation}: {answers[0][1]}, natively as well: the test asked for what cannot be")
+        if mutation.on_path:
+            self.open_writers()
+
+    def compare(self, where="fresh handle"):
+        """Fresh handles and the open ones show what a fresh handle on the reference shows."""
+        same_layout = self.subject.layout == self.reference.layout
+        exhausted = ids_beyond_bound(self.reference)
+        expected = contents(self.writers[1] if exhausted else open_frame(self.reference.path), cbytes=same_layout)
+        self.expected = {key: value for key, value in expected.items() if key != "cbytes"}
+        if self.writers:
+            self.expect(contents(self.writers[0], cbytes=same_layout), expected, "the writing handle")
+        if exhausted:
+            raise Exhausted
+        self.expect(contents(open_frame(self.subject.path), cbytes=same_layout), expected, where)
+        self.compare_reader(expected, same_layout)
+        self.subject.check_files(self.reference, expected)
+        return expected
+
+    def compare_reader(self, expected, same_layout):
+        # A reader that stays open notices changes by the frame's length, so it may lag natively as well. Where the
+        # native one is right, the view's must be.
+        if self.reader is None:
+            self.reader = [open_frame(side.path) for side in self.sides]
+            return
+        seen = []
+        for reader in self.reader:
+            try:
+                schunk_of(reader).refresh()
+                seen.append(contents(reader, cbytes=same_layout))
+            except Exception as error:
+                seen.append(error)
+        if isinstance(seen[1], Exception) or difference(seen[1], expected):
+            self.reader = None
+        elif isinstance(seen[0], Exception):
+            if same_layout:
+                raise Difference(f"a reading handle that stayed open: {seen[0]}")
+        elif same_layout:
+            self.expect(seen[0], expected, "a reading handle that stayed open")
+
+    def compare_source(self, where):
+        """SOURCE, opened natively, is equal. Its cbytes counts holes if it is a cframe, so that is left out."""
+        self.expect(contents(open_frame(self.subject.source), cbytes=False), self.expected, where)
+
+    def compare_remounted(self):
+        """A new mount is equal. Its cbytes is counted anew, where the library has its own way of keeping count."""
+        self.expect(contents(open_frame(self.subject.path), cbytes=False), self.expected, "the next mount")
+
+    @staticmethod
+    def expect(got, expected, where):
+        found = difference(got, expected)
+        if found:
+            raise Difference(f"{where}: {found}")
+
+
+# ---- One sequence
+
+
+def fsync(path):
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def index_file(side):
+    return side.path / "chunks.b2frame" if side.layout == "sframe" else side.path
+
+
+def ids_beyond_bound(side):
+    if side.layout != "sframe":
+        return False
+    cbytes = int.from_bytes(index_file(side).read_bytes()[39:47], "big")
+    ids = [int(name.stem, 16) for name in side.path.glob("*.chunk")]
+    return max(ids, default=0) > cbytes - 32 and bool(ids)
+
+
+class Sequence:
+    def __init__(self, seed, steps, kind, options):
+        self.seed, self.steps, self.options = seed, steps, options
+        self.rng = np.random.default_rng(seed)
+        names = sorted(KINDS)
+        self.kind = KINDS[kind or names[seed % len(names)]]
+        self.step = 0
+        self.last = "making the frame"
+        self.ended = f"{steps} steps"
+
+    def reproduce(self):
+        extra = " --self-test" if self.options.self_test else ""
+        return f"{sys.argv[0]} --seed {self.seed} --kind {self.kind.NAME} --steps {self.step + 1}{extra} --keep DIR"
+
+    def run(self, directory):
+        options = self.options
+        layout = options.view_layout
+        reference = Native(directory, layout)
+        if options.self_test:
+            subject = Native(directory, {"sframe": "cframe", "cframe": "sframe"}[layout])
+        else:
+            create = layout == "sframe" and bool(self.rng.random() < 0.3)
+            subject = View(directory, layout, options.b2fuse, options.mount_option, create)
+        locking = bool(self.rng.random() < 0.25)
+        pair = Pair(subject, reference, locking)
+        self.kind = self.kind(self.rng)
+        self.kind.build(str(reference.path), contiguous=layout == "cframe")
+        create = not options.self_test and subject.create
+        if not create:
+            self.kind.build(str(subject.source), contiguous=subject.source_layout == "cframe")
+        subject.start()
+        try:
+            if create:
+                self.last = "copying a frame into an empty mount"
+                self.copy_in(reference.path, subject.path)
+            self.play(pair)
+            pair.close()
+            subject.stop()
+        except BaseException:
+            pair.close()
+            subject.kill()
+            raise
+
+    def copy_in(self, native, view):
+        """As cp -r would, in any order."""
+        names = sorted(name.name for name in native.iterdir())
+        for name in self.rng.permutation(names):
+            shutil.copyfile(native / name, view / name)
+
+    def play(self, pair):
+        pair.open_writers()
+        state = pair.compare("the frame as made")
+        for self.step in range(self.steps):
+            mutation = self.kind.choose(pair.writers[1], state)
+            self.last = str(mutation)
+            self.note()
+            pair.apply(mutation)
+            try:
+                state = pair.compare()
+            except Exhausted:
+                self.ended = f"{self.step + 1} steps (no more: C-Blosc2 cannot open its own sframe with such ids)"
+                break
+            self.now_and_then(pair)
+        self.last = "the end"
+        self.remount(pair)
+
+    def now_and_then(self, pair):
+        draw = self.rng.random()
+        if draw < 0.04:
+            self.last += ", then fsync"
+            fsync(index_file(pair.subject))
+            pair.compare_source("SOURCE after fsync")
+        elif draw < 0.07:
+            self.last += ", then a remount"
+            self.remount(pair)
+            pair.open_writers()
+        elif draw < 0.12:
+            pair.close()
+            pair.open_writers()
+
+    def remount(self, pair):
+        pair.close()
+        pair.subject.stop()
+        pair.compare_source("SOURCE after the unmount")
+        pair.subject.start()
+        pair.compare_remounted()
+
+    def note(self):
+        """For the case that the library takes this process down."""
+        if self.options.log:
+            with open(self.options.log, "a") as log:
+                print(f"seed {self.seed} step {self.step}: {self.last}", file=log)
+
+
+def run_here(seed, options):
+    sequence = Sequence(seed, options.steps, options.kind, options)
+    with tempfile.TemporaryDirectory(prefix="b2fuse-mutate-", ignore_cleanup_errors=True) as scratch:
+        directory = options.keep or scratch
+        Path(directory).mkdir(parents=True, exist_ok=True)
+        try:
+            sequence.run(directory)
+        except Exception as error:
+            print(f"seed {seed} kind {sequence.kind.NAME} step {sequence.step}: {sequence.last}")
+            print(f"    {error}")
+            if not isinstance(error, Difference):
+                traceback.print_exc(file=sys.stdout)
+            print(f"    reproduce: {sequence.reproduce()}")
+            return False
+    print(f"seed {seed} kind {sequence.kind.NAME}: {sequence.ended}, all equal")
+    return True
+
+
+def run_apart(seed, argv):
+    """A process for each seed, so that a crash of the library fails one sequence only."""
+    with tempfile.TemporaryDirectory(prefix="b2fuse-mutate-log-") as scratch:
+        log = Path(scratch) / "log"
+        command = [sys.executable, __file__, *argv, "--seed", str(seed), "--log", str(log)]
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        print(done.stdout, end="", flush=True)
+        if done.returncode not in (0, 1):
+            tail = log.read_text().splitlines()[-5:] if log.exists() else []
+            print(f"seed {seed}: ended by {done.returncode}; the last steps:", *tail, sep="\n    ", flush=True)
+        return done.returncode == 0
+
+
+def seeds_of(text):
+    first, _, last = text.partition("-")
+    return range(int(first), int(last or first) + 1)
+
+
+def main():
+    parser = argparse.ArgumentParser(description="The Blosc2 library on a view and on a native frame, step for step.")
+    parser.add_argument("--seed", type=int, help="one sequence, in this process")
+    parser.add_argument("--seeds", type=seeds_of, help="a range such as 1-8, a process for each")
+    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--kind", choices=sorted(KINDS), help="default: in turn by seed")
+    parser.add_argument("--view-layout", choices=["sframe", "cframe"], default="sframe", help="what the mount shows")
+    parser.add_argument("--self-test", action="store_true", help="a native frame in place of the view")
+    parser.add_argument("--b2fuse", default=default_binary(), help="the daemon")
+    parser.add_argument("--mount-option", action="append", default=[], metavar="ARG", help="one more argument for mount")
+    parser.add_argument("--keep", metavar="DIR", help="work here and leave the frames")
+    parser.add_argument("--log", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    faulthandler.enable()
+    blosc2.set_nthreads(1)
+    if options.seed is not None:
+        if options.keep:
+            shutil.rmtree(options.keep, ignore_errors=True)
+        return 0 if run_here(options.seed, options) else 1
+    argv = sys.argv[1:]
+    at = next((i for i, word in enumerate(argv) if word.startswith("--seeds")), None)
+    if at is not None:
+        del argv[at : at + (1 if "=" in argv[at] else 2)]
+    results = [run_apart(seed, argv) for seed in options.seeds or seeds_of("1-5")]
+    print(f"{sum(results)} passed, {len(results) - sum(results)} failed")
+    return 0 if all(results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,240 @@
+# The command line: options, exit codes, and one line for each thing that can go wrong.
+
+test_wrong_usage() {
+    source_from full
+    exits 2 "$B2FUSE"
+    exits 2 "$B2FUSE" mount
+    exits 2 "$B2FUSE" mount "$S"
+    exits 2 "$B2FUSE" mount "$S" "$M" extra
+    exits 2 "$B2FUSE" mount --no-such-option "$S" "$M"
+    exits 2 "$B2FUSE" mount --cache-size much "$S" "$M"
+    exits 2 "$B2FUSE" mount --threads none "$S" "$M"
+    exits 2 "$B2FUSE" umount
+    exits 2 "$B2FUSE" no-such-command
+    exits 1 mountpoint -q "$M"
+}
+
+test_help_and_version() {
+    exits 0 "$B2FUSE" --help
+    has "$(cat "$T/.out")" umount
+    exits 0 "$B2FUSE" mount --help
+    has "$(cat "$T/.out")" --cache-size
+    has "$(cat "$T/.out")" --create
+    exits 0 "$B2FUSE" --version
+    has "$(cat "$T/.out")" "b2fuse $(sed -n 's/^version = "\(.*\)"/\1/p' "$ROOT/Cargo.toml" | head -n 1)"
+}
+
+# refused WORDS [COMMAND]: mounting SOURCE fails with one line that has these words, and changes nothing.
+refused() {
+    local before=
+    if [ -f "$S" ]; then before=$(sha256sum "$S"); fi
+    one_line "$S" "$1" "$B2FUSE" mount "$S" "$M"
+    one_line "$S" "$1" "$B2FUSE" mount -f "$S" "$M"
+    exits 1 mountpoint -q "$M"
+    if [ -n "$before" ]; then equal "$(sha256sum "$S")" "$before" "SOURCE"; fi
+    if grep -qi panic "$T/.err"; then fail "a panic"; fi
+    [ ! -e "$S.lost" ]
+}
+# patch OFFSET BYTES: changes SOURCE.
+patch() { printf "$2" | dd of="$S" bs=1 seek="$1" conv=notrunc status=none; }
+
+test_no_such_file() {
+    mkdir "$M"
+    refused "no such file"
+}
+
+test_not_a_frame() {
+    mkdir "$M"
+    echo "a text, long enough for a header, but no frame at all; a text, long enough for a header, but no frame at all" >"$S"
+    refused ""
+    : >"$S"
+    refused ""
+    head -c 100000 /dev/urandom >"$S"
+    refused ""
+}
+
+test_wrong_magic() {
+    source_from full
+    patch 2 B2FRAME
+    refused magic
+}
+
+test_a_truncated_frame() {
+    source_from full
+    local size cut
+    size=$(stat -c %s "$S")
+    for cut in 1 50 86 100 1000 $((size / 2)) $((size - 100)) $((size - 1)); do
+        head -c "$cut" "$FX/full.b2frame" >"$S"
+        refused ""
+    done
+}
+
+# What lies behind a frame's length, as a crash may leave it, is not part of it.
+test_a_file_longer_than_its_frame() {
+    source_from full
+    head -c 5000 /dev/urandom >>"$S"
+    mount_it
+    tool same "$M" "$FX/full.b2frame"
+    cp "$FX/new/0" "$(chunk 3)"
+    umount_it
+    holds n=6 2="$FX/full/2" 3="$FX/new/0"
+}
+
+test_absurd_lengths() {
+    mkdir "$M"
+    local field
+    # header length, frame length, nbytes, cbytes, chunk size; each enormous, and negative.
+    for field in 11:4 16:8 30:8 39:8 58:4; do
+        cp "$FX/full.b2frame" "$S"
+        patch "${field%:*}" '\x7f\xff\xff\xff'
+        if [ "${field#*:}" = 8 ]; then patch $((${field%:*} + 4)) '\xff\xff\xff\xff'; fi
+        refused ""
+        patch "${field%:*}" '\xff'
+        refused ""
+    done
+    # The trailer's length.
+    cp "$FX/full.b2frame" "$S"
+    patch $(($(stat -c %s "$S") - 22)) '\x7f\xff\xff\xff'
+    refused ""
+    cp "$FX/full.b2frame" "$S"
+    patch $(($(stat -c %s "$S") - 22)) '\x00\x00\x00\x00'
+    refused ""
+}
+
+test_an_index_that_points_outside() {
+    mkdir "$M"
+    py 'path = sys.argv[1]
+make(path, "rr")
+frame = bytearray(open(path, "rb").read())
+header = int.from_bytes(frame[11:15], "big")
+at = header + int.from_bytes(frame[39:47], "big")
+# Two offsets are few enough for the index to be a plain copy; check that before changing one.
+assert frame[at + 2] & 2 and int.from_bytes(frame[at + 32 : at + 40], "little") == 0
+frame[at + 40 : at + 48] = (1 << 40).to_bytes(8, "little")
+open(path, "wb").write(frame)' "$S"
+    refused ""
+}
+
+# damaged_chunk: SOURCE has a damaged chunk at 3; the mount or the read of that chunk gives an error, and nothing else changes.
+damaged_chunk() {
+    local before
+    before=$(sha256sum "$S")
+    if mount_it 2>"$T/err"; then
+        fails "Input/output error" cat "$(chunk 3)"
+        cmp "$(chunk 2)" "$FX/full/2"
+        umount_it
+    else
+        equal "$(wc -l <"$T/err")" 1 "$(cat "$T/err")"
+        has "$(cat "$T/err")" "$S"
+    fi
+    equal "$(sha256sum "$S")" "$before"
+}
+
+test_a_chunk_header_that_lies() {
+    mkdir "$M"
+    local at lie
+    for at in 4 12; do
+        for lie in '\xff\xff\xff\x7f' '\x01\x00\x00\x00' '\xff\xff\xff\xff'; do
+            cp "$FX/full.b2frame" "$S"
+            patch $(($(py 's = open(sys.argv[1], "rb").read(); print(s.index(open(sys.argv[2], "rb").read()))' "$S" "$FX/full/3") + at)) "$lie"
+            damaged_chunk
+        done
+    done
+}
+
+test_the_mount_point() {
+    source_from full
+    one_line "$T/none" "no such file" "$B2FUSE" mount "$S" "$T/none"
+    : >"$T/file"
+    one_line "$T/file" "not a directory" "$B2FUSE" mount "$S" "$T/file"
+    mount_it
+    cp "$FX/base.b2frame" "$T/b.b2frame"
+    one_line "$M" "" "$B2FUSE" mount "$T/b.b2frame" "$M"
+    cmp "$(chunk 3)" "$FX/full/3"
+    umount_it
+    exits 1 mountpoint -q "$M"
+}
+
+test_umount_of_what_is_not_mounted() {
+    mkdir "$M"
+    one_line "$M" "not mounted" "$B2FUSE" umount "$M"
+    one_line "$T/none" "no such file" "$B2FUSE" umount "$T/none"
+    root_only
+    mount -t tmpfs tmpfs "$M"
+    one_line "$M" "" "$B2FUSE" umount "$M"
+    mountpoint -q "$M"
+    umount "$M"
+}
+
+test_no_fuse() {
+    root_only
+    source_from full
+    unshare -m true 2>/dev/null || skip "no mount namespaces"
+    exits 1 unshare -m bash -c 'mount --bind /dev/null /dev/fuse && exec "$0" mount "$1" "$2"' "$B2FUSE" "$S" "$M"
+    equal "$(wc -l <"$T/.err")" 1 "$(cat "$T/.err")"
+    has "$(cat "$T/.err")" fuse
+    equal "$(sha256sum <"$S")" "$(sha256sum <"$FX/full.b2frame")"
+}
+
+test_mount_options() {
+    source_from full
+    chmod 644 "$S"
+    mount_it -o rw,fsname=frame-under-test,default_permissions -o uid=1234,gid=2345,umask=027
+    equal "$(findmnt -n -o SOURCE "$M")" frame-under-test
+    equal "$(stat -c '%u:%g %a' "$(chunk 3)")" "1234:2345 640"
+    has "$(findmnt -n -o OPTIONS "$M")" default_permissions
+    umount_it
+    mount_it -o ro,noatime,nosuid,nodev
+    has "$(findmnt -n -o OPTIONS "$M")" ro,
+    fails "Read-only file system" touch "$(chunk 3)"
+    umount_it
+    mount_it
+    has "$(findmnt -n -o FSTYPE "$M")" fuse
+    has "$(findmnt -n -o SOURCE "$M")" source.b2frame
+    has ",$(findmnt -n -o OPTIONS "$M")," ,rw,
+}
+
+test_allow_other() {
+    root_only
+    source_from full
+    mount_it
+    fails "Permission denied" setpriv --reuid=65534 --regid=65534 --clear-groups cat "$(chunk 3)"
+    umount_it
+    mount_it -o allow_other
+    chmod 755 "$T"
+    setpriv --reuid=65534 --regid=65534 --clear-groups cmp "$(chunk 3)" "$FX/full/3"
+    umount_it
+}
+
+test_a_log_file() {
+    source_from full
+    mount_it --log-file "$T/log"
+    cat "$M"/* >/dev/null
+    umount_it
+    [ -s "$T/log" ]
+    has "$(cat "$T/log")" source.b2frame
+}
+
+test_names_with_spaces_and_relative_paths() {
+    source_from full
+    mkdir "$T/a dir"
+    cp "$S" "$T/a dir/the, frame.b2frame"
+    mkdir "$T/a dir/the mount"
+    cd "$T/a dir"
+    "$B2FUSE" mount "the, frame.b2frame" "the mount"
+    cmp "the mount/00000003.chunk" "$FX/full/3"
+    cp "$FX/new/0" "the mount/00000003.chunk"
+    "$B2FUSE" umount "./the mount/"
+    cd "$T"
+    tool holds "$T/a dir/the, frame.b2frame" n=6 3="$FX/new/0"
+}
+
+test_a_small_cache_and_threads() {
+    source_from many
+    mount_it --cache-size 64K --threads 1
+    tool same "$M" "$S"
+    umount_it
+    mount_it --cache-size 0 --threads 4
+    tool same "$M" "$S"
+    umount_it
+}

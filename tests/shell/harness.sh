@@ -1,0 +1,114 @@
+# The frame of one shell test: `harness.sh FILE FUNCTION` in the empty directory $T, for tests/shell/run.
+# A test is a function that ends well or stops at its first failing command, which is then printed.
+# What a test has at hand is below; $FX holds the frames and chunks that frametool.py makes.
+
+set -Eeuo pipefail
+export LC_ALL=C
+S=$T/source.b2frame
+M=$T/mnt
+PID=
+
+trap 'echo "${BASH_SOURCE[0]##*/}:$LINENO: failed: $BASH_COMMAND" >&2' ERR
+trap finish EXIT
+
+finish() {
+    if [ -s "$T/log" ]; then sed 's/^/log: /' "$T/log"; fi
+    if [ -n "$PID" ]; then kill -KILL "$PID" 2>/dev/null || true; fi
+    while mountpoint -q "$M"; do umount -l "$M" 2>/dev/null || fusermount3 -uz "$M" || break; done
+}
+
+skip() { echo "$*"; exit 77; }
+fail() { echo "$*" >&2; return 1; }
+
+# ---- Frames
+
+# source_from NAME: a copy of a fixture as SOURCE.
+source_from() { cp "$FX/$1.b2frame" "$S" && mkdir -p "$M"; }
+tool() { "$PY" "$ROOT/tests/python/frametool.py" "$@"; }
+py() { tool run "$@"; }
+# holds 3=FILE 2=zeros n=10: what SOURCE holds, by the library.
+holds() { tool holds "$S" "$@"; }
+chunk() { printf '%s/%08X.chunk' "$M" "$1"; }
+
+# ---- Mounts
+
+mount_it() { "$B2FUSE" mount "$@" "$S" "$M" </dev/null; }
+# mount_front: in front, as a child whose id is $PID, with a log in $T/log.
+mount_front() {
+    "$B2FUSE" mount -f --log-file "$T/log" "$@" "$S" "$M" </dev/null &
+    PID=$!
+    await mountpoint -q "$M"
+}
+umount_it() { "$B2FUSE" umount "$M"; }
+# end_of_daemon: waits for $PID and answers its exit code.
+end_of_daemon() {
+    local pid=$PID
+    PID=
+    wait "$pid"
+}
+# crash: the daemon is killed and its mount taken away.
+crash() {
+    kill -KILL "$PID"
+    wait "$PID" 2>/dev/null || true
+    PID=
+    umount -l "$M"
+}
+
+# await COMMAND...: until it succeeds, at most 20 seconds.
+await() {
+    local end=$((SECONDS + 20))
+    until "$@" >/dev/null 2>&1; do
+        if [ $SECONDS -ge $end ]; then fail "waited in vain for: $*: $("$@" 2>&1)" || return; fi
+        sleep 0.02
+    done
+}
+
+# ---- Expectations
+
+equal() { [ "$1" = "$2" ] || fail "got '$1', expected '$2'${3:+ ($3)}"; }
+has() { [[ $1 == *"$2"* ]] || fail "no '$2' in '$1'"; }
+# exits CODE COMMAND...
+exits() {
+    local want=$1 got=0
+    shift
+    "$@" >"$T/.out" 2>"$T/.err" </dev/null || got=$?
+    equal "$got" "$want" "exit code of: $*: $(cat "$T/.out" "$T/.err")"
+}
+# fails WORDS COMMAND...: it fails and says these words (an errno as strerror has it).
+fails() {
+    local words=$1 got=0
+    shift
+    "$@" >"$T/.out" 2>"$T/.err" </dev/null || got=$?
+    [ "$got" != 0 ] || fail "succeeded: $*"
+    has "$(cat "$T/.err")" "$words"
+}
+# one_line PATH WORDS COMMAND...: exit code 1, and one line on stderr that begins with the path and has the words.
+one_line() {
+    local path=$1 words=$2
+    shift 2
+    exits 1 "$@"
+    equal "$(wc -l <"$T/.err")" 1 "lines on stderr: $(cat "$T/.err")"
+    local line
+    line=$(cat "$T/.err")
+    [[ $line == "$path"* ]] || fail "does not begin with $path: $line"
+    has "${line,,}" "${words,,}"
+}
+# errnos ERRNO 'python expression' ...: each raises OSError of that errno; M is the mount point.
+errnos() {
+    py 'import errno, os
+M, want = sys.argv[1:3]
+wrong = []
+for code in sys.argv[3:]:
+    try:
+        eval(code)
+        wrong.append(f"{code}: succeeded")
+    except OSError as error:
+        if errno.errorcode[error.errno] != want:
+            wrong.append(f"{code}: {errno.errorcode[error.errno]}")
+if wrong:
+    sys.exit(f"expected {want}:\n" + "\n".join(wrong))' "$M" "$@"
+}
+root_only() { [ "$(id -u)" = 0 ] || skip "needs root"; }
+
+. "$1"
+"$2"

@@ -1,0 +1,161 @@
+# The tools that people copy files with.
+
+# a_changed_copy: $T/copy is the mount's frame, changed by the library: one chunk updated, one added, one deleted, metadata.
+a_changed_copy() {
+    cp -a "$M" "$T/copy"
+    py 's = blosc2.open(sys.argv[1], mode="a")
+s.update_data(2, noise(400), copy=True)
+s.append_data(noise(401))
+s.delete_chunk(4)
+s.vlmeta["who"] = "rsync"' "$T/copy"
+}
+
+# rsync_twice ARGUMENTS: the second time there is nothing to do.
+rsync_twice() {
+    rsync -a "$@" "$T/copy/" "$M/"
+    equal "$(rsync -a --itemize-changes "$@" "$T/copy/" "$M/")" "" "second rsync"
+}
+
+test_rsync() {
+    source_from full
+    mount_it
+    a_changed_copy
+    rsync_twice
+    umount_it
+    tool same "$S" "$T/copy"
+}
+
+test_rsync_delete() {
+    source_from full
+    mount_it
+    a_changed_copy
+    rsync_twice --delete
+    equal "$(ls "$M")" "$(ls "$T/copy")"
+    umount_it
+    tool same "$S" "$T/copy"
+}
+
+test_rsync_inplace() {
+    source_from full
+    mount_it
+    a_changed_copy
+    rsync_twice --inplace
+    umount_it
+    tool same "$S" "$T/copy"
+}
+
+test_rsync_inplace_without_whole_files() {
+    source_from full
+    mount_it
+    a_changed_copy
+    rsync_twice --inplace --no-whole-file
+    umount_it
+    tool same "$S" "$T/copy"
+}
+
+test_rsync_into_a_new_frame() {
+    mkdir "$M"
+    mount_it --create
+    cp -a "$FX/native.b2frame" "$T/copy"
+    rsync_twice
+    umount_it
+    tool same "$S" "$FX/native.b2frame"
+}
+
+test_tar_in() {
+    mkdir "$M"
+    mount_it --create
+    tar -C "$FX/native.b2frame" -c . | tar -C "$M" -x
+    umount_it
+    tool same "$S" "$FX/native.b2frame"
+}
+
+test_tar_over_a_frame() {
+    source_from full
+    mount_it
+    tar -C "$FX/native.b2frame" -c . | tar -C "$M" -x
+    umount_it
+    tool same "$S" "$FX/native.b2frame"
+}
+
+test_cp_keeps_times_and_modes() {
+    source_from base
+    mount_it
+    cp "$FX/new/0" "$T/c"
+    touch -d '2020-01-02 03:04:05.678' "$T/c"
+    chmod 604 "$T/c"
+    cp -p "$T/c" "$(chunk 3)"
+    equal "$(stat -c '%y %a' "$(chunk 3)")" "$(stat -c '%y %a' "$T/c")"
+    touch -d '2019-01-01' "$(chunk 6)"
+    equal "$(stat -c %Y "$(chunk 6)")" "$(date -d '2019-01-01' +%s)"
+    # They stay over other changes of the mount.
+    cp "$FX/new/1" "$(chunk 0)"
+    sync "$(chunk 0)"
+    equal "$(stat -c '%y %a' "$(chunk 3)")" "$(stat -c '%y %a' "$T/c")"
+    umount_it
+    holds 3="$FX/new/0"
+}
+
+test_cp_with_backup() {
+    source_from base
+    mount_it
+    # The backup's name, 00000003.chunk~, can be in no frame: cp must either find a way or change nothing.
+    if cp --backup "$FX/new/0" "$(chunk 3)" 2>"$T/err"; then
+        cmp "$(chunk 3)" "$FX/new/0"
+    else
+        has "$(cat "$T/err")" "Operation not permitted"
+        cmp "$(chunk 3)" "$FX/base/3"
+    fi
+    cp -f --remove-destination "$FX/new/1" "$(chunk 6)"
+    umount_it
+    holds n=10 6="$FX/new/1"
+}
+
+test_an_editor_that_writes_beside_and_renames() {
+    source_from base
+    mount_it
+    py 'import os, tempfile
+path, new = sys.argv[1:]
+fd, name = tempfile.mkstemp(prefix=".", dir=os.path.dirname(path))
+os.write(fd, open(new, "rb").read())
+os.fsync(fd)
+os.fchmod(fd, 0o644)
+os.close(fd)
+os.replace(name, path)' "$(chunk 3)" "$FX/new/0"
+    cmp "$(chunk 3)" "$FX/new/0"
+    umount_it
+    holds 3="$FX/new/0"
+}
+
+# sed makes its file under a name without a dot.
+test_sed_in_place_is_refused() {
+    source_from base
+    mount_it
+    fails "Operation not permitted" sed -i s/a/b/ "$(chunk 3)"
+    cmp "$(chunk 3)" "$FX/base/3"
+    umount_it
+    equal "$(sha256sum <"$S")" "$(sha256sum <"$FX/base.b2frame")"
+}
+
+test_install_and_mv_over_file_systems() {
+    source_from base
+    mount_it
+    install -m 644 "$FX/new/0" "$(chunk 3)"
+    cp "$FX/new/1" "$T/c"
+    mv "$T/c" "$(chunk 6)"
+    umount_it
+    holds n=10 3="$FX/new/0" 6="$FX/new/1"
+}
+
+# Two chunks change places by way of a third name.
+test_mv_within_the_mount() {
+    source_from full
+    mount_it
+    mv "$(chunk 0)" "$M/.hold"
+    mv "$(chunk 1)" "$(chunk 0)"
+    mv "$M/.hold" "$(chunk 1)"
+    cmp "$(chunk 0)" "$FX/full/1"
+    cmp "$(chunk 1)" "$FX/full/0"
+    umount_it
+    holds n=6 0="$FX/full/1" 1="$FX/full/0" 2="$FX/full/2"
+}
