@@ -8,8 +8,19 @@ S=$T/source.b2frame
 M=$T/mnt
 PID=
 
-trap 'echo "${BASH_SOURCE[0]##*/}:$LINENO: failed: $BASH_COMMAND" >&2' ERR
+trap where ERR
 trap finish EXIT
+
+# Where a test stopped: the lines of its own file, innermost first.
+where() {
+    local command=$BASH_COMMAND n
+    for ((n = 1; n < ${#BASH_SOURCE[@]}; n++)); do
+        if [ "${BASH_SOURCE[n]}" != "${BASH_SOURCE[-1]}" ]; then
+            echo "${BASH_SOURCE[n]##*/}:${BASH_LINENO[n - 1]}: $(sed -n "${BASH_LINENO[n - 1]}{s/^ *//;p}" "${BASH_SOURCE[n]}")"
+        fi
+    done >&2
+    [ "${#BASH_SOURCE[@]}" -gt 2 ] || echo "failed: $command" >&2
+}
 
 finish() {
     if [ -s "$T/log" ]; then sed 's/^/log: /' "$T/log"; fi
