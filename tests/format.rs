@@ -6,10 +6,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use b2fuse::format::header::{FrameHeader, Sections};
+use b2fuse::format::header::{FrameHeader, HeaderFields, Sections};
 use b2fuse::format::metalayer::Metalayer;
 use b2fuse::format::trailer::Trailer;
 use b2fuse::format::{ChunkId, ChunkOffset, Error, IndexEntry, Layout, Result, Special, chunk, index};
+use proptest::collection::vec;
+use proptest::prelude::*;
 
 /// A frame of tests/data.
 struct Real {
@@ -395,6 +397,7 @@ fn lies_are_refused_with_field_and_place() {
         lie(LZ4, 70, [7], "header: number of filters", 70),
         lie(LZ4, index_at as i64 + 12, 71i32.to_le_bytes(), "index", 12),
         lie(LZ4, index_at as i64 + 3, [0], "index", 3),
+        lie(LZ4, index_at as i64 + 3, [4], "index: typesize", 3),
         lie(MANY, many_at as i64 + 12, (many_len + 1).to_le_bytes(), "index: cbytes", 12),
         lie(MANY, many_at as i64 + 4, 20_008i32.to_le_bytes(), "index: nbytes", 4),
         lie(VARYING, varying_at as i64 + 4, 49i32.to_le_bytes(), "index", 12),
@@ -463,4 +466,87 @@ fn what_the_library_tolerates_opens() {
     let header = header_of(&bytes);
     let contents: Vec<_> = header.metalayers().take(2).map(|layer| layer.content).collect();
     assert_eq!(contents[0], contents[1]);
+}
+
+fn any_fields() -> impl Strategy<Value = HeaderFields> {
+    let sizes = (1 << 20..1u64 << 40, 0..1u64 << 40, 1..1u32 << 31, any::<i32>(), 1 << 20..i32::MAX);
+    let coding = (0..4u8, 0..16u8, 0..16u8, 1..5u8, any::<[u8; 6]>(), any::<[u8; 6]>(), any::<(u8, u8)>());
+    (sizes, coding, any::<(i16, i16)>(), any::<[bool; 5]>()).prop_map(|(sizes, coding, nthreads, flags)| HeaderFields {
+        frame_len: sizes.1 + (1 << 30),
+        version: coding.0,
+        varying_chunks: flags[0],
+        vl_blocks: flags[1],
+        layout: if flags[2] { Layout::Sparse } else { Layout::Contiguous },
+        codec: coding.1,
+        clevel: coding.2,
+        split_mode: coding.3,
+        nbytes: sizes.0,
+        cbytes: sizes.1,
+        typesize: sizes.2,
+        blocksize: sizes.3,
+        chunksize: sizes.4,
+        nthreads_compress: nthreads.0,
+        nthreads_decompress: nthreads.1,
+        has_vlmetalayers: flags[3],
+        filters: coding.4,
+        filters_meta: coding.5,
+        user_codec: coding.6.0,
+        codec_meta: coding.6.1,
+        use_dict: flags[4],
+    })
+}
+
+fn any_metalayers(count: usize) -> impl Strategy<Value = Vec<(Vec<u8>, Vec<u8>)>> {
+    vec((vec(any::<u8>(), 0..32), vec(any::<u8>(), 0..300)), 0..=count)
+}
+
+fn borrowed(metalayers: &[(Vec<u8>, Vec<u8>)]) -> Vec<Metalayer<'_>> {
+    metalayers.iter().map(|(name, content)| Metalayer { name, content }).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+
+    #[test]
+    fn what_is_encoded_is_parsed(fields in any_fields(), own in any_metalayers(16), vl in any_metalayers(300)) {
+        let header = FrameHeader::encode(&fields, &borrowed(&own)).unwrap();
+        let parsed = FrameHeader::parse(&[header.as_bytes(), b"chunks"].concat());
+        prop_assert_eq!(parsed.as_ref(), Ok(&header));
+        prop_assert_eq!(header.fields(), fields);
+        prop_assert_eq!(header.metalayers().collect::<Vec<_>>(), borrowed(&own));
+        let trailer = Trailer::encode(&borrowed(&vl)).unwrap();
+        prop_assert_eq!(trailer.vlmetalayers().collect::<Vec<_>>(), borrowed(&vl));
+    }
+
+    #[test]
+    fn bytes_of_any_kind_do_not_panic(
+        name in proptest::sample::select(vec!["moved", "metalayers", "varying", "special", "emptied", "fill-nan"]),
+        changes in vec((any::<proptest::sample::Index>(), any::<u8>()), 1..12),
+    ) {
+        let mut bytes = real(&format!("cframe/{name}.b2frame")).bytes;
+        for (at, value) in changes {
+            let at = at.index(bytes.len());
+            bytes[at] = value;
+        }
+        if let Err(error) = parse(&bytes) {
+            assert_clear(&error, name);
+        }
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_not_encoded() {
+    let layer = |name| Metalayer { name, content: b"" };
+    let fields = header_of(&real("cframe/empty.b2frame").bytes).fields();
+    let refused = |result: Result<FrameHeader>| result.unwrap_err().field;
+    assert_eq!(refused(FrameHeader::encode(&fields, &[layer(b"n"); 17])), "header: number of metalayers");
+    assert_eq!(refused(FrameHeader::encode(&fields, &[layer(&[b'n'; 32])])), "header: metalayer name");
+    assert_eq!(refused(FrameHeader::encode(&HeaderFields { typesize: 0, ..fields.clone() }, &[])), "header: typesize");
+    assert_eq!(refused(FrameHeader::encode(&HeaderFields { frame_len: 100, ..fields }, &[])), "header: frame_len");
+    let refused = |result: Result<Trailer>| result.unwrap_err().field;
+    assert_eq!(refused(Trailer::encode(&[layer(b"n"); 8193])), "trailer: number of vlmetalayers");
+    assert_eq!(refused(Trailer::encode(&[layer(&[b'n'; 32])])), "trailer: vlmetalayer name");
+    // The map of 8192 names is measured by 16 bits: C-Blosc2 could not write it either.
+    assert_eq!(refused(Trailer::encode(&[layer(b"nn"); 8192])), "trailer: vlmetalayers");
+    assert!(Trailer::encode(&[layer(b"n"); 8192]).is_ok());
 }

@@ -76,6 +76,10 @@ pub fn decode<P: Place>(bytes: &[u8], expected: Option<u64>) -> Result<Vec<Index
             format_args!("the {} bytes that it has room for", bytes.len()),
         ));
     }
+    // C-Blosc2 looks entries up by item, so it opens no frame whose index has items of another size.
+    if usize::from(header.typesize) != ENTRY_LEN {
+        return Err(Error::new("index: typesize", 3, header.typesize, ENTRY_LEN));
+    }
     let nbytes = u64::from(header.nbytes);
     match expected {
         Some(count) if count.checked_mul(ENTRY_LEN as u64) != Some(nbytes) => {
