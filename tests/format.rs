@@ -309,6 +309,7 @@ fn every_truncation_of_every_part_is_refused() {
             refused("trailer", len, Trailer::parse(&trailer[..len]).err());
             refused("trailer", len, Trailer::parse(&trailer[trailer.len() - len..]).err());
         }
+        refused("trailer", 2, Trailer::parse(&[trailer, trailer].concat()).err());
         let index = slice(&real.bytes, &parsed.sections.index);
         for len in 0..index.len() {
             let nchunks = parsed.header.nchunks();
@@ -383,7 +384,8 @@ fn lies_are_refused_with_field_and_place() {
         lie(LZ4, 26, [2], "header: frame type", 26),
         lie(LZ4, 30, be(-1), "header: nbytes", 30),
         lie(LZ4, 30, be(i64::MAX), "header: nbytes", 30),
-        lie(LZ4, 30, be((2048 << 28) + 1), "header: nbytes", 30),
+        lie(LZ4, 30, be(2048 * index::MAX_ENTRIES as i64 + 1), "header: nbytes", 30),
+        lie(LZ4, 30, be(2048 * index::MAX_ENTRIES as i64), "index: nbytes", 4),
         lie(LZ4, 30, be(0), "header: frame_len", 16),
         lie(LZ4, 30, be(2048 * 9), "index: nbytes", 4),
         lie(LZ4, 39, be(-1), "header: cbytes", 39),
