@@ -451,7 +451,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let backend = FileBackend::open(dir.path()).unwrap();
         let file = backend.create("f".as_ref(), 0o644).unwrap();
-        let bytes: Vec<u8> = (0..3_000_000u32).map(|i| (i * 7 >> 3) as u8).collect();
+        let bytes: Vec<u8> = (0..3_000_000u32).map(|i| ((i * 7) >> 3) as u8).collect();
         file.write_at(&bytes, 0).unwrap();
         copy_range(&*file, 100, &*file, 4_000_000, 2_500_000).unwrap();
         let other = backend.create_unnamed().unwrap();

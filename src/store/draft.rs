@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::ReadAt;
-use super::backend::{Backend, BackendFile, FileBackend, read_exact_at};
+use super::backend::{Backend, BackendFile, FileBackend};
 
 /// A draft that grows beyond this is held in a file.
 const SPILL: usize = 1 << 20;
@@ -244,22 +244,6 @@ impl ReadAt for Vec<u8> {
     }
     fn as_slice(&self) -> Option<&[u8]> {
         Some(self.as_slice())
-    }
-}
-
-/// A part of a file, for what is there already (a chunk that is saved elsewhere).
-pub(super) struct FilePart<'a> {
-    pub(super) file: &'a dyn BackendFile,
-    pub(super) offset: u64,
-    pub(super) len: u64,
-}
-
-impl ReadAt for FilePart<'_> {
-    fn len(&self) -> u64 {
-        self.len
-    }
-    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        read_exact_at(self.file, buf, self.offset + offset)
     }
 }
 

@@ -1,0 +1,788 @@
+//! A cframe: opening, reading, staging. What becomes durable when is in [`super::commit`].
+//!
+//! A chunk's key is where it was when it was first seen, and stays its key wherever it is moved: the position in the file in
+//! the low 48 bits, and above them a count that tells chunks staged at the same place one after the other apart (0 for what was
+//! there at open). So an old key never means a new chunk.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+use std::time::SystemTime;
+
+use log::warn;
+use parking_lot::{Mutex, RwLock};
+
+use super::backend::{Backend, BackendFile, FileBackend, FileStat, PIECE, read_exact_at};
+use super::cache::{ChunkCache, Plan};
+use super::commit::Disk;
+use super::space::Space;
+use super::{CacheStats, ChunkKey, DraftPool, Epochs, FrameImage, FrameStore, ReadAt, ReadGuard, Result, SourceStat, StoreError};
+use crate::format::chunk::ChunkHeader;
+use crate::format::header::{FrameHeader, Sections};
+use crate::format::trailer::Trailer;
+use crate::format::{self, ChunkOffset, IndexEntry, Layout, index};
+
+/// Kept before the first chunk of a file that is made here, so that the header can grow.
+const RESERVE: u64 = 4096;
+/// Positions that a key has room for.
+const POSITION_BITS: u32 = 48;
+/// How many headers of older chunks are read for a new chunk that finds no hole.
+const SWEEP: usize = 32;
+
+/// How to open a store.
+#[derive(Debug, Clone, Copy)]
+pub struct OpenOptions {
+    /// Nothing will be written; no lock is taken.
+    pub read_only: bool,
+    /// Bytes of memory for chunks that are read in pieces.
+    pub cache_bytes: u64,
+    /// Bytes of memory for what clients are writing.
+    pub draft_bytes: u64,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        OpenOptions { read_only: false, cache_bytes: 256 << 20, draft_bytes: 64 << 20 }
+    }
+}
+
+/// Where chunks are read from.
+pub(super) struct Place {
+    pub(super) file: Arc<dyn BackendFile>,
+    /// Positions of chunks that are not where their key says.
+    pub(super) moved: HashMap<ChunkKey, u64>,
+}
+
+/// Where the chunk of a good key is.
+pub(super) fn position(moved: &HashMap<ChunkKey, u64>, key: ChunkKey) -> u64 {
+    let moved = if moved.is_empty() { None } else { moved.get(&key) };
+    moved.copied().unwrap_or(position_of(key))
+}
+
+/// The map of the file, made when it is first needed: reading needs none.
+pub(super) struct Ground {
+    space: Option<Space>,
+    /// Keys of chunks that are not where their key says, by position: the other direction of [`Place::moved`].
+    pub(super) names: HashMap<u64, ChunkKey>,
+    /// How the frame lay at open.
+    opened: Option<Sections>,
+}
+
+/// What SOURCE looked like after our last write, to notice those of others.
+struct Witness {
+    seen: FileStat,
+    /// Our own writes under way; while there are any, nothing is to be seen.
+    writers: u32,
+    stale: Option<String>,
+}
+
+/// A store for one cframe.
+///
+/// Lock order: `disk`, `gate`, `ground`, then any one of `place`, `witness`, `published` and the cache's. Reads take `place`
+/// alone, for a moment, and no lock is held by them across input; `ground` is held across no input or output but a truncation.
+pub struct CframeStore {
+    /// As the user named it.
+    path: PathBuf,
+    /// SOURCE's directory as it really is, symbolic links resolved, and the name in it.
+    dir: PathBuf,
+    pub(super) name: OsString,
+    pub(super) backend: Arc<dyn Backend>,
+    read_only: bool,
+    pub(super) place: RwLock<Place>,
+    /// No chunk ends behind this.
+    limit: AtomicU64,
+    pub(super) epochs: Epochs,
+    cache: ChunkCache,
+    drafts: Arc<DraftPool>,
+    pub(super) published: RwLock<Option<Arc<FrameImage>>>,
+    pub(super) disk: Mutex<Disk>,
+    /// Taken for reading while a chunk is being staged, for writing while the file is being exchanged.
+    pub(super) gate: RwLock<()>,
+    ground: Mutex<Ground>,
+    witness: Mutex<Witness>,
+    poison: OnceLock<String>,
+}
+
+/// A frame as it was read, checked against the file's length.
+struct Parsed {
+    image: FrameImage,
+    sections: Sections,
+}
+
+pub(super) fn key_at(position: u64, generation: u16) -> ChunkKey {
+    ChunkKey(position | u64::from(generation) << POSITION_BITS)
+}
+
+fn position_of(key: ChunkKey) -> u64 {
+    key.0 & ((1 << POSITION_BITS) - 1)
+}
+
+impl CframeStore {
+    /// Opens a frame.
+    ///
+    /// # Errors
+    /// What the system refuses; a file that is no cframe, in the format's words; another mount that writes to it.
+    pub fn open(path: &Path, options: OpenOptions) -> Result<Self> {
+        let failed = |source| StoreError::Io { path: path.to_owned(), action: "open", source };
+        let real = path.canonicalize().map_err(failed)?;
+        if real.is_dir() {
+            let reason = "is a directory, and only a frame in one file can be shown as a directory".to_owned();
+            return Err(StoreError::Unsupported { path: path.to_owned(), reason });
+        }
+        let (Some(dir), Some(name)) = (real.parent(), real.file_name()) else {
+            return Err(failed(io::ErrorKind::InvalidInput.into()));
+        };
+        let backend = FileBackend::open(dir).map_err(failed)?;
+        Self::open_in(Arc::new(backend), path, dir, name, options)
+    }
+
+    /// Opens a frame in any backend; `path` is how messages call it, `dir` the path of the backend's directory.
+    ///
+    /// # Errors
+    /// As [`CframeStore::open`].
+    pub fn open_in(backend: Arc<dyn Backend>, path: &Path, dir: &Path, name: &OsStr, options: OpenOptions) -> Result<Self> {
+        let file = open_source(&*backend, path, name, options.read_only)?;
+        let stat = file.stat().map_err(|source| StoreError::Io { path: path.to_owned(), action: "stat", source })?;
+        let Parsed { image, sections } = parse(path, &*file, stat.len)?;
+        let disk = Disk::opened(&image.header, sections.index.is_empty());
+        let store = Self::assemble(backend, path, dir, name, options, file, stat, disk);
+        store.limit.store(sections.chunks.end, Relaxed);
+        store.ground.lock().opened = Some(sections);
+        *store.published.write() = Some(Arc::new(image));
+        Ok(store)
+    }
+
+    /// A store for a frame that does not exist yet: it comes into being with the first commit.
+    ///
+    /// # Errors
+    /// What the system refuses; a name that exists.
+    pub fn create(path: &Path, options: OpenOptions) -> Result<Self> {
+        let failed = |source| StoreError::Io { path: path.to_owned(), action: "create", source };
+        let Some(name) = path.file_name() else { return Err(failed(io::ErrorKind::InvalidInput.into())) };
+        let dir = match path.parent() {
+            Some(dir) if !dir.as_os_str().is_empty() => dir,
+            _ => Path::new("."),
+        };
+        let dir = dir.canonicalize().map_err(failed)?;
+        let backend = FileBackend::open(&dir).map_err(failed)?;
+        Self::create_in(Arc::new(backend), path, &dir, name, options)
+    }
+
+    /// As [`CframeStore::create`], in any backend.
+    ///
+    /// # Errors
+    /// As [`CframeStore::create`].
+    pub fn create_in(backend: Arc<dyn Backend>, path: &Path, dir: &Path, name: &OsStr, options: OpenOptions) -> Result<Self> {
+        let failed = |source| StoreError::Io { path: path.to_owned(), action: "create", source };
+        if backend.stat(name).is_ok() {
+            return Err(failed(io::ErrorKind::AlreadyExists.into()));
+        }
+        let (temp, file) = create_temp(&*backend).map_err(failed)?;
+        let stat = file.stat().map_err(failed)?;
+        let disk = Disk::created(temp);
+        let store = Self::assemble(backend, path, dir, name, options, file, stat, disk);
+        store.ground.lock().space = Some(Space::new(RESERVE));
+        Ok(store)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the one place that puts a store together")]
+    fn assemble(
+        backend: Arc<dyn Backend>,
+        path: &Path,
+        dir: &Path,
+        name: &OsStr,
+        options: OpenOptions,
+        file: Arc<dyn BackendFile>,
+        stat: FileStat,
+        disk: Disk,
+    ) -> Self {
+        CframeStore {
+            path: path.to_owned(),
+            dir: dir.to_owned(),
+            name: name.to_owned(),
+            drafts: DraftPool::new(Arc::clone(&backend), options.draft_bytes),
+            backend,
+            read_only: options.read_only,
+            place: RwLock::new(Place { file, moved: HashMap::new() }),
+            limit: AtomicU64::new(0),
+            epochs: Epochs::default(),
+            cache: ChunkCache::new(options.cache_bytes),
+            published: RwLock::new(None),
+            disk: Mutex::new(disk),
+            gate: RwLock::new(()),
+            ground: Mutex::new(Ground { space: None, names: HashMap::new(), opened: None }),
+            witness: Mutex::new(Witness { seen: stat, writers: 0, stale: None }),
+            poison: OnceLock::new(),
+        }
+    }
+
+    // ---- errors ----
+
+    pub(super) fn io(&self, action: &'static str) -> impl FnOnce(io::Error) -> StoreError {
+        let path = self.path.clone();
+        move |source| StoreError::Io { path, action, source }
+    }
+
+    pub(super) fn format(&self, source: format::Error) -> StoreError {
+        StoreError::Format { path: self.path.clone(), source }
+    }
+
+    /// Refuses everything that writes, after a failure and in a read-only store.
+    pub(super) fn check_writable(&self) -> Result<()> {
+        if self.read_only {
+            let source = io::Error::from_raw_os_error(libc::EROFS);
+            return Err(StoreError::Io { path: self.path.clone(), action: "write", source });
+        }
+        match self.poison.get() {
+            Some(reason) => Err(StoreError::Poisoned { path: self.path.clone(), reason: reason.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes note of a failure after which what is on disk is not known any more; hands it through.
+    pub(super) fn poisoned_by(&self, error: StoreError) -> StoreError {
+        let reason = match &error {
+            StoreError::Io { action, source, .. } => format!("cannot {action}: {source}"),
+            other => other.to_string(),
+        };
+        if self.poison.set(reason).is_ok() {
+            warn!("{error}; nothing more is written");
+        }
+        error
+    }
+
+    /// Ends all writing.
+    pub(super) fn seal(&self) {
+        let _ = self.poison.set("it is closed".to_owned());
+    }
+
+    // ---- the map ----
+
+    /// Runs `f` with the map of the file, which is made the first time from the index.
+    pub(super) fn with_ground<T>(&self, f: impl FnOnce(&mut Space, &mut HashMap<u64, ChunkKey>) -> T) -> T {
+        let mut ground = self.ground.lock();
+        let Ground { space, names, opened } = &mut *ground;
+        let space = space.get_or_insert_with(|| {
+            let published = self.published.read().clone();
+            let (Some(image), Some(sections)) = (published, opened.take()) else { return Space::new(RESERVE) };
+            let stored = image.entries.iter().filter_map(|entry| match entry {
+                IndexEntry::Stored(key) => Some(position_of(*key)),
+                IndexEntry::Special(_) => None,
+            });
+            let tail = sections.index.start..sections.trailer.end;
+            Space::opened(u64::from(image.header.header_len()), RESERVE, stored.collect(), tail)
+        });
+        f(space, names)
+    }
+
+    /// Whether anything has been written, or was about to be.
+    pub(super) fn has_map(&self) -> bool {
+        self.ground.lock().space.is_some()
+    }
+
+    /// Frees what nobody reads any more.
+    pub(super) fn collect(&self, space: &mut Space, names: &mut HashMap<u64, ChunkKey>) {
+        self.epochs.advance();
+        let epoch = self.epochs.advance();
+        space.collect(epoch, |position| {
+            let key = names.remove(&position);
+            if let Some(key) = key {
+                self.place.write().moved.remove(&key);
+            }
+        });
+    }
+
+    /// Where the chunk of a key is; `None` if the key is not good any more.
+    pub(super) fn locate(&self, space: &Space, key: ChunkKey) -> Option<u64> {
+        if let Some(position) = self.place.read().moved.get(&key) {
+            return Some(*position);
+        }
+        let position = position_of(key);
+        let generation = space.generation(position)?;
+        (key_at(position, generation) == key).then_some(position)
+    }
+
+    /// Reads the headers of a few chunks that others wrote, so that the room between them becomes known. Answers whether
+    /// there was anything to learn.
+    pub(super) fn sweep(&self, count: usize) -> bool {
+        let mut positions = Vec::new();
+        self.with_ground(|space, _| space.unknown(count, &mut positions));
+        if positions.is_empty() {
+            return false;
+        }
+        let file = Arc::clone(&self.place.read().file);
+        let claims: Vec<Option<u64>> = positions
+            .iter()
+            .map(|position| {
+                let mut bytes = [0; ChunkHeader::LEN];
+                // Only this field: what claims room holds it, however odd the rest of the header.
+                read_exact_at(&*file, &mut bytes, *position).ok()?;
+                let cbytes = bytes[12..].first_chunk().copied().map(i32::from_le_bytes)?;
+                u64::try_from(cbytes).ok()
+            })
+            .collect();
+        self.with_ground(|space, _| {
+            for (position, claim) in positions.iter().zip(claims) {
+                space.learn(*position, claim);
+            }
+        });
+        true
+    }
+
+    /// Room for a new chunk.
+    fn allocate(&self, len: u32) -> (ChunkKey, u64) {
+        let room = u64::from(len);
+        if !self.with_ground(|space, names| {
+            self.collect(space, names);
+            space.has_hole(room)
+        }) {
+            self.sweep(SWEEP);
+        }
+        self.with_ground(|space, _| {
+            let (position, mut generation) = space.stage(len);
+            while self.place.read().moved.contains_key(&key_at(position, generation)) {
+                generation = space.regenerate(position);
+            }
+            let end = position + space.room(position).unwrap_or(room);
+            self.limit.fetch_max(end, Relaxed);
+            let key = key_at(position, generation);
+            self.cache.remove(key);
+            (key, position)
+        })
+    }
+
+    // ---- our writes, and those of others ----
+
+    /// Runs a write of ours, so that it does not count as a change by others.
+    pub(super) fn writing<T>(&self, file: &dyn BackendFile, write: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        {
+            let mut witness = self.witness.lock();
+            if witness.writers == 0 {
+                witness.look(&file.stat()?);
+            }
+            witness.writers += 1;
+        }
+        let result = write();
+        let mut witness = self.witness.lock();
+        witness.writers -= 1;
+        if let Ok(stat) = file.stat() {
+            witness.seen = stat;
+        }
+        result
+    }
+
+    /// What others have done to SOURCE since we last read or wrote it, in words. `header` is what its header should be.
+    pub(super) fn seen_outside(&self, header: &[u8], linked: bool) -> Result<Option<String>> {
+        let at_path = match self.backend.stat(&self.name) {
+            Ok(stat) => Some(stat),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(self.io("stat")(error)),
+        };
+        let at_path = match (at_path, linked) {
+            (None, false) => return Ok(None),
+            (Some(_), false) => return Ok(Some("it was made by another process in the meantime".to_owned())),
+            (None, true) => return Ok(Some("it was removed".to_owned())),
+            (Some(stat), true) => stat,
+        };
+        let file = Arc::clone(&self.place.read().file);
+        {
+            let mut witness = self.witness.lock();
+            if !at_path.same_file(&witness.seen) {
+                return Ok(Some("another file has its name now".to_owned()));
+            }
+            if witness.writers == 0 {
+                witness.look(&file.stat().map_err(self.io("stat"))?);
+            }
+            if let Some(reason) = &witness.stale {
+                return Ok(Some(reason.clone()));
+            }
+        }
+        let mut on_disk = vec![0; header.len()];
+        let read = read_exact_at(&*file, &mut on_disk, 0);
+        Ok((read.is_err() || on_disk != header).then(|| "its header is another".to_owned()))
+    }
+
+    /// The file was exchanged by us.
+    pub(super) fn witness_file(&self, stat: FileStat) {
+        self.witness.lock().seen = stat;
+    }
+}
+
+impl Witness {
+    fn look(&mut self, now: &FileStat) {
+        if self.stale.is_some() {
+            return;
+        }
+        if now.len != self.seen.len {
+            self.stale = Some(format!("its length was {} and is {}", self.seen.len, now.len));
+        } else if now.mtime != self.seen.mtime {
+            let ago = SystemTime::now().duration_since(now.mtime).unwrap_or_default();
+            self.stale = Some(format!("it was written to {:.1} s ago", ago.as_secs_f64()));
+        }
+    }
+}
+
+/// Opens SOURCE, locked if it is to be written to.
+fn open_source(backend: &dyn Backend, path: &Path, name: &OsStr, read_only: bool) -> Result<Arc<dyn BackendFile>> {
+    let failed = |action| move |source| StoreError::Io { path: path.to_owned(), action, source };
+    loop {
+        let action = if read_only { "open" } else { "open for writing" };
+        let file = backend.open(name, !read_only).map_err(failed(action))?;
+        let stat = file.stat().map_err(failed("stat"))?;
+        if !stat.is_file() {
+            let reason = "is not a regular file".to_owned();
+            return Err(StoreError::Unsupported { path: path.to_owned(), reason });
+        }
+        if read_only {
+            return Ok(Arc::from(file));
+        }
+        if !file.try_lock().map_err(failed("lock"))? {
+            return Err(StoreError::Busy { path: path.to_owned() });
+        }
+        // Whoever had the lock may have exchanged the file between our open and our lock.
+        if backend.stat(name).map_err(failed("stat"))?.same_file(&stat) {
+            return Ok(Arc::from(file));
+        }
+    }
+}
+
+/// A new file beside SOURCE, locked, under a name that says whose it is.
+pub(super) fn create_temp(backend: &dyn Backend) -> io::Result<(OsString, Arc<dyn BackendFile>)> {
+    let mut attempt = 0u32;
+    loop {
+        let name = OsString::from(format!(".b2fuse-{}-{attempt}.tmp", std::process::id()));
+        match backend.create(&name, 0o666) {
+            Ok(file) => {
+                file.try_lock()?;
+                return Ok((name, Arc::from(file)));
+            }
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && attempt < u32::MAX => attempt += 1,
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Reads and checks everything but the chunks.
+fn parse(path: &Path, file: &dyn BackendFile, file_len: u64) -> Result<Parsed> {
+    let format = |source| StoreError::Format { path: path.to_owned(), source };
+    let read = |offset: u64, len: u64, what: &'static str| -> Result<Vec<u8>> {
+        // `len` is within the file by now, so a buffer of that size is no hostile wish.
+        let mut bytes = vec![0; usize::try_from(len).unwrap_or(usize::MAX)];
+        match read_exact_at(file, &mut bytes, offset) {
+            Ok(()) => Ok(bytes),
+            Err(source) => Err(StoreError::Io { path: path.to_owned(), action: what, source }),
+        }
+    };
+    let prefix = read(0, file_len.min(FrameHeader::PREFIX_LEN as u64), "read the header")?;
+    let header_len = FrameHeader::announced_len(&prefix).map_err(format)?;
+    if u64::from(header_len) > file_len {
+        let expected = format!("at most the file's length of {file_len}");
+        return Err(format(format::Error::new("header: header_len", 11, header_len, expected)));
+    }
+    let header = FrameHeader::parse(&read(0, u64::from(header_len), "read the header")?).map_err(format)?;
+    if header.layout() != Layout::Contiguous {
+        let reason = "is the index file of a sparse frame, not a frame in one file".to_owned();
+        return Err(StoreError::Unsupported { path: path.to_owned(), reason });
+    }
+    let frame_len = header.frame_len();
+    if frame_len > file_len {
+        let expected = format!("at most the file's length of {file_len}");
+        return Err(format(format::Error::new("header: frame_len", 16, frame_len, expected)));
+    }
+    if frame_len >= 1 << POSITION_BITS {
+        let reason = format!("is {frame_len} bytes long, and at most {} can be handled", (1u64 << POSITION_BITS) - 1);
+        return Err(StoreError::Unsupported { path: path.to_owned(), reason });
+    }
+    let tail_len = frame_len.min(Trailer::TAIL_LEN as u64);
+    let tail = read(frame_len - tail_len, tail_len, "read the trailer")?;
+    let trailer_len = Trailer::announced_len(&tail, header_len, frame_len).map_err(format)?;
+    let sections = header.sections(trailer_len).map_err(format)?;
+    let trailer = read(sections.trailer.start, u64::from(trailer_len), "read the trailer")?;
+    let trailer = Trailer::parse(&trailer).map_err(format)?;
+    let raw = read(sections.index.start, sections.index.end - sections.index.start, "read the index")?;
+    let entries = index::decode::<ChunkOffset>(&raw, header.nchunks()).map_err(format)?;
+    index::check_offsets(&entries, sections.chunks.end - sections.chunks.start).map_err(format)?;
+    let base = u64::from(header_len);
+    let entries = entries.into_iter().map(|entry| match entry {
+        IndexEntry::Stored(offset) => IndexEntry::Stored(key_at(base + offset.0, 0)),
+        IndexEntry::Special(special) => IndexEntry::Special(special),
+    });
+    let image = FrameImage { header, trailer, entries: Arc::new(entries.collect()) };
+    Ok(Parsed { image, sections })
+}
+
+/// Whether the file system has no room: nothing was harmed, and it may have some later.
+pub(super) fn no_room(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG))
+}
+
+impl FrameStore for CframeStore {
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn committed(&self) -> Option<Arc<FrameImage>> {
+        self.published.read().clone()
+    }
+
+    fn enter(&self) -> ReadGuard<'_> {
+        self.epochs.enter()
+    }
+
+    fn read_chunk(&self, _guard: &ReadGuard<'_>, key: ChunkKey, len: u32, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let count = u64::from(len).saturating_sub(offset).min(buf.len() as u64) as usize;
+        if count == 0 {
+            return Ok(0);
+        }
+        let buf = &mut buf[..count];
+        let plan = self.cache.plan(key, len, offset, count);
+        if let Plan::Hit(chunk) = &plan
+            && let Some(bytes) = chunk.get(offset as usize..).and_then(|rest| rest.get(..count))
+        {
+            buf.copy_from_slice(bytes);
+            return Ok(count);
+        }
+        let (file, position) = {
+            let place = self.place.read();
+            (Arc::clone(&place.file), position(&place.moved, key))
+        };
+        if let Plan::Load(ticket) = plan {
+            let mut chunk = vec![0; len as usize];
+            read_exact_at(&*file, &mut chunk, position).map_err(self.io("read a chunk"))?;
+            buf.copy_from_slice(&chunk[offset as usize..][..count]);
+            self.cache.insert(key, Arc::new(chunk), ticket);
+        } else {
+            read_exact_at(&*file, buf, position + offset).map_err(self.io("read a chunk"))?;
+        }
+        Ok(count)
+    }
+
+    fn chunk_header(&self, _guard: &ReadGuard<'_>, key: ChunkKey) -> Result<ChunkHeader> {
+        let (file, position) = {
+            let place = self.place.read();
+            (Arc::clone(&place.file), position(&place.moved, key))
+        };
+        let mut bytes = [0; ChunkHeader::LEN];
+        let mut filled = 0;
+        while filled < bytes.len() {
+            match file.read_at(&mut bytes[filled..], position + filled as u64).map_err(self.io("read a chunk's header"))? {
+                0 => break,
+                n => filled += n,
+            }
+        }
+        let inside = |error: format::Error| {
+            let offset = error.offset.saturating_add(position);
+            self.format(format::Error { offset, ..error })
+        };
+        let header = ChunkHeader::parse(&bytes[..filled]).map_err(inside)?;
+        let room = self.limit.load(Relaxed).saturating_sub(position);
+        if u64::from(header.cbytes) > room {
+            let expected = format!("at most the {room} bytes before the end of the chunks");
+            return Err(inside(format::Error::new("chunk: cbytes", 12, header.cbytes, expected)));
+        }
+        Ok(header)
+    }
+
+    fn stage(&self, chunk: &dyn ReadAt) -> Result<ChunkKey> {
+        self.check_writable()?;
+        let len = u32::try_from(chunk.len()).ok().filter(|len| (1..=i32::MAX as u32).contains(len)).ok_or_else(|| {
+            let expected = format!("1 to {}", i32::MAX);
+            self.format(format::Error::new("chunk: length", 0, chunk.len(), expected))
+        })?;
+        let _gate = self.gate.read();
+        let (key, position) = self.allocate(len);
+        if position + u64::from(len) >= 1 << POSITION_BITS {
+            self.discard(key);
+            return Err(self.io("write a chunk")(io::Error::from_raw_os_error(libc::EFBIG)));
+        }
+        let file = Arc::clone(&self.place.read().file);
+        let mut ours = true; // whose failure it is: the store's, or that of what it reads from
+        let written = self.writing(&*file, || match chunk.as_slice() {
+            Some(bytes) => file.write_at(bytes, position),
+            None => {
+                let mut buf = vec![0; (len as usize).min(PIECE)];
+                let mut done = 0;
+                while done < u64::from(len) {
+                    let piece = buf.len().min((u64::from(len) - done) as usize);
+                    ours = false;
+                    chunk.read_exact_at(&mut buf[..piece], done)?;
+                    ours = true;
+                    file.write_at(&buf[..piece], position + done)?;
+                    done += piece as u64;
+                }
+                Ok(())
+            }
+        });
+        match written {
+            Ok(()) => Ok(key),
+            Err(source) => {
+                let harmless = !ours || no_room(&source);
+                let error = self.io("write a chunk")(source);
+                if harmless {
+                    self.discard(key);
+                    Err(error)
+                } else {
+                    Err(self.poisoned_by(error))
+                }
+            }
+        }
+    }
+
+    fn discard(&self, key: ChunkKey) {
+        if self.read_only {
+            return;
+        }
+        self.with_ground(|space, _| {
+            if let Some(position) = self.locate(space, key) {
+                space.discard(position, self.epochs.now());
+            }
+        });
+    }
+
+    fn pin(&self, key: ChunkKey) {
+        if self.read_only {
+            return;
+        }
+        self.with_ground(|space, _| {
+            if let Some(position) = self.locate(space, key) {
+                space.pin(position);
+            }
+        });
+    }
+
+    fn unpin(&self, key: ChunkKey) {
+        if self.read_only {
+            return;
+        }
+        self.with_ground(|space, _| {
+            if let Some(position) = self.locate(space, key) {
+                space.unpin(position, self.epochs.now());
+            }
+        });
+    }
+
+    fn commit(&self, image: FrameImage) -> Result<()> {
+        super::commit::commit(self, image)
+    }
+
+    fn sync(&self) -> Result<()> {
+        super::commit::sync(self)
+    }
+
+    fn changed_outside(&self) -> Result<bool> {
+        if !self.read_only {
+            let disk = self.disk.lock();
+            return Ok(self.seen_outside(disk.header(), disk.linked())?.is_some());
+        }
+        let at_path = self.backend.stat(&self.name).map_err(self.io("stat"))?;
+        let seen = self.witness.lock().seen;
+        if !at_path.same_file(&seen) || at_path.len != seen.len || at_path.mtime != seen.mtime || at_path.ctime != seen.ctime {
+            return Ok(true);
+        }
+        // Times may be too coarse to tell.
+        let header = self.committed().map(|image| image.header.as_bytes().to_vec()).unwrap_or_default();
+        let file = Arc::clone(&self.place.read().file);
+        let mut on_disk = vec![0; header.len()];
+        Ok(read_exact_at(&*file, &mut on_disk, 0).is_err() || on_disk != header)
+    }
+
+    fn reload(&self) -> Result<Arc<FrameImage>> {
+        if !self.read_only {
+            let reason = "is written to by this mount, which knows what is in it".to_owned();
+            return Err(StoreError::Unsupported { path: self.path.clone(), reason });
+        }
+        let _one_at_a_time = self.disk.lock();
+        let file = open_source(&*self.backend, &self.path, &self.name, true)?;
+        let stat = file.stat().map_err(self.io("stat"))?;
+        let Parsed { image, sections } = parse(&self.path, &*file, stat.len)?;
+        let image = Arc::new(image);
+        self.limit.store(sections.chunks.end, Relaxed);
+        self.place.write().file = file;
+        self.cache.clear();
+        *self.published.write() = Some(Arc::clone(&image));
+        self.witness.lock().seen = stat;
+        Ok(image)
+    }
+
+    fn save_lost(&self, name: &str, content: &dyn ReadAt) -> Result<PathBuf> {
+        let mut lost = self.name.clone();
+        lost.push(".lost");
+        let dir = self.backend.subdir(&lost).map_err(self.io("make the directory SOURCE.lost"))?;
+        let name = name.replace('/', "_");
+        let mut unique = name.clone();
+        let mut attempt = 0u32;
+        let file = loop {
+            match dir.create(OsStr::new(&unique), 0o666) {
+                Ok(file) => break file,
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && attempt < u32::MAX => {
+                    attempt += 1;
+                    unique = format!("{name}.{attempt}");
+                }
+                Err(error) => return Err(self.io("save to SOURCE.lost")(error)),
+            }
+        };
+        let save = || -> io::Result<()> {
+            let mut buf = vec![0; usize::try_from(content.len()).unwrap_or(PIECE).min(PIECE)];
+            let mut done = 0;
+            while done < content.len() {
+                let piece = buf.len().min(usize::try_from(content.len() - done).unwrap_or(PIECE));
+                content.read_exact_at(&mut buf[..piece], done)?;
+                file.write_at(&buf[..piece], done)?;
+                done += piece as u64;
+            }
+            file.sync_all()?;
+            dir.sync_dir()?;
+            self.backend.sync_dir()
+        };
+        save().map_err(self.io("save to SOURCE.lost"))?;
+        Ok(self.dir.join(lost).join(unique))
+    }
+
+    fn source_stat(&self) -> Result<SourceStat> {
+        let file = Arc::clone(&self.place.read().file);
+        let stat = file.stat().map_err(self.io("stat"))?;
+        Ok(SourceStat {
+            mode: stat.mode & 0o7777,
+            uid: stat.uid,
+            gid: stat.gid,
+            atime: stat.atime,
+            mtime: stat.mtime,
+            ctime: stat.ctime,
+            allocated: stat.allocated,
+        })
+    }
+
+    fn statvfs(&self) -> Result<libc::statvfs> {
+        self.backend.statvfs().map_err(self.io("stat the file system"))
+    }
+
+    fn drafts(&self) -> &Arc<DraftPool> {
+        &self.drafts
+    }
+
+    fn cache_stats(&self) -> CacheStats {
+        self.cache.stats()
+    }
+
+    fn close(&self) -> Result<()> {
+        if self.read_only { Ok(()) } else { super::commit::close(self) }
+    }
+}
+
+impl Drop for CframeStore {
+    fn drop(&mut self) {
+        super::commit::abandon(self);
+    }
+}
+
+/// How often each chunk is named, for comparing two images.
+pub(super) fn counts(keys: impl IntoIterator<Item = ChunkKey>) -> BTreeMap<ChunkKey, u32> {
+    let mut counts = BTreeMap::new();
+    for key in keys {
+        *counts.entry(key).or_default() += 1;
+    }
+    counts
+}

@@ -1,0 +1,656 @@
+//! Commits of a cframe: the one place that decides what is on disk before what.
+//!
+//! # In place
+//!
+//! State *P* is published: its header stands in the file. State *D* is known to be on disk: *P*, or the one before it. State *N*
+//! comes next.
+//!
+//! | step | writes | a crash here leaves |
+//! | --- | --- | --- |
+//! | 0 | `stage`: chunks, into space that no state needs | D or P |
+//! | 1 | copies of chunks that move down; the index and the trailer of N; header bytes behind the first sector, if those are new: all into space that neither D nor P needs | D or P |
+//! | 2 | fdatasync: step 0, step 1 and the header of P are on disk; now D is P | D or P, after it P |
+//! | 3 | the header of N: one write within the file's first 512 bytes | P or N |
+//! | 4 | nothing; N is published, and on disk with the next commit's step 2 or with `sync` | P or N |
+//!
+//! A disk writes a sector of 512 bytes whole or not at all, so step 3 cannot be seen half done; everything that the header of N
+//! points to was on disk before it. What P has and N has not becomes free when N is on disk, because until then a crash may
+//! bring P back. What only states before D had is free after step 2.
+//!
+//! # By another file
+//!
+//! Where a header cannot change in that way (it differs behind the first sector, or where it grows there are chunks; or there
+//! are no chunks any more, so that the trailer has to stand where D has something), the state is written to a new file beside
+//! SOURCE:
+//!
+//! | step | does | a crash here leaves |
+//! | --- | --- | --- |
+//! | 1 | everything that a state, a pin or a read needs is copied to the same place in the new file; chunks in the header's way go to its end; then index, trailer, header; fsync | P, and a file `.b2fuse-*.tmp` |
+//! | 2 | rename over SOURCE | P or N |
+//! | 3 | fsync of the directory | N |
+//!
+//! The new file is locked before it gets SOURCE's name. The first commit of a frame that did not exist goes the same way from
+//! its temporary file on, but does not replace a SOURCE that another process has made in the meantime.
+//!
+//! # Failures
+//!
+//! No room for a write in step 0 or 1 is an answer, and nothing has changed. Any other failed write or sync ends all writing:
+//! after a failed fdatasync nobody knows what is on disk, and a second one would not say.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+use log::debug;
+
+use super::backend::{BackendFile, copy_range};
+use super::cframe::{CframeStore, counts, create_temp, key_at, no_room, position};
+use super::space::{Doomed, Seq, Space, State};
+use super::{ChunkKey, FrameImage, FrameStore, Result, StoreError};
+use crate::format::header::FrameHeader;
+use crate::format::{self, ChunkOffset, IndexEntry, Layout, index};
+
+/// What a disk writes whole or not at all.
+const SECTOR: u64 = 512;
+
+/// What is known of the file's states. Behind the lock that makes commits one at a time.
+pub(super) struct Disk {
+    /// The header of P.
+    header: Vec<u8>,
+    /// How far the headers of D and P reach.
+    high: u64,
+    /// P and D; not in this order larger than by one.
+    published: Seq,
+    durable: Seq,
+    /// The temporary name, for as long as SOURCE does not exist.
+    temp: Option<OsString>,
+    /// P has no chunks: nothing but the trailer follows its header.
+    empty: bool,
+    closed: bool,
+}
+
+impl Disk {
+    /// Of a frame that was opened: what is there is taken to be on disk.
+    pub(super) fn opened(header: &FrameHeader, empty: bool) -> Self {
+        let header = header.as_bytes().to_vec();
+        let high = header.len() as u64;
+        Disk { header, high, published: 0, durable: 0, temp: None, empty, closed: false }
+    }
+    /// Of a file that has only a temporary name yet.
+    pub(super) fn created(temp: OsString) -> Self {
+        Disk { header: Vec::new(), high: 0, published: 0, durable: 0, temp: Some(temp), empty: false, closed: false }
+    }
+    pub(super) fn header(&self) -> &[u8] {
+        &self.header
+    }
+    /// Whether SOURCE exists.
+    pub(super) fn linked(&self) -> bool {
+        self.temp.is_none()
+    }
+}
+
+/// How an image differs from the published one in the chunks it names.
+#[derive(Default)]
+struct Change {
+    /// Chunks that are named more often, how much more, and what they were before.
+    admitted: Vec<(ChunkKey, u32, State)>,
+    doomed: Doomed,
+}
+
+/// A commit that came to nothing; `harmless` says that nothing is in doubt.
+struct Failed {
+    error: StoreError,
+    harmless: bool,
+}
+
+impl Failed {
+    fn harmless(error: StoreError) -> Self {
+        Failed { error, harmless: true }
+    }
+    fn fatal(error: StoreError) -> Self {
+        Failed { error, harmless: false }
+    }
+}
+
+/// See [`super::FrameStore::commit`].
+pub(super) fn commit(store: &CframeStore, image: FrameImage) -> Result<()> {
+    let mut disk = store.disk.lock();
+    store.check_writable()?;
+    let old = store.committed();
+    let FrameImage { mut header, trailer, entries } = image;
+    header.set_layout(Layout::Contiguous);
+    check_count(&header, entries.len()).map_err(|error| store.format(error))?;
+    if let Some(old) = &old {
+        header.set_cbytes(old.header.cbytes());
+        header.set_frame_len(old.header.frame_len());
+        let same_entries = || Arc::ptr_eq(&entries, &old.entries) || entries == old.entries;
+        if header == old.header && trailer == old.trailer && same_entries() {
+            return Ok(());
+        }
+    }
+    if let Some(reason) = store.seen_outside(&disk.header, disk.linked())? {
+        return Err(StoreError::Stale { path: store.path().to_owned(), reason });
+    }
+    let old_entries = old.as_ref().map_or(&[][..], |old| &old.entries);
+    let change = admit(store, old_entries, &entries)?;
+    write(store, &mut disk, FrameImage { header, trailer, entries }, change)
+}
+
+/// See [`super::FrameStore::sync`].
+pub(super) fn sync(store: &CframeStore) -> Result<()> {
+    let mut disk = store.disk.lock();
+    store.check_writable()?;
+    sync_published(store, &mut disk)
+}
+
+/// See [`super::FrameStore::close`].
+pub(super) fn close(store: &CframeStore) -> Result<()> {
+    let mut disk = store.disk.lock();
+    if std::mem::replace(&mut disk.closed, true) {
+        return Ok(());
+    }
+    let result = finish(store, &mut disk);
+    store.seal();
+    remove_temp(store, &mut disk);
+    let file = Arc::clone(&store.place.read().file);
+    let unlocked = file.unlock().map_err(store.io("unlock"));
+    result.and(unlocked)
+}
+
+/// The store goes without having been closed: a file that never became SOURCE goes with it.
+pub(super) fn abandon(store: &CframeStore) {
+    let mut disk = store.disk.lock();
+    if !std::mem::replace(&mut disk.closed, true) {
+        remove_temp(store, &mut disk);
+    }
+}
+
+fn remove_temp(store: &CframeStore, disk: &mut Disk) {
+    if let Some(temp) = disk.temp.take()
+        && let Err(error) = store.backend.remove(&temp)
+    {
+        debug!("{}: cannot remove {}: {error}", store.path().display(), temp.display());
+    }
+}
+
+fn finish(store: &CframeStore, disk: &mut Disk) -> Result<()> {
+    let Some(image) = store.committed().filter(|_| disk.linked() && store.has_map()) else { return Ok(()) };
+    store.check_writable()?;
+    sync_published(store, disk)?;
+    if store.seen_outside(&disk.header, true)?.is_some() {
+        return Ok(()); // not ours to cut any more; all that was committed is on disk
+    }
+    // Room that was left for appending goes.
+    let slack = store.with_ground(|space, names| {
+        store.collect(space, names);
+        space.tail_slack()
+    });
+    let tail_len = image.header.frame_len() - u64::from(image.header.header_len()) - image.header.cbytes();
+    if !disk.empty && slack >= tail_len.max(SECTOR) {
+        write(store, disk, (*image).clone(), Change::default())?;
+        sync_published(store, disk)?;
+    }
+    let frame_len = store.committed().map_or(0, |image| image.header.frame_len());
+    let file = Arc::clone(&store.place.read().file);
+    let trimmed = store.writing(&*file, || match file.stat()?.len > frame_len {
+        true => file.set_len(frame_len),
+        false => Ok(()),
+    });
+    trimmed.map_err(store.io("cut the file to the frame's length"))
+}
+
+/// The number of entries must be what readers compute from the header.
+fn check_count(header: &FrameHeader, count: usize) -> format::Result<()> {
+    let count = count as u64;
+    let fits = match header.nchunks() {
+        Some(nchunks) => nchunks == count,
+        None => count > 0,
+    };
+    if fits {
+        return Ok(());
+    }
+    let got = format!("{} with chunks of {} bytes", header.nbytes(), header.chunksize());
+    Err(format::Error::new("header: nbytes", 30, got, format!("the size of the {count} chunks in the index")))
+}
+
+/// Compares the images and makes sure that every chunk the new one names is there, and stays.
+fn admit(store: &CframeStore, old: &[IndexEntry<ChunkKey>], new: &[IndexEntry<ChunkKey>]) -> Result<Change> {
+    let (gone, come) = differing(old, new);
+    let (mut gone, mut come) = (counts(gone), counts(come));
+    for (key, times) in &mut come {
+        if let Some(before) = gone.get_mut(key) {
+            let both = (*before).min(*times);
+            *before -= both;
+            *times -= both;
+        }
+    }
+    gone.retain(|_, times| *times > 0);
+    come.retain(|_, times| *times > 0);
+    let mut change = Change::default();
+    let unknown = store.with_ground(|space, _| {
+        for (key, times) in come {
+            let Some(position) = store.locate(space, key) else { return Some(key) };
+            change.admitted.push((key, times, space.admit(position, times)));
+        }
+        for (key, times) in gone {
+            if let Some(position) = store.locate(space, key) {
+                change.doomed.insert(position, times);
+            }
+        }
+        None
+    });
+    let Some(key) = unknown else { return Ok(change) };
+    expel(store, &change, 0);
+    let position = new.iter().position(|entry| *entry == IndexEntry::Stored(key)).unwrap_or(0);
+    let got = format!("key {:#x} for chunk {position}", key.0);
+    Err(store.format(format::Error::new("image: entry", 8 * position as u64, got, "the key of a chunk that is stored")))
+}
+
+/// The stored chunks of the stretch in which two indexes differ.
+fn differing(old: &[IndexEntry<ChunkKey>], new: &[IndexEntry<ChunkKey>]) -> (Vec<ChunkKey>, Vec<ChunkKey>) {
+    let stored = |entry: &IndexEntry<ChunkKey>| match entry {
+        IndexEntry::Stored(key) => Some(*key),
+        IndexEntry::Special(_) => None,
+    };
+    if old.len() == new.len() {
+        let pairs = || old.iter().zip(new).filter(|(old, new)| old != new);
+        return (pairs().filter_map(|(old, _)| stored(old)).collect(), pairs().filter_map(|(_, new)| stored(new)).collect());
+    }
+    let before = old.iter().zip(new).take_while(|(old, new)| old == new).count();
+    let (old, new) = (&old[before..], &new[before..]);
+    let after = old.iter().rev().zip(new.iter().rev()).take_while(|(old, new)| old == new).count();
+    let (old, new) = (&old[..old.len() - after], &new[..new.len() - after]);
+    (old.iter().filter_map(stored).collect(), new.iter().filter_map(stored).collect())
+}
+
+/// The commit came to nothing: its new chunks are as they were.
+fn expel(store: &CframeStore, change: &Change, published: Seq) {
+    store.with_ground(|space, _| {
+        for &(key, times, was) in &change.admitted {
+            if let Some(position) = store.locate(space, key) {
+                space.expel(position, times, was, published, store.epochs.now());
+            }
+        }
+    });
+}
+
+/// Writes an image whose chunks are admitted.
+fn write(store: &CframeStore, disk: &mut Disk, image: FrameImage, change: Change) -> Result<()> {
+    let outcome = match plan_header(store, disk, &image) {
+        Some(plan) => in_place(store, disk, image, &change, plan),
+        None => replace(store, disk, image, &change),
+    };
+    outcome.map_err(|Failed { error, harmless }| {
+        expel(store, &change, disk.published);
+        if harmless { error } else { store.poisoned_by(error) }
+    })?;
+    let hurry = store.with_ground(|space, _| space.waiting_bytes() > space.live() / 16);
+    if hurry {
+        // What was dropped is much beside what is there: wait for its space now rather than make the file longer.
+        sync_published(store, disk)?;
+    }
+    trim(store);
+    Ok(())
+}
+
+/// Which bytes of the header are written when.
+struct HeaderPlan {
+    /// Behind the first sector, where neither D nor P has anything: before the sync.
+    early: Range<usize>,
+}
+
+/// How the image's header can be written in place; `None` if it cannot.
+fn plan_header(store: &CframeStore, disk: &Disk, image: &FrameImage) -> Option<HeaderPlan> {
+    let (old, new) = (&disk.header[..], image.header.as_bytes());
+    let empty = image.entries.is_empty();
+    let reach = new.len() as u64 + if empty { image.trailer.as_bytes().len() as u64 } else { 0 };
+    if disk.linked() {
+        if empty && disk.high > new.len() as u64 {
+            return None; // the trailer would stand where D may have its header
+        }
+        let behind = |bytes: &[u8]| bytes.get(SECTOR as usize..).map(<[u8]>::to_vec).unwrap_or_default();
+        let (old_rest, new_rest) = (behind(old), behind(new));
+        let both = old_rest.len().min(new_rest.len());
+        if old_rest[..both] != new_rest[..both] {
+            return None;
+        }
+        if new_rest.len() > both && disk.high > old.len() as u64 {
+            return None; // D's longer header may still be there
+        }
+    }
+    let free = store.with_ground(|space, names| {
+        store.collect(space, names);
+        // A header that has not grown stands where it stood.
+        let grows = empty || new.len() > old.len();
+        !grows || space.raise_floor(reach)
+    });
+    free.then(|| HeaderPlan { early: old.len().max(SECTOR as usize).min(new.len())..new.len() })
+}
+
+/// The bytes in which two headers differ within the first sector.
+fn late(old: &[u8], new: &[u8]) -> Range<usize> {
+    let end = new.len().min(SECTOR as usize);
+    let differs = |at: &usize| old.get(*at) != new.get(*at);
+    match ((0..end).find(differs), (0..end).rfind(differs)) {
+        (Some(first), Some(last)) => first..last + 1,
+        _ => 0..0,
+    }
+}
+
+/// The index as it is written for a header of this length. `moves` are positions that are about to change.
+fn encode(store: &CframeStore, image: &FrameImage, moves: &HashMap<u64, u64>) -> Result<Vec<u8>> {
+    let base = u64::from(image.header.header_len());
+    let moved = store.place.read().moved.clone(); // readers must not wait for the encoder
+    let entries = image.entries.iter().map(|entry| match entry {
+        IndexEntry::Stored(key) => {
+            let position = position(&moved, *key);
+            let position = if moves.is_empty() { position } else { *moves.get(&position).unwrap_or(&position) };
+            // No chunk begins below the header's end: the floor and the moves see to that.
+            IndexEntry::Stored(ChunkOffset(position.saturating_sub(base)))
+        }
+        IndexEntry::Special(special) => IndexEntry::Special(*special),
+    });
+    index::encode(entries).map_err(|error| store.format(error))
+}
+
+fn in_place(
+    store: &CframeStore,
+    disk: &mut Disk,
+    mut image: FrameImage,
+    change: &Change,
+    plan: HeaderPlan,
+) -> std::result::Result<(), Failed> {
+    let file = Arc::clone(&store.place.read().file);
+    let (seq, first) = (disk.published + 1, !disk.linked());
+    let write_failed = |action| {
+        move |source: io::Error| {
+            let harmless = no_room(&source);
+            Failed { error: store.io(action)(source), harmless }
+        }
+    };
+    // Step 1.
+    move_down(store, &*file, change, seq).map_err(write_failed("move a chunk"))?;
+    let mut tail = encode(store, &image, &HashMap::new()).map_err(Failed::harmless)?;
+    tail.extend_from_slice(image.trailer.as_bytes());
+    let header_len = u64::from(image.header.header_len());
+    let empty = image.entries.is_empty();
+    let tail_len = tail.len() as u64;
+    let tail_at = store.with_ground(|space, names| {
+        store.collect(space, names);
+        if empty {
+            space.low_tail(header_len, tail_len);
+            header_len
+        } else {
+            space.place_tail(tail_len, &change.doomed)
+        }
+    });
+    image.header.set_cbytes(tail_at - header_len);
+    image.header.set_frame_len(tail_at + tail_len);
+    let header = image.header.as_bytes().to_vec();
+    let early = header.get(plan.early.clone()).unwrap_or_default();
+    let written = store.writing(&*file, || {
+        file.write_at(&tail, tail_at)?;
+        if early.is_empty() { Ok(()) } else { file.write_at(early, plan.early.start as u64) }
+    });
+    written.map_err(write_failed("write the index")).inspect_err(|_| {
+        store.with_ground(|space, _| space.remove_tail(tail_at));
+    })?;
+    if disk.linked() {
+        // Step 2.
+        file.sync_data().map_err(|source| Failed::fatal(store.io("sync")(source)))?;
+        durable(store, disk, disk.published);
+        // Step 3.
+        let late = late(&disk.header, &header);
+        let bytes = header.get(late.clone()).unwrap_or_default();
+        let written = store.writing(&*file, || file.write_at(bytes, late.start as u64));
+        written.map_err(|source| Failed::fatal(store.io("write the header")(source)))?;
+    } else {
+        // Nothing is named SOURCE yet, so one sync is enough, before it is.
+        let written = store.writing(&*file, || {
+            file.write_at(&header, 0)?;
+            file.sync_all()
+        });
+        written.map_err(|source| Failed::fatal(store.io("write the header")(source)))?;
+        if let Some(temp) = disk.temp.clone() {
+            link(store, &temp, false).inspect_err(|_| {
+                store.with_ground(|space, _| space.remove_tail(tail_at));
+            })?;
+            disk.temp = None;
+        }
+        if let Ok(stat) = file.stat() {
+            store.witness_file(stat); // a rename changes ctime
+        }
+    }
+    // Step 4.
+    published(store, disk, image, change, seq);
+    if first {
+        durable(store, disk, seq);
+    }
+    Ok(())
+}
+
+/// Copies chunks down while the file is longer than it need be.
+fn move_down(store: &CframeStore, file: &dyn BackendFile, change: &Change, seq: Seq) -> io::Result<()> {
+    loop {
+        let step = store.with_ground(|space, names| {
+            store.collect(space, names);
+            space.next_move(&change.doomed)
+        });
+        let Some(step) = step else { return Ok(()) };
+        let copied = store.writing(file, || copy_range(file, step.from, file, step.to, step.len));
+        store.with_ground(|space, names| match &copied {
+            Ok(()) => {
+                rename(store, space, names, step.from, step.to);
+                space.moved(step, seq);
+            }
+            Err(_) => space.discard(step.to, store.epochs.now()),
+        });
+        copied?;
+    }
+}
+
+/// The key of the chunk at `from` stands for `to` from now on.
+fn rename(store: &CframeStore, space: &Space, names: &mut HashMap<u64, ChunkKey>, from: u64, to: u64) {
+    let key = names.remove(&from).or_else(|| space.generation(from).map(|generation| key_at(from, generation)));
+    if let Some(key) = key {
+        names.insert(to, key);
+        store.place.write().moved.insert(key, to);
+    }
+}
+
+/// Step 4: what was written is what SOURCE holds.
+fn published(store: &CframeStore, disk: &mut Disk, image: FrameImage, change: &Change, seq: Seq) {
+    store.with_ground(|space, _| space.publish(seq, &change.doomed));
+    let header = image.header.as_bytes().to_vec();
+    disk.high = disk.header.len().max(header.len()) as u64;
+    disk.header = header;
+    disk.published = seq;
+    disk.empty = image.entries.is_empty();
+    *store.published.write() = Some(Arc::new(image));
+}
+
+/// State `seq` is on disk.
+fn durable(store: &CframeStore, disk: &mut Disk, seq: Seq) {
+    disk.durable = seq;
+    if seq == disk.published {
+        disk.high = disk.header.len() as u64;
+    }
+    store.with_ground(|space, names| {
+        space.durable(seq, store.epochs.now());
+        store.collect(space, names);
+    });
+}
+
+fn sync_published(store: &CframeStore, disk: &mut Disk) -> Result<()> {
+    if disk.durable < disk.published {
+        let file = Arc::clone(&store.place.read().file);
+        file.sync_data().map_err(|source| store.poisoned_by(store.io("sync")(source)))?;
+        durable(store, disk, disk.published);
+    }
+    Ok(())
+}
+
+/// Gives what lies behind the last extent back to the file system, when it is worth a call.
+fn trim(store: &CframeStore) {
+    let file = Arc::clone(&store.place.read().file);
+    // With the map locked, so that nothing is staged behind the new end meanwhile.
+    let trimmed = store.with_ground(|space, _| {
+        let end = space.end();
+        store.writing(&*file, || {
+            let len = file.stat()?.len;
+            if end < len - len / 32 { file.set_len(end) } else { Ok(()) }
+        })
+    });
+    if let Err(error) = trimmed {
+        debug!("{}: cannot shorten the file: {error}", store.path().display());
+    }
+}
+
+/// Gives a finished file SOURCE's name.
+fn link(store: &CframeStore, temp: &std::ffi::OsStr, replace: bool) -> std::result::Result<(), Failed> {
+    match store.backend.rename(temp, &store.name, replace) {
+        Ok(()) => store.backend.sync_dir().map_err(|source| Failed::fatal(store.io("sync the directory")(source))),
+        Err(error) if !replace && error.kind() == io::ErrorKind::AlreadyExists => {
+            let reason = "it was made by another process in the meantime".to_owned();
+            Err(Failed::harmless(StoreError::Stale { path: store.path().to_owned(), reason }))
+        }
+        Err(source) => Err(Failed::fatal(store.io("rename the new file")(source))),
+    }
+}
+
+/// The other way: a whole new file.
+fn replace(store: &CframeStore, disk: &mut Disk, image: FrameImage, change: &Change) -> std::result::Result<(), Failed> {
+    let _nothing_staged_meanwhile = store.gate.write();
+    let failed = |action| {
+        move |source: io::Error| {
+            let harmless = no_room(&source);
+            Failed { error: store.io(action)(source), harmless }
+        }
+    };
+    let (temp, file) = create_temp(&*store.backend).map_err(failed("make a new file"))?;
+    let mut reserved = Vec::new();
+    let written = write_new_file(store, disk, image, &*file, &mut reserved);
+    let linked = written.and_then(|new| {
+        if disk.linked()
+            && let Some(reason) = store.seen_outside(&disk.header, true).map_err(Failed::harmless)?
+        {
+            return Err(Failed::harmless(StoreError::Stale { path: store.path().to_owned(), reason }));
+        }
+        Ok((new, store.backend.rename(&temp, &store.name, disk.linked())))
+    });
+    let (new, renamed) = linked.inspect_err(|_| undo_new_file(store, &temp, &reserved))?;
+    if let Err(source) = renamed {
+        undo_new_file(store, &temp, &reserved);
+        if source.kind() == io::ErrorKind::AlreadyExists {
+            let reason = "it was made by another process in the meantime".to_owned();
+            return Err(Failed::harmless(StoreError::Stale { path: store.path().to_owned(), reason }));
+        }
+        return Err(Failed::fatal(store.io("rename the new file")(source)));
+    }
+    // From here on SOURCE is the new file.
+    remove_temp(store, disk);
+    let NewFile { image, moves, low, tail_at, tail_len } = new;
+    let stat = file.stat();
+    store.with_ground(|space, names| {
+        for &(from, to) in &moves {
+            rename(store, space, names, from, to);
+            space.transplant(from, to);
+        }
+        space.forget_tails();
+        let raised = space.raise_floor(low);
+        debug_assert!(raised, "something is left in the header's place");
+        space.low_tail(tail_at, tail_len);
+        store.place.write().file = Arc::clone(&file);
+    });
+    if let Ok(stat) = stat {
+        store.witness_file(stat);
+    }
+    let seq = disk.published + 1;
+    published(store, disk, image, change, seq);
+    store.backend.sync_dir().map_err(|source| Failed::fatal(store.io("sync the directory")(source)))?;
+    durable(store, disk, seq);
+    Ok(())
+}
+
+/// A file that is ready to be SOURCE.
+struct NewFile {
+    image: FrameImage,
+    /// Chunks that are not where they were.
+    moves: Vec<(u64, u64)>,
+    /// Up to here nothing is but the header (and the trailer of an empty frame).
+    low: u64,
+    tail_at: u64,
+    tail_len: u64,
+}
+
+fn undo_new_file(store: &CframeStore, temp: &std::ffi::OsStr, reserved: &[(u64, u64)]) {
+    let _ = store.backend.remove(temp);
+    store.with_ground(|space, _| {
+        for &(pos, len) in reserved {
+            space.unreserve(pos, len);
+        }
+    });
+}
+
+/// Writes and syncs a file with everything that is needed, and `image` as its frame.
+fn write_new_file(
+    store: &CframeStore,
+    disk: &Disk,
+    mut image: FrameImage,
+    file: &dyn BackendFile,
+    reserved: &mut Vec<(u64, u64)>,
+) -> std::result::Result<NewFile, Failed> {
+    let failed = |source: io::Error| {
+        let harmless = no_room(&source);
+        Failed { error: store.io("write a new file")(source), harmless }
+    };
+    let old = Arc::clone(&store.place.read().file);
+    if disk.linked() {
+        file.copy_attributes(&*old);
+    }
+    let empty = image.entries.is_empty();
+    let header_len = u64::from(image.header.header_len());
+    let low = header_len + if empty { image.trailer.as_bytes().len() as u64 } else { 0 };
+    // What lies in the way has to be known before it can be moved.
+    while store.with_ground(|space, _| space.next_unknown().is_some_and(|next| next < low)) {
+        if !store.sweep(64) {
+            break;
+        }
+    }
+    let old_len = old.stat().map_err(failed)?.len;
+    let (runs, below) = store.with_ground(|space, names| {
+        store.collect(space, names);
+        (space.runs(), space.below(low))
+    });
+    for run in runs {
+        let (start, end) = (run.start.max(low), run.end.min(old_len));
+        if start < end {
+            copy_range(&*old, start, file, start, end - start).map_err(failed)?;
+        }
+    }
+    let mut moves = Vec::new();
+    for (from, len) in below {
+        let to = store.with_ground(|space, _| space.reserve_above(len, low));
+        reserved.push((to, len));
+        moves.push((from, to));
+        copy_range(&*old, from, file, to, len.min(old_len.saturating_sub(from))).map_err(failed)?;
+    }
+    let mut tail = encode(store, &image, &moves.iter().copied().collect()).map_err(Failed::harmless)?;
+    tail.extend_from_slice(image.trailer.as_bytes());
+    let tail_len = tail.len() as u64;
+    let tail_at = if empty {
+        header_len
+    } else {
+        let at = store.with_ground(|space, _| space.reserve_above(tail_len, low));
+        reserved.push((at, tail_len));
+        at
+    };
+    image.header.set_cbytes(tail_at - header_len);
+    image.header.set_frame_len(tail_at + tail_len);
+    file.write_at(image.header.as_bytes(), 0).map_err(failed)?;
+    file.write_at(&tail, tail_at).map_err(failed)?;
+    file.sync_all().map_err(|source| Failed::fatal(store.io("sync a new file")(source)))?;
+    Ok(NewFile { image, moves, low, tail_at, tail_len })
+}

@@ -1,0 +1,677 @@
+//! Which bytes of a cframe's file are whose, and where new ones go. No input or output here.
+//!
+//! ```text
+//!  0        floor                    chunks, holes among them                    tails             end
+//!  | header | reserve | chunk | chunk |  hole  | chunk | ... | chunk | old tail | tail | hole | ... | all free
+//! ```
+//!
+//! An extent is given out again only when nobody can need it: not the last durable state, not the published one, no pin, no
+//! read that may have looked its key up (see [`super::epochs`]). A chunk goes through these states:
+//!
+//! ```text
+//!   stage --> Staged --- commit names it --> InImage --- commit N does not name it --> Dropped
+//!               |                               ^                                        | N is durable
+//!               +---- discard ----> Gone <------+------ (while good: pinned, guarded) ---+
+//!                                    | no pins, and reads that began before have ended
+//!                                    v
+//!                                   free
+//! ```
+//!
+//! What was in the file at open has a beginning (its offset) but no known length: that stands in its own header, and a header
+//! may lie. So from the first to the last of those offsets the file is *unknown*, and nothing in there is free, not even what
+//! a freed chunk seemed to have. A sweep goes through it from the beginning, a few headers for each chunk that finds no
+//! room elsewhere; behind it lengths are known and holes are free. Chunks whose claims overlap are *tangled*: what they
+//! claim is never given out, for as long as the file is open.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::ops::Range;
+
+/// The number of a commit, counted from 1; 0 is the state at open.
+pub(super) type Seq = u64;
+
+/// C-Blosc2 refuses an offset less than this before the end of the chunks section, so nothing is given less room.
+const MIN_ROOM: u64 = 32;
+/// The smallest length that a chunk's header can claim (that of a Blosc1 chunk without data).
+const MIN_CLAIM: u64 = 16;
+/// How many chunks, and how many holes for each, are considered for one move.
+const TRIES: usize = 8;
+
+/// What becomes of a chunk; see the module's picture.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum State {
+    /// Written, and in no image yet.
+    Staged,
+    /// In the published image, or in the one that is being committed.
+    InImage,
+    /// In neither, but perhaps in the last durable state.
+    Dropped,
+    /// In no state; pins and reads may still want it.
+    Gone,
+}
+
+/// An extent that holds a chunk. 16 bytes, as there may be millions.
+#[derive(Debug, Clone, Copy)]
+struct Chunk {
+    /// Room in bytes; 0 while unknown.
+    len: u32,
+    /// How often the published image, or the one being committed, names it.
+    refs: u32,
+    /// Pins.
+    pins: u16,
+    /// Tells this chunk from others that were, or will be, at the same place.
+    generation: u16,
+    state: State,
+    /// Overlaps another chunk, or cannot be trusted otherwise: neither moved nor given out again.
+    tangled: bool,
+    /// Has an entry in `retired`.
+    queued: bool,
+    /// Discarded while it is in an image that is being committed.
+    discarded: bool,
+}
+
+/// Index and trailer of one state.
+#[derive(Debug, Clone, Copy)]
+struct Tail {
+    pos: u64,
+    len: u64,
+    /// The commit that replaced it.
+    dropped: Option<Seq>,
+}
+
+/// The part of the file that was written by others, as far as it has not been swept.
+#[derive(Debug, Clone, Copy)]
+struct Unknown {
+    /// The next offset to look at; everything before is known.
+    next: u64,
+    /// Where the chunks section ended at open.
+    end: u64,
+    /// How far the claims seen so far reach, and whose claim that is.
+    reach: u64,
+    reach_of: Option<u64>,
+}
+
+/// A chunk to be copied to a place further down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Move {
+    pub(super) from: u64,
+    pub(super) to: u64,
+    pub(super) len: u64,
+}
+
+/// How many times an image names a chunk less than the one before; by position.
+pub(super) type Doomed = HashMap<u64, u32>;
+
+/// The map of a file.
+#[derive(Debug)]
+pub(super) struct Space {
+    used: BTreeMap<u64, Chunk>,
+    /// Holes, by position and by length; no two touch, none ends at `end`, all lie between `floor` and `end`.
+    free: BTreeMap<u64, u64>,
+    by_len: BTreeSet<(u64, u64)>,
+    tails: Vec<Tail>,
+    /// Nothing below is given out: the header, and room for it to grow.
+    floor: u64,
+    /// Everything from here on is free.
+    end: u64,
+    unknown: Option<Unknown>,
+    /// What commit `.0` dropped, in the order of commits.
+    waiting: VecDeque<(Seq, u64)>,
+    /// What has gone, by the epoch when it did; readers may still look at it.
+    retired: VecDeque<(u64, u64)>,
+    /// Room of the chunks that are in an image, as far as known.
+    live: u64,
+    /// Sum of the rooms in `waiting`, about.
+    waiting_bytes: u64,
+    /// How far tangled claims reach.
+    tangled_reach: u64,
+    /// Bytes that may still be copied to keep the file short: grows with what is staged and dropped.
+    credit: u64,
+    /// Where the chunks of the last image ended.
+    front: u64,
+    generation: u16,
+}
+
+impl Space {
+    /// The map of a new file that leaves `floor` bytes for the header.
+    pub(super) fn new(floor: u64) -> Self {
+        Space {
+            used: BTreeMap::new(),
+            free: BTreeMap::new(),
+            by_len: BTreeSet::new(),
+            tails: Vec::new(),
+            floor,
+            end: floor,
+            unknown: None,
+            waiting: VecDeque::new(),
+            retired: VecDeque::new(),
+            live: 0,
+            waiting_bytes: 0,
+            tangled_reach: 0,
+            credit: 0,
+            front: 0,
+            generation: 0,
+        }
+    }
+
+    /// The map of a frame as it was opened: chunks begin at `positions` (in any order, and possibly more than once), the tail
+    /// is at `tail`, and up to `reserve` the room before the first chunk is kept for the header to grow.
+    pub(super) fn opened(header_len: u64, reserve: u64, mut positions: Vec<u64>, tail: Range<u64>) -> Self {
+        positions.sort_unstable();
+        let first = positions.first().copied();
+        let floor = reserve.max(header_len).min(first.unwrap_or(tail.start)).max(header_len);
+        let mut space = Space::new(floor);
+        let mut used: Vec<(u64, Chunk)> = Vec::with_capacity(positions.len());
+        for pos in positions {
+            match used.last_mut() {
+                Some((last, chunk)) if *last == pos => chunk.refs = chunk.refs.saturating_add(1),
+                _ => used.push((pos, Chunk::new(0, 1, 0, State::InImage))),
+            }
+        }
+        space.used = used.into_iter().collect();
+        space.end = tail.end;
+        space.front = tail.start;
+        match first {
+            Some(first) => {
+                space.unknown = Some(Unknown { next: first, end: tail.start, reach: first, reach_of: None });
+                space.insert_free(floor, first);
+            }
+            None => space.insert_free(floor, tail.start),
+        }
+        space.tails.push(Tail { pos: tail.start, len: tail.end - tail.start, dropped: None });
+        space
+    }
+
+    /// Everything from here on is free.
+    pub(super) fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// Room of the chunks in the image; all of what is unknown counts.
+    pub(super) fn live(&self) -> u64 {
+        self.live + self.unknown.map_or(0, |unknown| unknown.end - unknown.next)
+    }
+
+    /// Room of what the published image has dropped and the durable one may still need.
+    pub(super) fn waiting_bytes(&self) -> u64 {
+        self.waiting_bytes
+    }
+
+    // ---- free space ----
+
+    /// Gives `start..end` back, as far as it lies above the floor.
+    fn insert_free(&mut self, start: u64, end: u64) {
+        let mut start = start.max(self.floor);
+        let mut end = end;
+        if start >= end {
+            return;
+        }
+        if let Some((&before, &len)) = self.free.range(..start).next_back()
+            && before + len == start
+        {
+            self.remove_free(before, len);
+            start = before;
+        }
+        if let Some(&len) = self.free.get(&end) {
+            self.remove_free(end, len);
+            end += len;
+        }
+        if end == self.end {
+            self.end = start;
+        } else {
+            self.free.insert(start, end - start);
+            self.by_len.insert((end - start, start));
+        }
+    }
+
+    fn remove_free(&mut self, start: u64, len: u64) {
+        self.free.remove(&start);
+        self.by_len.remove(&(len, start));
+    }
+
+    /// Takes `start..end`, which is free: within one hole, or behind the end.
+    fn take(&mut self, start: u64, end: u64) {
+        if start >= self.end {
+            let hole = self.end;
+            self.end = end;
+            self.insert_free(hole, start);
+            return;
+        }
+        let Some((&hole, &len)) = self.free.range(..=start).next_back() else { return };
+        self.remove_free(hole, len);
+        self.insert_free(hole, start);
+        self.insert_free(end, hole + len);
+    }
+
+    /// Whether a hole has room for `len`.
+    pub(super) fn has_hole(&self, len: u64) -> bool {
+        self.by_len.range((len.max(MIN_ROOM), 0)..).next().is_some()
+    }
+
+    /// The smallest hole that is large enough, else the end.
+    fn alloc(&mut self, len: u64) -> u64 {
+        let pos = self.by_len.range((len, 0)..).next().map_or(self.end, |&(_, pos)| pos);
+        self.take(pos, pos + len);
+        pos
+    }
+
+    /// Keeps everything below `to` for the header, unless something is there.
+    pub(super) fn raise_floor(&mut self, to: u64) -> bool {
+        if !self.is_clear(to) {
+            return false;
+        }
+        while let Some((start, len)) = self.free.range(..to).next().map(|(start, len)| (*start, *len)) {
+            self.remove_free(start, len);
+            self.insert_free(start.max(to), start + len);
+        }
+        self.floor = self.floor.max(to);
+        self.end = self.end.max(to);
+        true
+    }
+
+    /// Whether no state, pin or read needs anything below `to` but the header.
+    pub(super) fn is_clear(&self, to: u64) -> bool {
+        let used = self.used.range(..to).next().is_some();
+        let unknown = self.unknown.is_some_and(|unknown| unknown.next < to);
+        let tails = self.tails.iter().any(|tail| tail.pos < to);
+        !(used || unknown || tails)
+    }
+
+    // ---- what others wrote ----
+
+    /// The next position of which only the header at it says how long it is.
+    pub(super) fn next_unknown(&self) -> Option<u64> {
+        self.unknown.map(|unknown| unknown.next)
+    }
+
+    /// Up to `count` positions from there on, for reading their headers with the space unlocked.
+    pub(super) fn unknown(&self, count: usize, into: &mut Vec<u64>) {
+        into.clear();
+        if let Some(unknown) = self.unknown {
+            into.extend(self.used.range(unknown.next..unknown.end).take(count).map(|(pos, _)| *pos));
+        }
+    }
+
+    /// Takes note of what the header at `pos`, the next unknown position, claims as the chunk's length; `None` if that cannot
+    /// be a chunk. What others have learnt meanwhile is ignored.
+    pub(super) fn learn(&mut self, pos: u64, claim: Option<u64>) {
+        let Some(mut unknown) = self.unknown.filter(|unknown| unknown.next == pos) else { return };
+        let next = self.used.range(pos + 1..unknown.end).next().map_or(unknown.end, |(next, _)| *next);
+        let claim = claim.filter(|claim| *claim >= MIN_CLAIM).map(|claim| pos.saturating_add(claim.max(MIN_ROOM)));
+        let end = claim.unwrap_or(next).min(unknown.end);
+        let overlaps = unknown.reach > pos;
+        if overlaps && let Some(other) = unknown.reach_of {
+            self.tangle(other, unknown.reach);
+        } else {
+            self.insert_free(unknown.reach, pos);
+        }
+        if let Some(chunk) = self.used.get_mut(&pos) {
+            chunk.len = u32::try_from(end - pos).unwrap_or(u32::MAX);
+            if chunk.state == State::InImage {
+                self.live += u64::from(chunk.len);
+            }
+        }
+        if overlaps || claim != Some(end) {
+            self.tangle(pos, end);
+        }
+        if end > unknown.reach {
+            unknown.reach = end;
+            unknown.reach_of = Some(pos);
+        }
+        self.sweep_to_next(unknown, pos);
+    }
+
+    /// The sweep goes on to the next used position after `pos`, or has come to its end.
+    fn sweep_to_next(&mut self, mut unknown: Unknown, pos: u64) {
+        if let Some((next, _)) = self.used.range(pos + 1..unknown.end).next() {
+            unknown.next = *next;
+            self.unknown = Some(unknown);
+        } else {
+            self.unknown = None;
+            self.insert_free(unknown.reach, unknown.end);
+        }
+    }
+
+    fn tangle(&mut self, pos: u64, end: u64) {
+        self.tangled_reach = self.tangled_reach.max(end);
+        if let Some(chunk) = self.used.get_mut(&pos) {
+            chunk.tangled = true;
+        }
+    }
+
+    // ---- the life of a chunk ----
+
+    /// Room for a new chunk of `len` bytes: where, and its generation.
+    pub(super) fn stage(&mut self, len: u32) -> (u64, u16) {
+        let room = u64::from(len).max(MIN_ROOM);
+        let pos = self.alloc(room);
+        self.generation = self.generation.checked_add(1).unwrap_or(1); // 0 is what was there at open
+        self.used.insert(pos, Chunk::new(room as u32, 0, self.generation, State::Staged));
+        self.credit = self.credit.saturating_add(room);
+        (pos, self.generation)
+    }
+
+    /// Another generation for a chunk that was just staged.
+    pub(super) fn regenerate(&mut self, pos: u64) -> u16 {
+        self.generation = self.generation.checked_add(1).unwrap_or(1);
+        if let Some(chunk) = self.used.get_mut(&pos) {
+            chunk.generation = self.generation;
+        }
+        self.generation
+    }
+
+    /// The generation of the chunk at `pos`, if there is one.
+    pub(super) fn generation(&self, pos: u64) -> Option<u16> {
+        self.used.get(&pos).map(|chunk| chunk.generation)
+    }
+
+    /// Room of the chunk at `pos`; `None` where there is none, or where only its header would say.
+    pub(super) fn room(&self, pos: u64) -> Option<u64> {
+        self.used.get(&pos).map(|chunk| u64::from(chunk.len)).filter(|len| *len > 0)
+    }
+
+    /// A staged chunk is not wanted after all.
+    pub(super) fn discard(&mut self, pos: u64, epoch: u64) {
+        let Some(chunk) = self.used.get_mut(&pos) else { return };
+        match chunk.state {
+            State::Staged => {
+                chunk.state = State::Gone;
+                self.retire(pos, epoch);
+            }
+            State::InImage => chunk.discarded = true,
+            State::Dropped | State::Gone => {}
+        }
+    }
+
+    /// Counts a pin.
+    pub(super) fn pin(&mut self, pos: u64) {
+        if let Some(chunk) = self.used.get_mut(&pos) {
+            chunk.pins = chunk.pins.saturating_add(1);
+        }
+    }
+
+    /// Takes a pin back. A count that has reached its bound stays there: such a chunk is kept for good.
+    pub(super) fn unpin(&mut self, pos: u64, epoch: u64) {
+        let Some(chunk) = self.used.get_mut(&pos) else { return };
+        if chunk.pins == 0 || chunk.pins == u16::MAX {
+            return;
+        }
+        chunk.pins -= 1;
+        if chunk.state == State::Gone {
+            self.retire(pos, epoch);
+        }
+    }
+
+    /// The image being committed names the chunk `times` times more than the one before. What has not been given out again is
+    /// as good as ever. Answers what it was before, for [`Space::expel`].
+    pub(super) fn admit(&mut self, pos: u64, times: u32) -> State {
+        let Some(chunk) = self.used.get_mut(&pos) else { return State::Gone };
+        let (state, queued) = (chunk.state, chunk.queued);
+        chunk.refs = chunk.refs.saturating_add(times);
+        chunk.state = State::InImage;
+        chunk.queued = false;
+        if state != State::InImage {
+            self.live += u64::from(chunk.len);
+            chunk.discarded = false;
+        }
+        if state == State::Dropped {
+            self.waiting.retain(|(_, waiting)| *waiting != pos);
+        }
+        if queued {
+            self.retired.retain(|(_, retired)| *retired != pos);
+        }
+        state
+    }
+
+    /// Takes [`Space::admit`] back: that commit, which would have been `seq`, failed before it changed anything.
+    pub(super) fn expel(&mut self, pos: u64, times: u32, was: State, seq: Seq, epoch: u64) {
+        let Some(chunk) = self.used.get_mut(&pos) else { return };
+        chunk.refs = chunk.refs.saturating_sub(times);
+        if was == State::InImage {
+            return;
+        }
+        chunk.state = was;
+        self.live -= u64::from(chunk.len);
+        match was {
+            State::Staged if chunk.discarded => {
+                chunk.state = State::Gone;
+                self.retire(pos, epoch);
+            }
+            State::Gone => self.retire(pos, epoch),
+            State::Dropped => self.waiting.push_back((seq - 1, pos)),
+            State::Staged | State::InImage => {}
+        }
+    }
+
+    /// Nobody wants the chunk any more but pins and reads.
+    fn retire(&mut self, pos: u64, epoch: u64) {
+        let Some(chunk) = self.used.get_mut(&pos) else { return };
+        if chunk.pins > 0 {
+            return; // the last unpin comes here again
+        }
+        if std::mem::replace(&mut chunk.queued, true) {
+            self.retired.retain(|(_, retired)| *retired != pos);
+        }
+        self.retired.push_back((epoch, pos));
+    }
+
+    /// Frees what readers have left by `epoch`, and tells of each position.
+    pub(super) fn collect(&mut self, epoch: u64, mut freed: impl FnMut(u64)) {
+        while let Some(&(stamp, pos)) = self.retired.front() {
+            if stamp + 2 > epoch {
+                break;
+            }
+            self.retired.pop_front();
+            let Some(chunk) = self.used.get_mut(&pos) else { continue };
+            chunk.queued = false;
+            if chunk.state != State::Gone || chunk.pins > 0 {
+                continue;
+            }
+            let Chunk { len, tangled, .. } = *chunk;
+            self.used.remove(&pos);
+            freed(pos);
+            match self.unknown {
+                Some(unknown) if unknown.next == pos => self.sweep_to_next(unknown, pos),
+                // The sweep will find a hole here.
+                Some(unknown) if (unknown.next..unknown.end).contains(&pos) => {}
+                _ if tangled => {}
+                _ => self.insert_free(pos, pos + u64::from(len)),
+            }
+        }
+    }
+
+    // ---- commits ----
+
+    /// Finds a place for a tail: as low as can be above the chunks of the image that is being committed, which drops `doomed`.
+    ///
+    /// Where chunks are being appended, some room is left before it: else every commit would leave a hole of the size of its
+    /// tail between two chunks.
+    pub(super) fn place_tail(&mut self, len: u64, doomed: &Doomed) -> u64 {
+        let front = self.chunks_end(doomed);
+        let grown = front.saturating_sub(std::mem::replace(&mut self.front, front));
+        let ahead = if grown > 0 { (4 * len + 2 * grown).min(self.live / 16) } else { 0 };
+        let lowest = front + ahead;
+        let around = self.free.range(..=lowest).next_back().map(|(start, len)| (lowest, start + len));
+        let above = self.free.range(lowest + 1..).map(|(start, len)| (*start, start + len));
+        let hole = around.into_iter().chain(above).find(|(start, end)| end.saturating_sub(*start) >= len);
+        let pos = hole.map_or(self.end.max(lowest), |(start, _)| start);
+        self.take(pos, pos + len);
+        self.tails.push(Tail { pos, len, dropped: None });
+        pos
+    }
+
+    /// The next chunk to copy further down, so that the file gets shorter: one of the highest, into a hole that is large enough.
+    /// `None` when the file is short enough as it is, when nothing can be won, and when copying has had its share: over time
+    /// no more is copied than twice what was staged and dropped.
+    pub(super) fn next_move(&mut self, doomed: &Doomed) -> Option<Move> {
+        if self.unknown.is_some() {
+            return None;
+        }
+        let dying: u64 = doomed.keys().filter_map(|pos| self.used.get(pos)).map(|chunk| u64::from(chunk.len)).sum();
+        let live = self.live.saturating_sub(dying);
+        if self.chunks_end(doomed) - self.floor <= live + live / 6 {
+            return None;
+        }
+        let movable = |pos: &u64, chunk: &Chunk| chunk.state == State::InImage && !chunk.tangled && !doomed.contains_key(pos);
+        let highest = self.used.iter().rev().filter(|(pos, chunk)| movable(pos, chunk)).take(TRIES);
+        let (from, to, len) = highest
+            .filter_map(|(&from, chunk)| {
+                let len = u64::from(chunk.len);
+                let holes = self.by_len.range((len, 0)..).take(TRIES);
+                holes.map(|(_, to)| *to).find(|to| *to < from).map(|to| (from, to, len))
+            })
+            .next()?;
+        self.credit = self.credit.checked_sub(len)?;
+        self.take(to, to + len);
+        self.used.insert(to, Chunk::new(len as u32, 0, 0, State::Staged));
+        Some(Move { from, to, len })
+    }
+
+    /// The bytes of a move have been copied; the old place is free once commit `seq` is on disk.
+    pub(super) fn moved(&mut self, moved: Move, seq: Seq) {
+        let Some(chunk) = self.used.get_mut(&moved.from) else { return };
+        let there = *chunk;
+        *chunk = Chunk { refs: 0, pins: 0, state: State::Dropped, ..there };
+        self.used.insert(moved.to, there);
+        self.waiting_bytes += moved.len;
+        self.waiting.push_back((seq, moved.from));
+    }
+
+    /// What a copy of the file must have: everything that a state, a pin or a read may need, the tails excepted. Runs in order.
+    pub(super) fn runs(&self) -> Vec<Range<u64>> {
+        let mut runs: Vec<Range<u64>> = Vec::new();
+        let mut add = |run: Range<u64>| match runs.last_mut() {
+            Some(last) if last.end >= run.start => last.end = last.end.max(run.end),
+            _ => runs.push(run),
+        };
+        for (&pos, chunk) in &self.used {
+            match self.unknown {
+                Some(unknown) if (unknown.next..unknown.end).contains(&pos) => add(unknown.next..unknown.end),
+                _ => add(pos..pos + u64::from(chunk.len)),
+            }
+        }
+        runs
+    }
+
+    /// The chunks that begin below `to`, all of them known.
+    pub(super) fn below(&self, to: u64) -> Vec<(u64, u64)> {
+        self.used.range(..to).map(|(pos, chunk)| (*pos, u64::from(chunk.len))).collect()
+    }
+
+    /// Room above everything, and not below `least`.
+    pub(super) fn reserve_above(&mut self, len: u64, least: u64) -> u64 {
+        let pos = self.end.max(least);
+        self.take(pos, pos + len);
+        pos
+    }
+
+    /// A chunk is at another place of another file; nobody needs the old place.
+    pub(super) fn transplant(&mut self, from: u64, to: u64) {
+        if let Some(chunk) = self.used.remove(&from) {
+            for waiting in self.waiting.iter_mut().map(|(_, pos)| pos).chain(self.retired.iter_mut().map(|(_, pos)| pos)) {
+                if *waiting == from {
+                    *waiting = to;
+                }
+            }
+            self.insert_free(from, from + u64::from(chunk.len));
+            self.used.insert(to, chunk);
+        }
+    }
+
+    /// Gives back what [`Space::reserve_above`] took.
+    pub(super) fn unreserve(&mut self, pos: u64, len: u64) {
+        self.insert_free(pos, pos + len);
+    }
+
+    /// Takes note of a tail within the reserve: the trailer of a frame without chunks, right after the header.
+    pub(super) fn low_tail(&mut self, pos: u64, len: u64) {
+        self.tails.push(Tail { pos, len, dropped: None });
+    }
+
+    /// Takes the last [`Space::place_tail`] back.
+    pub(super) fn remove_tail(&mut self, pos: u64) {
+        if let Some(at) = self.tails.iter().position(|tail| tail.pos == pos) {
+            let tail = self.tails.remove(at);
+            self.insert_free(tail.pos, tail.pos + tail.len);
+        }
+    }
+
+    /// No state has a tail any more: the file is another.
+    pub(super) fn forget_tails(&mut self) {
+        for tail in std::mem::take(&mut self.tails) {
+            self.insert_free(tail.pos, tail.pos + tail.len);
+        }
+    }
+
+    /// Bytes between the chunks and the tail of the published image that a tail could use.
+    pub(super) fn tail_slack(&self) -> u64 {
+        let lowest = self.chunks_end(&Doomed::new());
+        let tail = self.tails.last().map_or(lowest, |tail| tail.pos);
+        self.free
+            .range(..tail)
+            .filter(|(start, len)| **start + **len > lowest)
+            .map(|(start, len)| *len.min(&(start + len - lowest)))
+            .max()
+            .unwrap_or(0)
+    }
+
+    /// The end of the highest chunk that the image being committed has.
+    fn chunks_end(&self, doomed: &Doomed) -> u64 {
+        let stays =
+            |pos: &u64, chunk: &Chunk| chunk.state == State::InImage && doomed.get(pos).is_none_or(|times| chunk.refs > *times);
+        let highest = self.used.iter().rev().find(|(pos, chunk)| stays(pos, chunk));
+        let highest = highest.map_or(self.floor, |(pos, chunk)| pos + u64::from(chunk.len));
+        highest.max(self.tangled_reach).max(self.unknown.map_or(0, |unknown| unknown.end))
+    }
+
+    /// Commit `seq` is published, with the tail that was placed last; it names `doomed` less often than the one before.
+    pub(super) fn publish(&mut self, seq: Seq, doomed: &Doomed) {
+        let tails = self.tails.len();
+        for tail in self.tails.iter_mut().take(tails.saturating_sub(1)) {
+            tail.dropped.get_or_insert(seq);
+        }
+        for (&pos, &times) in doomed {
+            let Some(chunk) = self.used.get_mut(&pos) else { continue };
+            chunk.refs = chunk.refs.saturating_sub(times);
+            if chunk.refs == 0 && chunk.state == State::InImage {
+                chunk.state = State::Dropped;
+                self.live -= u64::from(chunk.len);
+                self.credit = self.credit.saturating_add(u64::from(chunk.len));
+                self.waiting_bytes += u64::from(chunk.len);
+                self.waiting.push_back((seq, pos));
+            }
+        }
+    }
+
+    /// Commit `seq`, and with it all before, is on disk.
+    pub(super) fn durable(&mut self, seq: Seq, epoch: u64) {
+        while let Some(&(dropped, pos)) = self.waiting.front() {
+            if dropped > seq {
+                break;
+            }
+            self.waiting.pop_front();
+            if let Some(chunk) = self.used.get_mut(&pos)
+                && chunk.state == State::Dropped
+            {
+                chunk.state = State::Gone;
+                self.retire(pos, epoch);
+            }
+        }
+        if self.waiting.is_empty() {
+            self.waiting_bytes = 0;
+        }
+        // No reader looks at a tail by its place.
+        while let Some(at) = self.tails.iter().position(|tail| tail.dropped.is_some_and(|dropped| dropped <= seq)) {
+            let tail = self.tails.remove(at);
+            self.insert_free(tail.pos, tail.pos + tail.len);
+        }
+    }
+}
+
+impl Chunk {
+    fn new(len: u32, refs: u32, generation: u16, state: State) -> Self {
+        Chunk { len, refs, pins: 0, generation, state, tangled: false, queued: false, discarded: false }
+    }
+}
+
+#[cfg(test)]
+mod tests;

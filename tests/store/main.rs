@@ -1,0 +1,4 @@
+//! The store, on real files and on simulated disks.
+
+mod frames;
+mod real;
