@@ -13,12 +13,13 @@ use std::ffi::OsStr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use log::{info, warn};
+use log::{debug, info};
 use parking_lot::{Mutex, RwLock};
 
 use self::index::Index;
 use self::publish::Pacer;
 use self::state::{Meta, Source, State};
+use self::write::Unfinished;
 use super::names::Name;
 use super::{Attr, Creation, DirEntry, Handle, Ino, Invals, Kind, OpenMode, ROOT, RenameMode, Result, SetAttr, View, ViewError};
 use crate::format::{IndexEntry, Layout};
@@ -285,22 +286,15 @@ impl View for SparseView {
     }
 
     fn flush(&self, handle: Handle, invals: &mut Invals) -> Result<()> {
-        let ino = match self.state.read().handles.get(&handle.0) {
-            Some(open) if open.write => open.ino,
-            Some(_) => return Ok(()),
-            None => return Err(ViewError::BadHandle),
-        };
-        self.close_file(ino, invals)?;
+        self.close_handle(handle, invals)?;
         self.publish_soon()
     }
 
     fn release(&self, handle: Handle, invals: &mut Invals) {
-        let written = self.state.read().handles.get(&handle.0).filter(|open| open.write).map(|open| open.ino);
-        if let Some(ino) = written {
-            // Nearly always a flush came before and there is nothing left: not after writes through a mapping.
-            if let Err(error) = self.close_file(ino, invals) {
-                warn!("{}: {error}", self.show(ino));
-            }
+        // Nearly always a flush came before and there is nothing left: not after writes through a mapping.
+        let left = self.close_handle(handle, invals).and_then(|()| self.publish_soon());
+        if let Err(error) = left {
+            debug!("{}: at the last close: {error}", self.store.path().display());
         }
         self.state.write().close(handle, &*self.store, invals);
     }
@@ -310,9 +304,8 @@ impl View for SparseView {
             return Ok(());
         }
         if ino != ROOT {
-            match self.close_file(ino, invals) {
-                // An unfinished chunk is told at close, when it is sure that nothing follows.
-                Ok(()) | Err(ViewError::Rejected(_) | ViewError::NotFound) => {}
+            match self.close_file(ino, Unfinished::Leave, invals) {
+                Ok(()) | Err(ViewError::NotFound) => {}
                 Err(error) => return Err(error),
             }
         }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use log::{debug, error, warn};
 
 use super::state::{Held, Source};
+use super::write::Unfinished;
 use super::{SETTLE_AFTER, SparseView, WATCH_EVERY};
 use crate::format::{ChunkId, IndexEntry};
 use crate::store::{ChunkKey, Draft, FrameImage, FrameStore, ReadAt, StoreError};
@@ -155,7 +156,7 @@ impl SparseView {
         };
         for ino in open {
             // Files still open at a lazy unmount: whole chunks are taken, the rest was never accepted.
-            if let Err(error) = self.close_file(ino, &mut invals) {
+            if let Err(error) = self.close_file(ino, Unfinished::Leave, &mut invals) {
                 warn!("{}: {error}", self.show(ino));
             }
         }

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use super::SparseView;
 use super::state::Writing;
+use super::write::Unfinished;
 use crate::format::ChunkId;
 use crate::view::names::Name;
 use crate::view::{Ino, Invals, RenameMode, Result, ViewError};
@@ -27,7 +28,7 @@ impl SparseView {
             Name::Index => {
                 self.draft_of(ino)?;
                 self.move_name(&from, &to, ino)?;
-                self.close_file(ino, invals)
+                self.close_file(ino, Unfinished::Leave, invals)
             }
         }
     }

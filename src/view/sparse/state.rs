@@ -122,7 +122,7 @@ pub enum Source {
 pub enum Held {
     /// It is the adopted index.
     No,
-    /// It is missing, being written, or does not parse as a whole.
+    /// It is missing, being written, or does not parse as a whole. Whenever the index file has a draft.
     Unparsed,
     /// It parses, but chunks that it names are not there.
     Waiting(Box<Index>, HashSet<ChunkId>),

@@ -211,7 +211,8 @@ const UNINIT: Cell = Cell::Special(Special::Uninit);
 
 /// An index file that names these.
 fn index_file(entries: &[IndexEntry<ChunkId>], last: u32) -> Vec<u8> {
-    let nbytes = (entries.len() as u64).saturating_sub(1) * u64::from(CHUNKSIZE) + if entries.is_empty() { 0 } else { u64::from(last) };
+    let nbytes =
+        (entries.len() as u64).saturating_sub(1) * u64::from(CHUNKSIZE) + if entries.is_empty() { 0 } else { u64::from(last) };
     let header = header(Layout::Sparse, nbytes, 0, 1 << 20, CHUNKSIZE as i32);
     let trailer = Trailer::encode(&[]).unwrap();
     Index { header, trailer, entries: Arc::new(entries.to_vec()) }.make_file().unwrap()
@@ -624,9 +625,7 @@ fn random_session(seed: u64, steps: u32) {
                         _ => index.insert(rng.below(index.len() as u64 + 1) as usize, id(*n)),
                     }
                 }
-                let short = |entry: &IndexEntry<ChunkId>| {
-                    matches!(entry, IndexEntry::Stored(id) if model.files[&id.0].len() as u32 != CHUNKSIZE + 32)
-                };
+                let short = |entry: &IndexEntry<ChunkId>| matches!(entry, IndexEntry::Stored(id) if model.files[&id.0].len() as u32 != CHUNKSIZE + 32);
                 let last = match index.iter().position(short) {
                     Some(position) => {
                         let entry = index.remove(position);
@@ -666,14 +665,20 @@ fn random_session(seed: u64, steps: u32) {
                 assert_eq!(mount.committed(), model.cells(), "{at}: after unmount");
                 // The next mount numbers by position, and files without a place are gone.
                 let cells = model.cells();
-                model.index = (0u32..).zip(&cells).map(|(n, cell)| match cell {
-                    Cell::Chunk(_) => id(n),
-                    Cell::Special(special) => IndexEntry::Special(*special),
-                }).collect();
-                model.files = (0u32..).zip(cells).filter_map(|(n, cell)| match cell {
-                    Cell::Chunk(bytes) => Some((n, bytes)),
-                    Cell::Special(_) => None,
-                }).collect();
+                model.index = (0u32..)
+                    .zip(&cells)
+                    .map(|(n, cell)| match cell {
+                        Cell::Chunk(_) => id(n),
+                        Cell::Special(special) => IndexEntry::Special(*special),
+                    })
+                    .collect();
+                model.files = (0u32..)
+                    .zip(cells)
+                    .filter_map(|(n, cell)| match cell {
+                        Cell::Chunk(bytes) => Some((n, bytes)),
+                        Cell::Special(_) => None,
+                    })
+                    .collect();
                 model.newer.clear();
                 mount.mount();
             }

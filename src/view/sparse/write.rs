@@ -20,6 +20,9 @@ use crate::view::{Handle, Ino, Inval, Invals, Result, ViewError};
 const MAX_CHUNK_LEN: u64 = i32::MAX as u64;
 /// C-Blosc2 reads no smaller chunk from a frame.
 const MIN_CHUNK_LEN: u64 = ChunkHeader::LEN as u64;
+/// Chunks up to this size have every block and stream length looked at, which takes them whole in memory; of larger ones only the
+/// header is checked.
+const CHECKED_LEN: u64 = 64 << 20;
 /// How much of a chunk is copied into a draft at once.
 const COPY_PIECE: usize = 1 << 20;
 
@@ -49,7 +52,9 @@ impl SparseView {
             state.node(ino)?;
             state.open(ino, true, 0)
         };
-        let changed = self.change(handle, size, |inner| inner.bytes.set_len(size)).and_then(|()| self.close_file(ino, invals));
+        let changed = self
+            .change(handle, size, |inner| inner.bytes.set_len(size))
+            .and_then(|()| self.close_file(ino, Unfinished::Refuse, invals));
         self.state.write().close(handle, &*self.store, invals);
         changed.and_then(|()| self.publish_soon())
     }
@@ -89,18 +94,9 @@ impl SparseView {
             inner.changed();
             writing.refused.store(false, Ordering::Relaxed);
             drop(inner);
-            self.note_write(ino);
+            self.state.write().touch();
             return Ok(());
         }
-    }
-
-    /// After a write: the index file is held from its first changed byte on.
-    fn note_write(&self, ino: Ino) {
-        let mut state = self.state.write();
-        if state.index_ino == Some(ino) {
-            state.held = Held::Unparsed;
-        }
-        state.touch();
     }
 
     /// Begins a draft with what the file holds now.
@@ -142,8 +138,22 @@ impl SparseView {
         Ok(())
     }
 
-    /// What every close of a written file does.
-    pub(super) fn close_file(&self, ino: Ino, invals: &mut Invals) -> Result<()> {
+    /// What a close of a handle does: nothing, unless the handle has a part in the file's draft.
+    pub(super) fn close_handle(&self, handle: Handle, invals: &mut Invals) -> Result<()> {
+        let ino = {
+            let state = self.state.read();
+            let open = state.handles.get(&handle.0).ok_or(ViewError::BadHandle)?;
+            let writing = state.nodes.get(&open.ino).and_then(|node| node.writing.as_ref());
+            match writing {
+                Some(writing) if open.write && open.serial.load(Ordering::Relaxed) == writing.serial => open.ino,
+                _ => return Ok(()),
+            }
+        };
+        self.close_file(ino, Unfinished::Refuse, invals)
+    }
+
+    /// Takes a file's draft for what it is now.
+    pub(super) fn close_file(&self, ino: Ino, unfinished: Unfinished, invals: &mut Invals) -> Result<()> {
         let (name, writing) = {
             let state = self.state.read();
             let Some(node) = state.nodes.get(&ino) else { return Ok(()) };
@@ -151,21 +161,30 @@ impl SparseView {
         };
         match (name, writing) {
             (Some(Name::Index), Some(writing)) => self.close_index(ino, &writing, invals),
-            (Some(Name::Chunk(id)), Some(writing)) => self.close_chunk(ino, id, &writing, invals),
+            (Some(Name::Chunk(id)), Some(writing)) => self.close_chunk(ino, id, &writing, unfinished, invals),
             _ => Ok(()),
         }
     }
 
-    fn close_chunk(&self, ino: Ino, id: ChunkId, writing: &Arc<Writing>, invals: &mut Invals) -> Result<()> {
+    fn close_chunk(
+        &self,
+        ino: Ino,
+        id: ChunkId,
+        writing: &Arc<Writing>,
+        unfinished: Unfinished,
+        invals: &mut Invals,
+    ) -> Result<()> {
         let staged = {
-            let mut inner = writing.inner.lock();
+            let inner = writing.inner.lock();
             // An empty file is not yet a chunk, and no reason to refuse anything.
-            if !inner.dirty || inner.bytes.is_empty() || writing.refused.load(Ordering::Relaxed) {
+            if !inner.dirty || inner.bytes.is_empty() {
                 return Ok(());
             }
             let staged = self.stage_draft(&inner.bytes, id)?;
             if staged.is_err() {
-                inner.dirty = false;
+                if unfinished == Unfinished::Leave {
+                    return Ok(());
+                }
                 writing.refused.store(true, Ordering::Relaxed);
             }
             staged.map(|(key, header)| (key, header, inner.version))
@@ -355,12 +374,21 @@ impl State {
     }
 }
 
+/// What becomes of a draft that is no chunk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unfinished {
+    /// It is refused: readers see the old chunk.
+    Refuse,
+    /// It stays, as more may follow.
+    Leave,
+}
+
 enum Examined {
     Io(io::Error),
     Bad(format::Error),
 }
 
-/// Checks that a draft is one whole chunk of a size that fits, reading no more than its header and block starts.
+/// Checks that a draft is one whole chunk of a size that fits, without decoding it.
 fn examine(draft: &Draft, fit: Fit) -> std::result::Result<ChunkHeader, Examined> {
     let len = draft.len();
     if len < MIN_CHUNK_LEN {
@@ -374,6 +402,9 @@ fn examine(draft: &Draft, fit: Fit) -> std::result::Result<ChunkHeader, Examined
     if u64::from(header.cbytes) != len {
         let expected = format!("the file's length, {len}");
         return Err(Examined::Bad(format::Error::new("chunk: cbytes", 12, header.cbytes, expected)));
+    }
+    if len > CHECKED_LEN {
+        return Ok(header);
     }
     let mut whole = vec![0; len as usize];
     draft.read_exact_at(&mut whole, 0).map_err(Examined::Io)?;
