@@ -15,7 +15,7 @@ mod cache;
 pub mod cframe;
 mod commit;
 mod draft;
-mod epochs;
+pub(crate) mod epochs;
 mod error;
 mod space;
 

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use crate::format::header::FrameHeader;
 use crate::format::trailer::Trailer;
+use super::state::stored;
+use crate::format::chunk::ChunkHeader;
 use crate::format::{self, ChunkId, IndexEntry, Layout, index};
 
 /// An index file that parses as a whole.
@@ -75,6 +77,13 @@ impl Index {
         let len = self.header.as_bytes().len() + chunk.len() + trailer.len();
         self.header.set_layout(Layout::Sparse);
         self.header.set_frame_len(len as u64);
+        // C-Blosc2 opens no frame, sparse ones included, with an index value above cbytes - 32; where few and small chunks are
+        // stored among many special ones, the sum of their sizes is less than that.
+        let largest = stored(&self.entries).map(|id| u64::from(id.0)).max();
+        let least = largest.map_or(0, |id| id + ChunkHeader::LEN as u64);
+        if self.header.cbytes() < least {
+            self.header.set_cbytes(least);
+        }
         let mut file = Vec::with_capacity(len);
         file.extend_from_slice(self.header.as_bytes());
         file.extend_from_slice(&chunk);

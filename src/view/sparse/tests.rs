@@ -7,10 +7,12 @@ use std::sync::Arc;
 
 use super::index::Index;
 use super::*;
-use crate::format::header::HeaderFields;
+use crate::format::header::{FrameHeader, HeaderFields};
+use crate::view::Inval;
 use crate::format::trailer::Trailer;
 use crate::format::{ChunkId, ChunkOffset, Special};
-use crate::store::{CframeStore, OpenOptions};
+use self::memory::{CframeStore, OpenOptions};
+mod memory;
 use crate::view::names::chunk_name;
 
 const CHUNKSIZE: u32 = 64;
@@ -236,6 +238,15 @@ fn the_view_is_a_directory_of_chunks() {
     assert_eq!(*index.entries, [id(0), IndexEntry::Special(Special::Zeros), id(2), id(3)]);
     assert_eq!(index.header.cbytes(), 96 + 96 + 42);
     assert_eq!(errno(mount.ino("00000001.chunk")), libc::ENOENT);
+}
+
+#[test]
+fn an_index_of_few_small_chunks_opens_in_the_library() {
+    let mut cells = vec![zeros(); 500];
+    cells.push(full(1));
+    let mount = Mount::of(&cells, CHUNKSIZE);
+    let index = Index::parse(&mount.read("chunks.b2frame")).unwrap();
+    assert!(index.header.cbytes() >= 500 + 32, "C-Blosc2 compares ids with cbytes - 32");
 }
 
 #[test]
