@@ -15,7 +15,7 @@ mod cache;
 pub mod cframe;
 mod commit;
 mod draft;
-pub(crate) mod epochs;
+mod epochs;
 mod error;
 mod space;
 

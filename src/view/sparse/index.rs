@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::format::header::FrameHeader;
-use crate::format::trailer::Trailer;
 use super::state::stored;
 use crate::format::chunk::ChunkHeader;
+use crate::format::header::FrameHeader;
+use crate::format::trailer::Trailer;
 use crate::format::{self, ChunkId, IndexEntry, Layout, index};
 
 /// An index file that parses as a whole.

@@ -8,11 +8,10 @@ use std::sync::Arc;
 use super::index::Index;
 use super::*;
 use crate::format::header::{FrameHeader, HeaderFields};
-use crate::view::Inval;
 use crate::format::trailer::Trailer;
 use crate::format::{ChunkId, ChunkOffset, Special};
-use self::memory::{CframeStore, OpenOptions};
-mod memory;
+use crate::store::{CframeStore, OpenOptions};
+use crate::view::Inval;
 use crate::view::names::chunk_name;
 
 const CHUNKSIZE: u32 = 64;
