@@ -17,7 +17,8 @@ use super::options::{self, Options};
 use super::{End, Failure, panic};
 use crate::fs::kernel::{self, FS_TYPE};
 use crate::fs::session::{Config, Mounted, Signal};
-use crate::view::{View, ViewError};
+use crate::store::{CframeStore, OpenOptions};
+use crate::view::{SparseView, View, ViewError};
 
 /// The index file of a sparse frame.
 const SPARSE_INDEX: &str = "chunks.b2frame";
@@ -266,8 +267,13 @@ fn serve(plan: &Plan, ready: impl FnOnce() -> bool) -> Result<(), Failure> {
 }
 
 fn open(plan: &Plan) -> Result<Arc<dyn View>, ViewError> {
-    let _ = (&plan.source_path, plan.read_only, plan.create, plan.cache_size);
-    unimplemented!("waits for the store")
+    let options = OpenOptions { read_only: plan.read_only, cache_bytes: plan.cache_size, ..OpenOptions::default() };
+    let store = if plan.create && !plan.source_path.exists() {
+        CframeStore::create(&plan.source_path, options)?
+    } else {
+        CframeStore::open(&plan.source_path, options)?
+    };
+    Ok(Arc::new(SparseView::new(Arc::new(store), plan.read_only)?))
 }
 
 /// nohup(1) asks for a mount that outlives its terminal.
