@@ -36,7 +36,9 @@ fn fields(bytes: &[u8]) -> Vec<&[u8]> {
 #[test]
 fn every_chunk_decodes_as_in_the_library() {
     let dir = tempfile::tempdir().unwrap();
-    let Some(said) = python("make_codec_matrix.py", &[dir.path()]) else { return };
+    // Another seed makes other chunks: for a search, not for every run.
+    let seed = env::var("B2FUSE_MATRIX_SEED").unwrap_or_else(|_| "2".to_owned());
+    let Some(said) = python("make_codec_matrix.py", &[dir.path(), Path::new(&seed)]) else { return };
     let (data, cases) = (fs::read(dir.path().join("data.bin")).unwrap(), fs::read(dir.path().join("cases.bin")).unwrap());
     let (contents, cases) = (fields(&data), fields(&cases));
     let mut decoder = chunk::Decoder::default();
@@ -71,4 +73,61 @@ fn every_chunk_decodes_as_in_the_library() {
     println!("{} chunks, {refused} refused; {}", cases.len() / 3, said.trim());
     assert!(failures.is_empty());
     assert!(cases.len() / 3 > 10_000);
+}
+
+/// Indexes of all kinds: lengths around the limits of copies and blocks, offsets, ids, special entries, noise.
+fn indexes() -> Vec<Vec<u8>> {
+    let special = |code: u64| 1 << 63 | code << 56;
+    let mut random = 88_172_645_463_325_252_u64;
+    let mut noise = move || {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random
+    };
+    let mut all = Vec::new();
+    for n in (0..70).chain([100, 255, 256, 2047, 2048, 2049, 4096, 4100, 6143, 10_000, 100_001]) {
+        let mut place = 0;
+        let kinds: [Vec<u64>; 10] = [
+            (0..n).map(|_| 0).collect(),
+            (0..n).collect(),
+            (0..n).map(|i| i * 131_104).collect(),
+            (0..n)
+                .map(|_| {
+                    place += 1000 + noise() % 4096;
+                    place
+                })
+                .collect(),
+            (0..n).map(|i| i * 2_654_435_761 % n).collect(),
+            (0..n).map(|i| if i % 5 == 0 { special(1) } else { i * 4000 }).collect(),
+            (0..n).map(|_| special(4)).collect(),
+            (0..n).map(|_| 0x0101_0101_0101_0101).collect(),
+            (0..n).map(|_| noise()).collect(),
+            (0..n).map(|i| if i < n / 2 { 0 } else { i << 20 }).collect(),
+        ];
+        all.extend(kinds.into_iter().map(|entries| entries.into_iter().flat_map(u64::to_le_bytes).collect()));
+    }
+    all
+}
+
+#[test]
+fn the_library_reads_every_index_written_here() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut file = Vec::new();
+    let indexes = indexes();
+    for items in &indexes {
+        let chunk = chunk::encode(items).unwrap();
+        assert_eq!(&chunk::decode(&chunk, items.len()).unwrap(), items);
+        for field in [items, &chunk] {
+            file.extend((field.len() as u32).to_le_bytes());
+            file.extend(field);
+        }
+    }
+    fs::write(dir.path().join("indexes.bin"), file).unwrap();
+    let Some(said) = python("check_index_chunks.py", &[dir.path()]) else { return };
+    let figures: Vec<usize> = said.split_whitespace().map(|word| word.parse().unwrap()).collect();
+    let [read, same, ours, theirs] = figures[..] else { panic!("{said}") };
+    println!("{read} indexes read, {same} made to the library's very bytes; {ours} bytes in all, the library's {theirs}");
+    assert_eq!(read, indexes.len());
+    assert!(ours <= theirs + theirs / 50, "{ours} bytes, the library needs {theirs}");
 }

@@ -1,6 +1,7 @@
 """The Blosc2 library that python-blosc2 carries, called directly: what its Python functions do not expose is needed here."""
 
 import ctypes
+import os
 import pathlib
 
 import blosc2
@@ -9,7 +10,7 @@ CODECS = {"blosclz": 0, "lz4": 1, "lz4hc": 2, "zlib": 4, "zstd": 5}
 NOFILTER, SHUFFLE, BITSHUFFLE, DELTA, TRUNC_PREC = range(5)
 ALWAYS_SPLIT, NEVER_SPLIT, AUTO_SPLIT, FORWARD_COMPAT_SPLIT = range(1, 5)
 OVERHEAD = 32
-OUT_OF_MEMORY = -2
+REFUSED = -1
 
 
 class CParams(ctypes.Structure):
@@ -79,9 +80,6 @@ for _name in ["zeros", "nans", "uninit", "repeatval"]:
     if _name == "repeatval":
         _function.argtypes = [*_function.argtypes, ctypes.c_char_p]
 
-_dctx = _lib.blosc2_create_dctx(DParams(nthreads=1))
-
-
 def params(codec="blosclz", clevel=5, typesize=8, blocksize=0, splitmode=FORWARD_COMPAT_SPLIT, filters=(), metas=(), use_dict=0,
            nthreads=1, instr=False):
     """Compression parameters; `filters` fill the pipeline from its end, as the library's own defaults do."""
@@ -123,7 +121,9 @@ def compress_blosc1(data, clevel, shuffle, typesize, codec, splitmode=FORWARD_CO
     _lib.blosc1_set_compressor(codec.encode())
     _lib.blosc1_set_splitmode(splitmode)
     _lib.blosc2_set_delta(int(delta))
+    os.environ["BLOSC_BLOSC1_COMPAT"] = "1"
     size = _lib.blosc1_compress(clevel, shuffle, typesize, len(data), data, out, len(out))
+    del os.environ["BLOSC_BLOSC1_COMPAT"]
     _lib.blosc2_set_delta(0)
     return out.raw[:size] if size > 0 else None
 
@@ -138,6 +138,9 @@ def special(name, cparams, nbytes, value=b""):
 
 def decompress(chunk, nbytes):
     """What the library reads from a chunk, or its (negative) error code."""
+    # A fresh context each time: a used one keeps the filters' metadata for a Blosc1 chunk that has none.
+    context = _lib.blosc2_create_dctx(DParams(nthreads=1))
     out = ctypes.create_string_buffer(max(nbytes, 1))
-    size = _lib.blosc2_decompress_ctx(_dctx, chunk, len(chunk), out, nbytes)
+    size = _lib.blosc2_decompress_ctx(context, chunk, len(chunk), out, nbytes)
+    _lib.blosc2_free_ctx(context)
     return out.raw[:size] if size >= 0 else size

@@ -60,7 +60,7 @@ fn take(input: &mut &[u8]) -> Option<u8> {
 }
 
 /// Repeats at `at` the `len` bytes that stand `distance` before it, which may overlap what is written.
-fn copy_back(output: &mut [u8], at: usize, distance: usize, len: usize) -> Option<usize> {
+pub(super) fn copy_back(output: &mut [u8], at: usize, distance: usize, len: usize) -> Option<usize> {
     let from = at.checked_sub(distance)?;
     let end = at.checked_add(len)?;
     if end > output.len() {

@@ -12,10 +12,10 @@
 //! In a chunk of VL-blocks the field holds the block's uncompressed size, and its stream ends where the next block begins.
 
 use super::super::{Error, Result, Special};
-use super::ChunkHeader;
 use super::codec::Codecs;
 use super::filters::{self, Filter};
 use super::header::{self as field, Blocks, Content, read_i32};
+use super::{ChunkHeader, blosclz};
 
 /// A decoder that keeps codec states and buffers from one chunk to the next.
 #[derive(Default)]
@@ -138,7 +138,8 @@ impl Decoder {
             pipeline = [Filter::None; 6];
         }
         if let Some(Filter::Unknown(id)) = pipeline.iter().find(|filter| matches!(filter, Filter::Unknown(_))) {
-            let expected = "shuffle 1, bitshuffle 2, delta 3, truncated precision 4; a filter from a plugin can't be undone here";
+            let expected =
+                "shuffle 1, bitshuffle 2, delta 3 or truncated precision 4; a filter from a plugin can't be undone here";
             return Err(Error::new("chunk: filters", field::FILTERS as u64, id, expected));
         }
         let dictionary = self.codecs.dictionary(header.codec, blocks)?;
@@ -303,8 +304,10 @@ fn fill(header: &ChunkHeader, out: &mut [u8], value: &[u8]) -> Result<()> {
         let expected = format_args!("a multiple of the repeated value's {} bytes", value.len());
         return Err(Error::new("chunk: blocksize", field::BLOCKSIZE as u64, header.blocksize, expected));
     }
-    for item in out.chunks_mut(value.len().max(1)) {
-        item.iter_mut().zip(value).for_each(|(to, from)| *to = *from);
+    let (size, len) = (value.len(), out.len());
+    if let Some(first) = out.get_mut(..size) {
+        first.copy_from_slice(value);
+        blosclz::copy_back(out, size, size, len.saturating_sub(size));
     }
     Ok(())
 }

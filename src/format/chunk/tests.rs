@@ -1,5 +1,8 @@
 //! Pinned chunks of C-Blosc2 3.3.5 (`tests/python/make_codec_matrix.py` makes the many others that `tests/codec_matrix.rs` reads).
 
+use proptest::{collection::vec, prelude::*};
+
+use super::super::Special;
 use super::*;
 
 /// An index of `n` entries as bytes.
@@ -52,14 +55,240 @@ fn indexes_encode_to_the_library_s_bytes_and_decode() {
     }
 }
 
+/// A line of `pinned.txt`: its name, what the chunk holds and the chunk.
+struct Pinned {
+    name: &'static str,
+    data: Vec<u8>,
+    chunk: Vec<u8>,
+}
+
+/// One chunk of each kind, made by the library (`tests/python/make_pinned_chunks.py`).
+fn kinds() -> Vec<Pinned> {
+    let line = |line: &'static str| {
+        let fields: Vec<_> = line.split(' ').collect();
+        let [name, kind, typesize, nbytes, chunk] = fields[..] else { panic!("{line}") };
+        let (typesize, nbytes): (usize, usize) = (typesize.parse().unwrap(), nbytes.parse().unwrap());
+        let item = |i: usize| -> Vec<u8> {
+            let mut item = vec![0; typesize];
+            match kind {
+                "ramp" => {
+                    item[..2].copy_from_slice(&(3 * i as u16).to_le_bytes());
+                    item[typesize - 1] += 0x40;
+                }
+                "value" => item.iter_mut().zip(1..).for_each(|(byte, value)| *byte = value),
+                "nan" => item[typesize - 2..].copy_from_slice(&[0xf8, 0x7f]),
+                _ => {}
+            }
+            item
+        };
+        Pinned { name, data: (0..nbytes / typesize).flat_map(item).collect(), chunk: bytes(chunk) }
+    };
+    include_str!("pinned.txt").lines().map(line).collect()
+}
+
 #[test]
-fn long_indexes_come_back() {
-    for n in [2047, 2048, 2049, 4096, 100_000] {
-        for step in [0, 1, 8, 131_104, 0x1_0000_0001] {
-            let items = index(n, |i| if i % 1000 == 7 { 0x84 << 56 } else { i * step });
-            let chunk = encode(&items).unwrap();
-            check(&chunk).unwrap();
-            assert_eq!(decode(&chunk, items.len()).unwrap(), items);
+fn each_kind_of_chunk_decodes() {
+    let kinds = kinds();
+    assert_eq!(kinds.len(), 43);
+    let mut decoder = Decoder::default();
+    // A buffer full of something else must not shine through.
+    let mut out = vec![0xaa; 10_000];
+    for Pinned { name, data, chunk } in kinds {
+        let header = check(&chunk).unwrap();
+        assert_eq!((header.nbytes as usize, header.cbytes as usize), (data.len(), chunk.len()), "{name}");
+        assert_eq!(header, ChunkHeader::parse(&chunk[..chunk.len().min(ChunkHeader::LEN)]).unwrap(), "{name}");
+        assert_eq!(decode(&chunk, data.len()).unwrap(), data, "{name}");
+        decoder.decode_into(&chunk, data.len(), &mut out).unwrap();
+        assert_eq!(out, data, "{name}, in a used buffer");
+        out.fill(0xaa);
+        out.resize(10_000, 0xaa);
+    }
+}
+
+#[test]
+fn special_values_are_told() {
+    for (name, special) in [
+        ("zeros", Some(Special::Zeros)),
+        ("nans", Some(Special::Nan)),
+        ("uninit", Some(Special::Uninit)),
+        ("repeatval", None),
+        ("copy", None),
+    ] {
+        let pinned = kinds().into_iter().find(|pinned| pinned.name == name).unwrap();
+        assert_eq!(ChunkHeader::parse(&pinned.chunk).unwrap().special, special, "{name}");
+    }
+}
+
+/// Changes a pinned chunk and says what the decoder makes of it.
+fn spoil(name: &str, change: impl Fn(&mut Vec<u8>)) -> String {
+    let mut chunk = kinds().into_iter().find(|pinned| pinned.name == name).unwrap().chunk;
+    change(&mut chunk);
+    decode(&chunk, 1 << 20).unwrap_err().to_string()
+}
+
+#[test]
+fn errors_say_field_offset_got_and_expected() {
+    for (name, at, value, message) in [
+        ("lz4-shuffle", 3, &[0_u8][..], "chunk: typesize at byte 3: found 0, expected 1 to 255"),
+        ("lz4-shuffle", 7, &[0x80], "chunk: nbytes at byte 4: found -2147481688, expected a size that is not negative"),
+        ("zeros", 6, &[0x20], "chunk: nbytes at byte 4: found 2097952, expected at most 1048576"),
+        (
+            "lz4-shuffle",
+            6,
+            &[0x20],
+            "chunk: cbytes at byte 12: found 645, expected at least 10528, the header and the starts of 2624 blocks",
+        ),
+        (
+            "copy",
+            12,
+            &[0x71],
+            "chunk: cbytes at byte 12: found 113, expected nbytes 80 and the header of 32, the chunk being a plain copy",
+        ),
+        ("lz4-shuffle", 31, &[0x50], "chunk: special value at byte 31: found 5, expected 0 to 4"),
+        ("lz4-shuffle", 31, &[0x08], "chunk: blosc2 flags at byte 31: found a lazy chunk, expected a stored chunk"),
+        (
+            "lz4-vl-blocks",
+            31,
+            &[0x10],
+            "chunk: flags2 at byte 30: found a special value with VL-blocks, expected compressed blocks",
+        ),
+        ("lz4-shuffle", 32, &[0, 0, 0, 0], "chunk: block start at byte 32: found 0, expected 1 to 644, inside the chunk"),
+    ] {
+        assert_eq!(spoil(name, |chunk| chunk[at..at + value.len()].copy_from_slice(value)), message);
+    }
+    let message = spoil("lz4-shuffle", |chunk| (chunk[2], chunk[22]) = (chunk[2] & 0x1f | 6 << 5, 42));
+    assert_eq!(
+        message,
+        "chunk: user codec at byte 22: found 42, expected BloscLZ, LZ4, Zlib or Zstandard; a codec from a plugin can't be decoded here"
+    );
+    let message = spoil("lz4-shuffle", |chunk| chunk[21] = 35);
+    assert_eq!(
+        message,
+        "chunk: filters at byte 16: found 35, expected shuffle 1, bitshuffle 2, delta 3 or truncated precision 4; a filter from a \
+         plugin can't be undone here"
+    );
+    let message = spoil("lz4-shuffle", |chunk| chunk.truncate(600));
+    assert_eq!(message, "chunk: cbytes at byte 12: found 645, expected at most 600, what there is");
+    assert_eq!(
+        check(&encode(&[1; 80]).unwrap()[..40]).unwrap_err().to_string(),
+        "chunk: cbytes at byte 12: found 41, expected 40, the size of the chunk"
+    );
+}
+
+#[test]
+fn a_chunk_is_exactly_as_long_as_it_says() {
+    for Pinned { name, mut chunk, .. } in kinds() {
+        chunk.push(0);
+        assert!(check(&chunk).is_err(), "{name} with a byte more");
+        for len in 0..chunk.len() - 1 {
+            assert!(check(&chunk[..len]).is_err(), "{name} cut to {len}");
+            assert!(decode(&chunk[..len], 1 << 20).is_err(), "{name} cut to {len}");
+        }
+    }
+}
+
+#[test]
+fn no_change_of_a_byte_does_harm() {
+    let limit = 64 << 10;
+    let mut decoder = Decoder::default();
+    let (mut refused, mut other) = (0, 0);
+    for Pinned { name, data, chunk } in kinds() {
+        for at in 0..chunk.len() {
+            for change in [0x01, 0x90] {
+                let mut changed = chunk.clone();
+                changed[at] ^= change;
+                let checked = check(&changed);
+                match decoder.decode(&changed, limit) {
+                    Ok(decoded) => {
+                        assert!(decoded.len() <= limit, "{name} at {at}");
+                        assert!(changed.len() != chunk.len() || checked.is_ok() || at / 4 == 3, "{name} at {at}: {checked:?}");
+                        other += usize::from(decoded != data);
+                    }
+                    Err(_) => refused += 1,
+                }
+            }
+        }
+        // A state left behind by bad streams must not spoil good ones.
+        assert_eq!(decoder.decode(&chunk, limit).unwrap(), data, "{name}");
+    }
+    assert!(refused > 5000 && other > 1000, "{refused} refused, {other} other");
+}
+
+#[test]
+fn absurd_sizes_are_refused() {
+    // All that a header can claim, on 36 bytes: were it believed, these would be 2 GiB each.
+    for flags in [0x05, 0x07, 0x15, 0x25, 0x01, 0x21] {
+        for blosc2_flags in [0x00, 0x10, 0x30, 0x01] {
+            for vl in [0, 1] {
+                let mut chunk = vec![5, 1, flags, 4];
+                chunk.extend(0x7fff_fff0_u32.to_le_bytes());
+                chunk.extend(0x1fff_f000_u32.to_le_bytes());
+                chunk.extend(36_u32.to_le_bytes());
+                chunk.extend([0; 14]);
+                chunk.extend([vl, blosc2_flags, 36, 0, 0, 0]);
+                assert!(decode(&chunk, 1 << 20).is_err());
+            }
+        }
+    }
+}
+
+#[test]
+fn filters_are_undone_in_every_size() {
+    for typesize in (1..=20_usize).chain([24, 31, 64, 255]) {
+        for len in
+            (0..300).step_by(typesize.div_ceil(4)).chain([typesize * 128, typesize * 129 + 1, typesize * 300 + typesize / 2])
+        {
+            let src: Vec<u8> = (0..len).map(|i| (i * 7 + i / 251) as u8).collect();
+            let (items, mut dst) = (len / typesize, vec![0xaa; len]);
+            filters::unshuffle(typesize, &src, &mut dst);
+            for (at, byte) in dst.iter().enumerate() {
+                let from = if at < items * typesize { at % typesize * items + at / typesize } else { at };
+                assert_eq!(*byte, src[from], "unshuffle {typesize}, byte {at} of {len}");
+            }
+            let mut planes = vec![0; len];
+            filters::bitunshuffle(typesize, 5, &src, &mut dst, &mut planes);
+            let eights = items / 8 * 8;
+            for (at, byte) in dst.iter().enumerate() {
+                let (item, plane) = (at / typesize, at % typesize);
+                let bit = |bit: usize| src[(plane * 8 + bit) * (eights / 8) + item / 8] >> (item % 8) & 1;
+                let expected = if item < eights { (0..8).map(|n| bit(n) << n).sum() } else { src[at] };
+                assert_eq!(*byte, expected, "bitunshuffle {typesize}, byte {at} of {len}");
+            }
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn every_index_comes_back(entries in prop_oneof![
+        vec(any::<u64>(), 0..200),
+        vec(0_u64..5000, 0..6000),
+        vec(prop_oneof![Just(0), Just(1 << 63 | 1 << 56), 0_u64..1 << 40], 0..3000),
+        (vec(0_u64..200_000, 0..5000)).prop_map(|steps| steps.into_iter().scan(0, |at, step| { *at += step; Some(*at) }).collect()),
+    ]) {
+        let items: Vec<u8> = entries.into_iter().flat_map(u64::to_le_bytes).collect();
+        let chunk = encode(&items).unwrap();
+        prop_assert!(chunk.len() <= items.len() + ChunkHeader::LEN);
+        let header = check(&chunk).unwrap();
+        prop_assert_eq!((header.nbytes as usize, header.typesize), (items.len(), 8));
+        prop_assert_eq!(decode(&chunk, items.len()).unwrap(), items);
+    }
+
+    #[test]
+    fn no_bytes_do_harm(mut bytes in vec(any::<u8>(), 0..400), sensible in any::<bool>()) {
+        if let (true, Some(head)) = (sensible, bytes.first_chunk_mut::<16>()) {
+            // A header that leads on to the streams.
+            (head[0], head[3], head[5], head[9]) = (5, head[3] % 16 + 1, head[5] % 4, head[9] % 4);
+            for at in [6, 7, 10, 11, 14, 15] {
+                head[at] = 0;
+            }
+            let len = (bytes.len() as u16).to_le_bytes();
+            bytes[12..14].copy_from_slice(&len);
+        }
+        let _ = check(&bytes);
+        if let Ok(decoded) = decode(&bytes, 10_000) {
+            prop_assert!(decoded.len() <= 10_000);
+            prop_assert!(check(&bytes[..ChunkHeader::parse(&bytes).unwrap().cbytes as usize]).is_ok());
         }
     }
 }
