@@ -48,6 +48,8 @@ pub struct MemoryView {
     pub reads: Mutex<Vec<Ino>>,
     /// Reads without a handle.
     pub pushes: Mutex<Vec<Ino>>,
+    /// A push of this file reads, and then waits for it to be written to; not for ever.
+    pub slow_push: Mutex<Option<Ino>>,
     /// What the next tick tells the kernel to forget.
     pub stale: Mutex<Invals>,
     /// Ask to be called again after this long.
@@ -228,6 +230,15 @@ impl View for MemoryView {
         let rest = bytes.get(offset as usize..).unwrap_or_default();
         let count = rest.len().min(buf.len());
         buf[..count].copy_from_slice(&rest[..count]);
+        let read = bytes.clone();
+        drop(state);
+        if handle.is_none() && *self.slow_push.lock() == Some(ino) {
+            let until = Instant::now() + Duration::from_millis(300);
+            while Instant::now() < until && self.state.read().file(ino)?.bytes == read {
+                std::thread::yield_now();
+            }
+            *self.slow_push.lock() = None;
+        }
         Ok(count)
     }
 

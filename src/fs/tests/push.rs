@@ -101,6 +101,7 @@ fn pushed_bytes_never_land_on_written_ones() {
                     }
                 }
             });
+            let _done = SetOnDrop(&done);
             for version in 1..=VERSIONS {
                 for file in 0..FILES {
                     let path = mount.path(&name(file));
@@ -117,13 +118,40 @@ fn pushed_bytes_never_land_on_written_ones() {
                     assert!(fs::read(&path).unwrap() == content, "file {file}, version {version}");
                 }
             }
-            done.store(true, Ordering::SeqCst);
         });
         for file in 0..FILES {
             assert!(mount.read(&name(file)).unwrap() == content(file, VERSIONS));
         }
         assert!(!mount.view.pushes.lock().is_empty(), "there was something to go wrong");
     });
+}
+
+#[test]
+fn a_writer_waits_for_the_push_under_way() {
+    if !fuse() {
+        return;
+    }
+    for truncate in [false, true] {
+        let mount = Mount::new(chunks(false));
+        list(&mount);
+        let slow = mount.view.lookup(ROOT, name(5).as_ref()).unwrap().ino;
+        *mount.view.slow_push.lock() = Some(slow);
+        for file in 0..2 {
+            mount.read(&name(file)).unwrap();
+        }
+        eventually("the push is under way", || mount.view.pushes.lock().contains(&slow));
+        let path = mount.path(&name(5));
+        if truncate {
+            let path = CString::new(path.to_str().unwrap()).unwrap();
+            // SAFETY: a C string that lives through the call.
+            assert_eq!(unsafe { libc::truncate(path.as_ptr(), 10) }, 0);
+        } else {
+            OpenOptions::new().write(true).open(&path).unwrap().write_all(&content(5, 1)).unwrap();
+        }
+        eventually("the push is over", || mount.view.slow_push.lock().is_none());
+        let expected = if truncate { content(5, 0)[..10].to_vec() } else { content(5, 1) };
+        assert!(fs::read(&path).unwrap() == expected);
+    }
 }
 
 #[test]
