@@ -21,10 +21,16 @@ use super::{ChunkHeader, blosclz};
 #[derive(Default)]
 pub struct Decoder {
     codecs: Codecs,
-    /// Two buffers of one block for the filters to work in.
-    stage: [Vec<u8>; 2],
-    /// A third one, for bitshuffle.
-    planes: Vec<u8>,
+    /// Room for one block each: two that the filters take turns with, and one that bitshuffle needs besides.
+    buffers: [Vec<u8>; 3],
+}
+
+/// The first `len` bytes of a buffer that grows where it has to.
+fn room(buffer: &mut Vec<u8>, len: usize) -> &mut [u8] {
+    if buffer.len() < len {
+        *buffer = vec![0; len];
+    }
+    buffer.get_mut(..len).unwrap_or_default()
 }
 
 /// One block: where its bytes go, and where its streams begin.
@@ -111,14 +117,15 @@ impl Decoder {
             ));
         };
         let blocks = header.blocks(chunk)?;
-        if out.is_empty() {
-            // Fresh zeros are free of charge where nothing has to be kept.
+        let fresh = out.capacity() < header.nbytes as usize;
+        if fresh {
             *out = vec![0; header.nbytes as usize];
         } else {
             out.resize(header.nbytes as usize, 0);
         }
         let value = chunk.get(header.len..).unwrap_or_default();
         match header.content {
+            Content::Special(Special::Zeros | Special::Uninit) if fresh => {}
             Content::Special(Special::Zeros | Special::Uninit) => out.fill(0),
             Content::Special(Special::Nan) if out.is_empty() => {}
             Content::Special(Special::Nan) => fill(&header, out, nan(header.typesize)?)?,
@@ -143,7 +150,9 @@ impl Decoder {
             return Err(Error::new("chunk: filters", field::FILTERS as u64, id, expected));
         }
         let dictionary = self.codecs.dictionary(header.codec, blocks)?;
+        // Filters that move bytes do so from one buffer to another, the last one to where the block belongs; delta works in place.
         let moves = pipeline.iter().filter(|filter| matches!(filter, Filter::Shuffle(_) | Filter::BitShuffle)).count();
+        let bits = pipeline.contains(&Filter::BitShuffle);
         each_block(header, chunk, blocks, |block| {
             let inside =
                 |what: &[u8]| Error::new("chunk: block", block.field, block.size, format_args!("at most {}", what.len()));
@@ -152,21 +161,16 @@ impl Decoder {
             // A VL-block is compressed as if it stood alone.
             let first = if block.offset == 0 || header.vl_blocks { None } else { before.get(..block.size) };
 
-            let [stage, spare] = &mut self.stage;
-            let buffers = [stage, spare, &mut self.planes].map(|buffer| {
-                if moves > 0 && buffer.len() < block.size {
-                    buffer.resize(block.size, 0);
-                }
-                buffer.get_mut(..block.size).unwrap_or_default()
-            });
-            let [mut from, mut to, planes] = buffers;
-            let decoded: &mut [u8] = if moves == 0 { &mut *target } else { &mut *from };
-            let mut room = decoded;
+            let [stage, spare, planes] = &mut self.buffers;
+            let mut from = room(stage, if moves > 0 { block.size } else { 0 });
+            let mut to = room(spare, if moves > 1 { block.size } else { 0 });
+            let planes = room(planes, if bits { block.size } else { 0 });
+            let mut left = if moves == 0 { &mut *target } else { &mut *from };
             each_stream(chunk, &block, header.vl_blocks, |stream, size| {
-                let Some((part, rest)) = std::mem::take(&mut room).split_at_mut_checked(size) else {
+                let Some((part, rest)) = std::mem::take(&mut left).split_at_mut_checked(size) else {
                     return Err(Error::new("chunk: block", block.field, block.size, "whole streams"));
                 };
-                room = rest;
+                left = rest;
                 match stream {
                     Stream::Run(byte) => part.fill(byte),
                     Stream::Plain(bytes) => part.copy_from_slice(bytes),
@@ -175,17 +179,17 @@ impl Decoder {
                 Ok(())
             })?;
 
-            let mut left = moves;
+            let mut moves = moves;
             for filter in pipeline {
                 match filter {
                     Filter::None | Filter::Unknown(_) => {}
                     Filter::Delta => {
-                        let current = if left == 0 { &mut *target } else { &mut *from };
+                        let current = if moves == 0 { &mut *target } else { &mut *from };
                         filters::undelta(header.typesize.into(), current, first);
                     }
                     Filter::Shuffle(_) | Filter::BitShuffle => {
-                        left = left.saturating_sub(1);
-                        let into = if left == 0 { &mut *target } else { &mut *to };
+                        moves = moves.saturating_sub(1);
+                        let into = if moves == 0 { &mut *target } else { &mut *to };
                         match filter {
                             Filter::Shuffle(size) => filters::unshuffle(size.into(), from, into),
                             _ => filters::bitunshuffle(header.typesize.into(), header.version, from, into, planes),
