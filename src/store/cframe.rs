@@ -222,8 +222,15 @@ impl CframeStore {
     // ---- errors ----
 
     pub(super) fn io(&self, action: &'static str) -> impl FnOnce(io::Error) -> StoreError {
-        let path = self.path.clone();
-        move |source| StoreError::Io { path, action, source }
+        move |source| {
+            let path = self.path.clone();
+            // Only [`CframeStore::writing`] answers ESTALE with a reason noted.
+            let stale = (source.raw_os_error() == Some(libc::ESTALE)).then(|| self.witness.lock().stale.clone()).flatten();
+            match stale {
+                Some(reason) => StoreError::Stale { path, reason },
+                None => StoreError::Io { path, action, source },
+            }
+        }
     }
 
     pub(super) fn format(&self, source: format::Error) -> StoreError {
@@ -356,12 +363,16 @@ impl CframeStore {
 
     // ---- our writes, and those of others ----
 
-    /// Runs a write of ours, so that it does not count as a change by others.
+    /// Runs a write of ours, so that it does not count as a change by others. Where others have written, nothing of ours is
+    /// written any more: what is free to us may hold their data.
     pub(super) fn writing<T>(&self, file: &dyn BackendFile, write: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         {
             let mut witness = self.witness.lock();
             if witness.writers == 0 {
                 witness.look(&file.stat()?);
+            }
+            if witness.stale.is_some() {
+                return Err(io::Error::from_raw_os_error(libc::ESTALE));
             }
             witness.writers += 1;
         }
@@ -389,12 +400,13 @@ impl CframeStore {
         };
         let file = Arc::clone(&self.place.read().file);
         {
+            let now = file.stat().map_err(self.io("stat"))?;
             let mut witness = self.witness.lock();
             if !at_path.same_file(&witness.seen) {
                 return Ok(Some("another file has its name now".to_owned()));
             }
             if witness.writers == 0 {
-                witness.look(&file.stat().map_err(self.io("stat"))?);
+                witness.look(&now);
             }
             if let Some(reason) = &witness.stale {
                 return Ok(Some(reason.clone()));
@@ -514,9 +526,9 @@ fn parse(path: &Path, file: &dyn BackendFile, file_len: u64) -> Result<Parsed> {
     Ok(Parsed { image, sections })
 }
 
-/// Whether the file system has no room: nothing was harmed, and it may have some later.
+/// Whether nothing was written: there is no room, and may be some later, or others have written to the file.
 pub(super) fn no_room(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG))
+    matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG | libc::ESTALE))
 }
 
 impl FrameStore for CframeStore {

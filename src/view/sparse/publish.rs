@@ -10,8 +10,8 @@ use super::state::{Held, Source};
 use super::write::Unfinished;
 use super::{SETTLE_AFTER, SparseView, WATCH_EVERY};
 use crate::format::{ChunkId, IndexEntry};
-use crate::store::{ChunkKey, Draft, FrameImage, FrameStore, ReadAt, StoreError};
-use crate::view::names::{INDEX_NAME, chunk_name};
+use crate::store::{ChunkKey, FrameImage, FrameStore, ReadAt, StoreError};
+use crate::view::names::{INDEX_NAME, Name, chunk_name};
 use crate::view::{Inval, Invals, Result, ViewError};
 
 /// Between commits of a burst passes this many times what the last commit took, so that committing takes a tenth of the time.
@@ -154,28 +154,42 @@ impl SparseView {
             let state = self.state.read();
             state.nodes.iter().filter(|(_, node)| node.writing.is_some()).map(|(ino, _)| *ino).collect()
         };
+        let mut closed = Ok(());
         for ino in open {
             // Files still open at a lazy unmount: whole chunks are taken, the rest was never accepted.
             if let Err(error) = self.close_file(ino, Unfinished::Leave, &mut invals) {
                 warn!("{}: {error}", self.show(ino));
+                closed = closed.and(Err(error));
             }
         }
-        let published = self.settle(&mut invals).and_then(|()| self.publish());
+        let published = closed.and_then(|()| self.settle(&mut invals)).and_then(|()| self.publish());
         let saved = self.save_lost(published.is_err());
         published.and(saved)
     }
 
+    /// Saves what has no place, or with `all` everything that is not committed.
     fn save_lost(&self, all: bool) -> Result<()> {
-        let (mut ids, index) = {
+        let mut first_error = None;
+        let (mut ids, index, drafts) = {
             let state = self.state.read();
+            let unfinished = state.nodes.values().filter(|_| all).filter_map(|node| match (&node.name, &node.writing) {
+                (Some(name @ Name::Chunk(_)), Some(writing)) => Some((name.to_os_string(), writing.clone())),
+                _ => None,
+            });
+            let drafts: Vec<_> = unfinished.collect();
             let held = !matches!(state.held, Held::No) || all;
             let index = state.index_ino.filter(|_| held).and_then(|ino| state.source(ino).ok());
             let ids = if all { state.uncommitted() } else { Vec::new() };
-            ([ids, state.without_place()].concat(), index)
+            ([ids, state.without_place()].concat(), index, drafts)
         };
+        for (name, writing) in drafts {
+            let inner = writing.inner.lock();
+            if inner.dirty && !inner.bytes.is_empty() {
+                self.save(&name.to_string_lossy(), &inner.bytes, &mut first_error);
+            }
+        }
         ids.sort_unstable();
         ids.dedup();
-        let mut first_error = None;
         for id in ids {
             let guard = self.store.enter();
             let slot = {
@@ -192,7 +206,7 @@ impl SparseView {
             Some(Source::Writing(writing)) => {
                 let inner = writing.inner.lock();
                 if !inner.bytes.is_empty() {
-                    self.save(INDEX_NAME, &inner.bytes as &Draft, &mut first_error);
+                    self.save(INDEX_NAME, &inner.bytes, &mut first_error);
                 }
             }
             _ => {}
