@@ -122,7 +122,7 @@ impl Fit {
         let err = |expected: String| Err(format::Error::new("chunk: nbytes", 4, nbytes, expected));
         match self {
             Fit::AtMost(0) | Fit::Any => Ok(()),
-            Fit::AtMost(size) if nbytes == 0 || nbytes > size => err(format!("1 to {size} for the frame's last chunk")),
+            Fit::AtMost(size) if nbytes == 0 || nbytes > size => err(format!("1 to {size}, the frame's chunksize")),
             Fit::Exactly(size) if nbytes != size => err(format!("{size}, the frame's chunksize")),
             _ => Ok(()),
         }

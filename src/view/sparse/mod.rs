@@ -16,14 +16,14 @@ use std::time::{Duration, Instant, SystemTime};
 use log::{debug, info};
 use parking_lot::{Mutex, RwLock};
 
-use self::index::Index;
+use self::index::{Fit, Index};
 use self::publish::Pacer;
 use self::state::{Meta, Source, State};
 use self::write::Unfinished;
 use super::names::Name;
 use super::{Attr, Creation, DirEntry, Handle, Ino, Invals, Kind, OpenMode, ROOT, RenameMode, Result, SetAttr, View, ViewError};
-use crate::format::{IndexEntry, Layout};
-use crate::store::{ChunkKey, Draft, FrameImage, FrameStore, ReadAt, ReadGuard};
+use crate::format::{self, IndexEntry, Layout};
+use crate::store::{ChunkKey, Draft, FrameImage, FrameStore, ReadAt, ReadGuard, StoreError};
 
 mod index;
 mod publish;
@@ -76,7 +76,16 @@ impl SparseView {
             let guard = store.enter();
             for entry in entries.iter() {
                 let len = match entry {
-                    IndexEntry::Stored(key) => store.chunk_header(&guard, *key)?.cbytes,
+                    IndexEntry::Stored(key) => {
+                        let chunk = store.chunk_header(&guard, *key)?;
+                        // Not "exactly": older libraries leave a short chunk where another one is appended behind it.
+                        Fit::AtMost(header.chunksize()).check(chunk.nbytes).map_err(|source| {
+                            let position = lens.len();
+                            let expected = format!("{} (chunk {position})", source.expected);
+                            StoreError::Format { path: store.path().into(), source: format::Error { expected, ..source } }
+                        })?;
+                        chunk.cbytes
+                    }
                     IndexEntry::Special(_) => 0,
                 };
                 lens.push(len);

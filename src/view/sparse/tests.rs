@@ -249,6 +249,17 @@ fn an_index_of_few_small_chunks_opens_in_the_library() {
 }
 
 #[test]
+fn a_chunk_larger_than_the_frames_chunksize_is_found_at_mount() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("f.b2frame");
+    std::fs::write(&path, cframe(&[full(1), Cell::Chunk(chunk(2, CHUNKSIZE + 1)), full(3)], CHUNKSIZE, CHUNKSIZE as i32))
+        .unwrap();
+    let store = CframeStore::open(&path, OpenOptions::default()).unwrap();
+    let error = SparseView::new(Arc::new(store), false).err().unwrap().to_string();
+    assert!(error.ends_with("chunk: nbytes at byte 4: found 65, expected 1 to 64, the frame's chunksize (chunk 1)"), "{error}");
+}
+
+#[test]
 fn an_unchanged_mount_leaves_every_byte() {
     let mut mount = Mount::of(&[full(1), zeros(), full(3)], CHUNKSIZE);
     let before = std::fs::read(mount.path()).unwrap();
