@@ -9,6 +9,7 @@ test_wrong_usage() {
     exits 2 "$B2FUSE" mount --no-such-option "$S" "$M"
     exits 2 "$B2FUSE" mount --cache-size much "$S" "$M"
     exits 2 "$B2FUSE" mount --threads none "$S" "$M"
+    exits 2 "$B2FUSE" mount -o no_such_option "$S" "$M"
     exits 2 "$B2FUSE" umount
     exits 2 "$B2FUSE" no-such-command
     exits 1 mountpoint -q "$M"
@@ -144,12 +145,12 @@ test_a_chunk_header_that_lies() {
 
 test_the_mount_point() {
     source_from full
-    one_line "$T/none" "no such file" "$B2FUSE" mount "$S" "$T/none"
+    one_line "$T/none" "no such" "$B2FUSE" mount "$S" "$T/none"
     : >"$T/file"
     one_line "$T/file" "not a directory" "$B2FUSE" mount "$S" "$T/file"
     mount_it
     cp "$FX/base.b2frame" "$T/b.b2frame"
-    one_line "$M" "" "$B2FUSE" mount "$T/b.b2frame" "$M"
+    one_line "$M" busy "$B2FUSE" mount "$T/b.b2frame" "$M"
     cmp "$(chunk 3)" "$FX/full/3"
     umount_it
     exits 1 mountpoint -q "$M"
@@ -157,13 +158,31 @@ test_the_mount_point() {
 
 test_umount_of_what_is_not_mounted() {
     mkdir "$M"
-    one_line "$M" "not mounted" "$B2FUSE" umount "$M"
+    one_line "$M" "nothing mounted" "$B2FUSE" umount "$M"
     one_line "$T/none" "no such file" "$B2FUSE" umount "$T/none"
     root_only
     mount -t tmpfs tmpfs "$M"
-    one_line "$M" "" "$B2FUSE" umount "$M"
+    one_line "$M" tmpfs "$B2FUSE" umount "$M"
     mountpoint -q "$M"
     umount "$M"
+}
+
+test_umount_after_a_killed_daemon() {
+    source_from full
+    mount_front
+    kill -KILL "$PID"
+    wait "$PID" || PID=
+    one_line "$M" died "$B2FUSE" mount "$S" "$M"
+    one_line "$M" died "$B2FUSE" umount "$M"
+    exits 1 mountpoint -q "$M"
+    mount_it
+    cmp "$(chunk 3)" "$FX/full/3"
+}
+
+test_a_sparse_frame_is_not_yet_a_source() {
+    mkdir "$M" "$T/d"
+    one_line "$FX/native.b2frame" "sparse frame" "$B2FUSE" mount "$FX/native.b2frame" "$M"
+    one_line "$T/d" "directory" "$B2FUSE" mount "$T/d" "$M"
 }
 
 test_no_fuse() {
