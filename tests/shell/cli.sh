@@ -12,7 +12,7 @@ test_wrong_usage() {
     exits 2 "$B2FUSE" mount -o no_such_option "$S" "$M"
     exits 2 "$B2FUSE" umount
     exits 2 "$B2FUSE" no-such-command
-    exits 1 mountpoint -q "$M"
+    not_mounted
 }
 
 test_help_and_version() {
@@ -31,7 +31,7 @@ refused() {
     if [ -f "$S" ]; then before=$(sha256sum "$S"); fi
     one_line "$S" "$1" "$B2FUSE" mount "$S" "$M"
     one_line "$S" "$1" "$B2FUSE" mount -f "$S" "$M"
-    exits 1 mountpoint -q "$M"
+    not_mounted
     if [ -n "$before" ]; then equal "$(sha256sum "$S")" "$before" "SOURCE"; fi
     if grep -qi panic "$T/.err"; then fail "a panic"; fi
     [ ! -e "$S.lost" ]
@@ -153,7 +153,7 @@ test_the_mount_point() {
     one_line "$M" busy "$B2FUSE" mount "$T/b.b2frame" "$M"
     cmp "$(chunk 3)" "$FX/full/3"
     umount_it
-    exits 1 mountpoint -q "$M"
+    not_mounted
 }
 
 test_umount_of_what_is_not_mounted() {
@@ -174,7 +174,7 @@ test_umount_after_a_killed_daemon() {
     wait "$PID" || PID=
     one_line "$M" died "$B2FUSE" mount "$S" "$M"
     one_line "$M" died "$B2FUSE" umount "$M"
-    exits 1 mountpoint -q "$M"
+    not_mounted
     mount_it
     cmp "$(chunk 3)" "$FX/full/3"
 }
@@ -200,7 +200,7 @@ test_mount_options() {
     chmod 644 "$S"
     mount_it -o rw,fsname=frame-under-test,default_permissions -o uid=1234,gid=2345,umask=027
     equal "$(findmnt -n -o SOURCE "$M")" frame-under-test
-    equal "$(stat -c '%u:%g %a' "$(chunk 3)")" "1234:2345 640"
+    equal "$(stat -c '%u:%g %a' "$(chunk 3)")" "1234:2345 750"
     has "$(findmnt -n -o OPTIONS "$M")" default_permissions
     umount_it
     mount_it -o ro,noatime,nosuid,nodev

@@ -8,6 +8,7 @@ S=$T/source.b2frame
 M=$T/mnt
 PID=
 
+FILE=$1
 trap where ERR
 trap finish EXIT
 
@@ -51,6 +52,7 @@ mount_front() {
     await mountpoint -q "$M"
 }
 umount_it() { "$B2FUSE" umount "$M"; }
+not_mounted() { if mountpoint -q "$M"; then fail "$M is still mounted"; fi; }
 # end_of_daemon: waits for $PID and answers its exit code.
 end_of_daemon() {
     local pid=$PID
@@ -121,5 +123,5 @@ if wrong:
 }
 root_only() { [ "$(id -u)" = 0 ] || skip "needs root"; }
 
-. "$1"
+. "$FILE"
 "$2"
