@@ -13,6 +13,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, SystemTime};
 
 use fuser::{
@@ -71,6 +72,8 @@ pub(super) struct Shared {
     pub(super) closed: RwLock<bool>,
     streams: Streams,
     overrides: Overrides,
+    /// READs answered.
+    reads: AtomicU64,
 }
 
 impl Shared {
@@ -83,7 +86,14 @@ impl Shared {
             closed: RwLock::new(false),
             streams: Streams::default(),
             overrides,
+            reads: AtomicU64::new(0),
         }
+    }
+
+    /// One line for the log: what the view has to say, and what the kernel asked for.
+    pub(super) fn report(&self) -> String {
+        let (reads, pushed) = (self.reads.load(Relaxed), self.notify.pushed.load(Relaxed));
+        format!("{}; reads answered: {reads}, files pushed: {pushed}", self.view.report())
     }
 
     fn enter(&self) -> Option<RwLockReadGuard<'_, bool>> {
@@ -185,7 +195,7 @@ impl fuser::Filesystem for Adapter {
         let offered = config.capabilities();
         let mut wanted = vec![
             InitFlags::FUSE_PARALLEL_DIROPS,
-            InitFlags::FUSE_DO_READDIRPLUS | InitFlags::FUSE_READDIRPLUS_AUTO,
+            InitFlags::FUSE_DO_READDIRPLUS,
             InitFlags::FUSE_NO_OPENDIR_SUPPORT,
             // With this, no file is asked for its capabilities at each write.
             InitFlags::FUSE_HANDLE_KILLPRIV_V2,
@@ -340,7 +350,7 @@ impl fuser::Filesystem for Adapter {
         shared.changed();
     }
 
-    fn open(&self, _req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+    fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let (shared, _entered) = enter!(self, reply);
         let (ino, mode) = (Ino(ino.0), open_mode(flags.0));
         if self.read_only {
@@ -366,7 +376,7 @@ impl fuser::Filesystem for Adapter {
             shared.changed();
         } else {
             shared.notify.answer(invals, Held::Nothing, answer);
-            shared.notify_push(ino, |view, streams| streams.opened(view, _req.pid(), ino));
+            shared.notify_push(ino, false, |view, streams| streams.opened(view, req.pid(), ino));
         }
     }
 
@@ -403,6 +413,7 @@ impl fuser::Filesystem for Adapter {
         let ino = Ino(ino.0);
         let handle = (!self.read_only).then_some(Handle(fh.0));
         let len = (size as usize).min(MAX_READ);
+        shared.reads.fetch_add(1, Relaxed);
         BUFFER.with_borrow_mut(|buffer| {
             if buffer.len() < len {
                 buffer.resize(len, 0);
@@ -412,7 +423,7 @@ impl fuser::Filesystem for Adapter {
                 Err(refusal) => reply.error(errno("read", ino, &refusal)),
             }
         });
-        shared.notify_push(ino, |view, streams| streams.read(view, req.pid(), ino, offset, size));
+        shared.notify_push(ino, offset == 0, |view, streams| streams.read(view, req.pid(), ino, offset, size));
     }
 
     fn write(
@@ -566,9 +577,9 @@ impl Shared {
     }
 
     /// Lets the readers' tracker see that `ino` was opened or read, and queues what it wants pushed.
-    fn notify_push(&self, ino: Ino, see: impl FnOnce(&dyn View, &Streams) -> Vec<super::push::Hint>) {
+    fn notify_push(&self, ino: Ino, reading: bool, see: impl FnOnce(&dyn View, &Streams) -> Vec<super::push::Hint>) {
         let hints = see(&*self.view, &self.streams);
-        self.notify.push(ino, hints);
+        self.notify.push(ino, reading, hints);
     }
 
     /// A view may not be called back from within its readdir, so entries are taken in batches.

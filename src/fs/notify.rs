@@ -22,6 +22,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::ffi::OsString;
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use fuser::{INodeNo, Notifier};
 use log::{debug, warn};
@@ -89,6 +90,8 @@ pub(super) struct Notify {
     pages_wake: Condvar,
     names: Mutex<NamesQueue>,
     names_wake: Condvar,
+    /// Files pushed, whole or their beginnings.
+    pub(super) pushed: AtomicU64,
 }
 
 impl Notify {
@@ -177,11 +180,17 @@ impl Notify {
         self.answer(invals, Held::Nothing, answer);
     }
 
-    /// Asks for files to be pushed after those asked for before, of which all up to `passed` come too late.
-    pub(super) fn push(&self, passed: Ino, hints: Vec<push::Hint>) {
+    /// Asks for files to be pushed after those asked for before. The reader has got to `reached` (and waits for its bytes, if
+    /// `reading`), so that what comes before is of no more use. If the push comes too late for it, the file after it is left to
+    /// the reader as well: or both would go on reading the same file.
+    pub(super) fn push(&self, reached: Ino, reading: bool, hints: Vec<push::Hint>) {
         let mut queue = self.pages.lock();
-        if let Some(place) = queue.pushes.iter().position(|hint| hint.ino == passed) {
+        let place = queue.pushes.iter().position(|hint| hint.ino == reached);
+        if let Some(place) = place {
             queue.pushes.drain(..=place);
+        }
+        if place.is_some() || reading && queue.pushing == Some(reached) {
+            queue.pushes.pop_front();
         }
         if !queue.stopped && !hints.is_empty() {
             queue.pushes.extend(hints);
@@ -247,6 +256,7 @@ impl Notify {
                 queue.pushing = Some(hint.ino);
                 drop(queue);
                 push::store(notifier, view, hint, &mut buf);
+                self.pushed.fetch_add(1, Relaxed);
             } else {
                 return;
             }

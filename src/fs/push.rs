@@ -2,8 +2,8 @@
 //!
 //! A reader is *sequential* when the same thread has read two files in the view's order, one after the other. Then the next
 //! files are stored into the kernel's page cache from the pages thread of [`notify`](super::notify), which saves their READs
-//! altogether. Pushed files give no sign of being read in a read-only mount (no OPEN, no READ), so the first READ behind the
-//! window is what asks for the next window; a read-write mount sees the OPENs and asks earlier.
+//! altogether. Pushed files give no sign of being read in a read-only mount (no OPEN, no READ), so the
+//! end of one in the middle is left out, whose READ asks for more in time; a read-write mount sees the OPENs.
 //!
 //! Who looks only at the beginnings of files gets beginnings, of more files.
 //!
@@ -23,8 +23,10 @@ pub(super) const LARGEST: u64 = 512 << 10;
 const WINDOW: usize = 16;
 /// Files of which the beginning is pushed ahead.
 const HEAD_WINDOW: usize = 64;
-/// How much of a beginning, in bytes: one page.
-const HEAD: u64 = 4096;
+/// The kernel's smallest page, in bytes: as much is pushed of a beginning.
+const PAGE: u64 = 4096;
+/// Files above this, in bytes, can do without their end: the READ of it is cheap beside that of the file.
+const TRIPWIRE: u64 = 8 * PAGE;
 /// More hints than this are not kept: what was asked for first is dropped first.
 pub(super) const LONGEST_QUEUE: usize = 4 * HEAD_WINDOW;
 /// Readers told apart.
@@ -57,6 +59,8 @@ struct Stream {
     ahead: VecDeque<(Ino, u64)>,
     /// How many of `ahead` were pushed.
     pushed: usize,
+    /// The reader's OPENs are seen.
+    opens: bool,
     /// For finding the stream that has been idle for longest.
     used: u64,
 }
@@ -68,27 +72,29 @@ pub(super) struct Streams(Mutex<(Vec<Stream>, u64)>);
 impl Streams {
     /// `pid` opens `ino` for reading. What comes back is to be pushed.
     pub(super) fn opened(&self, view: &dyn View, pid: u32, ino: Ino) -> Vec<Hint> {
-        self.touched(view, pid, ino, 0, 0)
+        self.touched(view, pid, ino, 0, 0, true)
     }
 
     /// `pid` reads from `ino`. What comes back is to be pushed.
     pub(super) fn read(&self, view: &dyn View, pid: u32, ino: Ino, offset: u64, len: u32) -> Vec<Hint> {
-        self.touched(view, pid, ino, offset, offset.saturating_add(u64::from(len)))
+        self.touched(view, pid, ino, offset, offset.saturating_add(u64::from(len)), false)
     }
 
-    fn touched(&self, view: &dyn View, pid: u32, ino: Ino, begin: u64, end: u64) -> Vec<Hint> {
+    fn touched(&self, view: &dyn View, pid: u32, ino: Ino, begin: u64, end: u64, opened: bool) -> Vec<Hint> {
         let mut guard = self.0.lock();
         let (streams, clock) = &mut *guard;
         *clock += 1;
         if let Some(stream) = streams.iter_mut().find_map(|s| (s.pid == pid && s.reach(ino)).then_some(s)) {
             stream.used = *clock;
             stream.read = stream.read.max(end);
+            stream.opens |= opened;
             return stream.refill(view);
         }
         // Only the beginning of a file begins a run.
         let ahead: VecDeque<_> = if begin == 0 { view.next_files(ino, 1).into() } else { VecDeque::new() };
         let Some(&(_, size)) = ahead.front() else { return Vec::new() };
-        let stream = Stream { pid, at: ino, size, read: end, whole: true, run: 1, ahead, pushed: 0, used: *clock };
+        let (at, used) = (ino, *clock);
+        let stream = Stream { pid, at, size, read: end, whole: true, run: 1, ahead, pushed: 0, opens: opened, used };
         let of_pid = streams.iter().filter(|stream| stream.pid == pid).count();
         let place = if of_pid >= STREAMS_OF_ONE {
             streams.iter_mut().filter(|stream| stream.pid == pid).min_by_key(|stream| stream.used)
@@ -124,8 +130,8 @@ impl Stream {
         true
     }
 
-    /// Chooses what to push, when half a window is used up. Without OPENs nothing is seen of that: then the READ behind the
-    /// window finds it used up altogether.
+    /// Chooses what to push, when half a window is used up. Where nothing is seen of that for want of OPENs, one file in the
+    /// middle is pushed without its end, and the READ of that tells.
     fn refill(&mut self, view: &dyn View) -> Vec<Hint> {
         let window = if self.whole { WINDOW } else { HEAD_WINDOW };
         if self.run < 2 || self.pushed > window / 2 {
@@ -134,10 +140,19 @@ impl Stream {
         let from = self.ahead.back().map_or(self.at, |last| last.0);
         self.ahead.extend(view.next_files(from, (window + 1).saturating_sub(self.ahead.len())));
         let end = self.ahead.len().min(window);
-        let fresh = self.ahead.range(self.pushed.min(end)..end);
+        let begin = self.pushed.min(end);
         self.pushed = end;
-        let len = |size: u64| if self.whole { size } else { size.min(HEAD) };
-        fresh.filter(|(_, size)| (1..=LARGEST).contains(size)).map(|&(ino, size)| Hint { ino, len: len(size) }).collect()
+        let tripwire = begin.max(window / 2);
+        let fresh = self.ahead.range(begin..end).zip(begin..);
+        let hints = fresh.filter(|((_, size), _)| (1..=LARGEST).contains(size)).map(|(&(ino, size), place)| {
+            let len = match (self.whole, self.opens) {
+                (false, _) => size.min(PAGE),
+                (true, false) if place == tripwire && size > TRIPWIRE => (size - 1) / PAGE * PAGE,
+                (true, _) => size,
+            };
+            Hint { ino, len }
+        });
+        hints.collect()
     }
 }
 

@@ -150,7 +150,7 @@ impl Mounted {
     pub fn run(mut self) -> Result<(), ViewError> {
         loop {
             match self.events.recv() {
-                Ok(Event::Signal(Signal::Report)) => info!("{}", self.shared.view.report()),
+                Ok(Event::Signal(Signal::Report)) => info!("{}: {}", self.point.path().display(), self.shared.report()),
                 Ok(Event::Signal(Signal::End)) => {
                     self.unmount();
                     break;
@@ -216,7 +216,7 @@ impl Mounted {
                     self.ended(outcome);
                     return true;
                 }
-                Ok(Event::Signal(Signal::Report)) => info!("{}", self.shared.view.report()),
+                Ok(Event::Signal(Signal::Report)) => info!("{}: {}", self.point.path().display(), self.shared.report()),
                 Ok(Event::Signal(Signal::End)) | Err(RecvTimeoutError::Timeout) => return false,
                 Err(RecvTimeoutError::Disconnected) => return true,
             }
@@ -233,6 +233,7 @@ impl Mounted {
             // It has panicked if this fails, which the log knows.
             let _ = helper.join();
         }
+        info!("{}: {}", self.point.path().display(), self.shared.report());
         self.shared.view.shutdown()
     }
 }
