@@ -39,8 +39,10 @@ const FOREVER: Duration = Duration::from_secs(1 << 31);
 const GENERATION: Generation = Generation(0);
 /// Cookies 1 and 2 stand behind `.` and `..`; a view's own begin here.
 const FIRST_COOKIE: u64 = 2;
+/// Directories of no more files are always listed with attributes.
+const LISTED_WHOLE: usize = 16_384;
 /// Entries that readdirplus takes from a view at once.
-const BATCH: usize = 32;
+const BATCH: usize = 128;
 /// The longest WRITE that the kernel may send, in bytes.
 const MAX_WRITE: u32 = 1 << 20;
 /// The longest READ that is answered in one piece, in bytes; the kernel asks for [`MAX_WRITE`] at most.
@@ -193,9 +195,13 @@ macro_rules! enter {
 impl fuser::Filesystem for Adapter {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
         let offered = config.capabilities();
+        // Listing with attributes has the kernel know each file before it is asked for, so that it can be pushed. Of a large
+        // directory, that would be a heavy price for those who want no more than names: there the kernel chooses.
+        let mut plus = InitFlags::FUSE_DO_READDIRPLUS;
+        plus.set(InitFlags::FUSE_READDIRPLUS_AUTO, self.shared.has_more_than(LISTED_WHOLE));
         let mut wanted = vec![
             InitFlags::FUSE_PARALLEL_DIROPS,
-            InitFlags::FUSE_DO_READDIRPLUS,
+            plus,
             InitFlags::FUSE_NO_OPENDIR_SUPPORT,
             // With this, no file is asked for its capabilities at each write.
             InitFlags::FUSE_HANDLE_KILLPRIV_V2,
@@ -582,6 +588,15 @@ impl Shared {
         self.notify.push(ino, reading, hints);
     }
 
+    fn has_more_than(&self, files: usize) -> bool {
+        let mut count = 0;
+        let listed = self.view.readdir(ROOT, 0, &mut |_| {
+            count += 1;
+            count <= files
+        });
+        listed.is_ok() && count > files
+    }
+
     /// A view may not be called back from within its readdir, so entries are taken in batches.
     fn readdirplus(&self, ino: Ino, offset: u64, reply: &mut ReplyDirectoryPlus) -> crate::view::Result<()> {
         let dir = self.attr(&self.view.getattr(ino)?);
@@ -598,6 +613,7 @@ impl Shared {
                 batch.push((entry.ino, entry.next, entry.name.to_owned()));
                 batch.len() < BATCH
             })?;
+            self.view.expect(&batch.iter().map(|(ino, ..)| *ino).collect::<Vec<_>>());
             for (ino, next, name) in &batch {
                 from = *next;
                 // Removed since it was listed: left out.

@@ -101,6 +101,8 @@ pub trait BackendFile: Send + Sync {
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }
+    /// These bytes will be read soon: a hint.
+    fn will_need(&self, _offset: u64, _len: u64) {}
     /// Takes over mode, owner and extended attributes as far as that is allowed, silently where it is not.
     fn copy_attributes(&self, _from: &dyn BackendFile) {}
 }
@@ -321,6 +323,13 @@ fn time(seconds: i64, nanoseconds: i64) -> SystemTime {
 }
 
 impl BackendFile for File {
+    fn will_need(&self, offset: u64, len: u64) {
+        if let (Ok(offset), Ok(len)) = (offset.try_into(), len.try_into()) {
+            // SAFETY: takes numbers, and reads nothing into our memory.
+            unsafe { libc::posix_fadvise(self.as_raw_fd(), offset, len, libc::POSIX_FADV_WILLNEED) };
+        }
+    }
+
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         loop {
             match FileExt::read_at(self, buf, offset) {

@@ -572,6 +572,17 @@ impl FrameStore for CframeStore {
         Ok(count)
     }
 
+    fn expect_headers(&self, keys: &[ChunkKey]) {
+        let (file, positions) = {
+            let place = self.place.read();
+            let positions: Vec<_> = keys.iter().map(|key| position(&place.moved, *key)).collect();
+            (Arc::clone(&place.file), positions)
+        };
+        for position in positions {
+            file.will_need(position, ChunkHeader::LEN as u64);
+        }
+    }
+
     fn chunk_header(&self, _guard: &ReadGuard<'_>, key: ChunkKey) -> Result<ChunkHeader> {
         let (file, position) = {
             let place = self.place.read();

@@ -114,6 +114,10 @@ pub trait FrameStore: Send + Sync {
     /// Reads and checks a stored chunk's header: its sizes agree with each other and with the room it has in SOURCE.
     fn chunk_header(&self, guard: &ReadGuard<'_>, key: ChunkKey) -> Result<ChunkHeader>;
 
+    /// The headers of these chunks will be asked for soon, one after the other: a hint, by which a disk can read them at the
+    /// same time.
+    fn expect_headers(&self, _keys: &[ChunkKey]) {}
+
     /// Writes a new chunk's bytes where no durable state has any, without making it part of the frame.
     fn stage(&self, chunk: &dyn ReadAt) -> Result<ChunkKey>;
 

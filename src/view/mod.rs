@@ -198,6 +198,9 @@ pub trait View: Send + Sync {
     /// The files that a sequential reader of `ino` is likely to want next, at most `count`, with their sizes: hints only.
     fn next_files(&self, ino: Ino, count: usize) -> Vec<(Ino, u64)>;
 
+    /// Attributes of these will be asked for soon, one after the other: a hint.
+    fn expect(&self, _inos: &[Ino]) {}
+
     /// For `df`.
     fn statfs(&self) -> Result<libc::statvfs>;
 

@@ -374,6 +374,21 @@ impl View for SparseView {
         files.collect()
     }
 
+    fn expect(&self, inos: &[Ino]) {
+        let unknown = {
+            let state = self.state.read();
+            let source = |ino: &Ino| state.source(*ino).ok();
+            let keys = inos.iter().filter_map(source).filter_map(|source| match source {
+                Source::Chunk(key, None) => Some(key),
+                _ => None,
+            });
+            keys.collect::<Vec<_>>()
+        };
+        if !unknown.is_empty() {
+            self.store.expect_headers(&unknown);
+        }
+    }
+
     fn statfs(&self) -> Result<libc::statvfs> {
         Ok(self.store.statvfs()?)
     }
