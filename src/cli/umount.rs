@@ -16,7 +16,7 @@ use crate::fs::session::daemon_of;
 /// How long `-z` waits for a daemon whose files are still open.
 const LAZY_WAIT: Duration = Duration::from_secs(2);
 /// How long an ended daemon's exit code is waited for: the system may have nobody who collects it.
-const REAP_WAIT: Duration = Duration::from_secs(1);
+const REAP_WAIT: Duration = Duration::from_millis(100);
 
 /// Unmount, and return when everything is in the frame, on disk
 #[derive(clap::Args)]
