@@ -15,7 +15,7 @@ pub enum Name {
     Index,
     /// `XXXXXXXX.chunk`.
     Chunk(ChunkId),
-    /// A name that begins with a dot: a tool's temporary file, `.b2lock`.
+    /// A tool's temporary file: a name that begins with a dot (`.b2lock` among them), or a backup of one of the other names.
     Temp(OsString),
 }
 
@@ -26,7 +26,7 @@ impl Name {
         if bytes == INDEX_NAME.as_bytes() {
             return Some(Name::Index);
         }
-        if bytes.first() == Some(&b'.') {
+        if bytes.first() == Some(&b'.') || backed_up(bytes).is_some_and(|of| Name::parse(OsStr::from_bytes(of)).is_some()) {
             return Some(Name::Temp(name.to_owned()));
         }
         let digits = bytes.strip_suffix(b".chunk")?;
@@ -48,6 +48,16 @@ impl Name {
     }
 }
 
+/// What a name that `cp --backup` and editors give to the old file, `NAME~` or `NAME.~1~`, is a backup of.
+fn backed_up(name: &[u8]) -> Option<&[u8]> {
+    let name = name.strip_suffix(b"~")?;
+    let start = name.iter().rposition(|b| !b.is_ascii_digit()).map_or(0, |last| last + 1);
+    match name.get(..start).and_then(|name| name.strip_suffix(b".~")) {
+        Some(of) if start < name.len() => Some(of),
+        _ => Some(name),
+    }
+}
+
 /// The file name of a chunk.
 pub fn chunk_name(id: ChunkId) -> String {
     format!("{id}.chunk")
@@ -64,8 +74,11 @@ mod tests {
         assert_eq!(parse("0000000A.chunk"), Some(Name::Chunk(ChunkId(10))));
         assert_eq!(parse("FFFFFFFF.chunk"), Some(Name::Chunk(ChunkId(u32::MAX))));
         assert_eq!(parse(".b2lock"), Some(Name::Temp(".b2lock".into())));
-        for other in ["0000000a.chunk", "000000A.chunk", "00000000A.chunk", "+000000A.chunk", "0000000A.chunk~", "x", ""] {
+        for other in ["0000000a.chunk", "000000A.chunk", "00000000A.chunk", "+000000A.chunk", "x~", "x.~1~", "~", "x", ""] {
             assert_eq!(parse(other), None, "{other}");
+        }
+        for backup in ["0000000A.chunk~", "0000000A.chunk.~12~", "chunks.b2frame~"] {
+            assert_eq!(parse(backup), Some(Name::Temp(backup.into())));
         }
         assert_eq!(Name::Chunk(ChunkId(0x2e)).to_os_string(), "0000002E.chunk");
     }

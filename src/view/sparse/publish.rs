@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use log::{debug, error, warn};
 
-use super::state::{Held, Source};
+use super::state::{Held, Kept, Source};
 use super::write::Unfinished;
 use super::{SETTLE_AFTER, SparseView, WATCH_EVERY};
 use crate::format::{ChunkId, IndexEntry};
@@ -170,7 +170,7 @@ impl SparseView {
     /// Saves what has no place, or with `all` everything that is not committed.
     fn save_lost(&self, all: bool) -> Result<()> {
         let mut first_error = None;
-        let (mut ids, index, drafts) = {
+        let (mut ids, index, drafts, moved) = {
             let state = self.state.read();
             let unfinished = state.nodes.values().filter(|_| all).filter_map(|node| match (&node.name, &node.writing) {
                 (Some(name @ Name::Chunk(_)), Some(writing)) => Some((name.to_os_string(), writing.clone())),
@@ -180,8 +180,17 @@ impl SparseView {
             let held = !matches!(state.held, Held::No) || all;
             let index = state.index_ino.filter(|_| held).and_then(|ino| state.source(ino).ok());
             let ids = if all { state.uncommitted() } else { Vec::new() };
-            ([ids, state.without_place()].concat(), index, drafts)
+            let moved = state.nodes.values().filter_map(|node| match (&node.name, &node.kept) {
+                (Some(name @ Name::Temp(_)), Kept::Chunk(key, Some(len))) => Some((name.to_os_string(), *key, *len)),
+                _ => None,
+            });
+            let moved: Vec<_> = moved.collect();
+            ([ids, state.without_place()].concat(), index, drafts, moved)
         };
+        for (name, key, len) in moved {
+            // Once a chunk of the frame, now only the file that it was moved to.
+            self.save(&name.to_string_lossy(), &StoredChunk { store: &*self.store, key, len }, &mut first_error);
+        }
         for (name, writing) in drafts {
             let inner = writing.inner.lock();
             if inner.dirty && !inner.bytes.is_empty() {

@@ -423,6 +423,17 @@ fn temporary_files_are_renamed_into_place() {
 }
 
 #[test]
+fn backups_are_kept_and_outlive_the_mount_beside_source() {
+    let mut mount = Mount::of(&[full(1), full(2)], CHUNKSIZE);
+    mount.mv("00000001.chunk", "00000001.chunk~").unwrap();
+    mount.cp("00000001.chunk", &chunk(9, CHUNKSIZE)).unwrap();
+    assert_eq!(mount.read("00000001.chunk~"), chunk(2, CHUNKSIZE));
+    mount.unmount();
+    assert_eq!(mount.committed(), [full(1), full(9)]);
+    assert_eq!(std::fs::read(mount.dir.path().join("f.b2frame.lost/00000001.chunk~")).unwrap(), chunk(2, CHUNKSIZE));
+}
+
+#[test]
 fn a_removed_file_is_readable_as_long_as_it_is_open() {
     let mount = Mount::of(&[full(1), full(2)], CHUNKSIZE);
     let view = mount.view();
