@@ -2,7 +2,8 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
@@ -120,4 +121,142 @@ fn what_is_not_mounted_cannot_be_unmounted() {
     place.run("umount point").failed("point: found nothing mounted there, expected a b2fuse mount");
     place.run("umount /proc").failed("/proc: found a file system of type proc there, expected a b2fuse mount");
     assert!(Path::new("/proc/self").exists());
+}
+
+// --- mounts ---
+
+/// Whether mounts can be tested here: aloud, and a failure where they must be.
+fn fuse() -> bool {
+    let root = fs::metadata("/proc/self").is_ok_and(|meta| std::os::unix::fs::MetadataExt::uid(&meta) == 0);
+    let usable = root && fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").is_ok();
+    if !usable {
+        assert!(std::env::var_os("B2FUSE_REQUIRE_FUSE").is_none(), "B2FUSE_REQUIRE_FUSE is set, and there is no FUSE");
+        eprintln!("SKIPPED: mounts need root and /dev/fuse here");
+    }
+    usable
+}
+
+fn eventually(what: &str, mut happened: impl FnMut() -> bool) {
+    let until = Instant::now() + Duration::from_secs(20);
+    while !happened() {
+        assert!(Instant::now() < until, "did not happen: {what}");
+        std::thread::yield_now();
+    }
+}
+
+impl Place {
+    /// With a real frame as SOURCE.
+    fn with_frame() -> Self {
+        let place = Place::new();
+        let frame = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/cframe/special.b2frame");
+        fs::copy(frame, place.path("frame")).unwrap();
+        place
+    }
+
+    fn mounted(&self) -> bool {
+        let point = self.path("point").canonicalize().unwrap_or_else(|_| self.path("point"));
+        fs::read_to_string("/proc/self/mountinfo").unwrap().contains(&format!(" {} ", point.display()))
+    }
+
+    /// Mounts in front, and returns once the mount answers.
+    fn mount_in_front(&self, words: &str) -> Front {
+        let mut command = self.command(&format!("mount -f {words} frame point"));
+        let child = command.stderr(Stdio::piped()).spawn().unwrap();
+        eventually("mounted", || self.path("point/chunks.b2frame").exists());
+        Front(child)
+    }
+}
+
+/// A mount in front, killed when dropped.
+struct Front(Child);
+
+impl Front {
+    fn signal(&self, signal: &str) {
+        assert!(Command::new("kill").args([signal, &self.0.id().to_string()]).status().unwrap().success());
+    }
+
+    fn end(mut self) -> (Option<i32>, String) {
+        let status = self.0.wait().unwrap();
+        (status.code(), std::io::read_to_string(self.0.stderr.take().unwrap()).unwrap())
+    }
+}
+
+impl Drop for Front {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if self.mounted() {
+            let _ = Command::new("umount").arg("-l").arg(self.path("point")).status();
+        }
+    }
+}
+
+#[test]
+fn hanging_up_ends_a_mount() {
+    if !fuse() {
+        return;
+    }
+    let place = Place::with_frame();
+    let mount = place.mount_in_front("");
+    mount.signal("-HUP");
+    let (code, said) = mount.end();
+    assert_eq!(code, Some(0), "{said}");
+    assert!(!place.mounted());
+}
+
+#[test]
+fn auto_unmount_survives_the_daemon() {
+    if !fuse() {
+        return;
+    }
+    for options in ["auto_unmount", "auto_unmount,ro"] {
+        let place = Place::with_frame();
+        let mount = place.mount_in_front(&format!("-o {options}"));
+        assert!(fs::read_dir(place.path("point")).unwrap().count() > 1);
+        mount.signal("-KILL");
+        mount.end();
+        eventually("unmounted by the helper", || !place.mounted());
+        place.run(&format!("mount -o {options} frame point"));
+        let outcome = place.run("umount point");
+        assert_eq!((outcome.code(), outcome.stderr().as_str()), (0, ""));
+    }
+}
+
+#[test]
+fn a_dead_daemons_mount_can_be_unmounted() {
+    if !fuse() {
+        return;
+    }
+    for options in ["ro", "rw"] {
+        let place = Place::with_frame();
+        let mount = place.mount_in_front(&format!("-o {options}"));
+        fs::read_dir(place.path("point")).unwrap().count();
+        mount.signal("-KILL");
+        mount.end();
+        assert_eq!(place.run("mount frame point").code(), 1);
+        place.run("umount point").failed("point: unmounted, but its daemon had died: what it had not committed is lost");
+        assert!(!place.mounted());
+    }
+}
+
+#[test]
+fn a_mount_with_open_files_is_busy_or_lazy() {
+    if !fuse() {
+        return;
+    }
+    let place = Place::with_frame();
+    let mount = place.mount_in_front("");
+    let held = fs::File::open(place.path("point/chunks.b2frame")).unwrap();
+    place.run("umount point").failed("point: is busy: some process has a file open there, or works in it");
+    assert!(place.mounted());
+    let outcome = place.run("umount -z point");
+    assert_eq!((outcome.code(), outcome.stderr().as_str()), (0, "point: files are still open; the mount ends with them\n"));
+    assert!(!place.mounted());
+    drop(held);
+    assert_eq!(mount.end().0, Some(0));
 }

@@ -44,9 +44,9 @@ fn unmount(path: &Path, lazy: bool) -> Result<(), Failure> {
     if let Some(found) = found {
         return Err(failed(format!("found {found} there, expected a b2fuse mount")));
     }
-    let daemon = match File::open(&point) {
-        Ok(file) => {
-            let daemon = daemon_of(&file).and_then(Process::open);
+    // Of a dead daemon's mount the directory may still be opened, out of the kernel's cache.
+    let daemon = match File::open(&point).and_then(|file| Ok((Process::open(daemon_of(&file)?)?, file))) {
+        Ok((daemon, file)) => {
             match file.sync_all() {
                 // Another process changed SOURCE: committing can never succeed, and the daemon saves what it has.
                 Err(error) if error.raw_os_error() == Some(libc::ESTALE) || lazy => {
@@ -55,10 +55,10 @@ fn unmount(path: &Path, lazy: bool) -> Result<(), Failure> {
                 Err(error) => return Err(failed(format!("cannot commit: {error}; still mounted (-z unmounts nevertheless)"))),
                 Ok(()) => {}
             }
-            Some(daemon.map_err(|error| failed(format!("cannot find the daemon: {error}")))?)
+            Some(daemon)
         }
         Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => None,
-        Err(error) => return Err(failed(format!("cannot open: {error}"))),
+        Err(error) => return Err(failed(format!("cannot reach its daemon: {error}"))),
     };
     kernel::unmount(&point, lazy).map_err(|error| match error.raw_os_error() {
         Some(libc::EBUSY) => failed("is busy: some process has a file open there, or works in it".into()),

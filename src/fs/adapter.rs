@@ -92,10 +92,9 @@ impl Shared {
         }
     }
 
-    /// One line for the log: what the view has to say, and what the kernel asked for.
+    /// One line for the log: what the kernel asked for, and what it was given unasked.
     pub(super) fn report(&self) -> String {
-        let (reads, pushed) = (self.reads.load(Relaxed), self.notify.pushed.load(Relaxed));
-        format!("{}; reads answered: {reads}, files pushed: {pushed}", self.view.report())
+        format!("reads answered: {}; files pushed: {}", self.reads.load(Relaxed), self.notify.pushed.load(Relaxed))
     }
 
     fn enter(&self) -> Option<RwLockReadGuard<'_, bool>> {
@@ -140,8 +139,9 @@ pub(super) struct Adapter {
 }
 
 impl Adapter {
-    pub(super) fn new(shared: Arc<Shared>) -> Self {
-        Adapter { read_only: shared.view.read_only(), shared, no_open: false, no_opendir: false }
+    /// A mount that fusermount3 is to unmount if we die must not do without OPENDIR: by opening the directory it finds out.
+    pub(super) fn new(shared: Arc<Shared>, auto_unmount: bool) -> Self {
+        Adapter { read_only: shared.view.read_only(), shared, no_open: false, no_opendir: !auto_unmount }
     }
 }
 
@@ -213,7 +213,7 @@ impl fuser::Filesystem for Adapter {
             }
         }
         self.no_open = self.read_only && offered.contains(InitFlags::FUSE_NO_OPEN_SUPPORT);
-        self.no_opendir = offered.contains(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
+        self.no_opendir &= offered.contains(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
         let _ = config.set_max_write(MAX_WRITE);
         Ok(())
     }
@@ -610,17 +610,24 @@ impl Shared {
         loop {
             let mut batch = Vec::with_capacity(BATCH);
             self.view.readdir(ino, from, &mut |entry| {
-                batch.push((entry.ino, entry.next, entry.name.to_owned()));
+                batch.push((entry.ino, entry.kind, entry.next, entry.name.to_owned()));
                 batch.len() < BATCH
             })?;
             self.view.expect(&batch.iter().map(|(ino, ..)| *ino).collect::<Vec<_>>());
-            for (ino, next, name) in &batch {
+            for (ino, kind, next, name) in &batch {
                 from = *next;
-                // Removed since it was listed: left out.
-                let Ok(attr) = self.view.getattr(*ino) else { continue };
+                let (attr, ttl) = match self.view.getattr(*ino) {
+                    Ok(attr) => (self.attr(&attr), FOREVER),
+                    // Removed since it was listed.
+                    Err(ViewError::NotFound) => continue,
+                    // Listed, but nothing of it is to be believed: whoever looks closer meets the error.
+                    Err(refusal) => {
+                        errno("listing", *ino, &refusal);
+                        (FileAttr { ino: INodeNo(ino.0), kind: file_type(*kind), size: 0, blocks: 0, ..dir }, Duration::ZERO)
+                    }
+                };
                 self.inodes.looked_up(*ino);
-                let attr = self.attr(&attr);
-                if reply.add(attr.ino, next + FIRST_COOKIE, name, &FOREVER, &attr, GENERATION) {
+                if reply.add(attr.ino, next + FIRST_COOKIE, name, &ttl, &attr, GENERATION) {
                     self.inodes.forgotten(*ino, 1);
                     return Ok(());
                 }

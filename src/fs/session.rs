@@ -120,7 +120,7 @@ impl Mounted {
         options.n_threads = Some(config.threads.max(1));
         // The kernel lets in only the owner, or everyone; that root should be the only other is for fuser to see to.
         let acl = if config.access == Access::Root { SessionACL::RootAndOwner } else { SessionACL::All };
-        let session = fuser::Session::from_fd(Adapter::new(self.shared.clone()), device, acl, options)?;
+        let session = fuser::Session::from_fd(Adapter::new(self.shared.clone(), config.auto_unmount), device, acl, options)?;
         let notifier = session.notifier();
         let (shared, tell) = (self.shared.clone(), notifier.clone());
         self.help("b2fuse-names", move || shared.notify.run_names(&tell))?;
@@ -150,7 +150,7 @@ impl Mounted {
     pub fn run(mut self) -> Result<(), ViewError> {
         loop {
             match self.events.recv() {
-                Ok(Event::Signal(Signal::Report)) => info!("{}: {}", self.point.path().display(), self.shared.report()),
+                Ok(Event::Signal(Signal::Report)) => self.report(),
                 Ok(Event::Signal(Signal::End)) => {
                     self.unmount();
                     break;
@@ -170,6 +170,14 @@ impl Mounted {
             Ok(()) => info!("{}: unmounted", self.point.path().display()),
             Err(error) => error!("{}: requests can no longer be read: {error}", self.point.path().display()),
         }
+        // If it was not an unmount that ended it, a mount is left that nobody will ever answer.
+        if let Err(error) = self.point.unmount(true) {
+            error!("{}: cannot unmount: {error}", self.point.path().display());
+        }
+    }
+
+    fn report(&self) {
+        info!("{}: {}; {}", self.point.path().display(), self.shared.view.report(), self.shared.report());
     }
 
     /// Steps 1 to 3 of the module's list.
@@ -216,7 +224,7 @@ impl Mounted {
                     self.ended(outcome);
                     return true;
                 }
-                Ok(Event::Signal(Signal::Report)) => info!("{}: {}", self.point.path().display(), self.shared.report()),
+                Ok(Event::Signal(Signal::Report)) => self.report(),
                 Ok(Event::Signal(Signal::End)) | Err(RecvTimeoutError::Timeout) => return false,
                 Err(RecvTimeoutError::Disconnected) => return true,
             }

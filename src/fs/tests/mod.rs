@@ -433,3 +433,19 @@ impl Drop for SetOnDrop<'_> {
         self.0.store(true, Ordering::SeqCst);
     }
 }
+
+#[test]
+fn a_connection_that_is_cut_leaves_no_mount() {
+    if !fuse() {
+        return;
+    }
+    let mut mount = Mount::new(MemoryView::new(false, []));
+    let held = File::open(mount.path(INDEX)).unwrap();
+    let point = CString::new(mount.dir.path().to_str().unwrap()).unwrap();
+    // Busy, so it stays mounted; forced, so its device ends. SAFETY: a C string that lives through the call.
+    assert_eq!(unsafe { libc::umount2(point.as_ptr(), libc::MNT_FORCE) }, -1);
+    mount.finished().unwrap();
+    assert!(mount.view.shut_down.load(Ordering::SeqCst));
+    assert!(kernel::mounted_at(&mount.dir.path().canonicalize().unwrap()).unwrap().is_none());
+    drop(held);
+}
