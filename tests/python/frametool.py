@@ -65,6 +65,7 @@ def fixtures(where):
     (where / "new" / "zeros").write_bytes(compress(bytes(CHUNKSIZE)))
     (where / "new" / "short").write_bytes(compress(noise(200, CHUNKSIZE // 2)))
     (where / "new" / "longer").write_bytes(compress(noise(201, CHUNKSIZE + TYPESIZE)))
+    (where / "new" / "holes").write_bytes(blosc2.compress2(noise(203, 8000) + bytes(24_000) + noise(204, 8000), typesize=4, clevel=0))
     (where / "new" / "plain").write_bytes(blosc2.compress2(noise(202), typesize=TYPESIZE, clevel=0))
 
 

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -16,10 +17,12 @@ def default_binary():
 class Mount:
     """`b2fuse mount OPTIONS source point`, undone by `b2fuse umount` at the end of a `with` block."""
 
-    def __init__(self, source, point, options=(), binary=None, timeout=300):
+    def __init__(self, source, point, options=(), binary=None, timeout=300, in_front=False):
         self.source, self.point = Path(source), Path(point)
         self.options, self.binary, self.timeout = list(options), binary or default_binary(), timeout
         self.mounted = False
+        # A daemon in front is a child, which can be killed.
+        self.in_front, self.daemon = in_front, None
 
     def _run(self, *args):
         done = subprocess.run([self.binary, *map(str, args)], capture_output=True, text=True, timeout=self.timeout)
@@ -28,14 +31,34 @@ class Mount:
 
     def mount(self):
         self.point.mkdir(exist_ok=True)
-        self._run("mount", *self.options, self.source, self.point)
+        if self.in_front:
+            self._start()
+        else:
+            self._run("mount", *self.options, self.source, self.point)
         self.mounted = True
         return self
+
+    def _start(self):
+        command = [self.binary, "mount", "-f", "--log-level", "error", *self.options, str(self.source), str(self.point)]
+        self.daemon = subprocess.Popen(command)
+        while not self.point.is_mount():
+            if self.daemon.poll() is not None:
+                raise RuntimeError(f"{' '.join(command)}: exit code {self.daemon.returncode}")
+            time.sleep(0.01)
 
     def umount(self):
         if self.mounted:
             self._run("umount", self.point)
             self.mounted = False
+            if self.daemon and self.daemon.wait(self.timeout) != 0:
+                raise RuntimeError(f"the daemon of {self.point} ended with {self.daemon.returncode}")
+
+    def kill(self):
+        """SIGKILL for a daemon in front, and its mount taken away."""
+        self.daemon.kill()
+        self.daemon.wait()
+        self.mounted = False
+        subprocess.run(["umount", "-l", str(self.point)], check=True)
 
     def __enter__(self):
         return self.mount()

@@ -72,7 +72,7 @@ class Native:
 class View(Native):
     """A frame behind a mount that shows it in the other layout."""
 
-    def __init__(self, directory, layout, binary, options, create):
+    def __init__(self, directory, layout, binary, options, create, killed):
         self.layout = layout
         self.create = create
         self.first = True
@@ -80,7 +80,7 @@ class View(Native):
         self.source = Path(directory) / "source.b2frame"
         point = Path(directory) / "view"
         self.path = point if layout == "sframe" else point / self.source.name
-        self.mount = Mount(self.source, point, [*options, "--create"] if create else options, binary)
+        self.mount = Mount(self.source, point, [*options, "--create"] if create else options, binary, in_front=killed)
 
     def start(self):
         self.mount.mount()
@@ -207,6 +207,14 @@ def fsync(path):
         os.close(fd)
 
 
+def copy_frame(source, target):
+    (shutil.copytree if source.is_dir() else shutil.copyfile)(source, target)
+
+
+def remove_frame(path):
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
 def index_file(side):
     return side.path / "chunks.b2frame" if side.layout == "sframe" else side.path
 
@@ -234,9 +242,13 @@ class Sequence:
         self.step = 0
         self.last = "making the frame"
         self.ended = f"{steps} steps"
+        # With --kill: the states since the last durable one, with copies of the reference.
+        self.history, self.synced = [], False
+        # How many kills lost something, and how many did not.
+        self.kills = [0, 0]
 
     def reproduce(self):
-        extra = " --self-test" if self.options.self_test else ""
+        extra = " --self-test" if self.options.self_test else " --kill" if self.options.kill else ""
         return f"{sys.argv[0]} --seed {self.seed} --kind {self.kind.NAME} --steps {self.step + 1}{extra} --keep DIR"
 
     def run(self, directory):
@@ -247,7 +259,7 @@ class Sequence:
             subject = Native(directory, {"sframe": "cframe", "cframe": "sframe"}[layout])
         else:
             create = layout == "sframe" and bool(self.rng.random() < 0.3)
-            subject = View(directory, layout, options.b2fuse, options.mount_option, create)
+            subject = View(directory, layout, options.b2fuse, options.mount_option, create, options.kill)
         locking = bool(self.rng.random() < 0.25)
         pair = Pair(subject, reference, locking)
         self.kind = self.kind(self.rng)
@@ -276,23 +288,26 @@ class Sequence:
 
     def play(self, pair):
         pair.open_writers()
-        state = pair.compare("the frame as made")
+        self.state = pair.compare("the frame as made")
         for self.step in range(self.steps):
-            mutation = self.kind.choose(pair.writers[1], state)
+            mutation = self.kind.choose(pair.writers[1], self.state)
             self.last = str(mutation)
             self.note()
             pair.apply(mutation)
             try:
-                state = pair.compare()
+                self.state = pair.compare()
             except Exhausted:
                 self.ended = f"{self.step + 1} steps (no more: C-Blosc2 cannot open its own sframe with such ids)"
                 break
             self.now_and_then(pair)
+            if self.options.kill:
+                self.killing(pair)
         self.last = "the end"
         self.remount(pair)
 
     def now_and_then(self, pair):
         draw = self.rng.random()
+        self.synced = draw < 0.07
         if draw < 0.04:
             self.last += ", then fsync"
             fsync(index_file(pair.subject))
@@ -304,6 +319,40 @@ class Sequence:
         elif draw < 0.12:
             pair.close()
             pair.open_writers()
+
+    def killing(self, pair):
+        """SIGKILL between two mutations: SOURCE is a state since the last that was known to be durable; both go on from it."""
+        snapshot = pair.reference.path.with_suffix(f".{self.step}")
+        copy_frame(pair.reference.path, snapshot)
+        self.history.append((pair.expected, snapshot))
+        if self.synced:
+            self.forget_history(-1)
+        if self.rng.random() > 0.06:
+            return
+        self.last += ", then SIGKILL"
+        pair.close()
+        pair.subject.mount.kill()
+        found = contents(open_frame(pair.subject.source), cbytes=False)
+        differences = [difference(found, state) for state, _ in self.history]
+        if None not in differences:
+            raise Difference(f"SOURCE after SIGKILL is none of the {len(differences)} states since it was durable, the last being off by: {differences[-1]}")
+        pair.subject.mount.mount()
+        pair.subject.first = False
+        back = len(differences) - 1 - differences[::-1].index(None)
+        remove_frame(pair.reference.path)
+        copy_frame(self.history[back][1], pair.reference.path)
+        self.forget_history(back)
+        pair.open_writers()
+        pair.expected = self.state = self.history[0][0]
+        pair.compare_remounted()
+        self.kills[back == len(differences) - 1] += 1
+
+    def forget_history(self, upto):
+        keep = self.history[upto:] if upto < 0 else self.history[upto : upto + 1]
+        for _, snapshot in self.history:
+            if snapshot not in [kept for _, kept in keep]:
+                remove_frame(snapshot)
+        self.history = keep
 
     def remount(self, pair):
         pair.close()
@@ -333,7 +382,8 @@ def run_here(seed, options):
                 traceback.print_exc(file=sys.stdout)
             print(f"    reproduce: {sequence.reproduce()}")
             return False
-    print(f"seed {seed} kind {sequence.kind.NAME}: {sequence.ended}, all equal")
+    kills = f"; killed {sum(sequence.kills)} times, {sequence.kills[0]} of them before the last commit" if options.kill else ""
+    print(f"seed {seed} kind {sequence.kind.NAME}: {sequence.ended}, all equal{kills}")
     return True
 
 
@@ -363,6 +413,7 @@ def main():
     parser.add_argument("--kind", choices=sorted(KINDS), help="default: in turn by seed")
     parser.add_argument("--view-layout", choices=["sframe", "cframe"], default="sframe", help="what the mount shows")
     parser.add_argument("--self-test", action="store_true", help="a native frame in place of the view")
+    parser.add_argument("--kill", action="store_true", help="now and then the daemon is killed, and all goes on from what it left")
     parser.add_argument("--b2fuse", default=default_binary(), help="the daemon")
     parser.add_argument("--mount-option", action="append", default=[], metavar="ARG", help="one more argument for mount")
     parser.add_argument("--keep", metavar="DIR", help="work here and leave the frames")

@@ -40,10 +40,8 @@ class Kind:
 
     def __init__(self, rng):
         self.rng = rng
-        self.vlnames = []
         self.meta = {"fixed": rng.bytes(int(rng.integers(1, 40))), "other": b"x" * 12}
         self.vlmeta = {"first": rng.bytes(50), "second": {"a": 1, "b": [1, 2, 3]}} if rng.random() < 0.5 else {}
-        self.vlnames += list(self.vlmeta)
 
     def pick(self, *choices):
         return choices[int(self.rng.integers(len(choices)))]
@@ -77,14 +75,12 @@ class Kind:
             "filters": filters, "filters_meta": [0] * 6,
         }  # fmt: skip
 
-    def vlmeta_change(self):
-        if self.vlnames and self.rng.random() < 0.3:
-            name = self.vlnames.pop(self.upto(len(self.vlnames) - 1))
+    def vlmeta_change(self, state):
+        names = [key.split()[1] for key in state if key.startswith("vlmetalayer ")]
+        if names and self.rng.random() < 0.3:
+            name = self.pick(*names)
             return Mutation(f"del vlmeta[{name!r}]", lambda frame: frame.vlmeta.__delitem__(name))
-        fresh = not self.vlnames or self.rng.random() < 0.5
-        name = f"vl{self.upto(10**6)}" if fresh else self.vlnames[self.upto(len(self.vlnames) - 1)]
-        if name not in self.vlnames:
-            self.vlnames.append(name)
+        name = self.pick(f"vl{self.upto(10**6)}", *names[:1], *names[-1:])
         size = self.pick(0, 1, 10, 1000, 60_000)
         value = self.pick(self.rng.bytes(size), "word" * (size // 4), {"n": size}, [1.5] * (size // 9), None)
         return Mutation(f"vlmeta[{name!r}] = {type(value).__name__} of {size}", lambda frame: frame.vlmeta.__setitem__(name, value))
@@ -161,7 +157,7 @@ class Plain(Chunked):
         if nchunks == 0:
             return self.pick(self.fill, lambda: self.storing("append", 0, self.chunksize))()
         whole = sizes[-1] == self.chunksize
-        ways = [self.vlmeta_change, self.meta_change, lambda: self.delete(nchunks), lambda: self.special(state)]
+        ways = [lambda: self.vlmeta_change(state), self.meta_change, lambda: self.delete(nchunks), lambda: self.special(state)]
         ways += [lambda: self.update(nchunks), lambda: self.update(nchunks), lambda: self.slice(state)]
         if whole:
             # With a short last chunk the library would turn the frame into one of varying chunk sizes.
@@ -252,7 +248,7 @@ class Varying(Chunked):
 
     def choose(self, frame, state):
         nchunks = state["nchunks"]
-        ways = [self.vlmeta_change, self.meta_change, lambda: self.order(nchunks)]
+        ways = [lambda: self.vlmeta_change(state), self.meta_change, lambda: self.order(nchunks)]
         ways += [lambda: self.storing("update", self.upto(nchunks - 1), self.size())] * 2
         if nchunks < self.MOST:
             ways += [lambda: self.storing("append", nchunks, self.size()), lambda: self.storing("insert", self.upto(nchunks), self.size())]
@@ -322,7 +318,7 @@ class Array(Kind):
 
     def choose(self, array, state):
         shape = list(state["shape"])
-        ways = [self.vlmeta_change, self.meta_change]
+        ways = [lambda: self.vlmeta_change(state), self.meta_change]
         ways += [lambda: self.resize(shape)] * 3 + [lambda: self.insert(shape), lambda: self.remove(shape)]
         if 0 not in shape:
             ways += [lambda: self.slice(shape)] * 4

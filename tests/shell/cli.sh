@@ -213,6 +213,17 @@ test_mount_options() {
     has ",$(findmnt -n -o OPTIONS "$M")," ,rw,
 }
 
+# As fstab does it.
+test_mount_8() {
+    root_only
+    command -v mount.fuse3 >/dev/null || skip "no mount.fuse3"
+    source_from full
+    mount -t fuse -o ro,allow_other "$B2FUSE#$S" "$M"
+    cmp "$(chunk 3)" "$FX/full/3"
+    fails "Read-only file system" touch "$(chunk 3)"
+    umount "$M"
+}
+
 test_allow_other() {
     root_only
     source_from full

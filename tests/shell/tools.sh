@@ -137,6 +137,31 @@ test_sed_in_place_is_refused() {
     equal "$(sha256sum <"$S")" "$(sha256sum <"$FX/base.b2frame")"
 }
 
+test_sparse_copies() {
+    source_from full
+    mount_it
+    cp --sparse=always "$FX/new/holes" "$(chunk 3)"
+    cmp "$(chunk 3)" "$FX/new/holes"
+    dd if="$FX/new/holes" of="$(chunk 4)" bs=4K conv=sparse status=none
+    cmp "$(chunk 4)" "$FX/new/holes"
+    mkdir "$T/copy"
+    cp "$FX/new/holes" "$T/copy/00000005.chunk"
+    rsync -aS "$T/copy/" "$M/"
+    cmp "$(chunk 5)" "$FX/new/holes"
+    umount_it
+    holds n=6 3="$FX/new/holes" 4="$FX/new/holes" 5="$FX/new/holes"
+}
+
+test_cp_within_the_mount() {
+    source_from full
+    mount_it
+    cp "$(chunk 0)" "$(chunk 1)"
+    cp "$(chunk 0)" "$(chunk 6)"
+    cat "$(chunk 2)" >"$(chunk 3)"
+    umount_it
+    holds n=7 0="$FX/full/0" 1="$FX/full/0" 2="$FX/full/2" 3="$FX/full/2" 6="$FX/full/0"
+}
+
 test_install_and_mv_over_file_systems() {
     source_from base
     mount_it

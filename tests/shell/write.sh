@@ -150,15 +150,42 @@ test_changing_a_chunk_in_place() {
     holds 3="$T/want"
 }
 
-test_readers_see_the_old_chunk_or_the_new_one() {
+test_open_files_see_what_happens_to_them() {
     source_from full
     mount_it
-    exec 7<"$(chunk 3)"
+    exec 7<"$(chunk 3)" 8<"$(chunk 4)" 9<"$(chunk 5)"
+    # Written in place: the same file.
     cp "$FX/new/0" "$(chunk 3)"
-    cmp "$(chunk 3)" "$FX/new/0"
-    rm "$(chunk 4)"
-    fails "No such file or directory" cat "$(chunk 4)"
-    exec 7<&-
+    cmp - "$FX/new/0" <&7
+    # Replaced by another file, and removed: what was open stays as it was.
+    cp "$FX/new/1" "$M/.x"
+    mv "$M/.x" "$(chunk 4)"
+    rm "$(chunk 5)"
+    cmp "$(chunk 4)" "$FX/new/1"
+    fails "No such file or directory" cat "$(chunk 5)"
+    sync "$M"
+    cp "$FX/new/2" "$(chunk 0)"
+    cp "$FX/new/3" "$(chunk 1)"
+    sync "$M"
+    cmp - "$FX/full/4" <&8
+    cmp - "$FX/full/5" <&9
+    exec 7<&- 8<&- 9<&-
+    umount_it
+    holds n=6 0="$FX/new/2" 1="$FX/new/3" 3="$FX/new/0" 4="$FX/new/1" 5=uninit
+}
+
+test_a_name_looked_for_before_it_was_there() {
+    source_from full
+    mount_it
+    fails "No such file or directory" stat "$(chunk 6)"
+    py 's = blosc2.open(sys.argv[1], mode="a"); s.append_data(noise(9))' "$M"
+    test -f "$(chunk 6)"
+    has "$(ls "$M")" 00000006.chunk
+    fails "No such file or directory" stat "$(chunk 7)"
+    cp "$FX/new/0" "$(chunk 7)"
+    cmp "$(chunk 7)" "$FX/new/0"
+    py 's = blosc2.open(sys.argv[1], mode="a"); s.delete_chunk(6)' "$M"
+    fails "No such file or directory" stat "$(chunk 6)"
 }
 
 # ---- Where the index says nothing
