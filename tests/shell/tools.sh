@@ -102,11 +102,11 @@ test_cp_with_backup() {
     cp --backup "$FX/new/0" "$(chunk 3)"
     cmp "$(chunk 3)" "$FX/new/0"
     cmp "$(chunk 3)~" "$FX/base/3"
-    cp --backup=numbered "$FX/new/2" "$(chunk 4)"
-    cmp "$(chunk 4).~1~" "$FX/base/4"
+    cp --backup=numbered "$FX/new/2" "$(chunk 8)"
+    cmp "$(chunk 8).~1~" "$FX/base/8"
     cp -f --remove-destination "$FX/new/1" "$(chunk 6)"
     umount_it
-    holds n=10 3="$FX/new/0" 4="$FX/new/2" 6="$FX/new/1"
+    holds n=10 3="$FX/new/0" 6="$FX/new/1" 8="$FX/new/2"
     # A backup that is still there when the mount ends is no temporary file to its maker.
     cmp "$S.lost/00000003.chunk~" "$FX/base/3"
 }

@@ -420,7 +420,7 @@ test_nothing_else_can_be_in_the_directory() {
         'os.mknod(M + "/.fifo", 0o10600)' \
         'os.open(M + "/notes.txt", os.O_WRONLY | os.O_CREAT)' \
         'os.open(M + "/0000000a.chunk", os.O_WRONLY | os.O_CREAT)' \
-        'os.open(M + "/00000003.chunk~", os.O_WRONLY | os.O_CREAT)' \
+        'os.open(M + "/3.chunk~", os.O_WRONLY | os.O_CREAT)' \
         'os.open(M + "/A.chunk", os.O_WRONLY | os.O_CREAT)' \
         'os.rename(M + "/00000003.chunk", M + "/x")'
     cmp "$(chunk 3)" "$FX/base/3"
