@@ -11,8 +11,10 @@ pub type Result<T> = std::result::Result<T, ViewError>;
 /// A refusal.
 #[derive(Debug)]
 pub enum ViewError {
-    /// No such name, or an inode that is gone.
+    /// No such name.
     NotFound,
+    /// An inode that is gone: the kernel looks its name up again.
+    Gone,
     /// The name exists.
     Exists,
     /// The mount is read-only.
@@ -42,6 +44,7 @@ impl ViewError {
     pub fn errno(&self) -> i32 {
         match self {
             ViewError::NotFound => libc::ENOENT,
+            ViewError::Gone => libc::ESTALE,
             ViewError::Exists => libc::EEXIST,
             ViewError::ReadOnly => libc::EROFS,
             ViewError::NotPermitted => libc::EPERM,
@@ -65,6 +68,7 @@ impl fmt::Display for ViewError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ViewError::NotFound => f.write_str("no such file"),
+            ViewError::Gone => f.write_str("the file is gone"),
             ViewError::Exists => f.write_str("exists already"),
             ViewError::ReadOnly => f.write_str("the mount is read-only"),
             ViewError::NotPermitted => f.write_str("nothing of that kind can be in a frame"),

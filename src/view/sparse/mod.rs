@@ -122,9 +122,11 @@ impl SparseView {
             return Ok(attr(ROOT, Kind::Directory, 4096, &state.root));
         }
         let guard = self.store.enter();
-        let (source, mut meta) = {
+        let (source, mut meta, nlink) = {
             let state = self.state.read();
-            (state.source(ino)?, state.nodes.get(&ino).map_or(state.defaults, |node| node.meta))
+            let node = state.nodes.get(&ino);
+            let nlink = if node.is_some_and(|node| node.name.is_none()) { 0 } else { 1 };
+            (state.source(ino)?, node.map_or(state.defaults, |node| node.meta), nlink)
         };
         let size = match source {
             Source::Empty => 0,
@@ -137,7 +139,7 @@ impl SparseView {
                 inner.bytes.len()
             }
         };
-        Ok(attr(ino, Kind::File, size, &meta))
+        Ok(Attr { nlink, ..attr(ino, Kind::File, size, &meta) })
     }
 
     fn writable(&self) -> Result<()> {
@@ -184,7 +186,11 @@ impl View for SparseView {
         self.attr(ino)
     }
 
-    fn forget(&self, _ino: Ino) {}
+    fn forget(&self, ino: Ino) {
+        if self.state.read().outlived(ino) {
+            self.state.write().forget(ino, &*self.store);
+        }
+    }
 
     fn getattr(&self, ino: Ino) -> Result<Attr> {
         self.attr(ino)
@@ -314,7 +320,7 @@ impl View for SparseView {
         }
         if ino != ROOT {
             match self.close_file(ino, Unfinished::Leave, invals) {
-                Ok(()) | Err(ViewError::NotFound) => {}
+                Ok(()) | Err(ViewError::Gone) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -326,7 +332,7 @@ impl View for SparseView {
     fn unlink(&self, parent: Ino, name: &OsStr, _invals: &mut Invals) -> Result<()> {
         self.writable()?;
         let name = State::parse_name(parent, name)?.ok_or(ViewError::NotFound)?;
-        self.state.write().unlink(&name, false, &*self.store).map(drop).ok_or(ViewError::NotFound)
+        self.state.write().unlink(&name, true, &*self.store).map(drop).ok_or(ViewError::NotFound)
     }
 
     fn rename(&self, from: (Ino, &OsStr), to: (Ino, &OsStr), mode: RenameMode, invals: &mut Invals) -> Result<()> {

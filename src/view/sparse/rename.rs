@@ -39,7 +39,7 @@ impl SparseView {
         if state.find(from) != Some(ino) {
             return Err(ViewError::NotFound);
         }
-        state.unlink(to, false, &*self.store);
+        state.unlink(to, true, &*self.store);
         state.unlink(from, true, &*self.store);
         state.link(to.clone(), ino);
         Ok(())
@@ -71,7 +71,7 @@ impl SparseView {
                 continue;
             }
             let old = state.stored_header(id, &*self.store)?;
-            state.unlink(&Name::Chunk(id), false, &*self.store);
+            state.unlink(&Name::Chunk(id), true, &*self.store);
             state.unlink(from, true, &*self.store);
             state.link(Name::Chunk(id), ino);
             state.end_writing(ino, Some(mtime));

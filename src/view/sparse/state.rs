@@ -89,8 +89,10 @@ pub enum Kept {
 /// A file that differs from what its name says at mount: written, with attributes of its own, renamed, or without a name.
 #[derive(Debug)]
 pub struct Node {
-    /// `None` once removed while open.
+    /// `None` once removed, as long as a client may still use the file: until its last close, and until its kernel forgets it.
     pub name: Option<Name>,
+    /// The kernel has forgotten the file; the last close ends it.
+    pub forgotten: bool,
     pub meta: Meta,
     /// Handles open for writing.
     pub writers: u32,
@@ -254,7 +256,7 @@ impl State {
         let id = ino.0.checked_sub(FIRST_CHUNK_INO).and_then(|id| u32::try_from(id).ok()).map(ChunkId);
         match id {
             Some(id) if self.table.get(id).exists() && self.chunk_ino(id) == ino => Ok(Some(Name::Chunk(id))),
-            _ => Err(ViewError::NotFound),
+            _ => Err(ViewError::Gone),
         }
     }
 
@@ -262,9 +264,12 @@ impl State {
     pub fn node(&mut self, ino: Ino) -> Result<&mut Node> {
         if !self.nodes.contains_key(&ino) {
             let name = self.name_of(ino)?;
-            self.nodes.insert(ino, Node { name, meta: self.defaults, writers: 0, writing: None, kept: Kept::Nothing });
+            self.nodes.insert(
+                ino,
+                Node { name, forgotten: false, meta: self.defaults, writers: 0, writing: None, kept: Kept::Nothing },
+            );
         }
-        self.nodes.get_mut(&ino).ok_or(ViewError::NotFound)
+        self.nodes.get_mut(&ino).ok_or(ViewError::Gone)
     }
 
     /// Gives `name` to a new or nameless file. The name must be free.
@@ -290,13 +295,13 @@ impl State {
     /// Makes an empty file under a name that is free.
     pub fn new_file(&mut self, name: Name, meta: Meta) -> Ino {
         let ino = Ino(self.serial());
-        self.nodes.insert(ino, Node { name: None, meta, writers: 0, writing: None, kept: Kept::Nothing });
+        self.nodes.insert(ino, Node { name: None, forgotten: false, meta, writers: 0, writing: None, kept: Kept::Nothing });
         self.link(name, ino);
         ino
     }
 
-    /// Takes a name away. What the file held goes to its node while somebody has it open or `keep` is set, and is forgotten
-    /// otherwise. Answers the file, if there was one.
+    /// Takes a name away. What the file held goes to its node while somebody has it open, or with `keep`, for a file that the
+    /// kernel knows: one that is about to open it must find it as long as that may be. Answers the file, if there was one.
     pub fn unlink(&mut self, name: &Name, keep: bool, store: &dyn FrameStore) -> Option<Ino> {
         let ino = self.find(name)?;
         let keep = keep || self.open_counts.contains_key(&ino);
@@ -507,8 +512,25 @@ impl State {
                 invals.push(Inval::Data(ino));
             }
         }
-        if last && self.nodes.get(&ino).is_some_and(|node| node.name.is_none()) {
+        if last && self.nodes.get(&ino).is_some_and(|node| node.name.is_none() && node.forgotten) {
             self.drop_node(ino, store);
+        }
+    }
+
+    /// Whether there is anything to do when the kernel forgets a file.
+    pub fn outlived(&self, ino: Ino) -> bool {
+        self.nodes.get(&ino).is_some_and(|node| node.name.is_none())
+    }
+
+    /// The kernel has forgotten a file that lost its name.
+    pub fn forget(&mut self, ino: Ino, store: &dyn FrameStore) {
+        if self.outlived(ino) {
+            if self.open_counts.contains_key(&ino) {
+                // Its last close is still on the way.
+                self.node(ino).map(|node| node.forgotten = true).ok();
+            } else {
+                self.drop_node(ino, store);
+            }
         }
     }
 
