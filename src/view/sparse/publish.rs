@@ -9,7 +9,7 @@ use log::{debug, error, warn};
 use super::state::{Held, Kept, Source};
 use super::write::Unfinished;
 use super::{SETTLE_AFTER, SparseView, WATCH_EVERY};
-use crate::format::{ChunkId, IndexEntry};
+use crate::format::IndexEntry;
 use crate::store::{ChunkKey, FrameImage, FrameStore, ReadAt, StoreError};
 use crate::view::names::{INDEX_NAME, Name, chunk_name};
 use crate::view::{Inval, Invals, Result, ViewError};
@@ -71,6 +71,7 @@ impl SparseView {
     }
 
     fn commit(&self, pacer: &mut Pacer) -> Result<()> {
+        let began = Instant::now();
         let (image, changes, fresh) = {
             let state = self.state.read();
             if !state.publishable() {
@@ -88,18 +89,16 @@ impl SparseView {
                 .collect();
             let Some(keys) = keys else { return Ok(()) };
             let image = FrameImage { header: index.header.clone(), trailer: index.trailer.clone(), entries: Arc::new(keys) };
-            let fresh: Vec<(ChunkId, Option<ChunkKey>)> =
-                state.fresh.keys().map(|id| (*id, state.table.get(*id).key())).collect();
-            (image, state.changes, fresh)
+            let fresh: Vec<_> = state.fresh.keys().map(|id| (*id, state.table.get(*id).key())).collect();
+            (image, state.frame_changed, fresh)
         };
-        let began = Instant::now();
         let committed = self.store.commit(image);
         pacer.committed(began, Instant::now());
         committed?;
         let mut state = self.state.write();
         state.published = changes;
         for (id, key) in fresh {
-            if state.table.get(id).key() == key && state.table.get(id).position().is_some() {
+            if state.table.get(id).key() == key {
                 state.fresh.remove(&id);
             }
         }

@@ -48,7 +48,7 @@ impl State {
         if self.index_ino.is_none() {
             return Ok(());
         }
-        if let Some(index) = self.place_by_position(store)? {
+        if let Some(index) = self.place_by_position() {
             let bytes = self.index_bytes.clone().unwrap_or_default();
             let written = self.index_changed;
             self.adopt(index, bytes, store, invals);
@@ -65,12 +65,12 @@ impl State {
     }
 
     /// The index that chunk files ask for: removed chunks uninitialised, special positions filled, new ones appended.
-    fn place_by_position(&self, store: &dyn FrameStore) -> Result<Option<Index>> {
-        let Some(adopted) = &self.adopted else { return Ok(None) };
-        let candidates = self.unnamed.iter().filter(|(_, accepted)| **accepted > self.index_changed).map(|(id, _)| *id);
-        let candidates: Vec<ChunkId> = candidates.collect();
+    fn place_by_position(&self) -> Option<Index> {
+        let adopted = self.adopted.as_ref()?;
+        let candidates = self.unnamed.iter().filter(|(_, chunk)| chunk.accepted > self.index_changed);
+        let candidates: Vec<(ChunkId, u32)> = candidates.map(|(id, chunk)| (*id, chunk.nbytes)).collect();
         if self.removed.is_empty() && candidates.is_empty() {
-            return Ok(None);
+            return None;
         }
         let mut index = adopted.clone();
         let entries = Arc::make_mut(&mut index.entries);
@@ -90,13 +90,8 @@ impl State {
             }
         }
         let mut placed = false;
-        for id in candidates {
-            let slot = self.table.get(id);
-            let (Some(key), count) = (slot.key(), entries.len()) else { continue };
-            let size = match self.fresh.get(&id) {
-                Some(size) => *size,
-                None => store.chunk_header(&store.enter(), key)?.nbytes,
-            };
+        for (id, size) in candidates {
+            let (slot, count) = (self.table.get(id), entries.len());
             let position = id.0 as usize;
             let last = position + 1 >= count;
             // For the last chunk of a frame of fixed chunk size, what nbytes has to become.
@@ -135,11 +130,11 @@ impl State {
             cbytes = cbytes.saturating_add(u64::from(slot.len().unwrap_or(0)));
         }
         if !placed && self.removed.is_empty() {
-            return Ok(None);
+            return None;
         }
         index.header.set_nbytes(nbytes);
         index.header.set_cbytes(cbytes);
-        Ok(Some(index))
+        Some(index)
     }
 
     /// Makes the index file say what `adopted` says.
@@ -148,7 +143,7 @@ impl State {
         let file = index.make_file().map_err(ViewError::Rejected)?;
         self.index_bytes = Some(Arc::new(file));
         self.index_stale = false;
-        self.changes += 1;
+        self.changed_frame();
         if let Ok(node) = self.node(ino) {
             node.meta.mtime = std::time::SystemTime::now();
         }

@@ -101,6 +101,15 @@ pub struct Node {
     pub kept: Kept,
 }
 
+/// A chunk that no index names.
+#[derive(Debug, Clone, Copy)]
+pub struct Unnamed {
+    /// The state's `changes` when it was accepted.
+    pub accepted: u64,
+    /// Its uncompressed size.
+    pub nbytes: u32,
+}
+
 /// An open file.
 #[derive(Debug)]
 pub struct Open {
@@ -154,16 +163,18 @@ pub struct State {
     pub index_stale: bool,
     /// Chunks that `adopted` names and that have no file, with the uncompressed size they had where chunks vary in size.
     pub removed: BTreeMap<ChunkId, u32>,
-    /// Chunks that `adopted` does not name, with the value of `changes` when they were accepted.
-    pub unnamed: BTreeMap<ChunkId, u64>,
+    /// Chunks that `adopted` does not name.
+    pub unnamed: BTreeMap<ChunkId, Unnamed>,
     /// `changes` when the index was last written.
     pub index_changed: u64,
-    /// Uncompressed sizes of chunks accepted since they were last published.
+    /// Uncompressed sizes of the chunks that `adopted` names and no commit has taken yet.
     pub fresh: HashMap<ChunkId, u32>,
 
     /// Counts everything that matters to the frame.
     pub changes: u64,
-    /// `changes` as of the last commit.
+    /// `changes` when last something changed that a commit writes: a chunk without a place is nothing to it.
+    pub frame_changed: u64,
+    /// `frame_changed` as of the last commit.
     pub published: u64,
     pub last_change: Instant,
     /// Settling has something to look at.
@@ -209,6 +220,7 @@ impl State {
             index_changed: 0,
             fresh: HashMap::new(),
             changes: 0,
+            frame_changed: 0,
             published: 0,
             last_change: Instant::now(),
             unsettled: false,
@@ -227,6 +239,12 @@ impl State {
     pub fn touch(&mut self) {
         self.last_change = Instant::now();
         self.unsettled = true;
+    }
+
+    /// Notes that what a commit would write is another.
+    pub fn changed_frame(&mut self) {
+        self.changes += 1;
+        self.frame_changed = self.changes;
     }
 
     // --- names ---
@@ -330,7 +348,7 @@ impl State {
                 self.fresh.remove(id);
                 if self.table.get(*id).position().is_some() {
                     self.removed.insert(*id, nbytes);
-                    self.changes += 1;
+                    self.changed_frame();
                 }
                 if let Held::Waiting(index, missing) = &mut self.held
                     && index.entries.contains(&IndexEntry::Stored(*id))
@@ -551,7 +569,14 @@ impl State {
                 }
             }
             let table = &self.table;
-            self.unnamed.retain(|id, _| table.get(*id).position().is_none());
+            let fresh = &mut self.fresh;
+            self.unnamed.retain(|id, chunk| {
+                let named = table.get(*id).position().is_some();
+                if named {
+                    fresh.insert(*id, chunk.nbytes);
+                }
+                !named
+            });
             for id in old.iter().flat_map(|old| stored(&old.entries)) {
                 if self.table.get(id).position().is_none()
                     && let Some(ino) = self.unlink(&Name::Chunk(id), false, store)
@@ -566,14 +591,14 @@ impl State {
         self.index_bytes = Some(bytes);
         self.held = Held::No;
         self.index_stale = false;
-        self.changes += 1;
+        self.changed_frame();
         self.index_changed = self.changes;
         self.touch();
     }
 
     /// Whether there is something new that can be committed.
     pub fn publishable(&self) -> bool {
-        self.changes != self.published
+        self.frame_changed != self.published
             && matches!(self.held, Held::No)
             && self.index_ino.is_some()
             && self.adopted.is_some()

@@ -9,7 +9,7 @@ use log::{debug, warn};
 
 use super::SparseView;
 use super::index::{self, Fit, Index};
-use super::state::{Held, Inner, Source, State, Writing, stored};
+use super::state::{Held, Inner, Source, State, Unnamed, Writing, stored};
 use crate::format::chunk::{self, ChunkHeader};
 use crate::format::{self, ChunkId};
 use crate::store::{ChunkKey, Draft, FrameStore, ReadAt, StoreError};
@@ -312,11 +312,16 @@ impl State {
         if let Some(old) = self.table.set_chunk(id, key, header.cbytes) {
             store.discard(old);
         }
-        self.fresh.insert(id, header.nbytes);
-        self.changes += 1;
         match position {
-            Some(_) => drop(self.removed.remove(&id)),
-            None => drop(self.unnamed.insert(id, self.changes)),
+            Some(_) => {
+                self.removed.remove(&id);
+                self.fresh.insert(id, header.nbytes);
+                self.changed_frame();
+            }
+            None => {
+                self.changes += 1;
+                self.unnamed.insert(id, Unnamed { accepted: self.changes, nbytes: header.nbytes });
+            }
         }
         self.touch();
         if let Held::Waiting(_, missing) = &mut self.held {
@@ -352,13 +357,13 @@ impl State {
     fn misfit(&self, index: &Index, store: &dyn FrameStore) -> Result<Option<format::Error>> {
         let chunksize = index.header.chunksize();
         let rescan = self.adopted.as_ref().is_none_or(|old| old.header.chunksize() != chunksize) && chunksize != 0;
-        if chunksize == 0 || (self.fresh.is_empty() && !rescan) {
+        if chunksize == 0 || (self.fresh.is_empty() && self.unnamed.is_empty() && !rescan) {
             return Ok(None);
         }
         for (position, entry) in (0u64..).zip(index.entries.iter()) {
             let format::IndexEntry::Stored(id) = entry else { continue };
-            let nbytes = match self.fresh.get(id) {
-                Some(nbytes) => *nbytes,
+            let nbytes = match self.fresh.get(id).copied().or_else(|| self.unnamed.get(id).map(|chunk| chunk.nbytes)) {
+                Some(nbytes) => nbytes,
                 None if !rescan => continue,
                 None => {
                     let guard = store.enter();
