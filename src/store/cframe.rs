@@ -26,7 +26,7 @@ use crate::format::trailer::Trailer;
 use crate::format::{self, ChunkOffset, IndexEntry, Layout, index};
 
 /// Kept before the first chunk of a file that is made here, so that the header can grow.
-const RESERVE: u64 = 4096;
+const RESERVE: u64 = 1024;
 /// Positions that a key has room for.
 const POSITION_BITS: u32 = 48;
 /// How many headers of older chunks are read for a new chunk that finds no hole.
@@ -339,6 +339,11 @@ impl CframeStore {
         true
     }
 
+    /// A chunk ends at `end`.
+    pub(super) fn raise_limit(&self, end: u64) {
+        self.limit.fetch_max(end, Relaxed);
+    }
+
     /// Room for a new chunk.
     fn allocate(&self, len: u32) -> (ChunkKey, u64) {
         let room = u64::from(len);
@@ -354,7 +359,7 @@ impl CframeStore {
                 generation = space.regenerate(position);
             }
             let end = position + space.room(position).unwrap_or(room);
-            self.limit.fetch_max(end, Relaxed);
+            self.raise_limit(end);
             let key = key_at(position, generation);
             self.cache.remove(key);
             (key, position)
@@ -400,13 +405,19 @@ impl CframeStore {
         };
         let file = Arc::clone(&self.place.read().file);
         {
-            let now = file.stat().map_err(self.io("stat"))?;
             let mut witness = self.witness.lock();
             if !at_path.same_file(&witness.seen) {
                 return Ok(Some("another file has its name now".to_owned()));
             }
             if witness.writers == 0 {
-                witness.look(&now);
+                // With the lock held: a write of ours that ends between the two would look like one of others.
+                match file.stat() {
+                    Ok(now) => witness.look(&now),
+                    Err(error) => {
+                        drop(witness);
+                        return Err(self.io("stat")(error));
+                    }
+                }
             }
             if let Some(reason) = &witness.stale {
                 return Ok(Some(reason.clone()));
@@ -687,8 +698,8 @@ impl FrameStore for CframeStore {
         });
     }
 
-    fn commit(&self, image: FrameImage) -> Result<()> {
-        super::commit::commit(self, image)
+    fn commit(&self, guard: ReadGuard<'_>, image: FrameImage) -> Result<()> {
+        super::commit::commit(self, guard, image)
     }
 
     fn sync(&self) -> Result<()> {

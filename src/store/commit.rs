@@ -25,6 +25,7 @@
 //!
 //! | step | does | a crash here leaves |
 //! | --- | --- | --- |
+//! | 0 | fdatasync: P is on disk | P |
 //! | 1 | everything that a state, a pin or a read needs is copied to the same place in the new file; chunks in the header's way go to its end; then index, trailer, header; fsync | P, and a file `.b2fuse-*.tmp` |
 //! | 2 | rename over SOURCE | P or N |
 //! | 3 | fsync of the directory | N |
@@ -37,7 +38,7 @@
 //! No room for a write in step 0 or 1 is an answer, and nothing has changed. Any other failed write or sync ends all writing:
 //! after a failed fdatasync nobody knows what is on disk, and a second one would not say.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::ffi::OsString;
 use std::io;
 use std::ops::Range;
@@ -48,12 +49,18 @@ use log::debug;
 use super::backend::{BackendFile, copy_range};
 use super::cframe::{CframeStore, counts, create_temp, key_at, no_room, position};
 use super::space::{Doomed, Seq, Space, State};
-use super::{ChunkKey, FrameImage, FrameStore, Result, StoreError};
+use super::{ChunkKey, FrameImage, FrameStore, ReadGuard, Result, StoreError};
 use crate::format::header::FrameHeader;
 use crate::format::{self, ChunkOffset, IndexEntry, Layout, index};
 
 /// What a disk writes whole or not at all.
 const SECTOR: u64 = 512;
+/// How many states in a row have a frame_len each of their own.
+const DISTINCT: usize = 32;
+/// What part of the file must be free at its end before a commit cuts it off.
+const TRIM_AT: u64 = 64;
+/// How often in a row the same state is written at better places.
+const SETTLE_ROUNDS: usize = 6;
 
 /// What is known of the file's states. Behind the lock that makes commits one at a time.
 pub(super) struct Disk {
@@ -66,6 +73,8 @@ pub(super) struct Disk {
     durable: Seq,
     /// The temporary name, for as long as SOURCE does not exist.
     temp: Option<OsString>,
+    /// The frame_len of the last states: the library notices another state by another frame_len.
+    lens: VecDeque<u64>,
     /// P has no chunks: nothing but the trailer follows its header.
     empty: bool,
     closed: bool,
@@ -74,13 +83,23 @@ pub(super) struct Disk {
 impl Disk {
     /// Of a frame that was opened: what is there is taken to be on disk.
     pub(super) fn opened(header: &FrameHeader, empty: bool) -> Self {
-        let header = header.as_bytes().to_vec();
-        let high = header.len() as u64;
-        Disk { header, high, published: 0, durable: 0, temp: None, empty, closed: false }
+        let (bytes, frame_len) = (header.as_bytes().to_vec(), header.frame_len());
+        let high = bytes.len() as u64;
+        let lens = VecDeque::from([frame_len]);
+        Disk { header: bytes, high, published: 0, durable: 0, temp: None, lens, empty, closed: false }
     }
     /// Of a file that has only a temporary name yet.
     pub(super) fn created(temp: OsString) -> Self {
-        Disk { header: Vec::new(), high: 0, published: 0, durable: 0, temp: Some(temp), empty: false, closed: false }
+        Disk {
+            header: Vec::new(),
+            high: 0,
+            published: 0,
+            durable: 0,
+            temp: Some(temp),
+            lens: VecDeque::new(),
+            empty: false,
+            closed: false,
+        }
     }
     pub(super) fn header(&self) -> &[u8] {
         &self.header
@@ -97,6 +116,8 @@ struct Change {
     /// Chunks that are named more often, how much more, and what they were before.
     admitted: Vec<(ChunkKey, u32, State)>,
     doomed: Doomed,
+    /// Nothing is new: it is about the places.
+    settling: bool,
 }
 
 /// A commit that came to nothing; `harmless` says that nothing is in doubt.
@@ -115,13 +136,12 @@ impl Failed {
 }
 
 /// See [`super::FrameStore::commit`].
-pub(super) fn commit(store: &CframeStore, image: FrameImage) -> Result<()> {
+pub(super) fn commit(store: &CframeStore, guard: ReadGuard<'_>, image: FrameImage) -> Result<()> {
     let mut disk = store.disk.lock();
     store.check_writable()?;
     let old = store.committed();
     let FrameImage { mut header, trailer, entries } = image;
-    header.set_layout(Layout::Contiguous);
-    check_count(&header, entries.len()).map_err(|error| store.format(error))?;
+    check(&mut header, entries.len()).map_err(|error| store.format(error))?;
     if let Some(old) = &old {
         header.set_cbytes(old.header.cbytes());
         header.set_frame_len(old.header.frame_len());
@@ -135,6 +155,7 @@ pub(super) fn commit(store: &CframeStore, image: FrameImage) -> Result<()> {
     }
     let old_entries = old.as_ref().map_or(&[][..], |old| &old.entries);
     let change = admit(store, old_entries, &entries)?;
+    drop(guard); // from here on the image itself keeps its chunks
     write(store, &mut disk, FrameImage { header, trailer, entries }, change)
 }
 
@@ -142,7 +163,9 @@ pub(super) fn commit(store: &CframeStore, image: FrameImage) -> Result<()> {
 pub(super) fn sync(store: &CframeStore) -> Result<()> {
     let mut disk = store.disk.lock();
     store.check_writable()?;
-    sync_published(store, &mut disk)
+    sync_published(store, &mut disk)?;
+    settle(store, &mut disk);
+    Ok(())
 }
 
 /// See [`super::FrameStore::close`].
@@ -201,9 +224,13 @@ fn finish(store: &CframeStore, disk: &mut Disk) -> Result<()> {
     trimmed.map_err(store.io("cut the file to the frame's length"))
 }
 
-/// The number of entries must be what readers compute from the header.
-fn check_count(header: &FrameHeader, count: usize) -> format::Result<()> {
+/// What comes from a client must be what readers accept, and its number of entries what they compute from the header.
+fn check(header: &mut FrameHeader, count: usize) -> format::Result<()> {
     let count = count as u64;
+    header.set_layout(Layout::Contiguous);
+    header.set_cbytes(0);
+    header.set_frame_len(i64::MAX as u64);
+    FrameHeader::parse(header.as_bytes())?;
     let fits = match header.nchunks() {
         Some(nchunks) => nchunks == count,
         None => count > 0,
@@ -276,8 +303,38 @@ fn expel(store: &CframeStore, change: &Change, published: Seq) {
     });
 }
 
-/// Writes an image whose chunks are admitted.
+/// Writes an image whose chunks are admitted, and sees to it that the file is not much longer than the frame needs.
 fn write(store: &CframeStore, disk: &mut Disk, image: FrameImage, change: Change) -> Result<()> {
+    write_image(store, disk, image, change)?;
+    // Where what was dropped is much beside what is there, its space is waited for now rather than the file made longer.
+    if store.with_ground(|space, _| space.waiting_bytes() > space.live() / 16 || space.can_settle()) {
+        sync_published(store, disk)?;
+        settle(store, disk);
+    }
+    trim(store, TRIM_AT);
+    Ok(())
+}
+
+/// With the published state on disk and its predecessor's space free, moves chunks until the file is short enough: the same
+/// image again, at other places. What fails here is noted where it has to be, and leaves the published state as it is.
+fn settle(store: &CframeStore, disk: &mut Disk) {
+    for _ in 0..SETTLE_ROUNDS {
+        let long = store.with_ground(|space, names| {
+            store.collect(space, names);
+            space.can_settle()
+        });
+        let Some(image) = store.committed().filter(|_| long) else { break };
+        let change = Change { settling: true, ..Change::default() };
+        let again = write_image(store, disk, (*image).clone(), change).and_then(|()| sync_published(store, disk));
+        if let Err(error) = again {
+            debug!("the file stays longer than it need be: {error}");
+            break;
+        }
+    }
+    trim(store, 0);
+}
+
+fn write_image(store: &CframeStore, disk: &mut Disk, image: FrameImage, change: Change) -> Result<()> {
     let outcome = match plan_header(store, disk, &image) {
         Some(plan) => in_place(store, disk, image, &change, plan),
         None => replace(store, disk, image, &change),
@@ -285,14 +342,7 @@ fn write(store: &CframeStore, disk: &mut Disk, image: FrameImage, change: Change
     outcome.map_err(|Failed { error, harmless }| {
         expel(store, &change, disk.published);
         if harmless { error } else { store.poisoned_by(error) }
-    })?;
-    let hurry = store.with_ground(|space, _| space.waiting_bytes() > space.live() / 16);
-    if hurry {
-        // What was dropped is much beside what is there: wait for its space now rather than make the file longer.
-        sync_published(store, disk)?;
-    }
-    trim(store);
-    Ok(())
+    })
 }
 
 /// Which bytes of the header are written when.
@@ -371,20 +421,19 @@ fn in_place(
         }
     };
     // Step 1.
-    move_down(store, &*file, change, seq).map_err(write_failed("move a chunk"))?;
+    move_chunks(store, &*file, change, seq).map_err(write_failed("move a chunk"))?;
     let mut tail = encode(store, &image, &HashMap::new()).map_err(Failed::harmless)?;
     tail.extend_from_slice(image.trailer.as_bytes());
     let header_len = u64::from(image.header.header_len());
     let empty = image.entries.is_empty();
     let tail_len = tail.len() as u64;
-    let tail_at = store.with_ground(|space, names| {
+    let (slot, tail_at) = store.with_ground(|space, names| {
         store.collect(space, names);
         if empty {
             space.low_tail(header_len, tail_len);
-            header_len
-        } else {
-            space.place_tail(tail_len, &change.doomed)
+            return (header_len, header_len);
         }
+        space.place_tail(tail_len, &change.doomed, |end| disk.lens.contains(&end))
     });
     image.header.set_cbytes(tail_at - header_len);
     image.header.set_frame_len(tail_at + tail_len);
@@ -395,7 +444,7 @@ fn in_place(
         if early.is_empty() { Ok(()) } else { file.write_at(early, plan.early.start as u64) }
     });
     written.map_err(write_failed("write the index")).inspect_err(|_| {
-        store.with_ground(|space, _| space.remove_tail(tail_at));
+        store.with_ground(|space, _| space.remove_tail(slot));
     })?;
     if disk.linked() {
         // Step 2.
@@ -415,7 +464,7 @@ fn in_place(
         written.map_err(|source| Failed::fatal(store.io("write the header")(source)))?;
         if let Some(temp) = disk.temp.clone() {
             link(store, &temp, false).inspect_err(|_| {
-                store.with_ground(|space, _| space.remove_tail(tail_at));
+                store.with_ground(|space, _| space.remove_tail(slot));
             })?;
             disk.temp = None;
         }
@@ -431,14 +480,28 @@ fn in_place(
     Ok(())
 }
 
-/// Copies chunks down while the file is longer than it need be.
-fn move_down(store: &CframeStore, file: &dyn BackendFile, change: &Change, seq: Seq) -> io::Result<()> {
+/// Copies chunks to other places while the file is longer than it need be.
+fn move_chunks(store: &CframeStore, file: &dyn BackendFile, change: &Change, seq: Seq) -> io::Result<()> {
+    let mut moves = store.with_ground(|space, names| {
+        store.collect(space, names);
+        space.moves(&change.doomed, change.settling)
+    });
+    let mut lifts: Option<std::vec::IntoIter<u64>> = None;
+    let mut moved = false;
     loop {
-        let step = store.with_ground(|space, names| {
-            store.collect(space, names);
-            space.next_move(&change.doomed)
+        let step = store.with_ground(|space, _| {
+            if lifts.is_none() {
+                let down = space.next_move(&change.doomed, &mut moves);
+                if down.is_some() || moved || !change.settling {
+                    return down;
+                }
+            }
+            // They come down again in the next round, into one hole.
+            let lifts = lifts.get_or_insert_with(|| space.lifts(&change.doomed, &moves).into_iter());
+            lifts.next().and_then(|from| space.lift(from, &mut moves))
         });
         let Some(step) = step else { return Ok(()) };
+        moved = true;
         let copied = store.writing(file, || copy_range(file, step.from, file, step.to, step.len));
         store.with_ground(|space, names| match &copied {
             Ok(()) => {
@@ -457,6 +520,7 @@ fn rename(store: &CframeStore, space: &Space, names: &mut HashMap<u64, ChunkKey>
     if let Some(key) = key {
         names.insert(to, key);
         store.place.write().moved.insert(key, to);
+        store.raise_limit(to + space.room(from).unwrap_or(0));
     }
 }
 
@@ -467,6 +531,8 @@ fn published(store: &CframeStore, disk: &mut Disk, image: FrameImage, change: &C
     disk.high = disk.header.len().max(header.len()) as u64;
     disk.header = header;
     disk.published = seq;
+    disk.lens.truncate(DISTINCT - 1);
+    disk.lens.push_front(image.header.frame_len());
     disk.empty = image.entries.is_empty();
     *store.published.write() = Some(Arc::new(image));
 }
@@ -492,15 +558,15 @@ fn sync_published(store: &CframeStore, disk: &mut Disk) -> Result<()> {
     Ok(())
 }
 
-/// Gives what lies behind the last extent back to the file system, when it is worth a call.
-fn trim(store: &CframeStore) {
+/// Gives what lies behind the last extent back to the file system, when it is at least that part of the file.
+fn trim(store: &CframeStore, part: u64) {
     let file = Arc::clone(&store.place.read().file);
     // With the map locked, so that nothing is staged behind the new end meanwhile.
     let trimmed = store.with_ground(|space, _| {
         let end = space.end();
         store.writing(&*file, || {
             let len = file.stat()?.len;
-            if end < len - len / 32 { file.set_len(end) } else { Ok(()) }
+            if end < len - len.checked_div(part).unwrap_or(0) { file.set_len(end) } else { Ok(()) }
         })
     });
     if let Err(error) = trimmed {
@@ -529,6 +595,7 @@ fn replace(store: &CframeStore, disk: &mut Disk, image: FrameImage, change: &Cha
             Failed { error: store.io(action)(source), harmless }
         }
     };
+    sync_published(store, disk).map_err(Failed::fatal)?; // so that there are two states that a crash may leave, not three
     let (temp, file) = create_temp(&*store.backend).map_err(failed("make a new file"))?;
     let mut reserved = Vec::new();
     let written = write_new_file(store, disk, image, &*file, &mut reserved);

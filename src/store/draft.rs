@@ -221,7 +221,7 @@ impl ReadAt for Draft {
     }
 }
 
-impl ReadAt for [u8] {
+impl ReadAt for &[u8] {
     fn len(&self) -> u64 {
         <[u8]>::len(self) as u64
     }
@@ -240,7 +240,7 @@ impl ReadAt for Vec<u8> {
         self.as_slice().len() as u64
     }
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        ReadAt::read_exact_at(self.as_slice(), buf, offset)
+        ReadAt::read_exact_at(&self.as_slice(), buf, offset)
     }
     fn as_slice(&self) -> Option<&[u8]> {
         Some(self.as_slice())

@@ -133,15 +133,15 @@ pub trait FrameStore: Send + Sync {
     /// Makes `image` what SOURCE holds: at every instant until this returns, and after any crash, SOURCE is the last durable
     /// state or this one. Durable at the latest with the next `commit` or [`FrameStore::sync`]. Readers are not held up.
     ///
-    /// Keys stay what they are, wherever the store moves the chunks. Hold a guard taken **before** the image was put together
-    /// until this returns: it keeps chunks good that other threads discard meanwhile. From the call on nobody may take a guard
-    /// and then look up a key that the image has dropped, unless that is pinned.
+    /// Keys stay what they are, wherever the store moves the chunks. `guard` is one that was taken **before** the image was put
+    /// together: it keeps chunks good that other threads discard in between. From the call on nobody may take a guard and then
+    /// look up a key that the image has dropped, unless that is pinned.
     ///
     /// # Errors
     /// [`StoreError::Stale`] if another process has changed SOURCE since this store last read or wrote it;
     /// [`StoreError::Format`] for an image whose header and entries disagree, or which names what is not stored; ENOSPC, after
     /// which all is as before and another commit may succeed.
-    fn commit(&self, image: FrameImage) -> Result<()>;
+    fn commit(&self, guard: ReadGuard<'_>, image: FrameImage) -> Result<()>;
 
     /// Returns when the last committed image is on disk.
     fn sync(&self) -> Result<()>;

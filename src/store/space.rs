@@ -35,6 +35,12 @@ const MIN_ROOM: u64 = 32;
 const MIN_CLAIM: u64 = 16;
 /// How many chunks, and how many holes for each, are considered for one move.
 const TRIES: usize = 8;
+/// How many chunks are looked at, from the end, for some that can be moved.
+const LOOKS: usize = 256;
+/// How many bytes are tried for a tail to end elsewhere than those before it.
+const DODGES: usize = 64;
+/// Bytes that a commit may copy whatever it writes.
+const FREE_MOVES: u64 = 1 << 20;
 
 /// What becomes of a chunk; see the module's picture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,6 +104,13 @@ pub(super) struct Move {
     pub(super) len: u64,
 }
 
+/// How much a commit may still move, and what will then be in the image.
+pub(super) struct Moves {
+    live: u64,
+    budget: u64,
+    all: bool,
+}
+
 /// How many times an image names a chunk less than the one before; by position.
 pub(super) type Doomed = HashMap<u64, u32>;
 
@@ -126,6 +139,8 @@ pub(super) struct Space {
     tangled_reach: u64,
     /// Bytes that may still be copied to keep the file short: grows with what is staged and dropped.
     credit: u64,
+    /// What was staged and dropped since the last commit.
+    recent: u64,
     /// Where the chunks of the last image ended.
     front: u64,
     generation: u16,
@@ -148,6 +163,7 @@ impl Space {
             waiting_bytes: 0,
             tangled_reach: 0,
             credit: 0,
+            recent: 0,
             front: 0,
             generation: 0,
         }
@@ -189,6 +205,20 @@ impl Space {
     /// Room of the chunks in the image; all of what is unknown counts.
     pub(super) fn live(&self) -> u64 {
         self.live + self.unknown.map_or(0, |unknown| unknown.end - unknown.next)
+    }
+
+    /// Whether the file is [too long](Self::too_long), and copying what would make it short enough is paid for by what was
+    /// written. (Where others left many holes it becomes shorter from commit to commit.)
+    pub(super) fn can_settle(&self) -> bool {
+        let excess = self.end.saturating_sub(self.floor + self.live());
+        self.too_long() && excess <= self.credit + FREE_MOVES
+    }
+
+    /// Whether the file is longer than it should be at rest, which is a little less than one and a half times what lives in it,
+    /// and three tails.
+    pub(super) fn too_long(&self) -> bool {
+        let tail = self.tails.last().map_or(0, |tail| tail.len);
+        self.end - self.floor > self.live() + self.live() / 5 * 2 + 3 * tail
     }
 
     /// Room of what the published image has dropped and the durable one may still need.
@@ -297,7 +327,7 @@ impl Space {
         let Some(mut unknown) = self.unknown.filter(|unknown| unknown.next == pos) else { return };
         let next = self.used.range(pos + 1..unknown.end).next().map_or(unknown.end, |(next, _)| *next);
         let claim = claim.filter(|claim| *claim >= MIN_CLAIM).map(|claim| pos.saturating_add(claim.max(MIN_ROOM)));
-        let end = claim.unwrap_or(next).min(unknown.end);
+        let end = claim.unwrap_or(next.max(pos + MIN_ROOM)).min(unknown.end);
         let overlaps = unknown.reach > pos;
         if overlaps && let Some(other) = unknown.reach_of {
             self.tangle(other, unknown.reach);
@@ -347,6 +377,7 @@ impl Space {
         self.generation = self.generation.checked_add(1).unwrap_or(1); // 0 is what was there at open
         self.used.insert(pos, Chunk::new(room as u32, 0, self.generation, State::Staged));
         self.credit = self.credit.saturating_add(room);
+        self.recent += room;
         (pos, self.generation)
     }
 
@@ -474,6 +505,8 @@ impl Space {
                 // The sweep will find a hole here.
                 Some(unknown) if (unknown.next..unknown.end).contains(&pos) => {}
                 _ if tangled => {}
+                // Its claim may reach over chunks that the sweep has not come to.
+                Some(unknown) if pos < unknown.next => self.insert_free(pos, unknown.next.min(pos + u64::from(len))),
                 _ => self.insert_free(pos, pos + u64::from(len)),
             }
         }
@@ -483,44 +516,89 @@ impl Space {
 
     /// Finds a place for a tail: as low as can be above the chunks of the image that is being committed, which drops `doomed`.
     ///
+    /// Answers where its extent begins, and where the tail itself does: so that it does not end where `taken` says that another
+    /// one did.
+    ///
     /// Where chunks are being appended, some room is left before it: else every commit would leave a hole of the size of its
     /// tail between two chunks.
-    pub(super) fn place_tail(&mut self, len: u64, doomed: &Doomed) -> u64 {
+    pub(super) fn place_tail(&mut self, len: u64, doomed: &Doomed, taken: impl Fn(u64) -> bool) -> (u64, u64) {
         let front = self.chunks_end(doomed);
         let grown = front.saturating_sub(std::mem::replace(&mut self.front, front));
         let ahead = if grown > 0 { (4 * len + 2 * grown).min(self.live / 16) } else { 0 };
         let lowest = front + ahead;
+        // The same few places serve by turns; a few bytes more make the ends differ.
+        let fits = |start: u64, end: u64| {
+            let at = (start..).take(DODGES).find(|at| !taken(at + len)).unwrap_or(start);
+            (end.saturating_sub(at) >= len).then_some((start, at))
+        };
         let around = self.free.range(..=lowest).next_back().map(|(start, len)| (lowest, start + len));
         let above = self.free.range(lowest + 1..).map(|(start, len)| (*start, start + len));
-        let hole = around.into_iter().chain(above).find(|(start, end)| end.saturating_sub(*start) >= len);
-        let pos = hole.map_or(self.end.max(lowest), |(start, _)| start);
-        self.take(pos, pos + len);
-        self.tails.push(Tail { pos, len, dropped: None });
-        pos
+        let hole = around.into_iter().chain(above).find_map(|(start, end)| fits(start, end));
+        let behind = || fits(self.end.max(lowest), u64::MAX).unwrap_or((self.end, self.end));
+        let (slot, at) = hole.unwrap_or_else(behind);
+        self.take(slot, at + len);
+        self.tails.push(Tail { pos: slot, len: at + len - slot, dropped: None });
+        (slot, at)
+    }
+
+    /// What may be moved in a commit that drops `doomed`: as much again as was written and dropped since the last one, and a
+    /// little more. With `all`, everything that was ever written or dropped may be moved once again, and a little more.
+    pub(super) fn moves(&self, doomed: &Doomed, all: bool) -> Moves {
+        let dying: u64 = doomed.keys().filter_map(|pos| self.used.get(pos)).map(|chunk| u64::from(chunk.len)).sum();
+        let budget = if all { self.credit + FREE_MOVES } else { self.credit.min(FREE_MOVES + 2 * self.recent) };
+        Moves { live: self.live.saturating_sub(dying), budget, all }
     }
 
     /// The next chunk to copy further down, so that the file gets shorter: one of the highest, into a hole that is large enough.
-    /// `None` when the file is short enough as it is, when nothing can be won, and when copying has had its share: over time
-    /// no more is copied than twice what was staged and dropped.
-    pub(super) fn next_move(&mut self, doomed: &Doomed) -> Option<Move> {
-        if self.unknown.is_some() {
+    /// `None` when the file is short enough as it is, when nothing can be won, and when the budget is used up.
+    pub(super) fn next_move(&mut self, doomed: &Doomed, moves: &mut Moves) -> Option<Move> {
+        if self.unknown.is_some() || self.chunks_end(doomed) - self.floor <= moves.live + moves.live / 6 {
             return None;
         }
-        let dying: u64 = doomed.keys().filter_map(|pos| self.used.get(pos)).map(|chunk| u64::from(chunk.len)).sum();
-        let live = self.live.saturating_sub(dying);
-        if self.chunks_end(doomed) - self.floor <= live + live / 6 {
-            return None;
-        }
-        let movable = |pos: &u64, chunk: &Chunk| chunk.state == State::InImage && !chunk.tangled && !doomed.contains_key(pos);
-        let highest = self.used.iter().rev().filter(|(pos, chunk)| movable(pos, chunk)).take(TRIES);
+        let highest = self.used.iter().rev().take(LOOKS).filter(|(pos, chunk)| chunk.movable(**pos, doomed)).take(TRIES);
         let (from, to, len) = highest
             .filter_map(|(&from, chunk)| {
                 let len = u64::from(chunk.len);
-                let holes = self.by_len.range((len, 0)..).take(TRIES);
-                holes.map(|(_, to)| *to).find(|to| *to < from).map(|to| (from, to, len))
+                // The tightest ones, or the largest; where all is put in order, the lowest.
+                let fitting = || self.by_len.range((len, 0)..).map(|(_, to)| *to);
+                let lowest = self.free.iter().take(LOOKS).find(|(_, room)| **room >= len).map(|(to, _)| *to);
+                let holes = lowest.filter(|_| moves.all).into_iter().chain(fitting().take(TRIES)).chain(fitting().next_back());
+                holes.into_iter().find(|to| *to < from).map(|to| (from, to, len))
             })
             .next()?;
-        self.credit = self.credit.checked_sub(len)?;
+        self.begin_move(from, to, len, moves)
+    }
+
+    /// Where no chunk fits into a hole: the chunks that are to be taken out of the way so that the lowest hole becomes larger.
+    /// All behind it, if they can also come down again, which leaves no hole at all; else the next one.
+    pub(super) fn lifts(&self, doomed: &Doomed, moves: &Moves) -> Vec<u64> {
+        // Not where the chunks are low enough, and only the tail has yet to follow them.
+        let stuck = self.unknown.is_none() && self.chunks_end(doomed) - self.floor > moves.live + moves.live / 5 * 2;
+        let hole = self.free.iter().next().filter(|_| stuck);
+        let Some((hole, len)) = hole else { return Vec::new() };
+        let behind = self.used.range(hole + len..).filter(|(pos, chunk)| chunk.movable(**pos, doomed));
+        let mut sum = 0;
+        let mut lifts: Vec<u64> = behind
+            .map_while(|(pos, chunk)| {
+                sum += 2 * u64::from(chunk.len);
+                (sum <= moves.budget).then_some(*pos)
+            })
+            .collect();
+        if sum > moves.budget {
+            lifts.truncate(1);
+        }
+        lifts
+    }
+
+    /// The move of one of [`Space::lifts`].
+    pub(super) fn lift(&mut self, from: u64, moves: &mut Moves) -> Option<Move> {
+        let len = self.room(from)?;
+        self.begin_move(from, self.end, len, moves)
+    }
+
+    fn begin_move(&mut self, from: u64, to: u64, len: u64, moves: &mut Moves) -> Option<Move> {
+        moves.budget = moves.budget.checked_sub(len)?;
+        self.credit = self.credit.saturating_sub(len);
         self.take(to, to + len);
         self.used.insert(to, Chunk::new(len as u32, 0, 0, State::Staged));
         Some(Move { from, to, len })
@@ -629,6 +707,7 @@ impl Space {
         for tail in self.tails.iter_mut().take(tails.saturating_sub(1)) {
             tail.dropped.get_or_insert(seq);
         }
+        self.recent = 0;
         for (&pos, &times) in doomed {
             let Some(chunk) = self.used.get_mut(&pos) else { continue };
             chunk.refs = chunk.refs.saturating_sub(times);
@@ -636,6 +715,7 @@ impl Space {
                 chunk.state = State::Dropped;
                 self.live -= u64::from(chunk.len);
                 self.credit = self.credit.saturating_add(u64::from(chunk.len));
+                self.recent += u64::from(chunk.len);
                 self.waiting_bytes += u64::from(chunk.len);
                 self.waiting.push_back((seq, pos));
             }
@@ -668,6 +748,10 @@ impl Space {
 }
 
 impl Chunk {
+    fn movable(&self, pos: u64, doomed: &Doomed) -> bool {
+        self.state == State::InImage && !self.tangled && !doomed.contains_key(&pos)
+    }
+
     fn new(len: u32, refs: u32, generation: u16, state: State) -> Self {
         Chunk { len, refs, pins: 0, generation, state, tangled: false, queued: false, discarded: false }
     }

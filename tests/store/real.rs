@@ -47,7 +47,7 @@ fn every_chunk_can_be_replaced_by_a_copy() {
                 let bytes = read(&store, key);
                 let mut entries = (*old.entries).clone();
                 entries[at] = IndexEntry::Stored(store.stage(&bytes).unwrap());
-                store.commit(FrameImage { entries: Arc::new(entries), ..(*old).clone() }).unwrap();
+                store.commit(store.enter(), FrameImage { entries: Arc::new(entries), ..(*old).clone() }).unwrap();
                 assert!(content(&CframeStore::open(&path, read_only()).unwrap()) == before, "{} round {round}", path.display());
             }
         }
@@ -67,7 +67,7 @@ fn a_new_frame_has_no_name_before_its_first_commit() {
     let store = CframeStore::create(&path, OpenOptions::default()).unwrap();
     let keys: Vec<_> = (0..10).map(|i| store.stage(&chunk(1000 + i, i.into())).unwrap()).collect();
     assert!(!path.exists());
-    store.commit(image(keys.iter().copied().map(IndexEntry::Stored).collect())).unwrap();
+    store.commit(store.enter(), image(keys.iter().copied().map(IndexEntry::Stored).collect())).unwrap();
     let opened = CframeStore::open(&path, read_only()).unwrap();
     let expected: Vec<_> = (0..10).map(|i| IndexEntry::Stored(chunk(1000 + i, i.into()))).collect();
     assert!(content(&opened) == expected);

@@ -72,6 +72,7 @@ impl SparseView {
 
     fn commit(&self, pacer: &mut Pacer) -> Result<()> {
         let began = Instant::now();
+        let guard = self.store.enter(); // what is discarded from here on stays good until the store knows the image
         let (image, changes, fresh) = {
             let state = self.state.read();
             if !state.publishable() {
@@ -92,7 +93,7 @@ impl SparseView {
             let fresh: Vec<_> = state.fresh.keys().map(|id| (*id, state.table.get(*id).key())).collect();
             (image, state.frame_changed, fresh)
         };
-        let committed = self.store.commit(image);
+        let committed = self.store.commit(guard, image);
         pacer.committed(began, Instant::now());
         committed?;
         let mut state = self.state.write();

@@ -1,0 +1,226 @@
+//! Power cuts at every operation, and failures of every operation.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+
+use b2fuse::store::{FrameStore, StoreError};
+
+use crate::disk::{Dir, Op, start};
+use crate::driver::{Driver, Frame, NAME, create, frame_of, open};
+use crate::frames::{Random, data};
+
+/// Fewer where the compiler has not made it fast.
+fn many(seeds: u64) -> u64 {
+    if cfg!(debug_assertions) { seeds / 5 } else { seeds }
+}
+
+/// What is in SOURCE, if it exists.
+fn found(dir: &Dir) -> Result<Option<Frame>, StoreError> {
+    match open(dir, true) {
+        Ok(store) => Ok(Some(frame_of(&store))),
+        Err(StoreError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Cuts the power after every operation of the log, several ways, and looks what is there: the last state that is on disk, or
+/// the one that is published, which may be the same.
+fn cut_everywhere(driver: &Driver, start: &BTreeMap<OsString, Vec<u8>>, log: &[Op], ways: u64) {
+    let mut source = start.keys().position(|name| name == OsStr::new(NAME));
+    let mut temps = BTreeMap::new();
+    // Numbers of states. One and the same may be published several times, at other places.
+    let (mut published, mut durable) = (0, 0);
+    for upto in 0..=log.len() {
+        let log = &log[..upto];
+        let header_written = match log.last() {
+            Some(Op::Create { name, file }) => {
+                temps.insert(name.clone(), *file);
+                false
+            }
+            Some(Op::Rename { from, to }) if to == OsStr::new(NAME) => {
+                source = temps.remove(from);
+                true
+            }
+            Some(Op::Write { file, offset, .. }) => Some(*file) == source && *offset < 24,
+            Some(Op::Sync { file }) if Some(*file) == source => {
+                durable = published;
+                false
+            }
+            Some(Op::SyncDir) => {
+                durable = published;
+                false
+            }
+            _ => false,
+        };
+        if header_written {
+            assert_eq!(published, durable, "a header was written before the one before it was on disk");
+            let now = found(&Dir::after_cut(start, log, 0)).unwrap();
+            let is = |state: usize| driver.states.get(state) == Some(&now);
+            published = (published..published + 2).find(|state| is(*state)).expect("states come one after the other");
+        }
+        let allowed = [&driver.states[durable], &driver.states[published]];
+        for way in 0..ways {
+            let dir = Dir::after_cut(start, log, way * 1_000_003 + upto as u64 * u64::from(way > 0));
+            let last = log.last().map(Op::brief);
+            let found = found(&dir).unwrap_or_else(|error| panic!("cut after {upto} ({last:?}), way {way}: {error}"));
+            assert!(allowed.contains(&&found), "cut after {upto} ({last:?}), way {way}: neither the old state nor the new one");
+        }
+    }
+}
+
+#[test]
+fn a_power_cut_leaves_the_old_state_or_the_new_one() {
+    for seed in 0..many(40) {
+        let dir = Dir::default();
+        let start = start(&dir);
+        let mut driver = Driver::new(create(&dir).unwrap(), seed, 1500);
+        for _ in 0..50 {
+            driver.step().unwrap();
+        }
+        cut_everywhere(&driver, &start, &dir.log(), 6);
+    }
+}
+
+#[test]
+fn real_frames_survive_power_cuts() {
+    for (seed, path) in data("cframe").into_iter().enumerate() {
+        let dir = Dir::with_file(NAME, std::fs::read(&path).unwrap());
+        let start = start(&dir);
+        let mut driver = Driver::new(open(&dir, false).unwrap(), seed as u64, 1500);
+        for _ in 0..25 {
+            driver.step().unwrap();
+        }
+        cut_everywhere(&driver, &start, &dir.log(), 4);
+    }
+}
+
+#[test]
+fn a_store_goes_on_after_a_cut() {
+    for seed in 0..many(100) {
+        let dir = Dir::default();
+        let start = start(&dir);
+        let mut driver = Driver::new(create(&dir).unwrap(), seed, 1500);
+        driver.commit().unwrap();
+        for _ in 0..40 {
+            driver.step().unwrap();
+        }
+        let log = dir.log();
+        let upto = Random(seed).below(log.len() as u64) as usize;
+        let dir = Dir::after_cut(&start, &log[..upto], seed);
+        let Ok(store) = open(&dir, false) else { continue };
+        let mut driver = Driver::new(store, seed, 1500);
+        for _ in 0..40 {
+            driver.step().unwrap();
+        }
+        driver.commit().unwrap();
+        driver.check_file(&dir);
+    }
+}
+
+#[test]
+fn a_failed_operation_ends_all_writing_and_harms_nothing() {
+    let mut poisoned = 0;
+    for seed in 0..many(10) {
+        let run = |fail: Option<usize>| {
+            let dir = Dir::default();
+            let mut driver = Driver::new(create(&dir).unwrap(), seed, 1500);
+            driver.commit().unwrap();
+            if let Some(fail) = fail {
+                dir.fail_at(fail, libc::EIO);
+            }
+            let mut result = Ok(());
+            for _ in 0..30 {
+                result = driver.step();
+                if result.is_err() {
+                    break;
+                }
+            }
+            (dir, driver, result)
+        };
+        let (dir, _, result) = run(None);
+        result.unwrap();
+        for fail in 0..dir.log_len() {
+            let (dir, mut driver, result) = run(Some(fail));
+            if !dir.failed() {
+                continue; // it came before this part of the work, or was one that is allowed to fail
+            }
+            let found = frame_of(&open(&dir, true).unwrap());
+            let last_two = &driver.states[driver.states.len().saturating_sub(2)..];
+            assert!(last_two.contains(&Some(found)), "operation {fail} of seed {seed} failed, and the frame is neither state");
+            driver.check(); // reading goes on
+            if result.is_err() {
+                poisoned += 1;
+                let before = dir.log_len();
+                assert!(matches!(driver.commit(), Err(StoreError::Poisoned { .. })));
+                assert!(matches!(driver.store.sync(), Err(StoreError::Poisoned { .. })));
+                assert!(matches!(driver.store.stage(&vec![0; 50]), Err(StoreError::Poisoned { .. })));
+                driver.check();
+                assert_eq!(dir.log_len(), before, "something was written after a failure");
+            }
+        }
+    }
+    assert!(poisoned > 100);
+}
+
+#[test]
+fn a_full_disk_is_no_end() {
+    for seed in 0..many(10) {
+        for fail in 0..60 {
+            let dir = Dir::default();
+            let mut driver = Driver::new(create(&dir).unwrap(), seed, 1500);
+            driver.commit().unwrap();
+            let at = dir.log_len() + fail;
+            dir.fail_at(at, libc::ENOSPC);
+            let mut failures = 0;
+            for _ in 0..40 {
+                match driver.step() {
+                    Ok(()) => {}
+                    Err(StoreError::Io { source, .. }) if source.raw_os_error() == Some(libc::ENOSPC) => failures += 1,
+                    Err(StoreError::Poisoned { .. }) => break, // a sync failed, or the header
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            assert!(failures <= 1);
+            let _ = driver.commit(); // the failure may have been waiting for it
+            let was_write = !matches!(driver.store.sync(), Err(StoreError::Poisoned { .. }));
+            if was_write {
+                driver.commit().unwrap();
+                driver.check();
+                driver.check_file(&dir);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_change_by_others_is_not_overwritten() {
+    for tamper in 0..3 {
+        let dir = Dir::default();
+        let mut driver = Driver::new(create(&dir).unwrap(), 1, 1500);
+        driver.commit().unwrap();
+        for _ in 0..20 {
+            driver.step().unwrap();
+        }
+        driver.commit().unwrap();
+        assert!(!driver.store.changed_outside().unwrap());
+        let bytes = dir.bytes(NAME).unwrap();
+        match tamper {
+            0 => dir.meddle(NAME, 16, &bytes[16..24]), // no byte is another, but it was written
+            1 => dir.meddle(NAME, bytes.len() as u64, b"x"),
+            _ => {
+                use b2fuse::store::backend::Backend;
+                dir.create(OsStr::new("other"), 0).unwrap().write_at(&bytes, 0).unwrap();
+                dir.rename(OsStr::new("other"), OsStr::new(NAME), true).unwrap();
+            }
+        }
+        assert!(driver.store.changed_outside().unwrap());
+        let before = dir.bytes(NAME).unwrap();
+        while driver.states.last() == Some(&Some(driver.frame())) {
+            driver.step().unwrap_or(());
+        }
+        assert!(matches!(driver.commit(), Err(StoreError::Stale { .. })));
+        driver.store.close().unwrap();
+        let after = dir.bytes(NAME).unwrap();
+        assert!(after[..512] == before[..512], "the header of another was overwritten");
+    }
+}

@@ -1,0 +1,302 @@
+//! Random work on a store, step for step beside a model of what the frame must hold.
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::sync::Arc;
+
+use b2fuse::format::header::{FrameHeader, HeaderFields};
+use b2fuse::format::metalayer::Metalayer;
+use b2fuse::format::trailer::Trailer;
+use b2fuse::format::{IndexEntry, Special};
+use b2fuse::store::{CframeStore, ChunkKey, FrameImage, FrameStore, OpenOptions, Result};
+
+use crate::disk::Dir;
+use crate::frames::{Random, chunk, content, header, read};
+
+pub const NAME: &str = "source.b2frame";
+
+/// What a frame holds, its places aside.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Frame {
+    pub entries: Vec<IndexEntry<Vec<u8>>>,
+    pub metalayers: Vec<(Vec<u8>, Vec<u8>)>,
+    pub nbytes: u64,
+    pub trailer: Vec<u8>,
+}
+
+/// What a store says that the frame holds.
+pub fn frame_of(store: &dyn FrameStore) -> Frame {
+    let image = store.committed().unwrap();
+    Frame {
+        entries: content(store),
+        metalayers: metalayers(&image.header),
+        nbytes: image.header.nbytes(),
+        trailer: image.trailer.as_bytes().to_vec(),
+    }
+}
+
+fn metalayers(header: &FrameHeader) -> Vec<(Vec<u8>, Vec<u8>)> {
+    header.metalayers().map(|layer| (layer.name.to_vec(), layer.content.to_vec())).collect()
+}
+
+/// An nbytes that is right for so many chunks.
+fn set_count(header: &mut FrameHeader, count: usize) {
+    let each = match header.chunksize() {
+        0 => 10,
+        chunksize => chunksize.into(),
+    };
+    header.set_nbytes(count as u64 * each);
+}
+
+pub fn open(dir: &Dir, read_only: bool) -> Result<CframeStore> {
+    let options = OpenOptions { read_only, cache_bytes: 50_000, draft_bytes: 1 << 20 };
+    CframeStore::open_in(Arc::new(dir.clone()), Path::new(NAME), Path::new(""), OsStr::new(NAME), options)
+}
+
+pub fn create(dir: &Dir) -> Result<CframeStore> {
+    let options = OpenOptions { cache_bytes: 50_000, ..OpenOptions::default() };
+    CframeStore::create_in(Arc::new(dir.clone()), Path::new(NAME), Path::new(""), OsStr::new(NAME), options)
+}
+
+pub struct Driver {
+    pub store: CframeStore,
+    pub random: Random,
+    header: FrameHeader,
+    trailer: Trailer,
+    entries: Vec<IndexEntry<ChunkKey>>,
+    /// The bytes of every chunk that is good: in `entries`, in the committed image, or pinned.
+    bytes: std::collections::HashMap<ChunkKey, Vec<u8>>,
+    pins: Vec<ChunkKey>,
+    /// What was committed, in order; the first is what was there at the beginning.
+    pub states: Vec<Option<Frame>>,
+    max_len: u64,
+}
+
+impl Driver {
+    /// A driver of a store as it was opened or created.
+    pub fn new(store: CframeStore, seed: u64, max_len: u64) -> Self {
+        let (mut header, trailer, entries) = match store.committed() {
+            Some(image) => (image.header.clone(), image.trailer.clone(), image.entries.to_vec()),
+            None => (header(0), Trailer::encode(&[]).unwrap(), vec![]),
+        };
+        if header.fields().chunksize < 0 {
+            header.set_chunksize(100); // no chunk has said yet
+        }
+        let states = vec![store.committed().map(|_| frame_of(&store))];
+        let mut driver = Driver {
+            store,
+            random: Random(seed),
+            header,
+            trailer,
+            entries,
+            bytes: Default::default(),
+            pins: vec![],
+            states,
+            max_len,
+        };
+        for entry in driver.entries.clone() {
+            if let IndexEntry::Stored(key) = entry {
+                driver.bytes.insert(key, read(&driver.store, key));
+            }
+        }
+        driver
+    }
+
+    fn some_chunk(&mut self) -> Vec<u8> {
+        let len = 1 + self.random.below(self.max_len) as u32;
+        let fill = self.random.next();
+        chunk(len, fill)
+    }
+
+    fn stage(&mut self) -> Result<IndexEntry<ChunkKey>> {
+        let bytes = self.some_chunk();
+        let key = self.store.stage(&bytes)?;
+        assert!(self.bytes.insert(key, bytes).is_none_or(|_| !self.good(key)), "a key that is in use was given out again");
+        Ok(IndexEntry::Stored(key))
+    }
+
+    fn good(&self, key: ChunkKey) -> bool {
+        let named = |entries: &[IndexEntry<ChunkKey>]| entries.contains(&IndexEntry::Stored(key));
+        named(&self.entries) || self.pins.contains(&key) || self.store.committed().is_some_and(|image| named(&image.entries))
+    }
+
+    fn at(&mut self) -> Option<usize> {
+        let count = self.entries.len() as u64;
+        (count > 0).then(|| self.random.below(count) as usize)
+    }
+
+    /// One step. Errors are those of the store; the model then is as before the step.
+    pub fn step(&mut self) -> Result<()> {
+        match self.random.below(40) {
+            0..12 => {
+                let Some(at) = self.at() else { return Ok(()) };
+                let new = self.stage()?;
+                let old = std::mem::replace(&mut self.entries[at], new);
+                self.let_go(old);
+            }
+            12..16 => {
+                let at = self.random.below(self.entries.len() as u64 + 1) as usize;
+                let new = self.stage()?;
+                self.entries.insert(at, new);
+            }
+            16..18 => {
+                let Some(at) = self.at() else { return Ok(()) };
+                let old = self.entries.remove(at);
+                self.let_go(old);
+            }
+            18 => {
+                let by = self.at().unwrap_or(0);
+                self.entries.rotate_left(by);
+            }
+            19 => {
+                let special = [Special::Zeros, Special::Nan, Special::Uninit][self.random.below(3) as usize];
+                let at = self.random.below(self.entries.len() as u64 + 1) as usize;
+                self.entries.insert(at, IndexEntry::Special(special));
+            }
+            20 => {
+                // The same chunk twice.
+                let Some(at) = self.at() else { return Ok(()) };
+                self.entries.push(self.entries[at]);
+            }
+            21 => {
+                let value = vec![self.random.next() as u8; self.random.below(3000) as usize];
+                self.trailer = Trailer::encode(&[Metalayer { name: b"vl", content: &value }]).unwrap();
+            }
+            22 => {
+                // Long metalayers: the header reaches behind the first sector.
+                let len = [5, 300, 700, 5000][self.random.below(4) as usize];
+                let value = vec![self.random.next() as u8; len];
+                let fields = HeaderFields { frame_len: 1 << 20, ..self.header.fields() };
+                let at_end = [Metalayer { name: b"shape", content: &value[..5] }, Metalayer { name: b"meta", content: &value }];
+                self.header = FrameHeader::encode(&fields, &at_end).unwrap();
+            }
+            23 if self.random.below(3) == 0 => {
+                for old in std::mem::take(&mut self.entries) {
+                    self.let_go(old);
+                }
+            }
+            24 => {
+                // Staged for nothing.
+                let bytes = self.some_chunk();
+                let key = self.store.stage(&bytes)?;
+                self.store.discard(key);
+            }
+            25 => {
+                let Some(at) = self.at() else { return Ok(()) };
+                if let IndexEntry::Stored(key) = self.entries[at] {
+                    self.store.pin(key);
+                    self.pins.push(key);
+                }
+            }
+            26..28 if !self.pins.is_empty() => {
+                let at = self.random.below(self.pins.len() as u64) as usize;
+                // What is to come back must be committed first.
+                if !self.entries.contains(&IndexEntry::Stored(self.pins[at])) {
+                    let key = self.pins.swap_remove(at);
+                    self.store.unpin(key);
+                }
+            }
+            28 => {
+                // A pinned chunk comes back.
+                if let Some(key) = self.pins.last() {
+                    self.entries.push(IndexEntry::Stored(*key));
+                }
+            }
+            29 => self.store.sync()?,
+            30 => self.held_read()?,
+            _ => self.commit()?,
+        }
+        self.check();
+        Ok(())
+    }
+
+    /// A chunk that no image names any more goes, if it never was in one.
+    fn let_go(&mut self, entry: IndexEntry<ChunkKey>) {
+        if let IndexEntry::Stored(key) = entry
+            && !self.entries.contains(&entry)
+        {
+            self.store.discard(key);
+        }
+    }
+
+    pub fn image(&self) -> FrameImage {
+        let mut header = self.header.clone();
+        set_count(&mut header, self.entries.len());
+        FrameImage { header, trailer: self.trailer.clone(), entries: Arc::new(self.entries.clone()) }
+    }
+
+    pub fn frame(&self) -> Frame {
+        let image = self.image();
+        let entries = self.entries.iter().map(|entry| match entry {
+            IndexEntry::Stored(key) => IndexEntry::Stored(self.bytes[key].clone()),
+            IndexEntry::Special(special) => IndexEntry::Special(*special),
+        });
+        Frame {
+            entries: entries.collect(),
+            metalayers: metalayers(&image.header),
+            nbytes: image.header.nbytes(),
+            trailer: image.trailer.as_bytes().to_vec(),
+        }
+    }
+
+    pub fn commit(&mut self) -> Result<()> {
+        let frame = Some(self.frame());
+        if self.states.last() != Some(&frame) {
+            self.states.push(frame); // from now on it may be on disk
+        }
+        self.store.commit(self.store.enter(), self.image())
+    }
+
+    /// A read that began before its chunk was dropped, and ends some commits later.
+    fn held_read(&mut self) -> Result<()> {
+        let stored = |entry: &IndexEntry<ChunkKey>| matches!(entry, IndexEntry::Stored(_));
+        let Some(at) = self.entries.iter().position(stored) else { return Ok(()) };
+        let IndexEntry::Stored(key) = self.entries[at] else { return Ok(()) };
+        let expected = self.bytes[&key].clone();
+        let mut result = Ok(());
+        let fresh: Result<Vec<_>> = (0..4).map(|_| self.stage()).collect();
+        let fresh = fresh?;
+        let guard = self.store.enter();
+        let mut entries = self.entries.clone();
+        for (round, new) in fresh.iter().enumerate() {
+            let at = (at + round) % entries.len();
+            entries[at] = *new;
+            self.entries = entries.clone();
+            self.states.push(Some(self.frame()));
+            result = self.store.commit(self.store.enter(), self.image()).and_then(|()| self.store.sync());
+            if result.is_err() {
+                break;
+            }
+            let mut got = vec![0; expected.len()];
+            let count = self.store.read_chunk(&guard, key, expected.len() as u32, 0, &mut got).unwrap();
+            assert!(count == expected.len() && got == expected, "a chunk was overwritten under a read");
+        }
+        drop(guard);
+        result
+    }
+
+    /// Every chunk that is good reads as it was written, in pieces and whole.
+    pub fn check(&mut self) {
+        let mut keys: Vec<ChunkKey> = self.pins.clone();
+        keys.extend(self.entries.iter().filter_map(|entry| match entry {
+            IndexEntry::Stored(key) => Some(*key),
+            IndexEntry::Special(_) => None,
+        }));
+        for key in keys {
+            let expected = &self.bytes[&key];
+            assert!(read(&self.store, key) == *expected, "chunk {key:?} is not what was written");
+            let from = self.random.below(expected.len() as u64);
+            let mut piece = vec![0; 1 + self.random.below(200) as usize];
+            let count = self.store.read_chunk(&self.store.enter(), key, expected.len() as u32, from, &mut piece).unwrap();
+            assert_eq!(piece[..count], expected[from as usize..][..count]);
+            assert_eq!(count, piece.len().min(expected.len() - from as usize));
+        }
+    }
+
+    /// A reader that opens the file now sees what was committed last.
+    pub fn check_file(&self, dir: &Dir) {
+        let Some(Some(last)) = self.states.last() else { return };
+        let other = open(dir, true).unwrap();
+        assert!(frame_of(&other) == *last, "the file does not hold what was committed");
+    }
+}
