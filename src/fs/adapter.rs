@@ -480,11 +480,15 @@ impl fuser::Filesystem for Adapter {
         }
         let mut invals = Invals::new();
         shared.view.release(Handle(fh.0), &mut invals);
-        if open_mode(flags.0).write {
+        let write = open_mode(flags.0).write;
+        if write {
             shared.notify.writer_gone(Ino(ino.0));
         }
         shared.notify.answer(invals, Held::Nothing, move || reply.ok());
-        shared.changed();
+        // Readers come and go by the thousand, and change nothing.
+        if write {
+            shared.changed();
+        }
     }
 
     fn fsync(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {

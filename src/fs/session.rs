@@ -6,9 +6,9 @@
 //!
 //! The end, on a signal:
 //!
-//! 1. unmount, and try again for [`PATIENCE`] while files are open;
+//! 1. unmount, and try again for `PATIENCE` while files are open;
 //! 2. commit everything, and detach: the name is gone, open files go on working;
-//! 3. wait for them for [`GRACE`], or until the next signal;
+//! 3. wait for them for `GRACE`, or until the next signal;
 //! 4. answer whatever still comes with ENODEV, shut the view down, and leave; the kernel drops the rest with our device.
 
 use std::ffi::OsString;
