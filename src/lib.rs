@@ -4,7 +4,7 @@
 //!
 //! | layer | what it knows | what it never does |
 //! | --- | --- | --- |
-//! | [`format`] | the bytes of a frame and of a chunk, both ways | input or output, `unsafe`, panics on bytes from disk |
+//! | [`mod@format`] | the bytes of a frame and of a chunk, both ways | input or output, `unsafe`, panics on bytes from disk |
 //! | [`store`] | frames on disk: reading, staging, free space, commit | names that a mount shows |
 //! | [`view`] | names and bytes that a mount shows, and what a write to them means | FUSE |
 //! | [`fs`] | FUSE: inodes, replies, sessions, signals | decisions about frames |

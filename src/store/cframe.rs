@@ -1,4 +1,4 @@
-//! A cframe: opening, reading, staging. What becomes durable when is in [`super::commit`].
+//! A cframe: opening, reading, staging. What becomes durable when is in `commit.rs`.
 //!
 //! A chunk's key is where it was when it was first seen, and stays its key wherever it is moved: the position in the file in
 //! the low 48 bits, and above them a count that tells chunks staged at the same place one after the other apart (0 for what was
