@@ -165,7 +165,11 @@ fn file_type(kind: Kind) -> FileType {
 
 fn time(time: TimeOrNow) -> SystemTime {
     match time {
-        TimeOrNow::SpecificTime(time) => time,
+        // Before 1970, fuser takes the nanoseconds off where they are to be added.
+        TimeOrNow::SpecificTime(time) => match time.duration_since(SystemTime::UNIX_EPOCH) {
+            Ok(_) => time,
+            Err(before) => time + 2 * Duration::from_nanos(before.duration().subsec_nanos().into()),
+        },
         TimeOrNow::Now => SystemTime::now(),
     }
 }

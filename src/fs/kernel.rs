@@ -173,7 +173,12 @@ pub struct Mountpoint {
 impl Mountpoint {
     /// Mounts, and returns the device on which the kernel asks its questions. The first of them, INIT, is there already.
     pub fn mount(request: &MountRequest) -> Result<(Mountpoint, OwnedFd), MountError> {
+        // SAFETY: cannot fail, and touches no memory.
         let root = unsafe { libc::geteuid() } == 0;
+        if request.auto_unmount && !root && request.access == Access::Owner {
+            let reason = format!("auto_unmount needs allow_other or allow_root: {HELPER} may not look into the mount otherwise");
+            return Err(MountError::new(&request.point, reason));
+        }
         let (device, socket) =
             if root && !request.auto_unmount { (mount_directly(request)?, None) } else { mount_by_helper(request)? };
         let info = mounted_at(&request.point).ok().flatten().filter(|info| info.fs_type == FS_TYPE);

@@ -129,7 +129,9 @@ impl State {
             blksize: 4096,
             perm,
             nlink: 1,
+            // SAFETY: neither can fail or touches memory.
             uid: unsafe { libc::geteuid() },
+            // SAFETY: as above.
             gid: unsafe { libc::getegid() },
             atime: mtime,
             mtime,

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use self::memory::{INDEX, MemoryView};
 use super::kernel::{self, Access};
 use super::session::{Config, Control, Mounted, Overrides, Signal, daemon_of};
-use crate::view::{Inval, ROOT, ViewError};
+use crate::view::{Inval, ROOT, View, ViewError};
 
 mod memory;
 mod push;
@@ -28,6 +28,7 @@ static POINTS: parking_lot::Mutex<Vec<CString>> = parking_lot::Mutex::new(Vec::n
 
 /// Whether mounts can be tested here. Says so aloud where they cannot, and fails where they must.
 fn fuse() -> bool {
+    // SAFETY: cannot fail, and touches no memory.
     let usable = OpenOptions::new().read(true).write(true).open("/dev/fuse").is_ok() && unsafe { libc::geteuid() } == 0;
     if !usable {
         assert!(std::env::var_os("B2FUSE_REQUIRE_FUSE").is_none(), "B2FUSE_REQUIRE_FUSE is set, and there is no FUSE");
@@ -360,6 +361,23 @@ fn an_idle_view_is_called_when_something_happens() {
         let before = ticks();
         fs::write(mount.path("a"), [round]).unwrap();
         eventually("a tick after a write", || ticks() > before);
+    }
+}
+
+#[test]
+fn times_are_kept_to_the_nanosecond() {
+    if !fuse() {
+        return;
+    }
+    let mount = Mount::new(MemoryView::new(false, []));
+    let file = OpenOptions::new().write(true).open(mount.path(INDEX)).unwrap();
+    for (seconds, nanoseconds) in [(1_700_000_000, 123_456_789), (0, 1), (-1, 0), (-1, 500_000_000), (-86_400, 999_999_999)] {
+        let time = std::time::UNIX_EPOCH + Duration::from_secs(1 << 33) + Duration::from_nanos(nanoseconds);
+        let time = time - Duration::from_secs(((1 << 33) - seconds) as u64);
+        file.set_modified(time).unwrap();
+        let meta = file.metadata().unwrap();
+        assert_eq!((meta.mtime(), meta.mtime_nsec()), (seconds, nanoseconds as i64));
+        assert_eq!(mount.view.lookup(ROOT, INDEX.as_ref()).unwrap().mtime, time);
     }
 }
 
