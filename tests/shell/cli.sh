@@ -131,13 +131,13 @@ damaged_chunk() {
     equal "$(sha256sum "$S")" "$before"
 }
 
+# nbytes or cbytes beyond all bounds, negative, or nothing. (A smaller nbytes is no lie to be found out: older libraries left
+# short chunks in the middle.)
 test_a_chunk_header_that_lies() {
     mkdir "$M"
     local at lie
     for at in 4 12; do
-        for lie in '\xff\xff\xff\x7f' '\x01\x00\x00\x00' '\xff\xff\xff\xff'; do
-            # Older libraries leave a short chunk where another one is appended behind it, so that is no lie.
-            if [ "$at$lie" = '4\x01\x00\x00\x00' ]; then continue; fi
+        for lie in '\xff\xff\xff\x7f' '\x00\x00\x00\x00' '\xff\xff\xff\xff'; do
             cp "$FX/full.b2frame" "$S"
             patch $(($(py 's = open(sys.argv[1], "rb").read(); print(s.index(open(sys.argv[2], "rb").read()))' "$S" "$FX/full/3") + at)) "$lie"
             damaged_chunk
