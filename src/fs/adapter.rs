@@ -277,7 +277,8 @@ impl fuser::Filesystem for Adapter {
             Err(errno) => reply.error(errno),
         };
         if size.is_some() {
-            shared.notify.answer_writer(ino, invals, answer);
+            shared.notify.answer_writer(ino, Invals::new(), answer);
+            shared.notify.forget(invals);
         } else {
             shared.notify.answer(invals, Held::Nothing, answer);
         }

@@ -8,12 +8,14 @@
 //! | notification | waits for | who holds that, and until which reply |
 //! | --- | --- | --- |
 //! | store, invalidate pages | the page's lock | a reader until READ, a writer until WRITE; no reply to those is ever handed over |
+//! | invalidate pages | pages changed through a mapping, to be written back | SETATTR of a size: until its reply, nothing is written back |
 //! | invalidate a name | the directory's inode lock | CREATE, MKNOD, UNLINK, RENAME and FSYNCDIR until their own reply; LOOKUP and READDIR too |
 //!
 //! Hence two threads. The *pages* thread only ever waits for READ and WRITE, which the event loops answer. The *names* thread
 //! also waits for those that hold the directory, so nothing that holds the directory may wait for the names thread: such a
-//! reply ([`Held::Directory`]) goes to the pages thread at once, while its names are forgotten on their own, soon after. All
-//! other replies go through both, names first. Neither thread takes a lock of the view while it notifies.
+//! reply ([`Held::Directory`]) goes to the pages thread at once, while its names are forgotten on their own, soon after. A SETATTR
+//! of a size waits for neither: what it made untrue is forgotten soon after its reply. All other replies go through both,
+//! names first. Neither thread takes a lock of the view while it notifies.
 //!
 //! The pages thread also pushes (see [`push`](super::push)): one file at a time, whenever no one waits for it. Pushed bytes
 //! are read when their turn comes, so invalidations may overtake them; only a push under way needs waiting for, and
@@ -116,7 +118,7 @@ impl Notify {
                 Inval::Attr(ino) => pages.attrs.push(ino),
                 Inval::Entry(parent, name) => {
                     // The kernel's cached listing is only dropped with the name if it knew the name.
-                    if !pages.data.contains(&parent) {
+                    if names.entries.last().is_none_or(|(last, _)| *last != parent) {
                         pages.data.push(parent);
                     }
                     names.entries.push((parent, name));
@@ -172,7 +174,8 @@ impl Notify {
     }
 
     /// Like [`Notify::answer`], for a client that may write to `ino` as soon as it has the answer: a push of it that is under
-    /// way ends first, or its old bytes would land on the new ones.
+    /// way ends first, or its old bytes would land on the new ones. (What is pushed has no writer, so no page of it waits to be
+    /// written back, and a SETATTR may wait here.)
     pub(super) fn answer_writer(&self, ino: Ino, invals: Invals, answer: impl FnOnce() + Send + 'static) {
         if invals.is_empty() && self.pages.lock().pushing == Some(ino) {
             return self.enqueue_pages(Pages { answer: Some(Box::new(answer)), ..Pages::default() });

@@ -183,6 +183,8 @@ impl View for MemoryView {
                 let file = state.file_mut(ino)?;
                 if let Some(size) = set.size {
                     file.bytes.resize(size as usize, 0);
+                    // More than is needed, to have the kernel look for pages of what it is just cutting.
+                    invals.push(Inval::Data(ino));
                 }
                 file.perm = set.mode.map_or(file.perm, |mode| mode as u16);
                 file.mtime = set.mtime.unwrap_or(file.mtime);

@@ -47,3 +47,34 @@ fn notifications_never_lock_up_with_clients() {
         });
     });
 }
+
+/// While a file is being cut, the kernel writes none of its pages back; and before it forgets a page that was changed through a
+/// mapping, it waits for that to be written back.
+#[test]
+fn cutting_a_file_with_changed_pages_ends() {
+    if !fuse() {
+        return;
+    }
+    in_time("truncate and a changed mapping", || {
+        const LEN: usize = 64 << 10;
+        let mount = Mount::new(MemoryView::new(false, [("a", vec![1; LEN])]));
+        let file = OpenOptions::new().read(true).write(true).open(mount.path("a")).unwrap();
+        for round in 0..50 {
+            file.set_len(LEN as u64).unwrap();
+            // SAFETY: a mapping of our own, of which only what lies within the file is touched.
+            unsafe {
+                let protection = libc::PROT_READ | libc::PROT_WRITE;
+                let map = libc::mmap(std::ptr::null_mut(), LEN, protection, libc::MAP_SHARED, file.as_raw_fd(), 0);
+                assert_ne!(map, libc::MAP_FAILED);
+                for page in (0..LEN).step_by(4096) {
+                    map.cast::<u8>().add(page).write_volatile(round);
+                }
+                file.set_len(LEN as u64 / 2).unwrap();
+                assert_eq!(libc::munmap(map, LEN), 0);
+            }
+            file.sync_all().unwrap();
+            let bytes = mount.view.bytes("a").unwrap();
+            assert_eq!((bytes.len(), bytes[0], bytes[4096]), (LEN / 2, round, round));
+        }
+    });
+}
