@@ -289,6 +289,8 @@ class Sequence:
     def play(self, pair):
         pair.open_writers()
         self.state = pair.compare("the frame as made")
+        if self.options.kill:
+            self.remember(pair, -1)
         for self.step in range(self.steps):
             mutation = self.kind.choose(pair.writers[1], self.state)
             self.last = str(mutation)
@@ -322,9 +324,7 @@ class Sequence:
 
     def killing(self, pair):
         """SIGKILL between two mutations: SOURCE is a state since the last that was known to be durable; both go on from it."""
-        snapshot = pair.reference.path.with_suffix(f".{self.step}")
-        copy_frame(pair.reference.path, snapshot)
-        self.history.append((pair.expected, snapshot))
+        self.remember(pair, self.step)
         if self.synced:
             self.forget_history(-1)
         if self.rng.random() > 0.06:
@@ -346,6 +346,11 @@ class Sequence:
         pair.expected = self.state = self.history[0][0]
         pair.compare_remounted()
         self.kills[back == len(differences) - 1] += 1
+
+    def remember(self, pair, step):
+        snapshot = pair.reference.path.with_suffix(f".{step}")
+        copy_frame(pair.reference.path, snapshot)
+        self.history.append((pair.expected, snapshot))
 
     def forget_history(self, upto):
         keep = self.history[upto:] if upto < 0 else self.history[upto : upto + 1]
