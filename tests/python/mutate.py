@@ -303,7 +303,7 @@ class Sequence:
                 break
             self.now_and_then(pair)
             if self.options.kill:
-                self.killing(pair)
+                self.killing(pair, mutation.composite)
         self.last = "the end"
         self.remount(pair)
 
@@ -322,10 +322,13 @@ class Sequence:
             pair.close()
             pair.open_writers()
 
-    def killing(self, pair):
+    def killing(self, pair, composite):
         """SIGKILL between two mutations: SOURCE is a state since the last that was known to be durable; both go on from it."""
         self.remember(pair, self.step)
-        if self.synced:
+        if composite:
+            # So that none of the states within it can be the last one committed.
+            fsync(index_file(pair.subject))
+        if self.synced or composite:
             self.forget_history(-1)
         if self.rng.random() > 0.06:
             return

@@ -18,8 +18,10 @@ FILTERS = [blosc2.Filter.NOFILTER, blosc2.Filter.SHUFFLE, blosc2.Filter.BITSHUFF
 class Mutation:
     """One change, applicable to any number of handles (or paths, if it opens the frame itself)."""
 
-    def __init__(self, text, apply, on_path=False):
+    def __init__(self, text, apply, on_path=False, composite=False):
         self.text, self.apply, self.on_path = text, apply, on_path
+        # Made of several changes, each of which leaves a whole frame.
+        self.composite = composite
 
     def __str__(self):
         return self.text
@@ -168,7 +170,7 @@ class Plain(Chunked):
         elif self.rng.random() < 0.3:
             return self.storing("update", nchunks - 1, self.chunksize)
         if nchunks > self.MOST - 5 and self.rng.random() < 0.05:
-            return Mutation("delete_chunk(0) until empty", lambda frame: [frame.delete_chunk(0) for _ in range(nchunks)])
+            return Mutation("delete_chunk(0) until empty", lambda frame: [frame.delete_chunk(0) for _ in range(nchunks)], composite=True)
         return self.pick(*ways)()
 
     def append(self, nchunks):
@@ -194,7 +196,7 @@ class Plain(Chunked):
     def fill(self):
         kind, value = self.special_value()
         nitems = 1 + self.upto(self.items * 20)
-        return Mutation(f"fill_special({nitems}, {kind.name})", lambda frame: frame.fill_special(nitems, kind, value))
+        return Mutation(f"fill_special({nitems}, {kind.name})", lambda frame: frame.fill_special(nitems, kind, value), composite=True)
 
     def slice(self, state):
         """schunk[start:stop] = data, over the end too; uninitialised chunks are filled first, as reading them gives anything."""
@@ -213,7 +215,7 @@ class Plain(Chunked):
         def apply(frame):
             frame[start:stop] = data
 
-        return Mutation(f"[{start}:{stop}] = data, of {have} items", apply)
+        return Mutation(f"[{start}:{stop}] = data, of {have} items", apply, composite=True)
 
 
 class Varying(Chunked):
@@ -339,7 +341,7 @@ class Array(Kind):
         def apply(array):
             array[key] = values
 
-        return Mutation(f"[{', '.join(f'{s.start}:{s.stop}' for s in key)}] = values", apply)
+        return Mutation(f"[{', '.join(f'{s.start}:{s.stop}' for s in key)}] = values", apply, composite=True)
 
     def resize(self, shape):
         new = list(shape)
@@ -356,13 +358,13 @@ class Array(Kind):
                 if info.special == UNINIT:
                     array.schunk.update_special(info.nchunk, ZERO)
 
-        return Mutation(f"resize({shape} -> {new})", apply)
+        return Mutation(f"resize({shape} -> {new})", apply, composite=True)
 
     def append(self, shape):
         values = self.values([1 + self.upto(50)])
         if shape[0] + len(values) > self.longest * 2:
             return self.resize(shape)
-        return Mutation(f"append({len(values)} values)", lambda array: array.append(values))
+        return Mutation(f"append({len(values)} values)", lambda array: array.append(values), composite=True)
 
     # insert and delete along an axis have no Python call; the library of the same wheel does them.
 
@@ -380,7 +382,7 @@ class Array(Kind):
         def apply(path):
             return library.on_array(path, "b2nd_insert", buffer, ctypes.c_int64(len(buffer)), ctypes.c_int8(axis), ctypes.c_int64(at))
 
-        return Mutation(f"b2nd_insert({count} along axis {axis} at {at} of {shape})", apply, on_path=True)
+        return Mutation(f"b2nd_insert({count} along axis {axis} at {at} of {shape})", apply, on_path=True, composite=True)
 
     def remove(self, shape):
         axis = self.upto(self.ndim - 1)
@@ -393,7 +395,7 @@ class Array(Kind):
         def apply(path):
             return library.on_array(path, "b2nd_delete", ctypes.c_int8(axis), ctypes.c_int64(at), ctypes.c_int64(step))
 
-        return Mutation(f"b2nd_delete({step} along axis {axis} at {at} of {shape})", apply, on_path=True)
+        return Mutation(f"b2nd_delete({step} along axis {axis} at {at} of {shape})", apply, on_path=True, composite=True)
 
     def whole(self, state):
         n = self.upto(state["nchunks"] - 1)
