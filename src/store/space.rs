@@ -497,18 +497,24 @@ impl Space {
             if chunk.state != State::Gone || chunk.pins > 0 {
                 continue;
             }
-            let Chunk { len, tangled, .. } = *chunk;
+            let chunk = *chunk;
             self.used.remove(&pos);
             freed(pos);
-            match self.unknown {
-                Some(unknown) if unknown.next == pos => self.sweep_to_next(unknown, pos),
-                // The sweep will find a hole here.
-                Some(unknown) if (unknown.next..unknown.end).contains(&pos) => {}
-                _ if tangled => {}
-                // Its claim may reach over chunks that the sweep has not come to.
-                Some(unknown) if pos < unknown.next => self.insert_free(pos, unknown.next.min(pos + u64::from(len))),
-                _ => self.insert_free(pos, pos + u64::from(len)),
-            }
+            self.give_back(pos, chunk);
+        }
+    }
+
+    /// The room of a chunk that is not in the map any more.
+    fn give_back(&mut self, pos: u64, chunk: Chunk) {
+        let end = pos + u64::from(chunk.len);
+        match self.unknown {
+            Some(unknown) if unknown.next == pos => self.sweep_to_next(unknown, pos),
+            // The sweep will find a hole here.
+            Some(unknown) if (unknown.next..unknown.end).contains(&pos) => {}
+            _ if chunk.tangled => {}
+            // Its claim may reach over chunks that the sweep has not come to.
+            Some(unknown) if pos < unknown.next => self.insert_free(pos, unknown.next.min(end)),
+            _ => self.insert_free(pos, end),
         }
     }
 
@@ -644,15 +650,11 @@ impl Space {
 
     /// A chunk is at another place of another file; nobody needs the old place.
     pub(super) fn transplant(&mut self, from: u64, to: u64) {
-        if let Some(chunk) = self.used.remove(&from) {
-            for waiting in self.waiting.iter_mut().map(|(_, pos)| pos).chain(self.retired.iter_mut().map(|(_, pos)| pos)) {
-                if *waiting == from {
-                    *waiting = to;
-                }
-            }
-            self.insert_free(from, from + u64::from(chunk.len));
-            self.used.insert(to, chunk);
-        }
+        let Some(chunk) = self.used.remove(&from) else { return };
+        let queues = self.waiting.iter_mut().map(|(_, pos)| pos).chain(self.retired.iter_mut().map(|(_, pos)| pos));
+        queues.filter(|pos| **pos == from).for_each(|pos| *pos = to);
+        self.give_back(from, chunk);
+        self.used.insert(to, Chunk { tangled: false, ..chunk }); // alone with its claim now
     }
 
     /// Gives back what [`Space::reserve_above`] took.

@@ -81,6 +81,36 @@ fn a_power_cut_leaves_the_old_state_or_the_new_one() {
     }
 }
 
+/// Where the space of what is dropped is not waited for, three states are in the file: two that a cut may leave, and the next.
+#[test]
+fn large_frames_survive_power_cuts() {
+    for seed in 0..many(40) {
+        let dir = Dir::default();
+        let start = start(&dir);
+        let mut driver = Driver::new(create(&dir).unwrap(), seed, 400);
+        driver.add_large(30, 1500).unwrap();
+        driver.commit().unwrap();
+        for _ in 0..40 {
+            driver.step().unwrap();
+        }
+        cut_everywhere(&driver, &start, &dir.log(), 3);
+    }
+}
+
+#[test]
+fn changes_of_the_header_survive_power_cuts() {
+    for seed in 0..many(200) {
+        let dir = Dir::default();
+        let start = start(&dir);
+        let mut driver = Driver::new(create(&dir).unwrap(), seed, 200);
+        driver.mostly_headers = true;
+        for _ in 0..40 {
+            driver.step().unwrap();
+        }
+        cut_everywhere(&driver, &start, &dir.log(), 4);
+    }
+}
+
 #[test]
 fn real_frames_survive_power_cuts() {
     for (seed, path) in data("cframe").into_iter().enumerate() {

@@ -70,6 +70,8 @@ pub struct Driver {
     /// What was committed, in order; the first is what was there at the beginning.
     pub states: Vec<Option<Frame>>,
     max_len: u64,
+    /// Steps change headers, and let chunks come and go altogether.
+    pub mostly_headers: bool,
 }
 
 impl Driver {
@@ -93,6 +95,7 @@ impl Driver {
             pins: vec![],
             states,
             max_len,
+            mostly_headers: false,
         };
         for entry in driver.entries.clone() {
             if let IndexEntry::Stored(key) = entry {
@@ -100,6 +103,17 @@ impl Driver {
             }
         }
         driver
+    }
+
+    /// Adds chunks that are large beside those to come: what a commit then drops is little, and its space not waited for.
+    pub fn add_large(&mut self, count: usize, len: u32) -> Result<()> {
+        for _ in 0..count {
+            let bytes = chunk(len, self.random.next());
+            let key = self.store.stage(&bytes)?;
+            self.bytes.insert(key, bytes);
+            self.entries.push(IndexEntry::Stored(key));
+        }
+        Ok(())
     }
 
     fn some_chunk(&mut self) -> Vec<u8> {
@@ -127,7 +141,11 @@ impl Driver {
 
     /// One step. Errors are those of the store; the model then is as before the step.
     pub fn step(&mut self) -> Result<()> {
-        match self.random.below(40) {
+        let kind = match self.mostly_headers {
+            true => [0, 13, 17, 21, 22, 22, 22, 22, 23, 31, 31, 31, 31][self.random.below(13) as usize],
+            false => self.random.below(40),
+        };
+        match kind {
             0..12 => {
                 let Some(at) = self.at() else { return Ok(()) };
                 let new = self.stage()?;
@@ -164,13 +182,13 @@ impl Driver {
             }
             22 => {
                 // Long metalayers: the header reaches behind the first sector.
-                let len = [5, 300, 700, 5000][self.random.below(4) as usize];
+                let len = [5, 100, 300, 500, 600, 5000][self.random.below(6) as usize];
                 let value = vec![self.random.next() as u8; len];
                 let fields = HeaderFields { frame_len: 1 << 20, ..self.header.fields() };
                 let at_end = [Metalayer { name: b"shape", content: &value[..5] }, Metalayer { name: b"meta", content: &value }];
                 self.header = FrameHeader::encode(&fields, &at_end).unwrap();
             }
-            23 if self.random.below(3) == 0 => {
+            23 if self.mostly_headers || self.random.below(3) == 0 => {
                 for old in std::mem::take(&mut self.entries) {
                     self.let_go(old);
                 }
