@@ -2,8 +2,8 @@
 //!
 //! The kernel's page cache has the bytes of SOURCE already; a second copy pays only where many small reads of a chunk would
 //! each cost a system call (or, one day, a request to a server). So a chunk comes in at its second look, and a look is a read of
-//! a part: whole chunks, first looks, and reads that go on where the last one ended (a sequential pass, which sees every byte
-//! once) go by the cache. What is cached is bounded in bytes, counted here, as the `lru` crate counts entries.
+//! a part: whole chunks, first looks, and reads that border on the ones before or overlap them (a sequential pass, whose reads may
+//! overtake each other; what was pushed to the kernel and asked for all the same) go by the cache. What is cached is bounded in bytes, counted here, as the `lru` crate counts entries.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -43,8 +43,8 @@ pub(super) struct ChunkCache {
 
 struct Inner {
     chunks: LruCache<ChunkKey, Arc<Vec<u8>>>,
-    /// Where the last read of a chunk that is not cached ended.
-    looks: LruCache<ChunkKey, u64>,
+    /// What the last reads of a chunk that is not cached covered: from, to.
+    looks: LruCache<ChunkKey, (u64, u64)>,
     /// Sum of [`cost`] over `chunks`; never above the capacity while the lock is free.
     bytes: u64,
     /// Goes up when everything is dropped, so that what was being loaded then does not come in afterwards.
@@ -80,8 +80,14 @@ impl ChunkCache {
             self.hits.fetch_add(1, Relaxed);
             return Plan::Hit(chunk);
         }
-        let last_end = inner.looks.put(key, offset.saturating_add(wanted as u64));
-        if last_end.is_none() || last_end == Some(offset) {
+        let end = offset.saturating_add(wanted as u64);
+        let pass = match inner.looks.get(&key) {
+            None => Some((offset, end)),
+            Some(&(from, to)) if offset <= to && end >= from => Some((from.min(offset), to.max(end))),
+            Some(_) => None,
+        };
+        if let Some(pass) = pass {
+            inner.looks.put(key, pass);
             drop(inner);
             self.bypassed.fetch_add(1, Relaxed);
             return Plan::Bypass;
@@ -154,7 +160,7 @@ mod tests {
     fn load(cache: &ChunkCache, key: ChunkKey, len: u32) {
         let (mut looks, wanted) = (0, 10);
         loop {
-            match cache.plan(key, len, 50, wanted) {
+            match cache.plan(key, len, if looks == 0 { 50 } else { 0 }, wanted) {
                 Plan::Load(ticket) => break cache.insert(key, Arc::new(vec![key.0 as u8; len as usize]), ticket),
                 Plan::Bypass => looks += 1,
                 Plan::Hit(_) => panic!("cached already"),
@@ -169,11 +175,14 @@ mod tests {
         for _ in 0..3 {
             assert!(matches!(cache.plan(KEY, 100, 0, 100), Plan::Bypass));
         }
-        for offset in [0, 20, 40, 60, 80] {
+        for offset in [20, 0, 40, 60, 80] {
+            // The second overtook the first.
             assert!(matches!(cache.plan(KEY, 100, offset, 20), Plan::Bypass));
         }
-        assert!(matches!(cache.plan(KEY, 100, 0, 20), Plan::Load(_)));
-        assert_eq!((cache.stats().bypassed, cache.stats().misses), (8, 1));
+        let other = ChunkKey(8);
+        assert!(matches!(cache.plan(other, 100, 0, 20), Plan::Bypass));
+        assert!(matches!(cache.plan(other, 100, 30, 20), Plan::Load(_)), "it comes back elsewhere");
+        assert_eq!((cache.stats().bypassed, cache.stats().misses), (9, 1));
     }
 
     #[test]
@@ -212,7 +221,7 @@ mod tests {
     fn what_was_loading_when_all_was_dropped_stays_out() {
         let cache = ChunkCache::new(10_000);
         assert!(matches!(cache.plan(KEY, 100, 50, 10), Plan::Bypass));
-        let Plan::Load(ticket) = cache.plan(KEY, 100, 50, 10) else { panic!("second look") };
+        let Plan::Load(ticket) = cache.plan(KEY, 100, 0, 10) else { panic!("second look") };
         cache.clear();
         cache.insert(KEY, Arc::new(vec![0; 100]), ticket);
         assert!(!matches!(cache.plan(KEY, 100, 50, 10), Plan::Hit(_)));
