@@ -75,6 +75,8 @@ pub(super) struct Disk {
     temp: Option<OsString>,
     /// The frame_len of the last states: the library notices another state by another frame_len.
     lens: VecDeque<u64>,
+    /// Where the file ended when settling did not help.
+    settled_at: Option<u64>,
     /// P has no chunks: nothing but the trailer follows its header.
     empty: bool,
     closed: bool,
@@ -86,7 +88,7 @@ impl Disk {
         let (bytes, frame_len) = (header.as_bytes().to_vec(), header.frame_len());
         let high = bytes.len() as u64;
         let lens = VecDeque::from([frame_len]);
-        Disk { header: bytes, high, published: 0, durable: 0, temp: None, lens, empty, closed: false }
+        Disk { header: bytes, high, published: 0, durable: 0, temp: None, lens, settled_at: None, empty, closed: false }
     }
     /// Of a file that has only a temporary name yet.
     pub(super) fn created(temp: OsString) -> Self {
@@ -97,6 +99,7 @@ impl Disk {
             durable: 0,
             temp: Some(temp),
             lens: VecDeque::new(),
+            settled_at: None,
             empty: false,
             closed: false,
         }
@@ -164,7 +167,9 @@ pub(super) fn sync(store: &CframeStore) -> Result<()> {
     let mut disk = store.disk.lock();
     store.check_writable()?;
     sync_published(store, &mut disk)?;
-    settle(store, &mut disk);
+    if store.has_map() {
+        settle(store, &mut disk);
+    }
     Ok(())
 }
 
@@ -318,19 +323,26 @@ fn write(store: &CframeStore, disk: &mut Disk, image: FrameImage, change: Change
 /// With the published state on disk and its predecessor's space free, moves chunks until the file is short enough: the same
 /// image again, at other places. What fails here is noted where it has to be, and leaves the published state as it is.
 fn settle(store: &CframeStore, disk: &mut Disk) {
-    for _ in 0..SETTLE_ROUNDS {
-        let long = store.with_ground(|space, names| {
+    let state = |store: &CframeStore| {
+        store.with_ground(|space, names| {
             store.collect(space, names);
-            space.can_settle()
-        });
-        let Some(image) = store.committed().filter(|_| long) else { break };
+            (space.can_settle(), space.end())
+        })
+    };
+    let (mut long, mut end) = state(store);
+    // What holds it may be a pin, or chunks that no image has yet: no use in trying again before something is different.
+    long &= disk.settled_at != Some(end);
+    for _ in 0..SETTLE_ROUNDS {
+        let Some(image) = store.committed().filter(|_| long && !disk.empty) else { break };
         let change = Change { settling: true, ..Change::default() };
         let again = write_image(store, disk, (*image).clone(), change).and_then(|()| sync_published(store, disk));
         if let Err(error) = again {
             debug!("the file stays longer than it need be: {error}");
             break;
         }
+        (long, end) = state(store);
     }
+    disk.settled_at = long.then_some(end);
     trim(store, 0);
 }
 

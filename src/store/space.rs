@@ -121,6 +121,7 @@ pub(super) struct Space {
     /// Holes, by position and by length; no two touch, none ends at `end`, all lie between `floor` and `end`.
     free: BTreeMap<u64, u64>,
     by_len: BTreeSet<(u64, u64)>,
+    free_bytes: u64,
     tails: Vec<Tail>,
     /// Nothing below is given out: the header, and room for it to grow.
     floor: u64,
@@ -153,6 +154,7 @@ impl Space {
             used: BTreeMap::new(),
             free: BTreeMap::new(),
             by_len: BTreeSet::new(),
+            free_bytes: 0,
             tails: Vec::new(),
             floor,
             end: floor,
@@ -207,18 +209,13 @@ impl Space {
         self.live + self.unknown.map_or(0, |unknown| unknown.end - unknown.next)
     }
 
-    /// Whether the file is [too long](Self::too_long), and copying what would make it short enough is paid for by what was
-    /// written. (Where others left many holes it becomes shorter from commit to commit.)
+    /// Whether the holes, and what will be holes after a sync, make the file longer than it should be at rest: one and a half
+    /// times what lives in it, less a little, and three tails. And whether copying what would make it short is paid for by what
+    /// was written; where others left many holes it gets shorter from commit to commit.
     pub(super) fn can_settle(&self) -> bool {
-        let excess = self.end.saturating_sub(self.floor + self.live());
-        self.too_long() && excess <= self.credit + FREE_MOVES
-    }
-
-    /// Whether the file is longer than it should be at rest, which is a little less than one and a half times what lives in it,
-    /// and three tails.
-    pub(super) fn too_long(&self) -> bool {
         let tail = self.tails.last().map_or(0, |tail| tail.len);
-        self.end - self.floor > self.live() + self.live() / 5 * 2 + 3 * tail
+        let holes = self.free_bytes + self.waiting_bytes;
+        holes > self.live() / 5 * 2 + tail && holes <= self.credit + FREE_MOVES
     }
 
     /// Room of what the published image has dropped and the durable one may still need.
@@ -250,12 +247,14 @@ impl Space {
         } else {
             self.free.insert(start, end - start);
             self.by_len.insert((end - start, start));
+            self.free_bytes += end - start;
         }
     }
 
     fn remove_free(&mut self, start: u64, len: u64) {
         self.free.remove(&start);
         self.by_len.remove(&(len, start));
+        self.free_bytes -= len;
     }
 
     /// Takes `start..end`, which is free: within one hole, or behind the end.

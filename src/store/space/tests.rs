@@ -23,6 +23,7 @@ impl Space {
     /// What must hold at any time.
     fn check(&self) {
         assert_eq!(self.free.len(), self.by_len.len());
+        assert_eq!(self.free_bytes, self.free.values().sum::<u64>());
         let mut last = self.floor;
         for (&start, &len) in &self.free {
             assert!(self.by_len.contains(&(len, start)));
