@@ -58,4 +58,12 @@ impl<P> IndexEntry<P> {
             IndexEntry::Special(special) => IndexEntry::Special(special),
         }
     }
+
+    /// What the chunk is found by, if it is stored.
+    pub fn stored(self) -> Option<P> {
+        match self {
+            IndexEntry::Stored(place) => Some(place),
+            IndexEntry::Special(_) => None,
+        }
+    }
 }

@@ -9,7 +9,7 @@
 //! An index of 40 bytes can stand for 268 million entries (one repeated value), so the size that the chunk's header announces is
 //! compared with what the frame's header says before anything is allocated.
 
-use super::{ChunkId, ChunkOffset, Error, IndexEntry, Result, Special, chunk};
+use super::{ChunkId, ChunkOffset, Error, IndexEntry, Layout, Result, Special, chunk};
 
 /// Bytes of an entry.
 const ENTRY_LEN: usize = 8;
@@ -25,13 +25,26 @@ pub const MAX_ENTRIES: u64 = i32::MAX as u64 / ENTRY_LEN as u64;
 
 /// What an entry of an index can hold beside special values.
 pub trait Place: Copy {
+    /// The layout whose indexes have such entries.
+    const LAYOUT: Layout;
     /// From a non-negative entry.
     fn from_raw(raw: u64, position: u64) -> Result<Self>;
     /// To a non-negative entry.
     fn to_raw(self) -> u64;
+    /// Checks the places of an index against the length of its frame's chunks section.
+    ///
+    /// # Errors
+    /// The first that lies outside, where that means anything.
+    fn check(_entries: &[IndexEntry<Self>], _chunks_len: u64) -> Result<()> {
+        Ok(())
+    }
 }
 
 impl Place for ChunkOffset {
+    const LAYOUT: Layout = Layout::Contiguous;
+    fn check(entries: &[IndexEntry<Self>], chunks_len: u64) -> Result<()> {
+        check_offsets(entries, chunks_len)
+    }
     fn from_raw(raw: u64, _position: u64) -> Result<Self> {
         Ok(ChunkOffset(raw))
     }
@@ -41,6 +54,7 @@ impl Place for ChunkOffset {
 }
 
 impl Place for ChunkId {
+    const LAYOUT: Layout = Layout::Sparse;
     fn from_raw(raw: u64, position: u64) -> Result<Self> {
         let id = u32::try_from(raw).map_err(|_| {
             Error::new(

@@ -12,12 +12,15 @@
 
 pub mod chunk;
 mod error;
+mod fit;
 pub mod header;
 mod ids;
 pub mod index;
+pub mod index_file;
 pub mod metalayer;
 mod msgpack;
 pub mod trailer;
 
 pub use error::{Error, Result};
+pub use fit::Fit;
 pub use ids::{ChunkId, ChunkOffset, IndexEntry, Layout, Position, Special};

@@ -115,6 +115,7 @@ impl Notify {
         for inval in invals {
             match inval {
                 Inval::Data(ino) => pages.data.push(ino),
+                Inval::Range(ino, ..) => pages.data.push(ino), // for now
                 Inval::Attr(ino) => pages.attrs.push(ino),
                 Inval::Entry(parent, name) => {
                     // The kernel's cached listing is only dropped with the name if it knew the name.

@@ -18,12 +18,12 @@ use parking_lot::{Mutex, RwLock};
 use super::backend::{Backend, BackendFile, FileBackend, FileStat, PIECE, read_exact_at};
 use super::cache::{ChunkCache, Plan};
 use super::commit::Disk;
+use super::frame::{FileBytes, Frame, Unread};
 use super::space::Space;
 use super::{CacheStats, ChunkKey, DraftPool, Epochs, FrameImage, FrameStore, ReadAt, ReadGuard, Result, SourceStat, StoreError};
 use crate::format::chunk::ChunkHeader;
-use crate::format::header::{FrameHeader, Sections};
-use crate::format::trailer::Trailer;
-use crate::format::{self, ChunkOffset, IndexEntry, Layout, index};
+use crate::format::header::Sections;
+use crate::format::{self, ChunkOffset};
 
 /// Kept before the first chunk of a file that is made here, so that the header can grow.
 const RESERVE: u64 = 1024;
@@ -275,10 +275,7 @@ impl CframeStore {
         let space = space.get_or_insert_with(|| {
             let published = self.published.read().clone();
             let (Some(image), Some(sections)) = (published, opened.take()) else { return Space::new(RESERVE) };
-            let stored = image.entries.iter().filter_map(|entry| match entry {
-                IndexEntry::Stored(key) => Some(position_of(*key)),
-                IndexEntry::Special(_) => None,
-            });
+            let stored = image.entries.iter().filter_map(|entry| entry.stored().map(position_of));
             let tail = sections.index.start..sections.trailer.end;
             Space::opened(u64::from(image.header.header_len()), RESERVE, stored.collect(), tail)
         });
@@ -490,49 +487,23 @@ pub(super) fn create_temp(backend: &dyn Backend) -> io::Result<(OsString, Arc<dy
 
 /// Reads and checks everything but the chunks.
 fn parse(path: &Path, file: &dyn BackendFile, file_len: u64) -> Result<Parsed> {
-    let format = |source| StoreError::Format { path: path.to_owned(), source };
-    let read = |offset: u64, len: u64, what: &'static str| -> Result<Vec<u8>> {
-        // `len` is within the file by now, so a buffer of that size is no hostile wish.
-        let mut bytes = vec![0; usize::try_from(len).unwrap_or(usize::MAX)];
-        match read_exact_at(file, &mut bytes, offset) {
-            Ok(()) => Ok(bytes),
-            Err(source) => Err(StoreError::Io { path: path.to_owned(), action: what, source }),
+    let path = || path.to_owned();
+    let frame = Frame::<ChunkOffset>::read(&FileBytes { file, len: file_len }).map_err(|unread| match unread {
+        Unread::Io { action, source } => StoreError::Io { path: path(), action, source },
+        Unread::Format(source) => StoreError::Format { path: path(), source },
+        Unread::OtherLayout => {
+            let reason = "is the index file of a sparse frame, not a frame in one file".to_owned();
+            StoreError::Unsupported { path: path(), reason }
         }
-    };
-    let prefix = read(0, file_len.min(FrameHeader::PREFIX_LEN as u64), "read the header")?;
-    let header_len = FrameHeader::announced_len(&prefix).map_err(format)?;
-    if u64::from(header_len) > file_len {
-        let expected = format!("at most the file's length of {file_len}");
-        return Err(format(format::Error::new("header: header_len", 11, header_len, expected)));
-    }
-    let header = FrameHeader::parse(&read(0, u64::from(header_len), "read the header")?).map_err(format)?;
-    if header.layout() != Layout::Contiguous {
-        let reason = "is the index file of a sparse frame, not a frame in one file".to_owned();
-        return Err(StoreError::Unsupported { path: path.to_owned(), reason });
-    }
+    })?;
+    let Frame { header, trailer, entries, sections } = frame;
     let frame_len = header.frame_len();
-    if frame_len > file_len {
-        let expected = format!("at most the file's length of {file_len}");
-        return Err(format(format::Error::new("header: frame_len", 16, frame_len, expected)));
-    }
     if frame_len >= 1 << POSITION_BITS {
         let reason = format!("is {frame_len} bytes long, and at most {} can be handled", (1u64 << POSITION_BITS) - 1);
-        return Err(StoreError::Unsupported { path: path.to_owned(), reason });
+        return Err(StoreError::Unsupported { path: path(), reason });
     }
-    let tail_len = frame_len.min(Trailer::TAIL_LEN as u64);
-    let tail = read(frame_len - tail_len, tail_len, "read the trailer")?;
-    let trailer_len = Trailer::announced_len(&tail, header_len, frame_len).map_err(format)?;
-    let sections = header.sections(trailer_len).map_err(format)?;
-    let trailer = read(sections.trailer.start, u64::from(trailer_len), "read the trailer")?;
-    let trailer = Trailer::parse(&trailer).map_err(format)?;
-    let raw = read(sections.index.start, sections.index.end - sections.index.start, "read the index")?;
-    let entries = index::decode::<ChunkOffset>(&raw, header.nchunks()).map_err(format)?;
-    index::check_offsets(&entries, sections.chunks.end - sections.chunks.start).map_err(format)?;
-    let base = u64::from(header_len);
-    let entries = entries.into_iter().map(|entry| match entry {
-        IndexEntry::Stored(offset) => IndexEntry::Stored(key_at(base + offset.0, 0)),
-        IndexEntry::Special(special) => IndexEntry::Special(special),
-    });
+    let base = u64::from(header.header_len());
+    let entries = entries.into_iter().map(|entry| entry.map(|offset| key_at(base + offset.0, 0)));
     let image = FrameImage { header, trailer, entries: Arc::new(entries.collect()) };
     Ok(Parsed { image, sections })
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use crate::format::{IndexEntry, chunk::ChunkHeader, header::FrameHeader, trailer::Trailer};
+use crate::format::{IndexEntry, Layout, chunk::ChunkHeader, header::FrameHeader, trailer::Trailer};
 
 pub mod backend;
 mod cache;
@@ -17,12 +17,15 @@ mod commit;
 mod draft;
 mod epochs;
 mod error;
+pub mod frame;
+pub mod sframe;
 mod space;
 
 pub use cframe::{CframeStore, OpenOptions};
 pub use draft::{Draft, DraftPool};
 pub use epochs::{Epochs, ReadGuard};
 pub use error::{Result, StoreError};
+pub use sframe::SframeStore;
 
 /// A stored chunk, by the store's own reckoning: the position in SOURCE's file for a cframe, the chunk id for an sframe.
 ///
@@ -118,6 +121,19 @@ pub trait FrameStore: Send + Sync {
     /// same time.
     fn expect_headers(&self, _keys: &[ChunkKey]) {}
 
+    /// Lengths in bytes of the chunks of an index, in order; 0 for a special one. What a store knows from opening costs
+    /// nothing more; otherwise every header is read.
+    fn chunk_lens(&self, guard: &ReadGuard<'_>, entries: &[IndexEntry<ChunkKey>]) -> Result<Vec<u32>> {
+        let len = |entry: &IndexEntry<ChunkKey>| match entry {
+            IndexEntry::Stored(key) => Ok(self.chunk_header(guard, *key)?.cbytes),
+            IndexEntry::Special(_) => Ok(0),
+        };
+        entries.iter().map(len).collect()
+    }
+
+    /// These chunks, with their lengths, will be read soon and whole, in this order: a hint, which costs the caller no waiting.
+    fn expect_chunks(&self, _chunks: &[(ChunkKey, u32)]) {}
+
     /// Writes a new chunk's bytes where no durable state has any, without making it part of the frame.
     fn stage(&self, chunk: &dyn ReadAt) -> Result<ChunkKey>;
 
@@ -169,4 +185,16 @@ pub trait FrameStore: Send + Sync {
 
     /// The end: makes the last commit durable, gives space behind the frame back to the file system, and releases SOURCE.
     fn close(&self) -> Result<()>;
+}
+
+/// Opens a frame of either layout: a directory is an sframe, a file a cframe.
+///
+/// # Errors
+/// As [`CframeStore::open`] and [`SframeStore::open`].
+pub fn open(path: &Path, options: OpenOptions) -> Result<(Layout, Arc<dyn FrameStore>)> {
+    if path.is_dir() {
+        Ok((Layout::Sparse, Arc::new(SframeStore::open(path, options)?)))
+    } else {
+        Ok((Layout::Contiguous, Arc::new(CframeStore::open(path, options)?)))
+    }
 }

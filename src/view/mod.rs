@@ -6,10 +6,12 @@
 use std::ffi::OsStr;
 use std::time::{Instant, SystemTime};
 
+mod contiguous;
 mod error;
 mod names;
 mod sparse;
 
+pub use contiguous::{ContiguousView, Shown};
 pub use error::{Result, ViewError};
 pub use sparse::SparseView;
 
@@ -132,6 +134,8 @@ pub struct DirEntry<'a> {
 pub enum Inval {
     /// Attributes and cached pages of a file.
     Data(Ino),
+    /// Cached pages of a part of a file: from, and how many bytes. Its attributes stay good.
+    Range(Ino, u64, u64),
     /// Attributes only.
     Attr(Ino),
     /// A name (there or not) in a directory.
@@ -200,6 +204,11 @@ pub trait View: Send + Sync {
 
     /// Attributes of these will be asked for soon, one after the other: a hint.
     fn expect(&self, _inos: &[Ino]) {}
+
+    /// How far the kernel should read ahead in a file of this view, in bytes; `None` for what it does by itself.
+    fn read_ahead(&self) -> Option<u32> {
+        None
+    }
 
     /// For `df`.
     fn statfs(&self) -> Result<libc::statvfs>;

@@ -1,7 +1,7 @@
 //! A cframe as the directory that C-Blosc2 would have written: the sparse view.
 //!
 //! - [`state`]: files, what they hold, and the index;
-//! - [`index`]: the index file's bytes; [`table`]: from ids to stored chunks;
+//! - [`table`]: from ids to stored chunks;
 //! - `write`: drafts, and what a close makes of them; `rename`: names that move;
 //! - `settle`: chunk files that take their places by position; `publish`: when a state goes to the store.
 //!
@@ -16,16 +16,15 @@ use std::time::{Duration, Instant, SystemTime};
 use log::{debug, info};
 use parking_lot::{Mutex, RwLock};
 
-use self::index::{Fit, Index};
 use self::publish::Pacer;
 use self::state::{Meta, Source, State};
 use self::write::Unfinished;
 use super::names::Name;
 use super::{Attr, Creation, DirEntry, Handle, Ino, Invals, Kind, OpenMode, ROOT, RenameMode, Result, SetAttr, View, ViewError};
-use crate::format::{self, IndexEntry, Layout};
+use crate::format::index_file::IndexFile;
+use crate::format::{self, Fit, IndexEntry, Layout};
 use crate::store::{ChunkKey, Draft, FrameImage, FrameStore, ReadAt, ReadGuard, StoreError};
 
-mod index;
 mod publish;
 mod rename;
 mod settle;
@@ -96,7 +95,7 @@ impl SparseView {
             IndexEntry::Stored(_) => IndexEntry::Stored(crate::format::ChunkId(position)),
             IndexEntry::Special(special) => IndexEntry::Special(*special),
         });
-        let index = Index { header, trailer: trailer.clone(), entries: Arc::new(by_position.collect()) };
+        let index = IndexFile { header, trailer: trailer.clone(), entries: Arc::new(by_position.collect()) };
         let state = State::new(Some(index), entries, stat)?;
         for (position, len) in (0u32..).zip(lens) {
             state.table.get(crate::format::ChunkId(position)).learn_len(len);

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use log::info;
 
 use super::SparseView;
-use super::index::{Fit, Index};
+
 use super::state::{Held, State};
-use crate::format::{ChunkId, IndexEntry, Special};
+use crate::format::index_file::IndexFile;
+use crate::format::{ChunkId, Fit, IndexEntry, Special};
 use crate::store::FrameStore;
 use crate::view::{Inval, Invals, Result, ViewError};
 
@@ -65,7 +66,7 @@ impl State {
     }
 
     /// The index that chunk files ask for: removed chunks uninitialised, special positions filled, new ones appended.
-    fn place_by_position(&self) -> Option<Index> {
+    fn place_by_position(&self) -> Option<IndexFile> {
         let adopted = self.adopted.as_ref()?;
         let candidates = self.unnamed.iter().filter(|(_, chunk)| chunk.accepted > self.index_changed);
         let candidates: Vec<(ChunkId, u32)> = candidates.map(|(id, chunk)| (*id, chunk.nbytes)).collect();

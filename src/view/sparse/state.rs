@@ -10,8 +10,8 @@ use std::time::{Instant, SystemTime};
 
 use parking_lot::Mutex;
 
-use super::index::Index;
 use super::table::Table;
+use crate::format::index_file::IndexFile;
 use crate::format::{ChunkId, IndexEntry};
 use crate::store::{ChunkKey, Draft, FrameStore, SourceStat};
 use crate::view::names::Name;
@@ -136,7 +136,7 @@ pub enum Held {
     /// It is missing, being written, or does not parse as a whole. Whenever the index file has a draft.
     Unparsed,
     /// It parses, but chunks that it names are not there.
-    Waiting(Box<Index>, HashSet<ChunkId>),
+    Waiting(Box<IndexFile>, HashSet<ChunkId>),
 }
 
 #[derive(Debug)]
@@ -155,7 +155,7 @@ pub struct State {
     last_serial: u64,
 
     /// The index that positions in `table` follow; its header is kept true while chunks are replaced.
-    pub adopted: Option<Index>,
+    pub adopted: Option<IndexFile>,
     /// The index file's bytes where it is not being written.
     pub index_bytes: Option<Arc<Vec<u8>>>,
     pub held: Held,
@@ -185,7 +185,7 @@ pub struct State {
 }
 
 impl State {
-    pub fn new(index: Option<Index>, keys: &[IndexEntry<ChunkKey>], stat: SourceStat) -> Result<Self> {
+    pub fn new(index: Option<IndexFile>, keys: &[IndexEntry<ChunkKey>], stat: SourceStat) -> Result<Self> {
         let mut table = Table::with_len(keys.len());
         for (position, entry) in (0u32..).zip(keys) {
             if let IndexEntry::Stored(key) = entry {
@@ -556,7 +556,7 @@ impl State {
 
     /// Makes `index`, all of whose chunks are there, the one that files take their places from. Chunks that the one before
     /// named and this one does not are dropped.
-    pub fn adopt(&mut self, index: Index, bytes: Arc<Vec<u8>>, store: &dyn FrameStore, invals: &mut Invals) {
+    pub fn adopt(&mut self, index: IndexFile, bytes: Arc<Vec<u8>>, store: &dyn FrameStore, invals: &mut Invals) {
         let old = self.adopted.take();
         let same = old.as_ref().is_some_and(|old| old.entries == index.entries);
         if !same {
@@ -608,8 +608,5 @@ impl State {
 
 /// The stored chunks of an index, in order.
 pub fn stored(entries: &[IndexEntry<ChunkId>]) -> impl Iterator<Item = ChunkId> {
-    entries.iter().filter_map(|entry| match entry {
-        IndexEntry::Stored(id) => Some(*id),
-        IndexEntry::Special(_) => None,
-    })
+    entries.iter().filter_map(|entry| entry.stored())
 }

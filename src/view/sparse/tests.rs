@@ -5,7 +5,6 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::index::Index;
 use super::*;
 use crate::format::header::{FrameHeader, HeaderFields};
 use crate::format::trailer::Trailer;
@@ -216,7 +215,7 @@ fn index_file(entries: &[IndexEntry<ChunkId>], last: u32) -> Vec<u8> {
         (entries.len() as u64).saturating_sub(1) * u64::from(CHUNKSIZE) + if entries.is_empty() { 0 } else { u64::from(last) };
     let header = header(Layout::Sparse, nbytes, 0, 1 << 20, CHUNKSIZE as i32);
     let trailer = Trailer::encode(&[]).unwrap();
-    Index { header, trailer, entries: Arc::new(entries.to_vec()) }.make_file().unwrap()
+    IndexFile { header, trailer, entries: Arc::new(entries.to_vec()) }.make_file().unwrap()
 }
 
 fn id(id: u32) -> IndexEntry<ChunkId> {
@@ -233,7 +232,7 @@ fn the_view_is_a_directory_of_chunks() {
     assert_eq!(mount.names(), ["chunks.b2frame", "00000000.chunk", "00000002.chunk", "00000003.chunk"]);
     assert_eq!(mount.read("00000002.chunk"), chunk(3, CHUNKSIZE));
     assert_eq!(mount.read("00000003.chunk"), chunk(4, 10));
-    let index = Index::parse(&mount.read("chunks.b2frame")).unwrap();
+    let index = IndexFile::parse(&mount.read("chunks.b2frame")).unwrap();
     assert_eq!(*index.entries, [id(0), IndexEntry::Special(Special::Zeros), id(2), id(3)]);
     assert_eq!(index.header.cbytes(), 96 + 96 + 42);
     assert_eq!(errno(mount.ino("00000001.chunk")), libc::ENOENT);
@@ -244,7 +243,7 @@ fn an_index_of_few_small_chunks_opens_in_the_library() {
     let mut cells = vec![zeros(); 500];
     cells.push(full(1));
     let mount = Mount::of(&cells, CHUNKSIZE);
-    let index = Index::parse(&mount.read("chunks.b2frame")).unwrap();
+    let index = IndexFile::parse(&mount.read("chunks.b2frame")).unwrap();
     assert!(index.header.cbytes() >= 500 + 32, "C-Blosc2 compares ids with cbytes - 32");
 }
 
@@ -285,7 +284,7 @@ fn a_chunk_is_replaced_at_close_and_what_is_none_is_refused() {
     mount.cp("00000001.chunk", &short).unwrap();
     mount.sync();
     assert_eq!(mount.committed(), [full(1), Cell::Chunk(short.clone())]);
-    let index = Index::parse(&mount.read("chunks.b2frame")).unwrap();
+    let index = IndexFile::parse(&mount.read("chunks.b2frame")).unwrap();
     assert_eq!(index.header.nbytes(), u64::from(2 * CHUNKSIZE - 1));
     mount.unmount();
     mount.mount();
@@ -314,7 +313,7 @@ fn files_take_their_places_by_position() {
     mount.sync();
     let expected = [full(1), full(2), full(3), full(4), Cell::Chunk(chunk(5, 7))];
     assert_eq!(mount.committed(), expected);
-    let index = Index::parse(&mount.read("chunks.b2frame")).unwrap();
+    let index = IndexFile::parse(&mount.read("chunks.b2frame")).unwrap();
     assert_eq!(*index.entries, [id(0), id(1), id(2), id(3), id(4)]);
     assert_eq!(index.header.nbytes(), 4 * 64 + 7);
     // After a short last chunk nothing follows, and after a gap neither: kept as files, and saved at the end.
@@ -352,7 +351,7 @@ fn chunks_of_varying_size_lose_the_position_of_a_removed_one() {
     let first = [Cell::Chunk(chunk(1, 5)), Cell::Chunk(chunk(4, 17))];
     assert_eq!(mount.committed(), first);
     mount.mount();
-    assert_eq!(Index::parse(&mount.read("chunks.b2frame")).unwrap().header.nbytes(), 22);
+    assert_eq!(IndexFile::parse(&mount.read("chunks.b2frame")).unwrap().header.nbytes(), 22);
     mount.unmount();
 }
 
@@ -724,7 +723,7 @@ fn random_session(seed: u64, steps: u32) {
                 mount.sync();
                 model.settle();
                 assert_eq!(mount.committed(), model.cells(), "{at}: after fsync");
-                let index = Index::parse(&mount.read("chunks.b2frame")).unwrap();
+                let index = IndexFile::parse(&mount.read("chunks.b2frame")).unwrap();
                 assert_eq!(*index.entries, model.index, "{at}");
             }
         }

@@ -8,10 +8,11 @@ use std::sync::atomic::Ordering;
 use log::{debug, warn};
 
 use super::SparseView;
-use super::index::{self, Fit, Index};
+
 use super::state::{Held, Inner, Source, State, Unnamed, Writing, stored};
 use crate::format::chunk::{self, ChunkHeader};
-use crate::format::{self, ChunkId};
+use crate::format::index_file::{self, IndexFile};
+use crate::format::{self, ChunkId, Fit};
 use crate::store::{ChunkKey, Draft, FrameStore, ReadAt, StoreError};
 use crate::view::names::Name;
 use crate::view::{Handle, Ino, Inval, Invals, Result, ViewError};
@@ -78,7 +79,7 @@ impl SparseView {
             };
             match name {
                 Some(Name::Chunk(_)) if end > MAX_CHUNK_LEN => return Err(ViewError::TooBig),
-                Some(Name::Index) if end > index::MAX_LEN => return Err(ViewError::TooBig),
+                Some(Name::Index) if end > index_file::MAX_LEN => return Err(ViewError::TooBig),
                 _ if end > i64::MAX as u64 => return Err(ViewError::TooBig),
                 _ => {}
             }
@@ -235,7 +236,7 @@ impl SparseView {
         let (file, version, mtime) = {
             let mut inner = writing.inner.lock();
             let len = inner.bytes.len();
-            if !inner.dirty || len > index::MAX_LEN {
+            if !inner.dirty || len > index_file::MAX_LEN {
                 return Ok(());
             }
             let mut file = vec![0; len as usize];
@@ -243,7 +244,7 @@ impl SparseView {
             inner.dirty = false;
             (file, inner.version, inner.mtime)
         };
-        let index = match Index::parse(&file) {
+        let index = match IndexFile::parse(&file) {
             Ok(index) => index,
             Err(error) => {
                 debug!("{}: held: {error}", self.show(ino));
@@ -335,7 +336,7 @@ impl State {
     }
 
     /// Adopts an index that parses, whose bytes are in `index_bytes`, or keeps it until what it names is there.
-    pub(super) fn consider(&mut self, index: Index, store: &dyn FrameStore, invals: &mut Invals) -> Result<()> {
+    pub(super) fn consider(&mut self, index: IndexFile, store: &dyn FrameStore, invals: &mut Invals) -> Result<()> {
         let missing: HashSet<ChunkId> = stored(&index.entries).filter(|id| self.table.get(*id).key().is_none()).collect();
         self.touch();
         if !missing.is_empty() {
@@ -354,7 +355,7 @@ impl State {
     }
 
     /// The first chunk that does not fit where a new index puts it. Chunks that fitted before are not looked at again.
-    fn misfit(&self, index: &Index, store: &dyn FrameStore) -> Result<Option<format::Error>> {
+    fn misfit(&self, index: &IndexFile, store: &dyn FrameStore) -> Result<Option<format::Error>> {
         let chunksize = index.header.chunksize();
         let rescan = self.adopted.as_ref().is_none_or(|old| old.header.chunksize() != chunksize) && chunksize != 0;
         if chunksize == 0 || (self.fresh.is_empty() && self.unnamed.is_empty() && !rescan) {
