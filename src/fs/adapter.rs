@@ -139,9 +139,12 @@ pub(super) struct Adapter {
 }
 
 impl Adapter {
-    /// A mount that fusermount3 is to unmount if we die must not do without OPENDIR: by opening the directory it finds out.
+    /// A mount that fusermount3 is to unmount if we die must not do without OPENDIR, nor OPEN if it is a file: by opening the
+    /// mount point it finds out.
     pub(super) fn new(shared: Arc<Shared>, auto_unmount: bool) -> Self {
-        Adapter { read_only: shared.view.read_only(), shared, no_open: false, no_opendir: !auto_unmount }
+        let read_only = shared.view.read_only();
+        let on_file = shared.view.getattr(ROOT).is_ok_and(|root| root.kind == Kind::File);
+        Adapter { no_open: read_only && !(auto_unmount && on_file), no_opendir: !auto_unmount, read_only, shared }
     }
 }
 
@@ -216,7 +219,7 @@ impl fuser::Filesystem for Adapter {
                 debug!("the kernel does not offer {flags:?}");
             }
         }
-        self.no_open = self.read_only && offered.contains(InitFlags::FUSE_NO_OPEN_SUPPORT);
+        self.no_open &= offered.contains(InitFlags::FUSE_NO_OPEN_SUPPORT);
         self.no_opendir &= offered.contains(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
         let _ = config.set_max_write(MAX_WRITE);
         Ok(())

@@ -8,7 +8,7 @@
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fmt;
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -188,6 +188,14 @@ impl Mountpoint {
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.point
+    }
+
+    /// Has the kernel read ahead by as much as `bytes` in files of the mount, if we may say so: root may. To be called after INIT,
+    /// which sets what it is by default.
+    pub fn set_read_ahead(&self, bytes: u32) -> io::Result<()> {
+        let device = &self.info.as_ref().ok_or(io::ErrorKind::NotFound)?.device;
+        let mut file = std::fs::OpenOptions::new().write(true).open(format!("/sys/class/bdi/{device}/read_ahead_kb"))?;
+        file.write_all((bytes / 1024).to_string().as_bytes())
     }
 
     /// Unmounts. Of a mount that someone else has taken away already nothing is taken, nor of what is mounted there now.

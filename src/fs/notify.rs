@@ -49,8 +49,8 @@ pub(super) enum Held {
 /// Work for the pages thread. An answer alone waits for the push under way.
 #[derive(Default)]
 struct Pages {
-    /// Of these inodes, everything.
-    data: Vec<Ino>,
+    /// Pages and attributes of these inodes: from a byte on, so many; all that follow, for 0.
+    data: Vec<(Ino, i64, i64)>,
     /// Of these, attributes.
     attrs: Vec<Ino>,
     /// Of every inode, everything.
@@ -114,13 +114,14 @@ impl Notify {
         let mut pages = Pages { answer, ..Pages::default() };
         for inval in invals {
             match inval {
-                Inval::Data(ino) => pages.data.push(ino),
-                Inval::Range(ino, ..) => pages.data.push(ino), // for now
+                Inval::Data(ino) => pages.data.push((ino, 0, 0)),
+                Inval::Range(_, _, 0) => {}
+                Inval::Range(ino, start, len) => pages.data.push((ino, signed(start), signed(len))),
                 Inval::Attr(ino) => pages.attrs.push(ino),
                 Inval::Entry(parent, name) => {
                     // The kernel's cached listing is only dropped with the name if it knew the name.
                     if names.entries.last().is_none_or(|(last, _)| *last != parent) {
-                        pages.data.push(parent);
+                        pages.data.push((parent, 0, 0));
                     }
                     names.entries.push((parent, name));
                 }
@@ -244,8 +245,8 @@ impl Notify {
             if let Some(item) = queue.items.pop_front() {
                 drop(queue);
                 let every = if item.all { inodes.all() } else { Vec::new() };
-                for ino in item.data.iter().chain(&every) {
-                    told("pages", notifier.inval_inode(INodeNo(ino.0), 0, 0));
+                for (ino, start, len) in item.data.into_iter().chain(every.into_iter().map(|ino| (ino, 0, 0))) {
+                    told("pages", notifier.inval_inode(INodeNo(ino.0), start, len));
                 }
                 for ino in &item.attrs {
                     told("attributes", notifier.inval_inode(INodeNo(ino.0), -1, 0));
@@ -266,6 +267,11 @@ impl Notify {
             }
         }
     }
+}
+
+/// As the kernel takes a place in a file: none is behind the largest.
+fn signed(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
 }
 
 /// A notification's outcome: what the kernel does not know it need not forget.

@@ -22,13 +22,13 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use fuser::SessionACL;
-use log::{error, info, warn};
+use log::{debug, error, info, warn};
 
 pub use super::adapter::Overrides;
 use super::adapter::{Adapter, IOCTL_PID, Shared};
 pub use super::kernel::{Access, MountError};
 use super::kernel::{MountRequest, Mountpoint};
-use crate::view::{Invals, ROOT, View, ViewError};
+use crate::view::{Invals, Kind, ROOT, View, ViewError};
 
 /// How long unmounting is tried while files are open.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -104,6 +104,14 @@ impl Mounted {
             access: config.access,
             auto_unmount: config.auto_unmount,
         };
+        let root = view.getattr(ROOT).map_err(|error| MountError::new(&config.point, error.to_string()))?.kind;
+        // What else may be the matter with the mount point, mounting says.
+        if let Ok(meta) = std::fs::metadata(&config.point)
+            && meta.is_dir() != (root == Kind::Directory)
+        {
+            let (found, expected) = if meta.is_dir() { ("directory", "file") } else { ("file", "directory") };
+            return Err(MountError::new(&config.point, format!("is a {found}; expected a {expected} to mount on")));
+        }
         let (point, device) = Mountpoint::mount(&request)?;
         let shared = Arc::new(Shared::new(view, config.overrides));
         let (sender, events) = channel();
@@ -121,6 +129,11 @@ impl Mounted {
         // The kernel lets in only the owner, or everyone; that root should be the only other is for fuser to see to.
         let acl = if config.access == Access::Root { SessionACL::RootAndOwner } else { SessionACL::All };
         let session = fuser::Session::from_fd(Adapter::new(self.shared.clone(), config.auto_unmount), device, acl, options)?;
+        if let Some(bytes) = self.shared.view.read_ahead()
+            && let Err(error) = self.point.set_read_ahead(bytes)
+        {
+            debug!("{}: the kernel reads ahead as it does by itself: {error}", self.point.path().display());
+        }
         let notifier = session.notifier();
         let (shared, tell) = (self.shared.clone(), notifier.clone());
         self.help("b2fuse-names", move || shared.notify.run_names(&tell))?;

@@ -2,6 +2,8 @@
 //!
 //! Bytes that begin with `BAD` are refused at close. The file `index` holds the number of files, told to the kernel when
 //! a file is closed or the directory synced (as an index that a view rewrites by itself); closing `drop-NAME` takes `NAME` away as well.
+//!
+//! Made by [`MemoryView::on_file`], it is a single file: the root, without a name.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -15,6 +17,9 @@ use crate::view::*;
 
 /// The file that the view writes by itself.
 pub const INDEX: &str = "index";
+
+/// What `set` and `bytes` call the file of a view that is one.
+pub const THE_FILE: &str = "";
 
 #[derive(Debug, Clone)]
 struct File {
@@ -38,6 +43,8 @@ struct State {
 #[derive(Default)]
 pub struct MemoryView {
     read_only: bool,
+    /// The root is the only file.
+    on_file: bool,
     state: RwLock<State>,
     /// What `shutdown` will say.
     pub last_words: Mutex<Option<ViewError>>,
@@ -54,6 +61,15 @@ pub struct MemoryView {
     pub stale: Mutex<Invals>,
     /// Ask to be called again after this long.
     pub pace: Mutex<Option<Duration>>,
+    /// Each read's offset and length.
+    pub ranges: Mutex<Vec<(u64, usize)>>,
+    /// A read waits, not for ever, until so many are under way.
+    pub company: AtomicUsize,
+    reading: AtomicUsize,
+    /// The most reads that ever were under way.
+    pub most_reading: AtomicUsize,
+    /// See [`View::read_ahead`].
+    pub read_ahead: Option<u32>,
 }
 
 impl MemoryView {
@@ -62,6 +78,14 @@ impl MemoryView {
         for (name, bytes) in [(INDEX, b"0".to_vec())].into_iter().chain(files) {
             view.set(name, bytes);
         }
+        view
+    }
+
+    /// A view that is one file.
+    pub fn on_file(read_only: bool, bytes: Vec<u8>) -> Self {
+        let view = MemoryView { read_only, on_file: true, ..MemoryView::default() };
+        let file = File { ino: ROOT, good: bytes.clone(), bytes, perm: 0o640, mtime: SystemTime::now() };
+        view.state.write().files.insert(THE_FILE.into(), file);
         view
     }
 
@@ -79,6 +103,16 @@ impl MemoryView {
     /// The bytes that the view has for a name.
     pub fn bytes(&self, name: &str) -> Option<Vec<u8>> {
         self.state.read().files.get(OsStr::new(name)).map(|file| file.good.clone())
+    }
+
+    fn wait_for_company(&self) {
+        let wanted = self.company.load(Ordering::SeqCst);
+        self.most_reading.fetch_max(self.reading.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+        let until = Instant::now() + Duration::from_secs(2);
+        while self.most_reading.load(Ordering::SeqCst) < wanted && Instant::now() < until {
+            std::thread::yield_now();
+        }
+        self.reading.fetch_sub(1, Ordering::SeqCst);
     }
 
     fn close(&self, ino: Ino, invals: &mut Invals) -> Result<()> {
@@ -137,10 +171,10 @@ impl State {
             mtime,
             ctime: mtime,
         };
-        if ino == ROOT {
-            return Ok(attr(Kind::Directory, 0, 0o755, SystemTime::UNIX_EPOCH));
+        match self.file(ino) {
+            Err(_) if ino == ROOT => Ok(attr(Kind::Directory, 0, 0o755, SystemTime::UNIX_EPOCH)),
+            file => file.map(|file| attr(Kind::File, file.bytes.len(), file.perm, file.mtime)),
         }
-        self.file(ino).map(|file| attr(Kind::File, file.bytes.len(), file.perm, file.mtime))
     }
 
     fn handle(&mut self, ino: Ino, write: bool) -> Handle {
@@ -179,8 +213,7 @@ impl View for MemoryView {
     fn setattr(&self, ino: Ino, handle: Option<Handle>, set: SetAttr, invals: &mut Invals) -> Result<Attr> {
         {
             let mut state = self.state.write();
-            if ino != ROOT {
-                let file = state.file_mut(ino)?;
+            if let Ok(file) = state.file_mut(ino) {
                 if let Some(size) = set.size {
                     file.bytes.resize(size as usize, 0);
                     // More than is needed, to have the kernel look for pages of what it is just cutting.
@@ -229,6 +262,8 @@ impl View for MemoryView {
 
     fn read(&self, ino: Ino, handle: Option<Handle>, offset: u64, buf: &mut [u8]) -> Result<usize> {
         if handle.is_some() { &self.reads } else { &self.pushes }.lock().push(ino);
+        self.ranges.lock().push((offset, buf.len()));
+        self.wait_for_company();
         let state = self.state.read();
         let bytes = &state.file(ino)?.bytes;
         let rest = bytes.get(offset as usize..).unwrap_or_default();
@@ -271,6 +306,9 @@ impl View for MemoryView {
     }
 
     fn fsync(&self, ino: Ino, invals: &mut Invals) -> Result<()> {
+        if self.on_file {
+            return self.close(ino, invals);
+        }
         invals.push(Inval::Entry(ROOT, OsString::from("gone")));
         if ino == ROOT {
             Self::count(&mut self.state.write(), ROOT, invals);
@@ -302,6 +340,9 @@ impl View for MemoryView {
 
     fn readdir(&self, ino: Ino, cookie: u64, emit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
         assert_eq!(ino, ROOT);
+        if self.on_file {
+            return Err(ViewError::NotDirectory);
+        }
         let mut files: Vec<_> = self.state.read().files.iter().map(|(name, file)| (file.ino, name.clone())).collect();
         files.sort();
         for (ino, name) in files.iter().filter(|(ino, _)| ino.0 > cookie) {
@@ -310,6 +351,10 @@ impl View for MemoryView {
             }
         }
         Ok(())
+    }
+
+    fn read_ahead(&self) -> Option<u32> {
+        self.read_ahead
     }
 
     fn next_files(&self, ino: Ino, count: usize) -> Vec<(Ino, u64)> {

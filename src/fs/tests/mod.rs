@@ -11,17 +11,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use self::memory::{INDEX, MemoryView};
+use self::memory::{INDEX, MemoryView, THE_FILE};
 use super::kernel::{self, Access};
 use super::session::{Config, Control, Mounted, Overrides, Signal, daemon_of};
 use crate::view::{Inval, ROOT, View, ViewError};
 
 mod memory;
+mod on_file;
 mod push;
 mod stress;
 
 /// How long something that will surely happen is waited for.
 const SURELY: Duration = Duration::from_secs(20);
+
+/// A mount point that is a file, and what stands beside it.
+const FILE: &str = "the file.b2frame";
+const OTHER: &str = "other";
 
 /// Every mount point of this process.
 static POINTS: parking_lot::Mutex<Vec<CString>> = parking_lot::Mutex::new(Vec::new());
@@ -35,6 +40,18 @@ fn fuse() -> bool {
         eprintln!("SKIPPED: mounts need root and /dev/fuse here");
     }
     usable
+}
+
+fn config(point: PathBuf) -> Config {
+    Config {
+        point,
+        fsname: "/a,b c.b2frame".into(),
+        flags: libc::MS_NOSUID | libc::MS_NODEV,
+        access: Access::Owner,
+        auto_unmount: false,
+        threads: 2,
+        overrides: Overrides::default(),
+    }
 }
 
 /// A mount in a temporary directory, unmounted when dropped.
@@ -53,20 +70,21 @@ impl Mount {
     fn with(view: MemoryView, adjust: impl FnOnce(&mut Config)) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let view = Arc::new(view);
-        let mut config = Config {
-            point: dir.path().canonicalize().unwrap(),
-            fsname: "/a,b c.b2frame".into(),
-            flags: libc::MS_NOSUID | libc::MS_NODEV,
-            access: Access::Owner,
-            auto_unmount: false,
-            threads: 2,
-            overrides: Overrides::default(),
-        };
+        let mut config = config(dir.path().canonicalize().unwrap());
         adjust(&mut config);
         POINTS.lock().push(CString::new(config.point.to_str().unwrap()).unwrap());
         let mounted = Mounted::start(view.clone(), &config).unwrap();
         let control = mounted.control();
         Mount { view, dir, control, running: Some(std::thread::spawn(|| mounted.run())) }
+    }
+
+    /// A mount on a file, `FILE` in the temporary directory, which stands beside `OTHER`.
+    fn on_file(view: MemoryView) -> Self {
+        Self::with(view, |config| {
+            fs::write(config.point.join(OTHER), "other").unwrap();
+            config.point.push(FILE);
+            fs::write(&config.point, "below").unwrap();
+        })
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -399,15 +417,7 @@ fn statfs_comes_from_the_view() {
 
 #[test]
 fn a_missing_mount_point_is_named() {
-    let config = Config {
-        point: "/no such/place".into(),
-        fsname: "x".into(),
-        flags: 0,
-        access: Access::Owner,
-        auto_unmount: false,
-        threads: 1,
-        overrides: Overrides::default(),
-    };
+    let config = config("/no such/place".into());
     if !fuse() {
         return;
     }
