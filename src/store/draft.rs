@@ -36,12 +36,13 @@ impl DraftPool {
         self.used.load(Relaxed)
     }
 
-    /// Takes bytes out of the budget, unless that is used up.
-    fn take(&self, bytes: u64) -> bool {
+    /// Takes bytes out of the budget, unless that is used up; [`DraftPool::give`] brings them back.
+    pub fn take(&self, bytes: u64) -> bool {
         self.used.fetch_update(Relaxed, Relaxed, |used| used.checked_add(bytes).filter(|sum| *sum <= self.budget)).is_ok()
     }
 
-    fn give(&self, bytes: u64) {
+    /// Brings back bytes that were taken.
+    pub fn give(&self, bytes: u64) {
         self.used.fetch_sub(bytes, Relaxed);
     }
 }

@@ -8,7 +8,12 @@ use std::time::{Instant, SystemTime};
 
 mod contiguous;
 mod error;
+mod examine;
+#[cfg(test)]
+mod frames;
+mod meta;
 mod names;
+mod pacer;
 mod sparse;
 
 pub use contiguous::{ContiguousView, Shown};

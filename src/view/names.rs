@@ -1,4 +1,4 @@
-//! The names that a sparse frame's directory can hold.
+//! The names that a view's directory can hold.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -26,7 +26,7 @@ impl Name {
         if bytes == INDEX_NAME.as_bytes() {
             return Some(Name::Index);
         }
-        if bytes.first() == Some(&b'.') || backed_up(bytes).is_some_and(|of| Name::parse(OsStr::from_bytes(of)).is_some()) {
+        if is_temporary(name, |of| Name::parse(of).is_some()) {
             return Some(Name::Temp(name.to_owned()));
         }
         let digits = bytes.strip_suffix(b".chunk")?;
@@ -46,6 +46,12 @@ impl Name {
             Name::Temp(name) => name.clone(),
         }
     }
+}
+
+/// Whether tools use such a name for a time: one that begins with a dot, or a backup of a name that may be there.
+pub fn is_temporary(name: &OsStr, may_be: impl Fn(&OsStr) -> bool) -> bool {
+    let bytes = name.as_bytes();
+    bytes.first() == Some(&b'.') || backed_up(bytes).is_some_and(|of| may_be(OsStr::from_bytes(of)))
 }
 
 /// What a name that `cp --backup` and editors give to the old file, `NAME~` or `NAME.~1~`, is a backup of.

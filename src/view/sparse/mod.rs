@@ -11,15 +11,16 @@
 
 use std::ffi::OsStr;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use log::{debug, info};
 use parking_lot::{Mutex, RwLock};
 
-use self::publish::Pacer;
-use self::state::{Meta, Source, State};
+use self::state::{Source, State};
 use self::write::Unfinished;
+use super::meta::Meta;
 use super::names::Name;
+use super::pacer::Pacer;
 use super::{Attr, Creation, DirEntry, Handle, Ino, Invals, Kind, OpenMode, ROOT, RenameMode, Result, SetAttr, View, ViewError};
 use crate::format::index_file::IndexFile;
 use crate::format::{self, Fit, IndexEntry, Layout};
@@ -41,9 +42,6 @@ const CHECKED_CHUNKS: usize = 1024;
 const SETTLE_AFTER: Duration = Duration::from_secs(1);
 /// How often a read-only view looks whether others have changed SOURCE.
 const WATCH_EVERY: Duration = Duration::from_millis(200);
-/// Asks listings for large pieces: glibc sizes its buffer by it.
-const DIRECTORY_BLKSIZE: u32 = 128 * 1024;
-
 /// The sparse view of a frame.
 pub struct SparseView {
     store: Arc<dyn FrameStore>,
@@ -118,7 +116,7 @@ impl SparseView {
     fn attr(&self, ino: Ino) -> Result<Attr> {
         if ino == ROOT {
             let state = self.state.read();
-            return Ok(attr(ROOT, Kind::Directory, 4096, &state.root));
+            return Ok(state.root.attr(ROOT, Kind::Directory, 4096));
         }
         let guard = self.store.enter();
         let (source, mut meta, nlink) = {
@@ -138,7 +136,7 @@ impl SparseView {
                 inner.bytes.len()
             }
         };
-        Ok(Attr { nlink, ..attr(ino, Kind::File, size, &meta) })
+        Ok(Attr { nlink, ..meta.attr(ino, Kind::File, size) })
     }
 
     fn writable(&self) -> Result<()> {
@@ -147,23 +145,6 @@ impl SparseView {
 
     fn empty_draft(&self) -> Draft {
         Draft::new(self.store.drafts())
-    }
-}
-
-fn attr(ino: Ino, kind: Kind, size: u64, meta: &Meta) -> Attr {
-    Attr {
-        ino,
-        kind,
-        size,
-        blocks: size.div_ceil(512),
-        blksize: if kind == Kind::Directory { DIRECTORY_BLKSIZE } else { 4096 },
-        perm: (meta.mode & 0o7777) as u16,
-        nlink: if kind == Kind::Directory { 2 } else { 1 },
-        uid: meta.uid,
-        gid: meta.gid,
-        atime: meta.atime,
-        mtime: meta.mtime,
-        ctime: meta.ctime,
     }
 }
 
@@ -211,15 +192,8 @@ impl View for SparseView {
                 let node = state.node(ino)?;
                 (&mut node.meta, node.writing.clone())
             };
-            if let Some(mode) = set.mode {
-                meta.mode = mode & 0o7777;
-            }
-            meta.uid = set.uid.unwrap_or(meta.uid);
-            meta.gid = set.gid.unwrap_or(meta.gid);
-            meta.atime = set.atime.unwrap_or(meta.atime);
-            meta.ctime = SystemTime::now();
+            meta.change(&set);
             if let Some(mtime) = set.mtime {
-                meta.mtime = mtime;
                 drop(state);
                 if let Some(writing) = writing {
                     writing.inner.lock().mtime = mtime;
@@ -260,15 +234,12 @@ impl View for SparseView {
             let handle = self.open(ino, mode, &mut Vec::new())?;
             return Ok((self.attr(ino)?, handle));
         }
-        let now = SystemTime::now();
-        let Creation { uid, gid, mode: perm, .. } = creation;
-        let meta = Meta { mode: perm & 0o7777, uid, gid, atime: now, mtime: now, ctime: now };
         let (ino, handle) = {
             let mut state = self.state.write();
             if state.find(&name).is_some() {
                 return Err(ViewError::Exists);
             }
-            let ino = state.new_file(name, meta);
+            let ino = state.new_file(name, Meta::from(creation));
             let serial = state.begin(ino, self.empty_draft())?;
             state.touch();
             (ino, state.open(ino, mode.write, serial))

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use log::{debug, error, warn};
 
@@ -12,48 +12,8 @@ use super::{SETTLE_AFTER, SparseView, WATCH_EVERY};
 use crate::format::IndexEntry;
 use crate::store::{ChunkKey, FrameImage, FrameStore, ReadAt, StoreError};
 use crate::view::names::{INDEX_NAME, Name, chunk_name};
+use crate::view::pacer::Pacer;
 use crate::view::{Inval, Invals, Result, ViewError};
-
-/// Between commits of a burst passes this many times what the last commit took, so that committing takes a tenth of the time.
-const REST: u32 = 9;
-/// What waits for a gathered commit waits no longer than this.
-const LONGEST_WAIT: Duration = Duration::from_secs(1);
-
-/// Says when to commit in a burst of changes.
-#[derive(Debug)]
-pub struct Pacer {
-    commits: u64,
-    /// Not before this, unless asked for.
-    rested: Instant,
-    /// Not after this, once something waits.
-    due: Option<Instant>,
-}
-
-impl Pacer {
-    pub fn new() -> Self {
-        Pacer { commits: 0, rested: Instant::now(), due: None }
-    }
-
-    /// Commits since the mount began.
-    pub fn commits(&self) -> u64 {
-        self.commits
-    }
-
-    fn committed(&mut self, began: Instant, ended: Instant) {
-        self.commits += 1;
-        self.rested = ended + (ended - began).saturating_mul(REST).min(LONGEST_WAIT);
-        self.due = None;
-    }
-
-    /// Whether to commit now what became ready now; if not, it is due later.
-    fn now_or_later(&mut self, now: Instant) -> bool {
-        if now >= self.rested {
-            return true;
-        }
-        self.due.get_or_insert(self.rested.min(now + LONGEST_WAIT));
-        false
-    }
-}
 
 impl SparseView {
     /// After a change: commits, or sees to it that a gathered commit follows.
@@ -76,7 +36,7 @@ impl SparseView {
         let (image, changes, fresh) = {
             let state = self.state.read();
             if !state.publishable() {
-                pacer.due = None;
+                pacer.settle();
                 return Ok(());
             }
             let Some(index) = &state.adopted else { return Ok(()) };
@@ -94,7 +54,7 @@ impl SparseView {
             (image, state.frame_changed, fresh)
         };
         let committed = self.store.commit(guard, image);
-        pacer.committed(began, Instant::now());
+        pacer.committed(began);
         committed?;
         let mut state = self.state.write();
         state.published = changes;
@@ -118,16 +78,16 @@ impl SparseView {
             if let Err(error) = settled {
                 error!("{error}");
             }
-            return self.pacer.lock().due;
+            return self.pacer.lock().due();
         }
         let mut pacer = self.pacer.lock();
-        if pacer.due.is_some_and(|due| due <= now)
+        if pacer.due().is_some_and(|due| due <= now)
             && let Err(error) = self.commit(&mut pacer)
         {
             error!("{error}");
-            pacer.due = None;
+            pacer.settle();
         }
-        [settle_at, pacer.due].into_iter().flatten().min()
+        [settle_at, pacer.due()].into_iter().flatten().min()
     }
 
     /// Whether others have changed SOURCE under a read-only mount, and then shows what it holds now.
@@ -211,7 +171,7 @@ impl SparseView {
             self.save(&chunk_name(id), &chunk, &mut first_error);
         }
         match index {
-            Some(Source::Bytes(bytes)) if !bytes.is_empty() => self.save(INDEX_NAME, &Slice(&bytes), &mut first_error),
+            Some(Source::Bytes(bytes)) if !bytes.is_empty() => self.save(INDEX_NAME, &bytes.as_slice(), &mut first_error),
             Some(Source::Writing(writing)) => {
                 let inner = writing.inner.lock();
                 if !inner.bytes.is_empty() {
@@ -255,20 +215,5 @@ impl ReadAt for StoredChunk<'_> {
             Ok(_) => Err(io::ErrorKind::UnexpectedEof.into()),
             Err(error) => Err(io::Error::other(error.to_string())),
         }
-    }
-}
-
-/// Bytes in memory, for saving.
-struct Slice<'a>(&'a [u8]);
-
-impl ReadAt for Slice<'_> {
-    fn len(&self) -> u64 {
-        self.0.len() as u64
-    }
-
-    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        let bytes = usize::try_from(offset).ok().and_then(|offset| self.0.get(offset..)?.get(..buf.len()));
-        buf.copy_from_slice(bytes.ok_or(io::ErrorKind::UnexpectedEof)?);
-        Ok(())
     }
 }

@@ -14,6 +14,7 @@ use super::table::Table;
 use crate::format::index_file::IndexFile;
 use crate::format::{ChunkId, IndexEntry};
 use crate::store::{ChunkKey, Draft, FrameStore, SourceStat};
+use crate::view::meta::Meta;
 use crate::view::names::Name;
 use crate::view::{Handle, Ino, Inval, Invals, ROOT, Result, ViewError};
 
@@ -23,24 +24,6 @@ const INDEX_INO: Ino = Ino(2);
 const FIRST_CHUNK_INO: u64 = 1 << 33;
 /// Inodes of files made during the mount.
 const FIRST_NEW_INO: u64 = 1 << 34;
-
-/// Owner, mode and times of a file.
-#[derive(Debug, Clone, Copy)]
-pub struct Meta {
-    pub mode: u32,
-    pub uid: u32,
-    pub gid: u32,
-    pub atime: SystemTime,
-    pub mtime: SystemTime,
-    pub ctime: SystemTime,
-}
-
-impl From<SourceStat> for Meta {
-    fn from(stat: SourceStat) -> Self {
-        let SourceStat { mode, uid, gid, atime, mtime, ctime, .. } = stat;
-        Meta { mode: mode & 0o7666, uid, gid, atime, mtime, ctime }
-    }
-}
 
 /// Bytes being written to a file, in place of what it held.
 ///
@@ -199,8 +182,7 @@ impl State {
             None => None,
         };
         let defaults = Meta::from(stat);
-        // A directory can be entered by whoever may read it.
-        let root = Meta { mode: 0o700 | defaults.mode | (defaults.mode & 0o444) >> 2, ..defaults };
+        let root = defaults.of_directory();
         Ok(State {
             table,
             chunk_inos: HashMap::new(),

@@ -2,88 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use super::*;
-use crate::format::header::{FrameHeader, HeaderFields};
 use crate::format::trailer::Trailer;
-use crate::format::{ChunkId, ChunkOffset, Special};
+use crate::format::{ChunkId, Special};
 use crate::store::{CframeStore, OpenOptions};
 use crate::view::Inval;
+use crate::view::frames::{CHUNKSIZE, Cell, cells_of, cframe, chunk, errno, full, header, zeros};
 use crate::view::names::chunk_name;
-
-const CHUNKSIZE: u32 = 64;
-
-/// A plain-copy chunk of `nbytes` bytes, all `fill`.
-fn chunk(fill: u8, nbytes: u32) -> Vec<u8> {
-    let mut chunk = vec![5, 1, 0x07, 1];
-    chunk.extend(nbytes.to_le_bytes());
-    chunk.extend(nbytes.to_le_bytes());
-    chunk.extend((nbytes + 32).to_le_bytes());
-    chunk.resize(32, 0);
-    chunk.resize(32 + nbytes as usize, fill);
-    chunk
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Cell {
-    Chunk(Vec<u8>),
-    Special(Special),
-}
-
-fn header(layout: Layout, nbytes: u64, cbytes: u64, frame_len: u64, chunksize: i32) -> FrameHeader {
-    let fields = HeaderFields {
-        frame_len,
-        version: if chunksize == 0 { 3 } else { 2 },
-        varying_chunks: chunksize == 0,
-        vl_blocks: false,
-        layout,
-        codec: 0,
-        clevel: 5,
-        split_mode: 3,
-        nbytes,
-        cbytes,
-        typesize: 1,
-        blocksize: 0,
-        chunksize,
-        nthreads_compress: 1,
-        nthreads_decompress: 1,
-        has_vlmetalayers: false,
-        filters: [0; 6],
-        filters_meta: [0; 6],
-        user_codec: 0,
-        codec_meta: 0,
-        use_dict: false,
-    };
-    FrameHeader::encode(&fields, &[]).unwrap()
-}
-
-/// A cframe of the cells, the last of `last` bytes.
-fn cframe(cells: &[Cell], last: u32, chunksize: i32) -> Vec<u8> {
-    let mut chunks = Vec::new();
-    let entries = cells.iter().map(|cell| match cell {
-        Cell::Special(special) => IndexEntry::Special(*special),
-        Cell::Chunk(bytes) => {
-            chunks.extend_from_slice(bytes);
-            IndexEntry::Stored(ChunkOffset((chunks.len() - bytes.len()) as u64))
-        }
-    });
-    let entries: Vec<_> = entries.collect();
-    let index = match entries.len() {
-        0 => Vec::new(),
-        _ => crate::format::index::encode(entries.into_iter()).unwrap(),
-    };
-    let trailer = Trailer::encode(&[]).unwrap();
-    let nbytes = match chunksize {
-        0 => cells.iter().map(|cell| if let Cell::Chunk(c) = cell { c.len() as u64 - 32 } else { 0 }).sum(),
-        size => (cells.len() as u64).saturating_sub(1) * size as u64 + if cells.is_empty() { 0 } else { u64::from(last) },
-    };
-    let mut header = header(Layout::Contiguous, nbytes, chunks.len() as u64, 1 << 20, chunksize);
-    let len = header.as_bytes().len() + chunks.len() + index.len() + trailer.as_bytes().len();
-    header.set_frame_len(len as u64);
-    [header.as_bytes(), &chunks, &index, trailer.as_bytes()].concat()
-}
 
 struct Mount {
     dir: tempfile::TempDir,
@@ -183,30 +112,6 @@ fn creation() -> Creation {
     Creation { uid: 0, gid: 0, mode: 0o644, exclusive: false }
 }
 
-fn cells_of(path: &Path) -> Vec<Cell> {
-    let store = CframeStore::open(path, OpenOptions { read_only: true, ..OpenOptions::default() }).unwrap();
-    let image = store.committed().unwrap();
-    let guard = store.enter();
-    let cells = image.entries.iter().map(|entry| match entry {
-        IndexEntry::Special(special) => Cell::Special(*special),
-        IndexEntry::Stored(key) => {
-            let len = store.chunk_header(&guard, *key).unwrap().cbytes;
-            let mut bytes = vec![0; len as usize];
-            assert_eq!(store.read_chunk(&guard, *key, len, 0, &mut bytes).unwrap(), bytes.len());
-            Cell::Chunk(bytes)
-        }
-    });
-    cells.collect()
-}
-
-fn full(fill: u8) -> Cell {
-    Cell::Chunk(chunk(fill, CHUNKSIZE))
-}
-
-fn zeros() -> Cell {
-    Cell::Special(Special::Zeros)
-}
-
 const UNINIT: Cell = Cell::Special(Special::Uninit);
 
 /// An index file that names these.
@@ -220,10 +125,6 @@ fn index_file(entries: &[IndexEntry<ChunkId>], last: u32) -> Vec<u8> {
 
 fn id(id: u32) -> IndexEntry<ChunkId> {
     IndexEntry::Stored(ChunkId(id))
-}
-
-fn errno<T>(result: Result<T>) -> i32 {
-    result.err().map_or(0, |error| error.errno())
 }
 
 #[test]

@@ -10,20 +10,14 @@ use log::{debug, warn};
 use super::SparseView;
 
 use super::state::{Held, Inner, Source, State, Unnamed, Writing, stored};
-use crate::format::chunk::{self, ChunkHeader};
+use crate::format::chunk::ChunkHeader;
 use crate::format::index_file::{self, IndexFile};
 use crate::format::{self, ChunkId, Fit};
 use crate::store::{ChunkKey, Draft, FrameStore, ReadAt, StoreError};
+use crate::view::examine::{Examined, MAX_CHUNK_LEN, examine};
 use crate::view::names::Name;
 use crate::view::{Handle, Ino, Inval, Invals, Result, ViewError};
 
-/// A chunk's sizes are 32-bit and signed.
-const MAX_CHUNK_LEN: u64 = i32::MAX as u64;
-/// C-Blosc2 reads no smaller chunk from a frame.
-const MIN_CHUNK_LEN: u64 = ChunkHeader::LEN as u64;
-/// Chunks up to this size have every block and stream length looked at, which takes them whole in memory; of larger ones only the
-/// header is checked.
-const CHECKED_LEN: u64 = 64 << 20;
 /// How much of a chunk is copied into a draft at once.
 const COPY_PIECE: usize = 1 << 20;
 
@@ -387,32 +381,4 @@ pub(super) enum Unfinished {
     Refuse,
     /// It stays, as more may follow.
     Leave,
-}
-
-enum Examined {
-    Io(io::Error),
-    Bad(format::Error),
-}
-
-/// Checks that a draft is one whole chunk of a size that fits, without decoding it.
-fn examine(draft: &Draft, fit: Fit) -> std::result::Result<ChunkHeader, Examined> {
-    let len = draft.len();
-    if len < MIN_CHUNK_LEN {
-        let expected = format!("at least {MIN_CHUNK_LEN} bytes for a chunk in a frame");
-        return Err(Examined::Bad(format::Error::new("chunk", 0, format_args!("{len} bytes"), expected)));
-    }
-    let mut head = vec![0; ChunkHeader::LEN];
-    draft.read_exact_at(&mut head, 0).map_err(Examined::Io)?;
-    let header = ChunkHeader::parse(&head).map_err(Examined::Bad)?;
-    fit.check(header.nbytes).map_err(Examined::Bad)?;
-    if u64::from(header.cbytes) != len {
-        let expected = format!("the file's length, {len}");
-        return Err(Examined::Bad(format::Error::new("chunk: cbytes", 12, header.cbytes, expected)));
-    }
-    if len > CHECKED_LEN {
-        return Ok(header);
-    }
-    let mut whole = vec![0; len as usize];
-    draft.read_exact_at(&mut whole, 0).map_err(Examined::Io)?;
-    chunk::check(&whole).map_err(Examined::Bad)
 }

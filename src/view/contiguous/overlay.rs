@@ -1,0 +1,374 @@
+//! What clients have written over the adopted frame, until it is adopted itself: the bytes and where they are.
+//!
+//! In memory while they are few, then in an unlinked sparse file on SOURCE's file system, at the same offsets. Memory comes out
+//! of the budget that all drafts of a mount share, and the number of parts is bounded: where clients write here and there,
+//! small gaps between parts are filled from below.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Instant, SystemTime};
+
+use parking_lot::RwLock;
+
+use super::intervals::Intervals;
+use super::layout::Layout;
+use crate::format;
+use crate::store::{Draft, DraftPool, FrameStore, ReadAt, ReadGuard};
+
+/// Pieces in which bytes are held in memory.
+const PAGE: usize = 16 << 10;
+/// An overlay that takes more memory goes to a file, in bytes.
+const SPILL: u64 = 4 << 20;
+/// Parts that are kept apart.
+const MOST_PARTS: usize = 1 << 16;
+/// How much of a gap is filled at once, in bytes.
+const FILL_PIECE: usize = 1 << 20;
+
+/// What a close found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// No close has looked yet.
+    Open,
+    /// It is no frame.
+    Held(format::Error),
+    /// It is one, but not by a whole round of writing: see [`super::consider`].
+    Unconfirmed,
+    /// It is one that could not be stored.
+    Unstored,
+}
+
+/// Bytes written over a frame. Everything but [`Overlay::refused`] changes only under the view's `writing` mutex.
+#[derive(Debug)]
+pub struct Overlay {
+    /// Tells this one from others.
+    pub serial: u64,
+    /// Readers see what is below: those who were writing may go on.
+    refused: AtomicBool,
+    /// Held across input and output by readers of the bytes and by writers, not by a close.
+    pub inner: RwLock<Inner>,
+}
+
+/// The part that changes with every write.
+#[derive(Debug)]
+pub struct Inner {
+    /// Bytes of what is below that are still seen, from the beginning.
+    below: u64,
+    len: u64,
+    written: Intervals,
+    data: Data,
+    /// Changed since a close looked at it.
+    pub dirty: bool,
+    /// What that close found.
+    pub verdict: Verdict,
+    /// Readers have once been shown what is below in its stead.
+    pub was_refused: bool,
+    pub mtime: SystemTime,
+    pub last_write: Instant,
+}
+
+/// The bytes. Those outside of what was written mean nothing.
+#[derive(Debug)]
+enum Data {
+    Memory(Pages),
+    File(Draft),
+}
+
+#[derive(Debug)]
+struct Pages {
+    pool: Arc<DraftPool>,
+    pages: BTreeMap<u64, Box<[u8]>>,
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        self.pool.give(self.pages.len() as u64 * PAGE as u64);
+    }
+}
+
+/// The parts of `bytes` at `offset` by pages: page, place in it, place in `bytes`, length.
+fn by_page(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, Range<usize>)> {
+    let mut done = 0;
+    std::iter::from_fn(move || {
+        if done == len {
+            return None;
+        }
+        let at = offset + done as u64;
+        let place = (at % PAGE as u64) as usize;
+        let count = (PAGE - place).min(len - done);
+        done += count;
+        Some((at / PAGE as u64, place, done - count..done))
+    })
+}
+
+impl Pages {
+    /// Whether there was room.
+    fn write_at(&mut self, data: &[u8], offset: u64) -> bool {
+        let new = by_page(offset, data.len()).filter(|(page, ..)| !self.pages.contains_key(page)).count() as u64;
+        let held = (self.pages.len() as u64 + new) * PAGE as u64;
+        if held > SPILL || new > 0 && !self.pool.take(new * PAGE as u64) {
+            return false;
+        }
+        for (page, place, part) in by_page(offset, data.len()) {
+            let page = self.pages.entry(page).or_insert_with(|| vec![0; PAGE].into_boxed_slice());
+            page[place..place + part.len()].copy_from_slice(&data[part]);
+        }
+        true
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) {
+        for (page, place, part) in by_page(offset, buf.len()) {
+            let len = part.len();
+            match self.pages.get(&page) {
+                Some(page) => buf[part].copy_from_slice(&page[place..place + len]),
+                None => buf[part].fill(0),
+            }
+        }
+    }
+}
+
+impl Data {
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        match self {
+            Data::Memory(pages) => {
+                pages.read_at(buf, offset);
+                Ok(())
+            }
+            Data::File(draft) => draft.read_exact_at(buf, offset),
+        }
+    }
+}
+
+impl Overlay {
+    /// One over a file of `below` bytes, in which nothing is written yet.
+    pub fn new(serial: u64, below: u64, pool: &Arc<DraftPool>) -> Self {
+        let pages = Pages { pool: Arc::clone(pool), pages: BTreeMap::new() };
+        Self::with(serial, below, below, Intervals::default(), Data::Memory(pages))
+    }
+
+    /// One that covers all with the bytes of a draft.
+    pub fn of_draft(serial: u64, draft: Draft) -> Self {
+        let len = draft.len();
+        let mut written = Intervals::default();
+        written.insert(0..len);
+        Self::with(serial, 0, len, written, Data::File(draft))
+    }
+
+    fn with(serial: u64, below: u64, len: u64, written: Intervals, data: Data) -> Self {
+        let inner = Inner {
+            below,
+            len,
+            written,
+            data,
+            dirty: true,
+            verdict: Verdict::Open,
+            was_refused: false,
+            mtime: SystemTime::now(),
+            last_write: Instant::now(),
+        };
+        Overlay { serial, refused: AtomicBool::new(false), inner: RwLock::new(inner) }
+    }
+
+    /// Whether readers see what is below.
+    pub fn refused(&self) -> bool {
+        self.refused.load(Relaxed)
+    }
+
+    /// Shows readers what is below, or what is written again.
+    pub fn set_refused(&self, refused: bool) {
+        self.refused.store(refused, Relaxed);
+        if refused {
+            self.inner.write().was_refused = true;
+        }
+    }
+}
+
+impl Inner {
+    /// Length of the file in bytes.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Bytes of what is below that are still seen, from the beginning.
+    pub fn below(&self) -> u64 {
+        self.below
+    }
+
+    /// What was written.
+    pub fn written(&self) -> &Intervals {
+        &self.written
+    }
+
+    fn changed(&mut self) {
+        self.dirty = true;
+        self.verdict = Verdict::Open;
+        self.mtime = SystemTime::now();
+        self.last_write = Instant::now();
+    }
+
+    /// Writes all of `data` at `offset`; `below` reads what is under the overlay.
+    ///
+    /// # Errors
+    /// What the file system says; what was there before is then still there.
+    pub fn write_at(&mut self, data: &[u8], offset: u64, below: &dyn Fn(u64, &mut [u8]) -> io::Result<()>) -> io::Result<()> {
+        let end = offset.checked_add(data.len() as u64).filter(|end| *end <= i64::MAX as u64);
+        let end = end.ok_or_else(|| io::Error::from_raw_os_error(libc::EFBIG))?;
+        if data.is_empty() {
+            return Ok(());
+        }
+        self.put(data, offset)?;
+        self.written.insert(offset..end);
+        self.len = self.len.max(end);
+        self.changed();
+        if self.written.count() > MOST_PARTS {
+            self.fill_gaps(below)?;
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, data: &[u8], offset: u64) -> io::Result<()> {
+        if let Data::Memory(pages) = &mut self.data {
+            if pages.write_at(data, offset) {
+                return Ok(());
+            }
+            let mut draft = Draft::new(&pages.pool);
+            let mut buf = Vec::new();
+            for part in self.written.iter() {
+                buf.resize((part.end - part.start) as usize, 0); // all of it is in memory now
+                pages.read_at(&mut buf, part.start);
+                draft.write_at(&buf, part.start)?;
+            }
+            self.data = Data::File(draft);
+        }
+        match &mut self.data {
+            Data::File(draft) => draft.write_at(data, offset),
+            Data::Memory(_) => Ok(()),
+        }
+    }
+
+    /// Halves the number of parts, at least.
+    fn fill_gaps(&mut self, below: &dyn Fn(u64, &mut [u8]) -> io::Result<()>) -> io::Result<()> {
+        let mut largest = PAGE as u64;
+        let mut buf = Vec::new();
+        while self.written.count() > MOST_PARTS / 2 {
+            let starts = self.written.iter().skip(1).map(|part| part.start);
+            let gaps = self.written.iter().zip(starts).map(|(part, next)| part.end..next);
+            let gaps: Vec<Range<u64>> = gaps.filter(|gap| gap.end - gap.start <= largest).collect();
+            for gap in gaps {
+                let mut at = gap.start;
+                while at < gap.end {
+                    buf.resize((gap.end - at).min(FILL_PIECE as u64) as usize, 0);
+                    self.fill_from_below(at, &mut buf, below)?;
+                    self.put(&buf, at)?;
+                    at += buf.len() as u64;
+                }
+                self.written.insert(gap);
+            }
+            largest = largest.saturating_mul(4);
+        }
+        Ok(())
+    }
+
+    fn fill_from_below(&self, offset: u64, buf: &mut [u8], below: &dyn Fn(u64, &mut [u8]) -> io::Result<()>) -> io::Result<()> {
+        let seen = self.below.saturating_sub(offset).min(buf.len() as u64) as usize;
+        let (seen, cut) = buf.split_at_mut(seen);
+        cut.fill(0);
+        if seen.is_empty() { Ok(()) } else { below(offset, seen) }
+    }
+
+    /// Cuts or lengthens.
+    ///
+    /// # Errors
+    /// EFBIG beyond what a file can have.
+    pub fn set_len(&mut self, len: u64) -> io::Result<()> {
+        if len > i64::MAX as u64 {
+            return Err(io::Error::from_raw_os_error(libc::EFBIG));
+        }
+        self.below = self.below.min(len);
+        self.written.cut(len);
+        self.len = len;
+        self.changed();
+        match &mut self.data {
+            Data::File(draft) if draft.len() > len => draft.set_len(len),
+            _ => Ok(()),
+        }
+    }
+
+    /// Reads what is written, and zeros where nothing is and nothing below is seen. Answers how many bytes there are, and of
+    /// them those that are to be read from below.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<(usize, Vec<Range<u64>>)> {
+        let count = self.len.saturating_sub(offset).min(buf.len() as u64) as usize;
+        let end = offset.saturating_add(count as u64);
+        let mut gaps = Vec::new();
+        let mut at = offset;
+        let written = self.written.within(offset..end).chain(std::iter::once(end..end));
+        for part in written {
+            let seen = self.below.clamp(at, part.start);
+            if at < seen {
+                gaps.push(at..seen);
+            }
+            buf[(seen - offset) as usize..(part.start - offset) as usize].fill(0);
+            let piece = &mut buf[(part.start - offset) as usize..(part.end - offset) as usize];
+            if !piece.is_empty() {
+                self.data.read_exact_at(piece, part.start)?;
+            }
+            at = part.end;
+        }
+        Ok((count, gaps))
+    }
+}
+
+/// A layout with what is written over it: the file as it is now.
+pub struct Overlaid<'a> {
+    pub store: &'a dyn FrameStore,
+    /// Older than the look-up of the layout.
+    pub guard: &'a ReadGuard<'a>,
+    pub layout: &'a Layout,
+    pub overlay: &'a Overlay,
+}
+
+impl Overlaid<'_> {
+    /// Reads; a short count means the end.
+    ///
+    /// # Errors
+    /// What the file system or the store says.
+    pub fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        let (count, gaps) = self.overlay.inner.read().read_at(buf, offset)?;
+        for gap in gaps {
+            let piece = &mut buf[(gap.start - offset) as usize..(gap.end - offset) as usize];
+            self.read_below(gap.start, piece)?;
+        }
+        Ok(count)
+    }
+
+    /// Reads what is under the overlay.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub fn read_below(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        match self.layout.read_at(self.store, self.guard, offset, buf) {
+            Ok(count) if count == buf.len() => Ok(()),
+            Ok(_) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Err(crate::store::StoreError::Io { source, .. }) => Err(source),
+            Err(error) => Err(io::Error::other(error.to_string())),
+        }
+    }
+}
+
+impl ReadAt for Overlaid<'_> {
+    fn len(&self) -> u64 {
+        self.overlay.inner.read().len()
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        match self.read_at(buf, offset)? {
+            count if count == buf.len() => Ok(()),
+            _ => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! The view against a store on disk.
+
+use std::path::PathBuf;
+
+use super::*;
+use crate::format::Special;
+use crate::store::{CframeStore, OpenOptions};
+use crate::view::frames::{CHUNKSIZE, Cell, cframe, chunk, errno, full, zeros};
+
+struct Mount {
+    dir: tempfile::TempDir,
+    view: Option<ContiguousView>,
+}
+
+const NAME: &str = "shown.b2frame";
+
+impl Mount {
+    fn of(cells: &[Cell], last: u32) -> Mount {
+        Self::of_bytes(&cframe(cells, last, CHUNKSIZE as i32))
+    }
+
+    fn of_bytes(frame: &[u8]) -> Mount {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("f.b2frame"), frame).unwrap();
+        let mut mount = Mount { dir, view: None };
+        mount.mount(false);
+        mount
+    }
+
+    fn path(&self) -> PathBuf {
+        self.dir.path().join("f.b2frame")
+    }
+
+    fn mount(&mut self, read_only: bool) {
+        let store = CframeStore::open(&self.path(), OpenOptions { read_only, ..OpenOptions::default() }).unwrap();
+        self.view = Some(ContiguousView::new(Arc::new(store), Shown::As(NAME.into()), read_only).unwrap());
+    }
+
+    fn view(&self) -> &ContiguousView {
+        self.view.as_ref().unwrap()
+    }
+
+    fn ino(&self, name: &str) -> Result<Ino> {
+        self.view().lookup(ROOT, OsStr::new(name)).map(|attr| attr.ino)
+    }
+
+    fn read(&self, name: &str) -> Vec<u8> {
+        let attr = self.view().lookup(ROOT, OsStr::new(name)).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let mut bytes = vec![0; attr.size as usize + 10];
+        let count = self.view().read(attr.ino, None, 0, &mut bytes).unwrap();
+        assert_eq!(count as u64, attr.size, "{name}");
+        bytes.truncate(count);
+        bytes
+    }
+}
+
+/// Frames of every make: last chunk short, special chunks, one kind only, no chunks, chunks of varying size.
+fn makes() -> Vec<Vec<u8>> {
+    let cells = [full(1), zeros(), full(3), Cell::Special(Special::Nan), Cell::Chunk(chunk(4, 10))];
+    let varying: Vec<Cell> = (1..9).map(|n| Cell::Chunk(chunk(n, u32::from(n) * 9))).collect();
+    vec![
+        cframe(&cells, 10, CHUNKSIZE as i32),
+        cframe(&cells[..1], CHUNKSIZE, CHUNKSIZE as i32),
+        cframe(&vec![zeros(); 700], CHUNKSIZE, CHUNKSIZE as i32),
+        cframe(&[], 0, CHUNKSIZE as i32),
+        cframe(&varying, 0, 0),
+        cframe(&(0..300).map(|n| full(n as u8)).collect::<Vec<_>>(), CHUNKSIZE, CHUNKSIZE as i32),
+    ]
+}
+
+#[test]
+fn the_file_is_the_frame_that_the_library_would_write() {
+    for frame in makes() {
+        let mut mount = Mount::of_bytes(&frame);
+        assert!(mount.read(NAME) == frame);
+        mount.mount(true);
+        assert!(mount.read(NAME) == frame);
+    }
+}
+
+#[test]
+fn any_part_can_be_read() {
+    for frame in makes() {
+        let mount = Mount::of_bytes(&frame);
+        let ino = mount.ino(NAME).unwrap();
+        for (n, from) in (0..frame.len() + 20).step_by(7).enumerate() {
+            let len = [1, 31, 64, 100, 500, 5000][n % 6];
+            let mut buf = vec![7; len];
+            let count = mount.view().read(ino, None, from as u64, &mut buf).unwrap();
+            let expected = frame.get(from..).unwrap_or_default();
+            assert_eq!(buf[..count], expected[..len.min(expected.len())]);
+        }
+    }
+}
+
+#[test]
+fn the_directory_has_one_name() {
+    let mount = Mount::of(&[full(1)], CHUNKSIZE);
+    let mut names = Vec::new();
+    let emit = &mut |entry: DirEntry<'_>| {
+        names.push((entry.name.to_owned(), entry.ino));
+        true
+    };
+    mount.view().readdir(ROOT, 0, emit).unwrap();
+    assert_eq!(names, [(NAME.into(), mount.ino(NAME).unwrap())]);
+    assert_eq!(errno(mount.ino("other")), libc::ENOENT);
+    assert_eq!(mount.view().getattr(ROOT).unwrap().kind, Kind::Directory);
+}
+
+#[test]
+fn a_mount_point_that_is_a_file_is_the_frame() {
+    let frame = cframe(&[full(1), full(2)], CHUNKSIZE, CHUNKSIZE as i32);
+    let mount = Mount::of_bytes(&frame);
+    drop(mount.view);
+    let store = CframeStore::open(&mount.dir.path().join("f.b2frame"), OpenOptions::default()).unwrap();
+    let view = ContiguousView::new(Arc::new(store), Shown::OnFile, false).unwrap();
+    let attr = view.getattr(ROOT).unwrap();
+    assert_eq!((attr.kind, attr.size, attr.nlink), (Kind::File, frame.len() as u64, 1));
+    let mut buf = vec![0; frame.len()];
+    assert_eq!(view.read(ROOT, None, 0, &mut buf).unwrap(), frame.len());
+    assert!(buf == frame);
+    assert_eq!(errno(view.lookup(ROOT, OsStr::new("x"))), libc::ENOTDIR);
+}
+
+#[test]
+fn a_read_only_view_shows_what_others_have_made_of_source() {
+    let mut mount = Mount::of(&[full(1), full(2)], CHUNKSIZE);
+    mount.view.take();
+    mount.mount(true);
+    let before = mount.read(NAME);
+    let other = cframe(&[full(9), full(8), full(7)], CHUNKSIZE, CHUNKSIZE as i32);
+    let new = mount.dir.path().join("new");
+    std::fs::write(&new, &other).unwrap();
+    let mut invals = Vec::new();
+    mount.view().tick(Instant::now(), &mut invals);
+    assert!(invals.is_empty() && mount.read(NAME) == before);
+    std::fs::rename(&new, mount.path()).unwrap();
+    mount.view().tick(Instant::now(), &mut invals);
+    assert_eq!(invals, [Inval::All]);
+    assert!(mount.read(NAME) == other);
+}

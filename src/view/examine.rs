@@ -1,0 +1,47 @@
+//! Whether bytes that a client wrote are one whole chunk.
+
+use std::io;
+
+use crate::format::chunk::{self, ChunkHeader};
+use crate::format::{self, Fit};
+use crate::store::ReadAt;
+
+/// A chunk's sizes are 32-bit and signed.
+pub const MAX_CHUNK_LEN: u64 = i32::MAX as u64;
+/// C-Blosc2 reads no smaller chunk from a frame.
+const MIN_CHUNK_LEN: u64 = ChunkHeader::LEN as u64;
+/// Chunks up to this size have every block and stream length looked at, which takes them whole in memory; of larger ones only the
+/// header is checked.
+const CHECKED_LEN: u64 = 64 << 20;
+
+/// Why bytes are not taken for a chunk.
+#[derive(Debug)]
+pub enum Examined {
+    /// They cannot be read back.
+    Io(io::Error),
+    /// They are none, or none that fits.
+    Bad(format::Error),
+}
+
+/// Checks that bytes are one whole chunk of a size that fits, without decoding it.
+pub fn examine(bytes: &dyn ReadAt, fit: Fit) -> Result<ChunkHeader, Examined> {
+    let len = bytes.len();
+    if len < MIN_CHUNK_LEN {
+        let expected = format!("at least {MIN_CHUNK_LEN} bytes for a chunk in a frame");
+        return Err(Examined::Bad(format::Error::new("chunk", 0, format_args!("{len} bytes"), expected)));
+    }
+    let mut head = vec![0; ChunkHeader::LEN];
+    bytes.read_exact_at(&mut head, 0).map_err(Examined::Io)?;
+    let header = ChunkHeader::parse(&head).map_err(Examined::Bad)?;
+    fit.check(header.nbytes).map_err(Examined::Bad)?;
+    if u64::from(header.cbytes) != len {
+        let expected = format!("the file's length, {len}");
+        return Err(Examined::Bad(format::Error::new("chunk: cbytes", 12, header.cbytes, expected)));
+    }
+    if len > CHECKED_LEN {
+        return Ok(header);
+    }
+    let mut whole = vec![0; len as usize];
+    bytes.read_exact_at(&mut whole, 0).map_err(Examined::Io)?;
+    chunk::check(&whole).map_err(Examined::Bad)
+}

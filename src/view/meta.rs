@@ -1,0 +1,78 @@
+//! Owner, mode and times of what a view shows.
+
+use std::time::SystemTime;
+
+use super::{Attr, Creation, Ino, Kind, SetAttr};
+use crate::store::SourceStat;
+
+/// Asks listings for large pieces: glibc sizes its buffer by it.
+const DIRECTORY_BLKSIZE: u32 = 128 * 1024;
+
+/// Owner, mode and times of a file.
+#[derive(Debug, Clone, Copy)]
+pub struct Meta {
+    pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub atime: SystemTime,
+    pub mtime: SystemTime,
+    pub ctime: SystemTime,
+}
+
+impl From<SourceStat> for Meta {
+    fn from(stat: SourceStat) -> Self {
+        let SourceStat { mode, uid, gid, atime, mtime, ctime, .. } = stat;
+        Meta { mode: mode & 0o7666, uid, gid, atime, mtime, ctime }
+    }
+}
+
+impl From<Creation> for Meta {
+    fn from(creation: Creation) -> Self {
+        let now = SystemTime::now();
+        let Creation { uid, gid, mode, .. } = creation;
+        Meta { mode: mode & 0o7777, uid, gid, atime: now, mtime: now, ctime: now }
+    }
+}
+
+impl Meta {
+    /// Of the directory that shows a file with these: it can be entered by whoever may read the file.
+    pub fn of_directory(self) -> Self {
+        Meta { mode: 0o700 | self.mode | (self.mode & 0o444) >> 2, ..self }
+    }
+
+    /// Takes over all but the size.
+    pub fn change(&mut self, set: &SetAttr) {
+        if let Some(mode) = set.mode {
+            self.mode = mode & 0o7777;
+        }
+        self.uid = set.uid.unwrap_or(self.uid);
+        self.gid = set.gid.unwrap_or(self.gid);
+        self.atime = set.atime.unwrap_or(self.atime);
+        self.mtime = set.mtime.unwrap_or(self.mtime);
+        self.ctime = SystemTime::now();
+    }
+
+    /// The content changed.
+    pub fn written(&mut self, when: SystemTime) {
+        self.mtime = when;
+        self.ctime = when.max(self.ctime);
+    }
+
+    /// The attributes of a file or directory with these.
+    pub fn attr(&self, ino: Ino, kind: Kind, size: u64) -> Attr {
+        Attr {
+            ino,
+            kind,
+            size,
+            blocks: size.div_ceil(512),
+            blksize: if kind == Kind::Directory { DIRECTORY_BLKSIZE } else { 4096 },
+            perm: (self.mode & 0o7777) as u16,
+            nlink: if kind == Kind::Directory { 2 } else { 1 },
+            uid: self.uid,
+            gid: self.gid,
+            atime: self.atime,
+            mtime: self.mtime,
+            ctime: self.ctime,
+        }
+    }
+}
