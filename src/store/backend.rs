@@ -69,10 +69,29 @@ pub trait Backend: Send + Sync {
     fn rename(&self, from: &OsStr, to: &OsStr, replace: bool) -> io::Result<()>;
     /// Removes a file's name.
     fn remove(&self, name: &OsStr) -> io::Result<()>;
+    /// Makes a directory; it is an error if the name exists.
+    fn create_dir(&self, name: &OsStr) -> io::Result<Box<dyn Backend>>;
+    /// Opens a directory that exists.
+    fn open_dir(&self, name: &OsStr) -> io::Result<Box<dyn Backend>>;
     /// Makes a directory unless there is one, and opens it.
-    fn subdir(&self, name: &OsStr) -> io::Result<Box<dyn Backend>>;
+    fn subdir(&self, name: &OsStr) -> io::Result<Box<dyn Backend>> {
+        match self.create_dir(name) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => self.open_dir(name),
+            result => result,
+        }
+    }
+    /// Removes an empty directory.
+    fn remove_dir(&self, name: &OsStr) -> io::Result<()>;
+    /// Lets two names that exist change places, atomically.
+    fn exchange(&self, one: &OsStr, other: &OsStr) -> io::Result<()>;
+    /// All names, in any order.
+    fn names(&self) -> io::Result<Vec<OsString>>;
+    /// The directory itself as a file: for its lock, its attributes and its identity.
+    fn itself(&self) -> io::Result<Box<dyn BackendFile>>;
     /// Returns when all names are on disk.
     fn sync_dir(&self) -> io::Result<()>;
+    /// Returns when all files and names of the file system are on disk.
+    fn sync_fs(&self) -> io::Result<()>;
     /// Attributes of what a name stands for, without following a symbolic link.
     fn stat(&self, name: &OsStr) -> io::Result<FileStat>;
     /// The file system's size and room.
@@ -119,6 +138,15 @@ pub fn read_exact_at(file: &dyn BackendFile, mut buf: &mut [u8], mut offset: u64
         }
     }
     Ok(())
+}
+
+/// How many descriptors a store may hold open for reading: a part of what the process may have.
+pub(crate) fn descriptor_budget() -> usize {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` has room for the answer.
+    let known = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } == 0;
+    let limit = if known { usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX) } else { 0 };
+    (limit / 4).clamp(8, 256)
 }
 
 /// Pieces in which bytes are copied where the kernel does not do it.
@@ -196,6 +224,25 @@ impl FileBackend {
             }
         }
     }
+
+    fn rename_at(&self, from: &OsStr, to: &OsStr, flags: libc::c_uint) -> io::Result<()> {
+        let (from, to) = (CString::new(from.as_bytes())?, CString::new(to.as_bytes())?);
+        let dir = self.handle.as_raw_fd();
+        // SAFETY: both names end with a zero byte, and the directory's descriptor is open.
+        match unsafe { libc::renameat2(dir, from.as_ptr(), dir, to.as_ptr(), flags) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    fn unlink(&self, name: &OsStr, flags: libc::c_int) -> io::Result<()> {
+        let name = CString::new(name.as_bytes())?;
+        // SAFETY: `name` ends with a zero byte, and the directory's descriptor is open.
+        match unsafe { libc::unlinkat(self.handle.as_raw_fd(), name.as_ptr(), flags) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
 }
 
 impl Backend for FileBackend {
@@ -229,45 +276,66 @@ impl Backend for FileBackend {
     }
 
     fn rename(&self, from: &OsStr, to: &OsStr, replace: bool) -> io::Result<()> {
-        let (from, to) = (CString::new(from.as_bytes())?, CString::new(to.as_bytes())?);
+        if replace {
+            return self.rename_at(from, to, 0);
+        }
+        match self.rename_at(from, to, libc::RENAME_NOREPLACE) {
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOSYS)) => {}
+            result => return result,
+        }
+        // A file system without RENAME_NOREPLACE: a second name never replaces either, and a directory, which can have
+        // none, replaces at most an empty directory.
+        let (c_from, c_to) = (CString::new(from.as_bytes())?, CString::new(to.as_bytes())?);
         let dir = self.handle.as_raw_fd();
-        let flags = if replace { 0 } else { libc::RENAME_NOREPLACE };
         // SAFETY: both names end with a zero byte, and the directory's descriptor is open.
-        if unsafe { libc::renameat2(dir, from.as_ptr(), dir, to.as_ptr(), flags) } == 0 {
-            return Ok(());
+        if unsafe { libc::linkat(dir, c_from.as_ptr(), dir, c_to.as_ptr(), 0) } == 0 {
+            return self.remove(from);
         }
         let error = io::Error::last_os_error();
-        if replace || !matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOSYS)) {
+        if !self.stat(from)?.is_dir() {
             return Err(error);
         }
-        // A file system without RENAME_NOREPLACE: a second name never replaces either.
-        // SAFETY: as above.
-        if unsafe { libc::linkat(dir, from.as_ptr(), dir, to.as_ptr(), 0) } != 0 {
-            return Err(io::Error::last_os_error());
+        match self.stat(to) {
+            Ok(_) => Err(io::ErrorKind::AlreadyExists.into()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => self.rename_at(from, to, 0),
+            Err(error) => Err(error),
         }
-        self.remove(OsStr::from_bytes(from.as_bytes()))
     }
 
     fn remove(&self, name: &OsStr) -> io::Result<()> {
-        let name = CString::new(name.as_bytes())?;
-        // SAFETY: `name` ends with a zero byte, and the directory's descriptor is open.
-        match unsafe { libc::unlinkat(self.handle.as_raw_fd(), name.as_ptr(), 0) } {
-            0 => Ok(()),
+        self.unlink(name, 0)
+    }
+
+    fn create_dir(&self, name: &OsStr) -> io::Result<Box<dyn Backend>> {
+        let c_name = CString::new(name.as_bytes())?;
+        // SAFETY: `c_name` ends with a zero byte, and the directory's descriptor is open.
+        match unsafe { libc::mkdirat(self.handle.as_raw_fd(), c_name.as_ptr(), 0o777) } {
+            0 => self.open_dir(name),
             _ => Err(io::Error::last_os_error()),
         }
     }
 
-    fn subdir(&self, name: &OsStr) -> io::Result<Box<dyn Backend>> {
-        let c_name = CString::new(name.as_bytes())?;
-        // SAFETY: `c_name` ends with a zero byte, and the directory's descriptor is open.
-        if unsafe { libc::mkdirat(self.handle.as_raw_fd(), c_name.as_ptr(), 0o777) } != 0 {
-            let error = io::Error::last_os_error();
-            if error.kind() != io::ErrorKind::AlreadyExists {
-                return Err(error);
-            }
-        }
+    fn open_dir(&self, name: &OsStr) -> io::Result<Box<dyn Backend>> {
         let handle = self.open_at(name, libc::O_RDONLY | libc::O_DIRECTORY, 0)?;
         Ok(Box::new(FileBackend { dir: self.dir.join(name), handle }))
+    }
+
+    fn remove_dir(&self, name: &OsStr) -> io::Result<()> {
+        self.unlink(name, libc::AT_REMOVEDIR)
+    }
+
+    fn exchange(&self, one: &OsStr, other: &OsStr) -> io::Result<()> {
+        self.rename_at(one, other, libc::RENAME_EXCHANGE)
+    }
+
+    fn names(&self) -> io::Result<Vec<OsString>> {
+        // By the handle, as the path may stand for something else by now.
+        let path = Path::new("/proc/self/fd").join(self.handle.as_raw_fd().to_string());
+        std::fs::read_dir(path)?.map(|entry| Ok(entry?.file_name())).collect()
+    }
+
+    fn itself(&self) -> io::Result<Box<dyn BackendFile>> {
+        Ok(Box::new(self.open_at(OsStr::new("."), libc::O_RDONLY | libc::O_DIRECTORY, 0)?))
     }
 
     fn sync_dir(&self) -> io::Result<()> {
@@ -275,6 +343,14 @@ impl Backend for FileBackend {
             // File systems that cannot sync a directory say so; they have nothing to wait for.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(()),
             result => result,
+        }
+    }
+
+    fn sync_fs(&self) -> io::Result<()> {
+        // SAFETY: the descriptor is open.
+        match unsafe { libc::syncfs(self.handle.as_raw_fd()) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
         }
     }
 

@@ -4,23 +4,27 @@
 //! the low 48 bits, and above them a count that tells chunks staged at the same place one after the other apart (0 for what was
 //! there at open). So an old key never means a new chunk.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
-use std::time::SystemTime;
 
-use log::warn;
 use parking_lot::{Mutex, RwLock};
 
-use super::backend::{Backend, BackendFile, FileBackend, FileStat, PIECE, read_exact_at};
+use super::backend::{Backend, BackendFile, FileStat, read_exact_at};
 use super::cache::{ChunkCache, Plan};
 use super::commit::Disk;
 use super::frame::{FileBytes, Frame, Unread};
+use super::source::{
+    Complain, MADE_BY_OTHERS, Source, WRITTEN_BY_US, no_room, touched_since, with_temp_name, write_from, written_since,
+};
 use super::space::Space;
-use super::{CacheStats, ChunkKey, DraftPool, Epochs, FrameImage, FrameStore, ReadAt, ReadGuard, Result, SourceStat, StoreError};
+use super::{
+    CacheStats, ChunkKey, DraftPool, Epochs, FrameImage, FrameStore, OpenOptions, ReadAt, ReadGuard, Result, SourceStat,
+    StoreError,
+};
 use crate::format::chunk::ChunkHeader;
 use crate::format::header::Sections;
 use crate::format::{self, ChunkOffset};
@@ -31,23 +35,6 @@ const RESERVE: u64 = 1024;
 const POSITION_BITS: u32 = 48;
 /// How many headers of older chunks are read for a new chunk that finds no hole.
 const SWEEP: usize = 32;
-
-/// How to open a store.
-#[derive(Debug, Clone, Copy)]
-pub struct OpenOptions {
-    /// Nothing will be written; no lock is taken.
-    pub read_only: bool,
-    /// Bytes of memory for chunks that are read in pieces.
-    pub cache_bytes: u64,
-    /// Bytes of memory for what clients are writing.
-    pub draft_bytes: u64,
-}
-
-impl Default for OpenOptions {
-    fn default() -> Self {
-        OpenOptions { read_only: false, cache_bytes: 256 << 20, draft_bytes: 64 << 20 }
-    }
-}
 
 /// Where chunks are read from.
 pub(super) struct Place {
@@ -84,13 +71,7 @@ struct Witness {
 /// Lock order: `disk`, `gate`, `ground`, then any one of `place`, `witness`, `published` and the cache's. Reads take `place`
 /// alone, for a moment, and no lock is held by them across input; `ground` is held across no input or output but a truncation.
 pub struct CframeStore {
-    /// As the user named it.
-    path: PathBuf,
-    /// SOURCE's directory as it really is, symbolic links resolved, and the name in it.
-    dir: PathBuf,
-    pub(super) name: OsString,
-    pub(super) backend: Arc<dyn Backend>,
-    read_only: bool,
+    pub(super) source: Source,
     pub(super) place: RwLock<Place>,
     /// No chunk ends behind this.
     limit: AtomicU64,
@@ -103,7 +84,6 @@ pub struct CframeStore {
     pub(super) gate: RwLock<()>,
     ground: Mutex<Ground>,
     witness: Mutex<Witness>,
-    poison: OnceLock<String>,
 }
 
 /// A frame as it was read, checked against the file's length.
@@ -126,17 +106,11 @@ impl CframeStore {
     /// # Errors
     /// What the system refuses; a file that is no cframe, in the format's words; another mount that writes to it.
     pub fn open(path: &Path, options: OpenOptions) -> Result<Self> {
-        let failed = |source| StoreError::Io { path: path.to_owned(), action: "open", source };
-        let real = path.canonicalize().map_err(failed)?;
-        if real.is_dir() {
+        if path.is_dir() {
             let reason = "is a directory, and only a frame in one file can be shown as a directory".to_owned();
             return Err(StoreError::Unsupported { path: path.to_owned(), reason });
         }
-        let (Some(dir), Some(name)) = (real.parent(), real.file_name()) else {
-            return Err(failed(io::ErrorKind::InvalidInput.into()));
-        };
-        let backend = FileBackend::open(dir).map_err(failed)?;
-        Self::open_in(Arc::new(backend), path, dir, name, options)
+        Self::open_source(Source::existing(path, options)?, options)
     }
 
     /// Opens a frame in any backend; `path` is how messages call it, `dir` the path of the backend's directory.
@@ -144,11 +118,15 @@ impl CframeStore {
     /// # Errors
     /// As [`CframeStore::open`].
     pub fn open_in(backend: Arc<dyn Backend>, path: &Path, dir: &Path, name: &OsStr, options: OpenOptions) -> Result<Self> {
-        let file = open_source(&*backend, path, name, options.read_only)?;
-        let stat = file.stat().map_err(|source| StoreError::Io { path: path.to_owned(), action: "stat", source })?;
-        let Parsed { image, sections } = parse(path, &*file, stat.len)?;
+        Self::open_source(Source::new(backend, path, dir, name, options), options)
+    }
+
+    fn open_source(source: Source, options: OpenOptions) -> Result<Self> {
+        let file = open_file(&source)?;
+        let stat = file.stat().map_err(source.io("stat"))?;
+        let Parsed { image, sections } = parse(&source, &*file, stat.len)?;
         let disk = Disk::opened(&image.header, sections.index.is_empty());
-        let store = Self::assemble(backend, path, dir, name, options, file, stat, disk);
+        let store = Self::assemble(source, options, file, stat, disk);
         store.limit.store(sections.chunks.end, Relaxed);
         store.ground.lock().opened = Some(sections);
         *store.published.write() = Some(Arc::new(image));
@@ -160,15 +138,7 @@ impl CframeStore {
     /// # Errors
     /// What the system refuses; a name that exists.
     pub fn create(path: &Path, options: OpenOptions) -> Result<Self> {
-        let failed = |source| StoreError::Io { path: path.to_owned(), action: "create", source };
-        let Some(name) = path.file_name() else { return Err(failed(io::ErrorKind::InvalidInput.into())) };
-        let dir = match path.parent() {
-            Some(dir) if !dir.as_os_str().is_empty() => dir,
-            _ => Path::new("."),
-        };
-        let dir = dir.canonicalize().map_err(failed)?;
-        let backend = FileBackend::open(&dir).map_err(failed)?;
-        Self::create_in(Arc::new(backend), path, &dir, name, options)
+        Self::create_source(Source::to_be(path, options)?, options)
     }
 
     /// As [`CframeStore::create`], in any backend.
@@ -176,36 +146,24 @@ impl CframeStore {
     /// # Errors
     /// As [`CframeStore::create`].
     pub fn create_in(backend: Arc<dyn Backend>, path: &Path, dir: &Path, name: &OsStr, options: OpenOptions) -> Result<Self> {
-        let failed = |source| StoreError::Io { path: path.to_owned(), action: "create", source };
-        if backend.stat(name).is_ok() {
-            return Err(failed(io::ErrorKind::AlreadyExists.into()));
+        Self::create_source(Source::new(backend, path, dir, name, options), options)
+    }
+
+    fn create_source(source: Source, options: OpenOptions) -> Result<Self> {
+        if source.backend.stat(&source.name).is_ok() {
+            return Err(source.io("create")(io::ErrorKind::AlreadyExists.into()));
         }
-        let (temp, file) = create_temp(&*backend).map_err(failed)?;
-        let stat = file.stat().map_err(failed)?;
-        let disk = Disk::created(temp);
-        let store = Self::assemble(backend, path, dir, name, options, file, stat, disk);
+        let (temp, file) = create_temp(&*source.backend).map_err(source.io("create"))?;
+        let stat = file.stat().map_err(source.io("create"))?;
+        let store = Self::assemble(source, options, file, stat, Disk::created(temp));
         store.ground.lock().space = Some(Space::new(RESERVE));
         Ok(store)
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the one place that puts a store together")]
-    fn assemble(
-        backend: Arc<dyn Backend>,
-        path: &Path,
-        dir: &Path,
-        name: &OsStr,
-        options: OpenOptions,
-        file: Arc<dyn BackendFile>,
-        stat: FileStat,
-        disk: Disk,
-    ) -> Self {
+    fn assemble(source: Source, options: OpenOptions, file: Arc<dyn BackendFile>, stat: FileStat, disk: Disk) -> Self {
         CframeStore {
-            path: path.to_owned(),
-            dir: dir.to_owned(),
-            name: name.to_owned(),
-            drafts: DraftPool::new(Arc::clone(&backend), options.draft_bytes),
-            backend,
-            read_only: options.read_only,
+            drafts: DraftPool::new(Arc::clone(&source.backend), options.draft_bytes),
+            source,
             place: RwLock::new(Place { file, moved: HashMap::new() }),
             limit: AtomicU64::new(0),
             epochs: Epochs::default(),
@@ -215,55 +173,20 @@ impl CframeStore {
             gate: RwLock::new(()),
             ground: Mutex::new(Ground { space: None, names: HashMap::new(), opened: None }),
             witness: Mutex::new(Witness { seen: stat, writers: 0, stale: None }),
-            poison: OnceLock::new(),
         }
     }
 
     // ---- errors ----
 
     pub(super) fn io(&self, action: &'static str) -> impl FnOnce(io::Error) -> StoreError {
-        move |source| {
-            let path = self.path.clone();
+        move |error| {
             // Only [`CframeStore::writing`] answers ESTALE with a reason noted.
-            let stale = (source.raw_os_error() == Some(libc::ESTALE)).then(|| self.witness.lock().stale.clone()).flatten();
+            let stale = (error.raw_os_error() == Some(libc::ESTALE)).then(|| self.witness.lock().stale.clone()).flatten();
             match stale {
-                Some(reason) => StoreError::Stale { path, reason },
-                None => StoreError::Io { path, action, source },
+                Some(reason) => self.source.stale(reason),
+                None => self.source.io(action)(error),
             }
         }
-    }
-
-    pub(super) fn format(&self, source: format::Error) -> StoreError {
-        StoreError::Format { path: self.path.clone(), source }
-    }
-
-    /// Refuses everything that writes, after a failure and in a read-only store.
-    pub(super) fn check_writable(&self) -> Result<()> {
-        if self.read_only {
-            let source = io::Error::from_raw_os_error(libc::EROFS);
-            return Err(StoreError::Io { path: self.path.clone(), action: "write", source });
-        }
-        match self.poison.get() {
-            Some(reason) => Err(StoreError::Poisoned { path: self.path.clone(), reason: reason.clone() }),
-            None => Ok(()),
-        }
-    }
-
-    /// Takes note of a failure after which what is on disk is not known any more; hands it through.
-    pub(super) fn poisoned_by(&self, error: StoreError) -> StoreError {
-        let reason = match &error {
-            StoreError::Io { action, source, .. } => format!("cannot {action}: {source}"),
-            other => other.to_string(),
-        };
-        if self.poison.set(reason).is_ok() {
-            warn!("{error}; nothing more is written");
-        }
-        error
-    }
-
-    /// Ends all writing.
-    pub(super) fn seal(&self) {
-        let _ = self.poison.set("it is closed".to_owned());
     }
 
     // ---- the map ----
@@ -389,14 +312,14 @@ impl CframeStore {
 
     /// What others have done to SOURCE since we last read or wrote it, in words. `header` is what its header should be.
     pub(super) fn seen_outside(&self, header: &[u8], linked: bool) -> Result<Option<String>> {
-        let at_path = match self.backend.stat(&self.name) {
+        let at_path = match self.source.backend.stat(&self.source.name) {
             Ok(stat) => Some(stat),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(self.io("stat")(error)),
         };
         let at_path = match (at_path, linked) {
             (None, false) => return Ok(None),
-            (Some(_), false) => return Ok(Some("it was made by another process in the meantime".to_owned())),
+            (Some(_), false) => return Ok(Some(MADE_BY_OTHERS.to_owned())),
             (None, true) => return Ok(Some("it was removed".to_owned())),
             (Some(stat), true) => stat,
         };
@@ -433,74 +356,54 @@ impl CframeStore {
 
 impl Witness {
     fn look(&mut self, now: &FileStat) {
-        if self.stale.is_some() {
-            return;
-        }
-        if now.len != self.seen.len {
-            self.stale = Some(format!("its length was {} and is {}", self.seen.len, now.len));
-        } else if now.mtime != self.seen.mtime {
-            let ago = SystemTime::now().duration_since(now.mtime).unwrap_or_default();
-            self.stale = Some(format!("it was written to {:.1} s ago", ago.as_secs_f64()));
+        if self.stale.is_none() {
+            self.stale = written_since(&self.seen, now);
         }
     }
 }
 
 /// Opens SOURCE, locked if it is to be written to.
-fn open_source(backend: &dyn Backend, path: &Path, name: &OsStr, read_only: bool) -> Result<Arc<dyn BackendFile>> {
-    let failed = |action| move |source| StoreError::Io { path: path.to_owned(), action, source };
+fn open_file(source: &Source) -> Result<Arc<dyn BackendFile>> {
+    let Source { backend, name, read_only, .. } = source;
     loop {
-        let action = if read_only { "open" } else { "open for writing" };
-        let file = backend.open(name, !read_only).map_err(failed(action))?;
-        let stat = file.stat().map_err(failed("stat"))?;
+        let action = if *read_only { "open" } else { "open for writing" };
+        let file = backend.open(name, !read_only).map_err(source.io(action))?;
+        let stat = file.stat().map_err(source.io("stat"))?;
         if !stat.is_file() {
-            let reason = "is not a regular file".to_owned();
-            return Err(StoreError::Unsupported { path: path.to_owned(), reason });
+            return Err(source.unsupported("is not a regular file"));
         }
-        if read_only {
+        if *read_only {
             return Ok(Arc::from(file));
         }
-        if !file.try_lock().map_err(failed("lock"))? {
-            return Err(StoreError::Busy { path: path.to_owned() });
+        if !file.try_lock().map_err(source.io("lock"))? {
+            return Err(StoreError::Busy { path: source.path.clone() });
         }
         // Whoever had the lock may have exchanged the file between our open and our lock.
-        if backend.stat(name).map_err(failed("stat"))?.same_file(&stat) {
+        if backend.stat(name).map_err(source.io("stat"))?.same_file(&stat) {
             return Ok(Arc::from(file));
         }
     }
 }
 
-/// A new file beside SOURCE, locked, under a name that says whose it is.
+/// A new file beside SOURCE, locked.
 pub(super) fn create_temp(backend: &dyn Backend) -> io::Result<(OsString, Arc<dyn BackendFile>)> {
-    let mut attempt = 0u32;
-    loop {
-        let name = OsString::from(format!(".b2fuse-{}-{attempt}.tmp", std::process::id()));
-        match backend.create(&name, 0o666) {
-            Ok(file) => {
-                file.try_lock()?;
-                return Ok((name, Arc::from(file)));
-            }
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && attempt < u32::MAX => attempt += 1,
-            Err(error) => return Err(error),
-        }
-    }
+    let (name, file) = with_temp_name(|name| backend.create(name, 0o666))?;
+    file.try_lock()?;
+    Ok((name, Arc::from(file)))
 }
 
 /// Reads and checks everything but the chunks.
-fn parse(path: &Path, file: &dyn BackendFile, file_len: u64) -> Result<Parsed> {
-    let path = || path.to_owned();
+fn parse(source: &Source, file: &dyn BackendFile, file_len: u64) -> Result<Parsed> {
     let frame = Frame::<ChunkOffset>::read(&FileBytes { file, len: file_len }).map_err(|unread| match unread {
-        Unread::Io { action, source } => StoreError::Io { path: path(), action, source },
-        Unread::Format(source) => StoreError::Format { path: path(), source },
-        Unread::OtherLayout => {
-            let reason = "is the index file of a sparse frame, not a frame in one file".to_owned();
-            StoreError::Unsupported { path: path(), reason }
-        }
+        Unread::Io { action, source: error } => source.io(action)(error),
+        Unread::Format(error) => source.format(error),
+        Unread::OtherLayout => source.unsupported("is the index file of a sparse frame, not a frame in one file"),
     })?;
     let Frame { header, trailer, entries, sections } = frame;
     let frame_len = header.frame_len();
     if frame_len >= 1 << POSITION_BITS {
-        let reason = format!("is {frame_len} bytes long, and at most {} can be handled", (1u64 << POSITION_BITS) - 1);
-        return Err(StoreError::Unsupported { path: path(), reason });
+        let most = (1u64 << POSITION_BITS) - 1;
+        return Err(source.unsupported(format!("is {frame_len} bytes long, and at most {most} can be handled")));
     }
     let base = u64::from(header.header_len());
     let entries = entries.into_iter().map(|entry| entry.map(|offset| key_at(base + offset.0, 0)));
@@ -508,14 +411,9 @@ fn parse(path: &Path, file: &dyn BackendFile, file_len: u64) -> Result<Parsed> {
     Ok(Parsed { image, sections })
 }
 
-/// Whether nothing was written: there is no room, and may be some later, or others have written to the file.
-pub(super) fn no_room(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG | libc::ESTALE))
-}
-
 impl FrameStore for CframeStore {
     fn path(&self) -> &Path {
-        &self.path
+        &self.source.path
     }
 
     fn committed(&self) -> Option<Arc<FrameImage>> {
@@ -580,7 +478,7 @@ impl FrameStore for CframeStore {
         }
         let inside = |error: format::Error| {
             let offset = error.offset.saturating_add(position);
-            self.format(format::Error { offset, ..error })
+            self.source.format(format::Error { offset, ..error })
         };
         let header = ChunkHeader::parse(&bytes[..filled]).map_err(inside)?;
         let room = self.limit.load(Relaxed).saturating_sub(position);
@@ -592,11 +490,8 @@ impl FrameStore for CframeStore {
     }
 
     fn stage(&self, chunk: &dyn ReadAt) -> Result<ChunkKey> {
-        self.check_writable()?;
-        let len = u32::try_from(chunk.len()).ok().filter(|len| (1..=i32::MAX as u32).contains(len)).ok_or_else(|| {
-            let expected = format!("1 to {}", i32::MAX);
-            self.format(format::Error::new("chunk: length", 0, chunk.len(), expected))
-        })?;
+        self.source.check_writable()?;
+        let len = self.source.chunk_len(chunk)?;
         let _gate = self.gate.read();
         let (key, position) = self.allocate(len);
         if position + u64::from(len) >= 1 << POSITION_BITS {
@@ -604,40 +499,30 @@ impl FrameStore for CframeStore {
             return Err(self.io("write a chunk")(io::Error::from_raw_os_error(libc::EFBIG)));
         }
         let file = Arc::clone(&self.place.read().file);
-        let mut ours = true; // whose failure it is: the store's, or that of what it reads from
-        let written = self.writing(&*file, || match chunk.as_slice() {
-            Some(bytes) => file.write_at(bytes, position),
-            None => {
-                let mut buf = vec![0; (len as usize).min(PIECE)];
-                let mut done = 0;
-                while done < u64::from(len) {
-                    let piece = buf.len().min((u64::from(len) - done) as usize);
-                    ours = false;
-                    chunk.read_exact_at(&mut buf[..piece], done)?;
-                    ours = true;
-                    file.write_at(&buf[..piece], position + done)?;
-                    done += piece as u64;
-                }
-                Ok(())
-            }
+        let mut reading = false;
+        let written = self.writing(&*file, || {
+            write_from(chunk, len.into(), &*file, position).map_err(|failed| {
+                reading = failed.reading;
+                failed.error
+            })
         });
         match written {
             Ok(()) => Ok(key),
             Err(source) => {
-                let harmless = !ours || no_room(&source);
+                let harmless = reading || no_room(&source);
                 let error = self.io("write a chunk")(source);
                 if harmless {
                     self.discard(key);
                     Err(error)
                 } else {
-                    Err(self.poisoned_by(error))
+                    Err(self.source.poisoned_by(error))
                 }
             }
         }
     }
 
     fn discard(&self, key: ChunkKey) {
-        if self.read_only {
+        if self.source.read_only {
             return;
         }
         self.with_ground(|space, _| {
@@ -648,7 +533,7 @@ impl FrameStore for CframeStore {
     }
 
     fn pin(&self, key: ChunkKey) {
-        if self.read_only {
+        if self.source.read_only {
             return;
         }
         self.with_ground(|space, _| {
@@ -659,7 +544,7 @@ impl FrameStore for CframeStore {
     }
 
     fn unpin(&self, key: ChunkKey) {
-        if self.read_only {
+        if self.source.read_only {
             return;
         }
         self.with_ground(|space, _| {
@@ -678,13 +563,13 @@ impl FrameStore for CframeStore {
     }
 
     fn changed_outside(&self) -> Result<bool> {
-        if !self.read_only {
+        if !self.source.read_only {
             let disk = self.disk.lock();
             return Ok(self.seen_outside(disk.header(), disk.linked())?.is_some());
         }
-        let at_path = self.backend.stat(&self.name).map_err(self.io("stat"))?;
+        let at_path = self.source.backend.stat(&self.source.name).map_err(self.io("stat"))?;
         let seen = self.witness.lock().seen;
-        if !at_path.same_file(&seen) || at_path.len != seen.len || at_path.mtime != seen.mtime || at_path.ctime != seen.ctime {
+        if touched_since(&seen, &at_path) {
             return Ok(true);
         }
         // Times may be too coarse to tell.
@@ -695,14 +580,13 @@ impl FrameStore for CframeStore {
     }
 
     fn reload(&self) -> Result<Arc<FrameImage>> {
-        if !self.read_only {
-            let reason = "is written to by this mount, which knows what is in it".to_owned();
-            return Err(StoreError::Unsupported { path: self.path.clone(), reason });
+        if !self.source.read_only {
+            return Err(self.source.unsupported(WRITTEN_BY_US));
         }
         let _one_at_a_time = self.disk.lock();
-        let file = open_source(&*self.backend, &self.path, &self.name, true)?;
+        let file = open_file(&self.source)?;
         let stat = file.stat().map_err(self.io("stat"))?;
-        let Parsed { image, sections } = parse(&self.path, &*file, stat.len)?;
+        let Parsed { image, sections } = parse(&self.source, &*file, stat.len)?;
         let image = Arc::new(image);
         self.limit.store(sections.chunks.end, Relaxed);
         self.place.write().file = file;
@@ -713,55 +597,16 @@ impl FrameStore for CframeStore {
     }
 
     fn save_lost(&self, name: &str, content: &dyn ReadAt) -> Result<PathBuf> {
-        let mut lost = self.name.clone();
-        lost.push(".lost");
-        let dir = self.backend.subdir(&lost).map_err(self.io("make the directory SOURCE.lost"))?;
-        let name = name.replace('/', "_");
-        let mut unique = name.clone();
-        let mut attempt = 0u32;
-        let file = loop {
-            match dir.create(OsStr::new(&unique), 0o666) {
-                Ok(file) => break file,
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && attempt < u32::MAX => {
-                    attempt += 1;
-                    unique = format!("{name}.{attempt}");
-                }
-                Err(error) => return Err(self.io("save to SOURCE.lost")(error)),
-            }
-        };
-        let save = || -> io::Result<()> {
-            let mut buf = vec![0; usize::try_from(content.len()).unwrap_or(PIECE).min(PIECE)];
-            let mut done = 0;
-            while done < content.len() {
-                let piece = buf.len().min(usize::try_from(content.len() - done).unwrap_or(PIECE));
-                content.read_exact_at(&mut buf[..piece], done)?;
-                file.write_at(&buf[..piece], done)?;
-                done += piece as u64;
-            }
-            file.sync_all()?;
-            dir.sync_dir()?;
-            self.backend.sync_dir()
-        };
-        save().map_err(self.io("save to SOURCE.lost"))?;
-        Ok(self.dir.join(lost).join(unique))
+        self.source.save_lost(name, content)
     }
 
     fn source_stat(&self) -> Result<SourceStat> {
         let file = Arc::clone(&self.place.read().file);
-        let stat = file.stat().map_err(self.io("stat"))?;
-        Ok(SourceStat {
-            mode: stat.mode & 0o7777,
-            uid: stat.uid,
-            gid: stat.gid,
-            atime: stat.atime,
-            mtime: stat.mtime,
-            ctime: stat.ctime,
-            allocated: stat.allocated,
-        })
+        Ok(file.stat().map_err(self.io("stat"))?.into())
     }
 
     fn statvfs(&self) -> Result<libc::statvfs> {
-        self.backend.statvfs().map_err(self.io("stat the file system"))
+        self.source.backend.statvfs().map_err(self.io("stat the file system"))
     }
 
     fn drafts(&self) -> &Arc<DraftPool> {
@@ -773,7 +618,7 @@ impl FrameStore for CframeStore {
     }
 
     fn close(&self) -> Result<()> {
-        if self.read_only { Ok(()) } else { super::commit::close(self) }
+        if self.source.read_only { Ok(()) } else { super::commit::close(self) }
     }
 }
 
@@ -781,13 +626,4 @@ impl Drop for CframeStore {
     fn drop(&mut self) {
         super::commit::abandon(self);
     }
-}
-
-/// How often each chunk is named, for comparing two images.
-pub(super) fn counts(keys: impl IntoIterator<Item = ChunkKey>) -> BTreeMap<ChunkKey, u32> {
-    let mut counts = BTreeMap::new();
-    for key in keys {
-        *counts.entry(key).or_default() += 1;
-    }
-    counts
 }

@@ -47,11 +47,13 @@ use std::sync::Arc;
 use log::debug;
 
 use super::backend::{BackendFile, copy_range};
-use super::cframe::{CframeStore, counts, create_temp, key_at, no_room, position};
+use super::cframe::{CframeStore, create_temp, key_at, position};
+use super::image;
+use super::source::{Complain, MADE_BY_OTHERS, no_room};
 use super::space::{Doomed, Seq, Space, State};
 use super::{ChunkKey, FrameImage, FrameStore, ReadGuard, Result, StoreError};
 use crate::format::header::FrameHeader;
-use crate::format::{self, ChunkOffset, IndexEntry, Layout, index};
+use crate::format::{ChunkOffset, IndexEntry, Layout, index};
 
 /// What a disk writes whole or not at all.
 const SECTOR: u64 = 512;
@@ -141,10 +143,10 @@ impl Failed {
 /// See [`super::FrameStore::commit`].
 pub(super) fn commit(store: &CframeStore, guard: ReadGuard<'_>, image: FrameImage) -> Result<()> {
     let mut disk = store.disk.lock();
-    store.check_writable()?;
+    store.source.check_writable()?;
     let old = store.committed();
     let FrameImage { mut header, trailer, entries } = image;
-    check(&mut header, entries.len()).map_err(|error| store.format(error))?;
+    image::check(&mut header, entries.len(), Layout::Contiguous).map_err(|error| store.source.format(error))?;
     if let Some(old) = &old {
         header.set_cbytes(old.header.cbytes());
         header.set_frame_len(old.header.frame_len());
@@ -154,7 +156,7 @@ pub(super) fn commit(store: &CframeStore, guard: ReadGuard<'_>, image: FrameImag
         }
     }
     if let Some(reason) = store.seen_outside(&disk.header, disk.linked())? {
-        return Err(StoreError::Stale { path: store.path().to_owned(), reason });
+        return Err(store.source.stale(reason));
     }
     let old_entries = old.as_ref().map_or(&[][..], |old| &old.entries);
     let change = admit(store, old_entries, &entries)?;
@@ -165,7 +167,7 @@ pub(super) fn commit(store: &CframeStore, guard: ReadGuard<'_>, image: FrameImag
 /// See [`super::FrameStore::sync`].
 pub(super) fn sync(store: &CframeStore) -> Result<()> {
     let mut disk = store.disk.lock();
-    store.check_writable()?;
+    store.source.check_writable()?;
     sync_published(store, &mut disk)?;
     if store.has_map() {
         settle(store, &mut disk);
@@ -180,7 +182,7 @@ pub(super) fn close(store: &CframeStore) -> Result<()> {
         return Ok(());
     }
     let result = finish(store, &mut disk);
-    store.seal();
+    store.source.seal();
     remove_temp(store, &mut disk);
     let file = Arc::clone(&store.place.read().file);
     let unlocked = file.unlock().map_err(store.io("unlock"));
@@ -197,7 +199,7 @@ pub(super) fn abandon(store: &CframeStore) {
 
 fn remove_temp(store: &CframeStore, disk: &mut Disk) {
     if let Some(temp) = disk.temp.take()
-        && let Err(error) = store.backend.remove(&temp)
+        && let Err(error) = store.source.backend.remove(&temp)
     {
         debug!("{}: cannot remove {}: {error}", store.path().display(), temp.display());
     }
@@ -205,7 +207,7 @@ fn remove_temp(store: &CframeStore, disk: &mut Disk) {
 
 fn finish(store: &CframeStore, disk: &mut Disk) -> Result<()> {
     let Some(image) = store.committed().filter(|_| disk.linked() && store.has_map()) else { return Ok(()) };
-    store.check_writable()?;
+    store.source.check_writable()?;
     sync_published(store, disk)?;
     if store.seen_outside(&disk.header, true)?.is_some() {
         return Ok(()); // not ours to cut any more; all that was committed is on disk
@@ -229,37 +231,9 @@ fn finish(store: &CframeStore, disk: &mut Disk) -> Result<()> {
     trimmed.map_err(store.io("cut the file to the frame's length"))
 }
 
-/// What comes from a client must be what readers accept, and its number of entries what they compute from the header.
-fn check(header: &mut FrameHeader, count: usize) -> format::Result<()> {
-    let count = count as u64;
-    header.set_layout(Layout::Contiguous);
-    header.set_cbytes(0);
-    header.set_frame_len(i64::MAX as u64);
-    FrameHeader::parse(header.as_bytes())?;
-    let fits = match header.nchunks() {
-        Some(nchunks) => nchunks == count,
-        None => count > 0,
-    };
-    if fits {
-        return Ok(());
-    }
-    let got = format!("{} with chunks of {} bytes", header.nbytes(), header.chunksize());
-    Err(format::Error::new("header: nbytes", 30, got, format!("the size of the {count} chunks in the index")))
-}
-
 /// Compares the images and makes sure that every chunk the new one names is there, and stays.
 fn admit(store: &CframeStore, old: &[IndexEntry<ChunkKey>], new: &[IndexEntry<ChunkKey>]) -> Result<Change> {
-    let (gone, come) = differing(old, new);
-    let (mut gone, mut come) = (counts(gone), counts(come));
-    for (key, times) in &mut come {
-        if let Some(before) = gone.get_mut(key) {
-            let both = (*before).min(*times);
-            *before -= both;
-            *times -= both;
-        }
-    }
-    gone.retain(|_, times| *times > 0);
-    come.retain(|_, times| *times > 0);
+    let image::Difference { gone, come } = image::difference(old, new);
     let mut change = Change::default();
     let unknown = store.with_ground(|space, _| {
         for (key, times) in come {
@@ -275,26 +249,7 @@ fn admit(store: &CframeStore, old: &[IndexEntry<ChunkKey>], new: &[IndexEntry<Ch
     });
     let Some(key) = unknown else { return Ok(change) };
     expel(store, &change, 0);
-    let position = new.iter().position(|entry| *entry == IndexEntry::Stored(key)).unwrap_or(0);
-    let got = format!("key {:#x} for chunk {position}", key.0);
-    Err(store.format(format::Error::new("image: entry", 8 * position as u64, got, "the key of a chunk that is stored")))
-}
-
-/// The stored chunks of the stretch in which two indexes differ.
-fn differing(old: &[IndexEntry<ChunkKey>], new: &[IndexEntry<ChunkKey>]) -> (Vec<ChunkKey>, Vec<ChunkKey>) {
-    let stored = |entry: &IndexEntry<ChunkKey>| match entry {
-        IndexEntry::Stored(key) => Some(*key),
-        IndexEntry::Special(_) => None,
-    };
-    if old.len() == new.len() {
-        let pairs = || old.iter().zip(new).filter(|(old, new)| old != new);
-        return (pairs().filter_map(|(old, _)| stored(old)).collect(), pairs().filter_map(|(_, new)| stored(new)).collect());
-    }
-    let before = old.iter().zip(new).take_while(|(old, new)| old == new).count();
-    let (old, new) = (&old[before..], &new[before..]);
-    let after = old.iter().rev().zip(new.iter().rev()).take_while(|(old, new)| old == new).count();
-    let (old, new) = (&old[..old.len() - after], &new[..new.len() - after]);
-    (old.iter().filter_map(stored).collect(), new.iter().filter_map(stored).collect())
+    Err(store.source.format(image::unknown(key, new)))
 }
 
 /// The commit came to nothing: its new chunks are as they were.
@@ -353,7 +308,7 @@ fn write_image(store: &CframeStore, disk: &mut Disk, image: FrameImage, change: 
     };
     outcome.map_err(|Failed { error, harmless }| {
         expel(store, &change, disk.published);
-        if harmless { error } else { store.poisoned_by(error) }
+        if harmless { error } else { store.source.poisoned_by(error) }
     })
 }
 
@@ -414,7 +369,7 @@ fn encode(store: &CframeStore, image: &FrameImage, moves: &HashMap<u64, u64>) ->
         }
         IndexEntry::Special(special) => IndexEntry::Special(*special),
     });
-    index::encode(entries).map_err(|error| store.format(error))
+    index::encode(entries).map_err(|error| store.source.format(error))
 }
 
 fn in_place(
@@ -564,7 +519,7 @@ fn durable(store: &CframeStore, disk: &mut Disk, seq: Seq) {
 fn sync_published(store: &CframeStore, disk: &mut Disk) -> Result<()> {
     if disk.durable < disk.published {
         let file = Arc::clone(&store.place.read().file);
-        file.sync_data().map_err(|source| store.poisoned_by(store.io("sync")(source)))?;
+        file.sync_data().map_err(|source| store.source.poisoned_by(store.io("sync")(source)))?;
         durable(store, disk, disk.published);
     }
     Ok(())
@@ -588,11 +543,10 @@ fn trim(store: &CframeStore, part: u64) {
 
 /// Gives a finished file SOURCE's name.
 fn link(store: &CframeStore, temp: &std::ffi::OsStr, replace: bool) -> std::result::Result<(), Failed> {
-    match store.backend.rename(temp, &store.name, replace) {
-        Ok(()) => store.backend.sync_dir().map_err(|source| Failed::fatal(store.io("sync the directory")(source))),
+    match store.source.backend.rename(temp, &store.source.name, replace) {
+        Ok(()) => store.source.backend.sync_dir().map_err(|source| Failed::fatal(store.io("sync the directory")(source))),
         Err(error) if !replace && error.kind() == io::ErrorKind::AlreadyExists => {
-            let reason = "it was made by another process in the meantime".to_owned();
-            Err(Failed::harmless(StoreError::Stale { path: store.path().to_owned(), reason }))
+            Err(Failed::harmless(store.source.stale(MADE_BY_OTHERS)))
         }
         Err(source) => Err(Failed::fatal(store.io("rename the new file")(source))),
     }
@@ -608,23 +562,22 @@ fn replace(store: &CframeStore, disk: &mut Disk, image: FrameImage, change: &Cha
         }
     };
     sync_published(store, disk).map_err(Failed::fatal)?; // so that there are two states that a crash may leave, not three
-    let (temp, file) = create_temp(&*store.backend).map_err(failed("make a new file"))?;
+    let (temp, file) = create_temp(&*store.source.backend).map_err(failed("make a new file"))?;
     let mut reserved = Vec::new();
     let written = write_new_file(store, disk, image, &*file, &mut reserved);
     let linked = written.and_then(|new| {
         if disk.linked()
             && let Some(reason) = store.seen_outside(&disk.header, true).map_err(Failed::harmless)?
         {
-            return Err(Failed::harmless(StoreError::Stale { path: store.path().to_owned(), reason }));
+            return Err(Failed::harmless(store.source.stale(reason)));
         }
-        Ok((new, store.backend.rename(&temp, &store.name, disk.linked())))
+        Ok((new, store.source.backend.rename(&temp, &store.source.name, disk.linked())))
     });
     let (new, renamed) = linked.inspect_err(|_| undo_new_file(store, &temp, &reserved))?;
     if let Err(source) = renamed {
         undo_new_file(store, &temp, &reserved);
         if source.kind() == io::ErrorKind::AlreadyExists {
-            let reason = "it was made by another process in the meantime".to_owned();
-            return Err(Failed::harmless(StoreError::Stale { path: store.path().to_owned(), reason }));
+            return Err(Failed::harmless(store.source.stale(MADE_BY_OTHERS)));
         }
         return Err(Failed::fatal(store.io("rename the new file")(source)));
     }
@@ -648,7 +601,7 @@ fn replace(store: &CframeStore, disk: &mut Disk, image: FrameImage, change: &Cha
     }
     let seq = disk.published + 1;
     published(store, disk, image, change, seq);
-    store.backend.sync_dir().map_err(|source| Failed::fatal(store.io("sync the directory")(source)))?;
+    store.source.backend.sync_dir().map_err(|source| Failed::fatal(store.io("sync the directory")(source)))?;
     durable(store, disk, seq);
     Ok(())
 }
@@ -665,7 +618,7 @@ struct NewFile {
 }
 
 fn undo_new_file(store: &CframeStore, temp: &std::ffi::OsStr, reserved: &[(u64, u64)]) {
-    let _ = store.backend.remove(temp);
+    let _ = store.source.backend.remove(temp);
     store.with_ground(|space, _| {
         for &(pos, len) in reserved {
             space.unreserve(pos, len);

@@ -18,14 +18,17 @@ mod draft;
 mod epochs;
 mod error;
 pub mod frame;
+mod image;
 pub mod sframe;
+mod source;
 mod space;
 
-pub use cframe::{CframeStore, OpenOptions};
+pub use cframe::CframeStore;
 pub use draft::{Draft, DraftPool};
 pub use epochs::{Epochs, ReadGuard};
 pub use error::{Result, StoreError};
 pub use sframe::SframeStore;
+pub use source::OpenOptions;
 
 /// A stored chunk, by the store's own reckoning: the position in SOURCE's file for a cframe, the chunk id for an sframe.
 ///

@@ -15,16 +15,38 @@ use crate::frames::Random;
 const SECTOR: u64 = 512;
 
 type FileId = usize;
+type DirId = usize;
+
+/// The directory that tests hand to a store.
+pub const ROOT: DirId = 0;
+
+/// What a name stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Node {
+    File(FileId),
+    Dir(DirId),
+}
+
+type Names = BTreeMap<OsString, Node>;
+
+/// What there was at the beginning: every directory, and every file's bytes.
+#[derive(Debug, Clone, Default)]
+pub struct Start {
+    pub dirs: Vec<Names>,
+    files: Vec<Vec<u8>>,
+}
 
 #[derive(Debug, Clone)]
 pub enum Op {
     Write { file: FileId, offset: u64, data: Vec<u8> },
     SetLen { file: FileId, len: u64 },
     Sync { file: FileId },
-    Create { name: OsString, file: FileId },
-    Rename { from: OsString, to: OsString },
-    Remove { name: OsString },
-    SyncDir,
+    Create { dir: DirId, name: OsString, node: Node },
+    Rename { dir: DirId, from: OsString, to: OsString },
+    Exchange { dir: DirId, one: OsString, other: OsString },
+    Remove { dir: DirId, name: OsString },
+    SyncDir { dir: DirId },
+    SyncFs,
 }
 
 impl Op {
@@ -33,6 +55,31 @@ impl Op {
         match self {
             Op::Write { file, offset, data } => format!("write {file} {offset}+{}", data.len()),
             other => format!("{other:?}"),
+        }
+    }
+
+    /// The directory whose names it changes.
+    fn names_in(&self) -> Option<DirId> {
+        match self {
+            Op::Create { dir, .. } | Op::Rename { dir, .. } | Op::Exchange { dir, .. } | Op::Remove { dir, .. } => Some(*dir),
+            _ => None,
+        }
+    }
+
+    fn apply_to(&self, names: &mut Names) {
+        match self {
+            Op::Create { name, node, .. } => drop(names.insert(name.clone(), *node)),
+            Op::Rename { from, to, .. } => {
+                let node = names.remove(from).unwrap();
+                names.insert(to.clone(), node);
+            }
+            Op::Exchange { one, other, .. } => {
+                let (first, second) = (names[one], names[other]);
+                names.insert(one.clone(), second);
+                names.insert(other.clone(), first);
+            }
+            Op::Remove { name, .. } => drop(names.remove(name)),
+            _ => {}
         }
     }
 }
@@ -47,7 +94,9 @@ struct File {
 #[derive(Debug, Default)]
 struct State {
     files: Vec<File>,
-    names: BTreeMap<OsString, FileId>,
+    /// The first is the root; there is one as soon as somebody looks.
+    dirs: Vec<Names>,
+    dir_locks: HashMap<DirId, u64>,
     log: Vec<Op>,
     /// The log is for those who cut; others would only fill memory.
     forgetful: bool,
@@ -59,11 +108,14 @@ struct State {
 
 /// A directory in memory.
 #[derive(Debug, Clone, Default)]
-pub struct Dir(Arc<Mutex<State>>);
+pub struct Dir {
+    disk: Arc<Mutex<State>>,
+    id: DirId,
+}
 
 struct Handle {
     dir: Dir,
-    file: FileId,
+    node: Node,
     id: u64,
 }
 
@@ -72,9 +124,30 @@ impl Dir {
         let dir = Dir::default();
         let mut state = dir.state();
         state.files.push(File { data, ..File::default() });
-        state.names.insert(name.into(), 0);
+        state.dirs[ROOT].insert(name.into(), Node::File(0));
         drop(state);
         dir
+    }
+
+    /// With a directory of these files.
+    pub fn with_dir(name: &str, files: impl IntoIterator<Item = (OsString, Vec<u8>)>) -> Dir {
+        let dir = Dir::default();
+        let mut state = dir.state();
+        let mut names = Names::new();
+        for (name, data) in files {
+            names.insert(name, Node::File(state.files.len()));
+            state.files.push(File { data, ..File::default() });
+        }
+        state.dirs.push(names);
+        state.dirs[ROOT].insert(name.into(), Node::Dir(1));
+        drop(state);
+        dir
+    }
+
+    /// A directory in this one.
+    pub fn sub(&self, name: &str) -> Dir {
+        let Some(Node::Dir(id)) = self.names_of(&self.state()).get(OsStr::new(name)).copied() else { panic!("{name}?") };
+        Dir { disk: Arc::clone(&self.disk), id }
     }
 
     /// Keeps no log.
@@ -86,11 +159,35 @@ impl Dir {
 
     pub fn len(&self, name: &str) -> u64 {
         let state = self.state();
-        state.files[state.names[OsStr::new(name)]].data.len() as u64
+        state.files[self.file(&state, name).unwrap()].data.len() as u64
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap()
+        let mut state = self.disk.lock().unwrap();
+        if state.dirs.is_empty() {
+            state.dirs.push(Names::new());
+        }
+        state
+    }
+
+    fn names_of<'a>(&self, state: &'a State) -> &'a Names {
+        &state.dirs[self.id]
+    }
+
+    fn node(&self, state: &State, name: &OsStr) -> io::Result<Node> {
+        Ok(*self.names_of(state).get(name).ok_or(io::ErrorKind::NotFound)?)
+    }
+
+    fn file(&self, state: &State, name: &str) -> Option<FileId> {
+        match self.node(state, OsStr::new(name)) {
+            Ok(Node::File(file)) => Some(file),
+            _ => None,
+        }
+    }
+
+    fn handle(&self, state: &mut State, node: Node) -> Box<Handle> {
+        state.handles += 1;
+        Box::new(Handle { dir: self.clone(), node, id: state.handles })
     }
 
     pub fn log_len(&self) -> usize {
@@ -113,17 +210,17 @@ impl Dir {
 
     pub fn bytes(&self, name: &str) -> Option<Vec<u8>> {
         let state = self.state();
-        Some(state.files[*state.names.get(OsStr::new(name))?].data.clone())
+        Some(state.files[self.file(&state, name)?].data.clone())
     }
 
     pub fn names(&self) -> Vec<OsString> {
-        self.state().names.keys().cloned().collect()
+        self.names_of(&self.state()).keys().cloned().collect()
     }
 
     /// A write by somebody else.
     pub fn meddle(&self, name: &str, offset: u64, data: &[u8]) {
         let mut state = self.state();
-        let file = state.names[OsStr::new(name)];
+        let file = self.file(&state, name).unwrap();
         write(&mut state.files[file].data, offset, data);
         state.files[file].changes += 1;
     }
@@ -152,52 +249,64 @@ impl Dir {
         Ok(())
     }
 
-    /// The directory after a power cut when `upto` operations had been done, where this one began as `start`.
-    pub fn after_cut(start: &BTreeMap<OsString, Vec<u8>>, log: &[Op], seed: u64) -> Dir {
+    /// Does something to names, and logs it.
+    fn rename_by(&self, state: &mut State, op: Op) -> io::Result<()> {
+        self.record(state, op.clone())?;
+        op.apply_to(&mut state.dirs[self.id]);
+        Ok(())
+    }
+
+    /// The disk after a power cut when the operations of `log` had been done, where it began as `start`.
+    pub fn after_cut(start: &Start, log: &[Op], seed: u64) -> Dir {
         let mut random = Random(seed);
         let in_order = seed == 0; // everything that was done is there
-        // Names: up to some point after the last sync of the directory.
-        let is_name = |op: &Op| matches!(op, Op::Create { .. } | Op::Rename { .. } | Op::Remove { .. });
-        let synced = log.iter().rposition(|op| matches!(op, Op::SyncDir)).unwrap_or(0);
-        let unsynced = log[synced..].iter().filter(|op| is_name(op)).count() as u64;
-        let mut keep = if in_order { unsynced } else { random.below(unsynced + 1) };
-        let mut names: BTreeMap<OsString, FileId> = start.keys().cloned().zip(0..).collect();
-        for (at, op) in log.iter().enumerate().filter(|(_, op)| is_name(op)) {
-            if at >= synced {
-                if keep == 0 {
-                    break;
+        let made = log.iter().filter(|op| matches!(op, Op::Create { node: Node::Dir(_), .. })).count();
+        let mut dirs = start.dirs.clone();
+        dirs.resize(start.dirs.len() + made, Names::new());
+        for (id, names) in dirs.iter_mut().enumerate() {
+            // Names: up to some point after the last sync of the directory.
+            let syncs = |op: &Op| matches!(op, Op::SyncFs) || matches!(op, Op::SyncDir { dir } if *dir == id);
+            let synced = log.iter().rposition(syncs).unwrap_or(0);
+            let ours = |op: &&Op| op.names_in() == Some(id);
+            let unsynced = log[synced..].iter().filter(ours).count() as u64;
+            let keep = if in_order { unsynced } else { random.below(unsynced + 1) };
+            let before = log[..synced].iter().filter(ours);
+            before.chain(log[synced..].iter().filter(ours).take(keep as usize)).for_each(|op| op.apply_to(names));
+        }
+        // What nothing leads to is nowhere.
+        let mut reached = vec![ROOT];
+        let mut files = HashMap::new();
+        while let Some(id) = reached.pop() {
+            for node in dirs[id].values() {
+                match node {
+                    Node::Dir(dir) => reached.push(*dir),
+                    Node::File(file) => drop(files.insert(*file, Vec::new())),
                 }
-                keep -= 1;
             }
-            match op {
-                Op::Create { name, file } => drop(names.insert(name.clone(), *file)),
-                Op::Rename { from, to } => {
-                    let file = names.remove(from).unwrap();
-                    names.insert(to.clone(), file);
-                }
-                Op::Remove { name } => drop(names.remove(name)),
-                _ => unreachable!(),
-            }
+        }
+        let mut order: Vec<FileId> = files.keys().copied().collect();
+        order.sort_unstable();
+        for file in order {
+            let initial = start.files.get(file).cloned().unwrap_or_default();
+            files.insert(file, Self::file_after_cut(initial, log, file, &mut random, in_order));
         }
         let dir = Dir::default();
-        for (name, file) in names {
-            let initial = start.values().nth(file).cloned().unwrap_or_default();
-            let data = Self::file_after_cut(initial, log, file, &mut random, in_order);
-            let mut state = dir.state();
-            let id = state.files.len();
-            state.files.push(File { data, ..File::default() });
-            state.names.insert(name, id);
-        }
+        let mut state = dir.state();
+        let count = files.keys().max().map_or(0, |last| last + 1);
+        state.files.extend((0..count).map(|id| File { data: files.remove(&id).unwrap_or_default(), ..File::default() }));
+        state.dirs = dirs;
+        drop(state);
         dir
     }
 
     fn file_after_cut(initial: Vec<u8>, log: &[Op], file: FileId, random: &mut Random, in_order: bool) -> Vec<u8> {
         let ours = |op: &&Op| match op {
             Op::Write { file: other, .. } | Op::SetLen { file: other, .. } | Op::Sync { file: other } => *other == file,
+            Op::SyncFs => true,
             _ => false,
         };
         let ops: Vec<&Op> = log.iter().filter(ours).collect();
-        let synced = ops.iter().rposition(|op| matches!(op, Op::Sync { .. })).unwrap_or(0);
+        let synced = ops.iter().rposition(|op| matches!(op, Op::Sync { .. } | Op::SyncFs)).unwrap_or(0);
         let apply = |file: &mut Vec<u8>, op: &Op| match op {
             Op::Write { offset, data, .. } => write(file, *offset, data),
             Op::SetLen { len, .. } => file.resize(*len as usize, 0),
@@ -238,120 +347,154 @@ fn write(file: &mut Vec<u8>, offset: u64, data: &[u8]) {
     file[offset as usize..end].copy_from_slice(data);
 }
 
-fn stat_of(file: &File, id: FileId) -> FileStat {
-    let time = SystemTime::UNIX_EPOCH + Duration::from_millis(file.changes);
-    FileStat {
-        dev: 1,
-        ino: id as u64,
-        mode: libc::S_IFREG | 0o644,
-        uid: 0,
-        gid: 0,
-        len: file.data.len() as u64,
-        allocated: file.data.len() as u64,
-        atime: time,
-        mtime: time,
-        ctime: time,
-    }
+fn stat_of(state: &State, node: Node) -> FileStat {
+    let (kind, ino, len, changes) = match node {
+        Node::File(id) => (libc::S_IFREG | 0o644, id, state.files[id].data.len() as u64, state.files[id].changes),
+        Node::Dir(id) => (libc::S_IFDIR | 0o755, 1 << 40 | id, 0, 0),
+    };
+    let time = SystemTime::UNIX_EPOCH + Duration::from_millis(changes);
+    FileStat { dev: 1, ino: ino as u64, mode: kind, uid: 0, gid: 0, len, allocated: len, atime: time, mtime: time, ctime: time }
 }
 
 impl Backend for Dir {
     fn open(&self, name: &OsStr, _write: bool) -> io::Result<Box<dyn BackendFile>> {
         let mut state = self.state();
-        let file = *state.names.get(name).ok_or(io::ErrorKind::NotFound)?;
-        state.handles += 1;
-        Ok(Box::new(Handle { dir: self.clone(), file, id: state.handles }))
+        let node = self.node(&state, name)?;
+        Ok(self.handle(&mut state, node))
     }
     fn create(&self, name: &OsStr, _mode: u32) -> io::Result<Box<dyn BackendFile>> {
         let mut state = self.state();
-        if state.names.contains_key(name) {
+        if self.names_of(&state).contains_key(name) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
-        let file = state.files.len();
-        self.record(&mut state, Op::Create { name: name.to_owned(), file })?;
+        let node = Node::File(state.files.len());
+        self.rename_by(&mut state, Op::Create { dir: self.id, name: name.to_owned(), node })?;
         state.files.push(File::default());
-        state.names.insert(name.to_owned(), file);
-        state.handles += 1;
-        Ok(Box::new(Handle { dir: self.clone(), file, id: state.handles }))
+        Ok(self.handle(&mut state, node))
     }
     fn create_unnamed(&self) -> io::Result<Box<dyn BackendFile>> {
         Err(io::ErrorKind::Unsupported.into())
     }
     fn rename(&self, from: &OsStr, to: &OsStr, replace: bool) -> io::Result<()> {
         let mut state = self.state();
-        if !replace && state.names.contains_key(to) {
+        if !replace && self.names_of(&state).contains_key(to) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
-        self.record(&mut state, Op::Rename { from: from.to_owned(), to: to.to_owned() })?;
-        let file = state.names.remove(from).ok_or(io::ErrorKind::NotFound)?;
-        state.names.insert(to.to_owned(), file);
-        Ok(())
+        self.node(&state, from)?;
+        self.rename_by(&mut state, Op::Rename { dir: self.id, from: from.to_owned(), to: to.to_owned() })
     }
     fn remove(&self, name: &OsStr) -> io::Result<()> {
         let mut state = self.state();
-        self.record(&mut state, Op::Remove { name: name.to_owned() })?;
-        state.names.remove(name).map(drop).ok_or_else(|| io::ErrorKind::NotFound.into())
+        self.node(&state, name)?;
+        self.rename_by(&mut state, Op::Remove { dir: self.id, name: name.to_owned() })
     }
-    fn subdir(&self, _name: &OsStr) -> io::Result<Box<dyn Backend>> {
-        Err(io::ErrorKind::Unsupported.into())
+    fn create_dir(&self, name: &OsStr) -> io::Result<Box<dyn Backend>> {
+        let mut state = self.state();
+        if self.names_of(&state).contains_key(name) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        let id = state.dirs.len();
+        self.rename_by(&mut state, Op::Create { dir: self.id, name: name.to_owned(), node: Node::Dir(id) })?;
+        state.dirs.push(Names::new());
+        Ok(Box::new(Dir { disk: Arc::clone(&self.disk), id }))
+    }
+    fn open_dir(&self, name: &OsStr) -> io::Result<Box<dyn Backend>> {
+        match self.node(&self.state(), name)? {
+            Node::Dir(id) => Ok(Box::new(Dir { disk: Arc::clone(&self.disk), id })),
+            Node::File(_) => Err(io::ErrorKind::NotADirectory.into()),
+        }
+    }
+    fn remove_dir(&self, name: &OsStr) -> io::Result<()> {
+        let mut state = self.state();
+        match self.node(&state, name)? {
+            Node::Dir(id) if !state.dirs[id].is_empty() => Err(io::ErrorKind::DirectoryNotEmpty.into()),
+            Node::Dir(_) => self.rename_by(&mut state, Op::Remove { dir: self.id, name: name.to_owned() }),
+            Node::File(_) => Err(io::ErrorKind::NotADirectory.into()),
+        }
+    }
+    fn exchange(&self, one: &OsStr, other: &OsStr) -> io::Result<()> {
+        let mut state = self.state();
+        self.node(&state, one).and(self.node(&state, other))?;
+        self.rename_by(&mut state, Op::Exchange { dir: self.id, one: one.to_owned(), other: other.to_owned() })
+    }
+    fn names(&self) -> io::Result<Vec<OsString>> {
+        Ok(Dir::names(self))
+    }
+    fn itself(&self) -> io::Result<Box<dyn BackendFile>> {
+        Ok(self.handle(&mut self.state(), Node::Dir(self.id)))
     }
     fn sync_dir(&self) -> io::Result<()> {
         let mut state = self.state();
-        self.record(&mut state, Op::SyncDir)
+        self.record(&mut state, Op::SyncDir { dir: self.id })
+    }
+    fn sync_fs(&self) -> io::Result<()> {
+        let mut state = self.state();
+        self.record(&mut state, Op::SyncFs)
     }
     fn stat(&self, name: &OsStr) -> io::Result<FileStat> {
         let state = self.state();
-        let file = *state.names.get(name).ok_or(io::ErrorKind::NotFound)?;
-        Ok(stat_of(&state.files[file], file))
+        Ok(stat_of(&state, self.node(&state, name)?))
     }
     fn statvfs(&self) -> io::Result<libc::statvfs> {
         Err(io::ErrorKind::Unsupported.into())
     }
 }
 
+impl Handle {
+    fn file(&self) -> io::Result<FileId> {
+        match self.node {
+            Node::File(file) => Ok(file),
+            Node::Dir(_) => Err(io::ErrorKind::IsADirectory.into()),
+        }
+    }
+}
+
 impl BackendFile for Handle {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         let state = self.dir.state();
-        let data = state.files[self.file].data.get(offset as usize..).unwrap_or_default();
+        let data = state.files[self.file()?].data.get(offset as usize..).unwrap_or_default();
         let count = data.len().min(buf.len());
         buf[..count].copy_from_slice(&data[..count]);
         Ok(count)
     }
     fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
-        let mut state = self.dir.state();
+        let (mut state, file) = (self.dir.state(), self.file()?);
         if !state.forgetful {
-            self.dir.record(&mut state, Op::Write { file: self.file, offset, data: data.to_vec() })?;
+            self.dir.record(&mut state, Op::Write { file, offset, data: data.to_vec() })?;
         }
-        write(&mut state.files[self.file].data, offset, data);
-        state.files[self.file].changes += 1;
+        write(&mut state.files[file].data, offset, data);
+        state.files[file].changes += 1;
         Ok(())
     }
     fn set_len(&self, len: u64) -> io::Result<()> {
-        let mut state = self.dir.state();
-        self.dir.record(&mut state, Op::SetLen { file: self.file, len })?;
-        state.files[self.file].data.resize(len as usize, 0);
-        state.files[self.file].changes += 1;
+        let (mut state, file) = (self.dir.state(), self.file()?);
+        self.dir.record(&mut state, Op::SetLen { file, len })?;
+        state.files[file].data.resize(len as usize, 0);
+        state.files[file].changes += 1;
         Ok(())
     }
     fn sync_data(&self) -> io::Result<()> {
-        let mut state = self.dir.state();
-        self.dir.record(&mut state, Op::Sync { file: self.file })
+        let (mut state, file) = (self.dir.state(), self.file()?);
+        self.dir.record(&mut state, Op::Sync { file })
     }
     fn sync_all(&self) -> io::Result<()> {
         self.sync_data()
     }
     fn stat(&self) -> io::Result<FileStat> {
-        Ok(stat_of(&self.dir.state().files[self.file], self.file))
+        Ok(stat_of(&self.dir.state(), self.node))
     }
     fn try_lock(&self) -> io::Result<bool> {
         let mut state = self.dir.state();
-        let lock = &mut state.files[self.file].locked_by;
-        Ok(*lock.get_or_insert(self.id) == self.id)
+        Ok(match self.node {
+            Node::File(file) => *state.files[file].locked_by.get_or_insert(self.id) == self.id,
+            Node::Dir(dir) => *state.dir_locks.entry(dir).or_insert(self.id) == self.id,
+        })
     }
     fn unlock(&self) -> io::Result<()> {
         let mut state = self.dir.state();
-        let lock = &mut state.files[self.file].locked_by;
-        if *lock == Some(self.id) {
-            *lock = None;
+        match self.node {
+            Node::File(file) => drop(state.files[file].locked_by.take_if(|by| *by == self.id)),
+            Node::Dir(dir) => drop(state.dir_locks.get(&dir) == Some(&self.id) && state.dir_locks.remove(&dir).is_some()),
         }
         Ok(())
     }
@@ -363,10 +506,8 @@ impl Drop for Handle {
     }
 }
 
-/// Where each file of a directory stands, for [`Dir::after_cut`].
-pub fn start(dir: &Dir) -> BTreeMap<OsString, Vec<u8>> {
+/// What there is, for [`Dir::after_cut`].
+pub fn start(dir: &Dir) -> Start {
     let state = dir.state();
-    let by_id: HashMap<FileId, &OsString> = state.names.iter().map(|(name, id)| (*id, name)).collect();
-    assert!((0..by_id.len()).all(|id| by_id.contains_key(&id)), "names in the order of their files");
-    state.names.iter().map(|(name, id)| (name.clone(), state.files[*id].data.clone())).collect()
+    Start { dirs: state.dirs.clone(), files: state.files.iter().map(|file| file.data.clone()).collect() }
 }

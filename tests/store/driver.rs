@@ -8,7 +8,7 @@ use b2fuse::format::header::{FrameHeader, HeaderFields};
 use b2fuse::format::metalayer::Metalayer;
 use b2fuse::format::trailer::Trailer;
 use b2fuse::format::{IndexEntry, Special};
-use b2fuse::store::{CframeStore, ChunkKey, FrameImage, FrameStore, OpenOptions, Result};
+use b2fuse::store::{CframeStore, ChunkKey, FrameImage, FrameStore, OpenOptions, Result, SframeStore};
 
 use crate::disk::Dir;
 use crate::frames::{Random, chunk, content, header, read};
@@ -48,18 +48,74 @@ fn set_count(header: &mut FrameHeader, count: usize) {
     header.set_nbytes(count as u64 * each);
 }
 
-pub fn open(dir: &Dir, read_only: bool) -> Result<CframeStore> {
-    let options = OpenOptions { read_only, cache_bytes: 50_000, draft_bytes: 1 << 20 };
-    CframeStore::open_in(Arc::new(dir.clone()), Path::new(NAME), Path::new(""), OsStr::new(NAME), options)
+/// Either store, so that one suite does for both.
+pub trait Store: FrameStore + Sized {
+    /// Where real frames of this layout are in `tests/data`.
+    const DATA: &str;
+    /// The file that every commit changes or replaces: the directory it is in, and its name.
+    fn index(dir: &Dir) -> (Dir, &'static str);
+    fn open_in(dir: &Dir, options: OpenOptions) -> Result<Self>;
+    fn create_in(dir: &Dir, options: OpenOptions) -> Result<Self>;
+    /// A disk with a real frame as SOURCE.
+    fn disk(frame: &Path) -> Dir;
 }
 
-pub fn create(dir: &Dir) -> Result<CframeStore> {
-    let options = OpenOptions { cache_bytes: 50_000, ..OpenOptions::default() };
-    CframeStore::create_in(Arc::new(dir.clone()), Path::new(NAME), Path::new(""), OsStr::new(NAME), options)
+impl Store for CframeStore {
+    const DATA: &str = "cframe";
+    fn index(dir: &Dir) -> (Dir, &'static str) {
+        (dir.clone(), NAME)
+    }
+    fn open_in(dir: &Dir, options: OpenOptions) -> Result<Self> {
+        Self::open_in(Arc::new(dir.clone()), Path::new(NAME), Path::new(""), OsStr::new(NAME), options)
+    }
+    fn create_in(dir: &Dir, options: OpenOptions) -> Result<Self> {
+        Self::create_in(Arc::new(dir.clone()), Path::new(NAME), Path::new(""), OsStr::new(NAME), options)
+    }
+    fn disk(frame: &Path) -> Dir {
+        Dir::with_file(NAME, std::fs::read(frame).unwrap())
+    }
 }
 
-pub struct Driver {
-    pub store: CframeStore,
+impl Store for SframeStore {
+    const DATA: &str = "sframe";
+    fn index(dir: &Dir) -> (Dir, &'static str) {
+        (dir.sub(NAME), "chunks.b2frame")
+    }
+    fn open_in(dir: &Dir, options: OpenOptions) -> Result<Self> {
+        Self::open_in(Arc::new(dir.clone()), Path::new(NAME), Path::new(""), OsStr::new(NAME), options)
+    }
+    fn create_in(dir: &Dir, options: OpenOptions) -> Result<Self> {
+        Self::create_in(Arc::new(dir.clone()), Path::new(NAME), Path::new(""), OsStr::new(NAME), options)
+    }
+    fn disk(frame: &Path) -> Dir {
+        let files = std::fs::read_dir(frame).unwrap().map(|entry| entry.unwrap());
+        Dir::with_dir(NAME, files.map(|file| (file.file_name(), std::fs::read(file.path()).unwrap())))
+    }
+}
+
+pub fn open<S: Store>(dir: &Dir, read_only: bool) -> Result<S> {
+    S::open_in(dir, OpenOptions { read_only, cache_bytes: 50_000, draft_bytes: 1 << 20, ..OpenOptions::default() })
+}
+
+pub fn create<S: Store>(dir: &Dir) -> Result<S> {
+    S::create_in(dir, OpenOptions { cache_bytes: 50_000, ..OpenOptions::default() })
+}
+
+/// Makes a test of each function of a store, for both.
+#[macro_export]
+macro_rules! for_both {
+    ($($test:ident),* $(,)?) => {
+        mod cframe {
+            $(#[test] fn $test() { super::$test::<b2fuse::store::CframeStore>() })*
+        }
+        mod sframe {
+            $(#[test] fn $test() { super::$test::<b2fuse::store::SframeStore>() })*
+        }
+    };
+}
+
+pub struct Driver<S> {
+    pub store: S,
     pub random: Random,
     header: FrameHeader,
     trailer: Trailer,
@@ -74,9 +130,9 @@ pub struct Driver {
     pub mostly_headers: bool,
 }
 
-impl Driver {
+impl<S: Store> Driver<S> {
     /// A driver of a store as it was opened or created.
-    pub fn new(store: CframeStore, seed: u64, max_len: u64) -> Self {
+    pub fn new(store: S, seed: u64, max_len: u64) -> Self {
         let (mut header, trailer, entries) = match store.committed() {
             Some(image) => (image.header.clone(), image.trailer.clone(), image.entries.to_vec()),
             None => (header(0), Trailer::encode(&[]).unwrap(), vec![]),
@@ -314,7 +370,7 @@ impl Driver {
     /// A reader that opens the file now sees what was committed last.
     pub fn check_file(&self, dir: &Dir) {
         let Some(Some(last)) = self.states.last() else { return };
-        let other = open(dir, true).unwrap();
+        let other = open::<S>(dir, true).unwrap();
         assert!(frame_of(&other) == *last, "the file does not hold what was committed");
     }
 }

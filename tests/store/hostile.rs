@@ -132,7 +132,7 @@ fn chunks_that_overlap_keep_every_byte_that_they_claim() {
         if random.below(2) == 0 {
             offsets.push(offsets[0]); // one twice
         }
-        let store = open(&Dir::with_file(NAME, frame(&offsets, &chunks)), false).unwrap();
+        let store = open::<CframeStore>(&Dir::with_file(NAME, frame(&offsets, &chunks)), false).unwrap();
         // Some have been overwritten by others until their header is none: those cannot be followed.
         let image = store.committed().unwrap();
         let readable = image.entries.iter().filter(|entry| match entry {

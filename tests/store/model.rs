@@ -1,14 +1,16 @@
 //! Random work beside a model.
 
 use crate::disk::Dir;
-use crate::driver::{Driver, NAME, create, open};
+use crate::driver::{Driver, NAME, Store, create, open};
+use crate::for_both;
 use crate::frames::data;
 
-#[test]
-fn what_was_committed_is_what_is_read() {
+for_both!(what_was_committed_is_what_is_read, real_frames_take_any_change);
+
+fn what_was_committed_is_what_is_read<S: Store>() {
     for seed in 0..if cfg!(debug_assertions) { 15 } else { 200 } {
         let dir = Dir::default();
-        let mut driver = Driver::new(create(&dir).unwrap(), seed, 3000);
+        let mut driver = Driver::new(create::<S>(&dir).unwrap(), seed, 3000);
         driver.commit().unwrap();
         for _ in 0..150 {
             driver.step().unwrap();
@@ -18,17 +20,16 @@ fn what_was_committed_is_what_is_read() {
             }
         }
         driver.commit().unwrap();
-        b2fuse::store::FrameStore::close(&driver.store).unwrap();
+        driver.store.close().unwrap();
         driver.check_file(&dir);
         assert_eq!(dir.names(), [NAME], "seed {seed}");
     }
 }
 
-#[test]
-fn real_frames_take_any_change() {
-    for (seed, path) in data("cframe").into_iter().enumerate() {
-        let dir = Dir::with_file(NAME, std::fs::read(&path).unwrap());
-        let mut driver = Driver::new(open(&dir, false).unwrap(), seed as u64, 2000);
+fn real_frames_take_any_change<S: Store>() {
+    for (seed, path) in data(S::DATA).into_iter().enumerate() {
+        let dir = S::disk(&path);
+        let mut driver = Driver::new(open::<S>(&dir, false).unwrap(), seed as u64, 2000);
         for _ in 0..150 {
             driver.step().unwrap();
         }

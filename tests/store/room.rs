@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use b2fuse::format::IndexEntry;
-use b2fuse::store::{FrameImage, FrameStore};
+use b2fuse::store::{CframeStore, FrameImage, FrameStore};
 
 use crate::disk::Dir;
 use crate::driver::{NAME, create};
@@ -33,7 +33,7 @@ fn either(random: &mut Random, _at: f64) -> f64 {
 /// lives in it.
 fn worst(count: usize, max: f64, batch: usize, replacements: usize, sizes: Sizes, seed: u64) -> f64 {
     let dir = Dir::forgetful();
-    let store = create(&dir).unwrap();
+    let store = create::<CframeStore>(&dir).unwrap();
     let mut random = Random(seed);
     let mut entries = vec![];
     let mut lens: Vec<u64> = vec![];

@@ -127,6 +127,8 @@ fn read_size(bytes: &[u8], offset: usize, field: &'static str) -> Result<u32> {
 impl ChunkHeader {
     /// Bytes that [`ChunkHeader::parse`] needs, or fewer where the chunk is shorter (a Blosc1 chunk of 16 bytes and data).
     pub const LEN: usize = 32;
+    /// Bytes that every chunk has at least.
+    pub const MIN_LEN: usize = BLOSC1_LEN;
 
     /// Parses and checks the header at the beginning of `bytes`.
     ///

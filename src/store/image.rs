@@ -1,0 +1,82 @@
+//! Comparing images, and holding them against what readers accept.
+
+use std::collections::BTreeMap;
+
+use super::ChunkKey;
+use crate::format::header::FrameHeader;
+use crate::format::{self, IndexEntry, Layout};
+
+/// What comes from a client must be what readers accept, and its number of entries what they compute from the header. Lengths
+/// are for the store to set.
+pub(super) fn check(header: &mut FrameHeader, count: usize, layout: Layout) -> format::Result<()> {
+    let count = count as u64;
+    header.set_layout(layout);
+    header.set_cbytes(0);
+    header.set_frame_len(i64::MAX as u64);
+    FrameHeader::parse(header.as_bytes())?;
+    let fits = match header.nchunks() {
+        Some(nchunks) => nchunks == count,
+        None => count > 0,
+    };
+    if fits {
+        return Ok(());
+    }
+    let got = format!("{} with chunks of {} bytes", header.nbytes(), header.chunksize());
+    Err(format::Error::new("header: nbytes", 30, got, format!("the size of the {count} chunks in the index")))
+}
+
+/// How two indexes differ in the stored chunks that they name, and how much more often.
+pub(super) struct Difference {
+    /// Named more often by the old one.
+    pub(super) gone: BTreeMap<ChunkKey, u32>,
+    /// Named more often by the new one.
+    pub(super) come: BTreeMap<ChunkKey, u32>,
+}
+
+/// Compares two indexes. Memory is that of the stretch in which they differ.
+pub(super) fn difference(old: &[IndexEntry<ChunkKey>], new: &[IndexEntry<ChunkKey>]) -> Difference {
+    let (gone, come) = differing(old, new);
+    let (mut gone, mut come) = (counts(gone), counts(come));
+    for (key, times) in &mut come {
+        if let Some(before) = gone.get_mut(key) {
+            let both = (*before).min(*times);
+            *before -= both;
+            *times -= both;
+        }
+    }
+    gone.retain(|_, times| *times > 0);
+    come.retain(|_, times| *times > 0);
+    Difference { gone, come }
+}
+
+/// The complaint about an index that names what is not stored.
+pub(super) fn unknown(key: ChunkKey, entries: &[IndexEntry<ChunkKey>]) -> format::Error {
+    let position = entries.iter().position(|entry| *entry == IndexEntry::Stored(key)).unwrap_or(0);
+    let got = format!("key {:#x} for chunk {position}", key.0);
+    format::Error::new("image: entry", 8 * position as u64, got, "the key of a chunk that is stored")
+}
+
+/// The stored chunks of the stretch in which two indexes differ.
+fn differing(old: &[IndexEntry<ChunkKey>], new: &[IndexEntry<ChunkKey>]) -> (Vec<ChunkKey>, Vec<ChunkKey>) {
+    let stored = |entry: &IndexEntry<ChunkKey>| match entry {
+        IndexEntry::Stored(key) => Some(*key),
+        IndexEntry::Special(_) => None,
+    };
+    if old.len() == new.len() {
+        let pairs = || old.iter().zip(new).filter(|(old, new)| old != new);
+        return (pairs().filter_map(|(old, _)| stored(old)).collect(), pairs().filter_map(|(_, new)| stored(new)).collect());
+    }
+    let before = old.iter().zip(new).take_while(|(old, new)| old == new).count();
+    let (old, new) = (&old[before..], &new[before..]);
+    let after = old.iter().rev().zip(new.iter().rev()).take_while(|(old, new)| old == new).count();
+    let (old, new) = (&old[..old.len() - after], &new[..new.len() - after]);
+    (old.iter().filter_map(stored).collect(), new.iter().filter_map(stored).collect())
+}
+
+fn counts(keys: impl IntoIterator<Item = ChunkKey>) -> BTreeMap<ChunkKey, u32> {
+    let mut counts = BTreeMap::new();
+    for key in keys {
+        *counts.entry(key).or_default() += 1;
+    }
+    counts
+}

@@ -1,0 +1,421 @@
+//! Commits of an sframe: the one place that decides what is on disk before what.
+//!
+//! State *P* is published: its index file has the name `chunks.b2frame`. State *D* is known to be on disk: *P*, or the one
+//! before it. State *N* comes next.
+//!
+//! | step | does | a crash here leaves |
+//! | --- | --- | --- |
+//! | 0 | `stage`: new chunk files, under ids of which there was no file | D or P, and files that nobody asks for |
+//! | 1 | the index file of N, under a temporary name | the same |
+//! | 2 | fdatasync of each new chunk file that N names, and of the index file; or one syncfs, where they are many | the same |
+//! | 3 | fsync of the directory: the names of the chunk files, and the rename to P, are on disk; now D is P | D or P, after it P |
+//! | 4 | the index file of N is renamed to `chunks.b2frame` | P or N |
+//! | 5 | chunk files that only states before D had are removed | P or N, and files that nobody asks for |
+//! | 6 | nothing; N is published, and on disk with the next commit's step 3 or with `sync` | P or N |
+//!
+//! A rename is seen whole or not at all, and everything that N names was on disk before it. Files that P has and N has not are
+//! kept until N is on disk, because until then a crash may bring P back; and as long as a reader or a pin needs them.
+//!
+//! A frame that did not exist is made in a directory with a temporary name, in the same steps; the directory gets SOURCE's name
+//! when all in it is on disk, and does not replace a SOURCE that another process has made in the meantime.
+//!
+//! # Failures
+//!
+//! No room in step 0 or 1 is an answer, and nothing has changed. Any other failed write or sync ends all writing: after a
+//! failed fdatasync nobody knows what is on disk, and a second one would not say. A rename that failed for reasons unknown may
+//! have been done, so what N names is not removed any more.
+
+use std::collections::HashSet;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use log::debug;
+
+use super::super::backend::{Backend, BackendFile};
+use super::super::source::{Complain, MADE_BY_OTHERS, remove_dir};
+use super::super::{ChunkKey, FrameImage, FrameStore, ReadGuard, Result, StoreError, image};
+use super::files::{Seq, State, id_of, name_of};
+use super::{INDEX, SframeStore, index_name, no_file};
+use crate::format::header::FrameHeader;
+use crate::format::index_file::IndexFile;
+use crate::format::{IndexEntry, Layout};
+
+/// The name of an index file that is not finished. Who has the directory's lock is the only one to use it.
+const UNFINISHED: &str = ".b2fuse-chunks.tmp";
+/// From how many new files on all of the file system is synced, rather than each of them.
+const MANY: usize = 16;
+
+/// What is known of the states. Behind the lock that makes commits one at a time.
+#[derive(Default)]
+pub(super) struct Disk {
+    /// The header of P.
+    header: Vec<u8>,
+    /// P and D; not in this order larger than by one.
+    published: Seq,
+    durable: Seq,
+    /// The lengths of the chunks that P names, added up.
+    stored: u64,
+    /// The directory's temporary name, for as long as SOURCE does not exist.
+    temp: Option<OsString>,
+    closed: bool,
+}
+
+impl Disk {
+    /// Of a frame that was opened: what is there is taken to be on disk.
+    pub(super) fn opened(header: &FrameHeader, stored: u64) -> Self {
+        Disk { header: header.as_bytes().to_vec(), stored, ..Disk::default() }
+    }
+    /// Of a directory that has only a temporary name yet.
+    pub(super) fn created(temp: OsString) -> Self {
+        Disk { temp: Some(temp), ..Disk::default() }
+    }
+    pub(super) fn header(&self) -> &[u8] {
+        &self.header
+    }
+    /// Whether SOURCE exists.
+    pub(super) fn linked(&self) -> bool {
+        self.temp.is_none()
+    }
+}
+
+/// Chunk files that are not known to be on disk.
+#[derive(Default)]
+pub(super) struct Unsynced {
+    /// As long as they are few.
+    files: Vec<(ChunkKey, Box<dyn BackendFile>)>,
+    /// They are not, so all that was staged is to be synced.
+    many: bool,
+}
+
+impl Unsynced {
+    pub(super) fn push(&mut self, key: ChunkKey, file: Box<dyn BackendFile>) {
+        if !self.many {
+            self.files.push((key, file));
+            if self.files.len() > MANY {
+                *self = Unsynced { files: Vec::new(), many: true };
+            }
+        }
+    }
+    pub(super) fn forget(&mut self, key: ChunkKey) {
+        self.files.retain(|(other, _)| *other != key);
+    }
+}
+
+/// How an image differs from the published one in the chunks it names.
+struct Change {
+    /// Chunks that the published one does not name, and what they were before.
+    admitted: Vec<(ChunkKey, State)>,
+    /// Chunks that only the published one names.
+    dropped: Vec<ChunkKey>,
+    /// The lengths of the new one's chunks added up.
+    stored: u64,
+}
+
+/// A commit that came to nothing.
+struct Failed {
+    error: StoreError,
+    /// Nothing is in doubt.
+    harmless: bool,
+    /// The new image may be what is on disk.
+    perhaps_done: bool,
+}
+
+impl Failed {
+    fn harmless(error: StoreError) -> Self {
+        Failed { error, harmless: true, perhaps_done: false }
+    }
+    fn fatal(error: StoreError) -> Self {
+        Failed { error, harmless: false, perhaps_done: false }
+    }
+    fn write(error: StoreError) -> Self {
+        let harmless = matches!(&error, StoreError::Io { source, .. } if no_file(source));
+        Failed { error, harmless, perhaps_done: false }
+    }
+    fn rename(error: StoreError) -> Self {
+        let failed = Self::write(error);
+        Failed { perhaps_done: !failed.harmless, ..failed }
+    }
+}
+
+/// See [`super::FrameStore::commit`].
+pub(super) fn commit(store: &SframeStore, guard: ReadGuard<'_>, image: FrameImage) -> Result<()> {
+    let mut disk = store.disk.lock();
+    store.source.check_writable()?;
+    let old = store.committed();
+    let FrameImage { mut header, trailer, entries } = image;
+    image::check(&mut header, entries.len(), Layout::Sparse).map_err(|error| store.source.format(error))?;
+    if let Some(old) = &old {
+        header.set_cbytes(old.header.cbytes());
+        header.set_frame_len(old.header.frame_len());
+        let same_entries = || Arc::ptr_eq(&entries, &old.entries) || entries == old.entries;
+        if header == old.header && trailer == old.trailer && same_entries() {
+            return Ok(());
+        }
+    }
+    if let Some(reason) = store.seen_outside(&disk)? {
+        return Err(store.source.stale(reason));
+    }
+    let old_entries = old.as_ref().map_or(&[][..], |old| &old.entries);
+    let change = admit(store, &disk, old_entries, &entries)?;
+    drop(guard); // from here on the image itself keeps its chunks
+    let written = write(store, &mut disk, FrameImage { header, trailer, entries }, &change);
+    written.map_err(|Failed { error, harmless, perhaps_done }| {
+        if !perhaps_done {
+            expel(store, &change.admitted);
+        }
+        if harmless { error } else { store.source.poisoned_by(error) }
+    })?;
+    store.collect();
+    Ok(())
+}
+
+/// See [`super::FrameStore::sync`].
+pub(super) fn sync(store: &SframeStore) -> Result<()> {
+    let mut disk = store.disk.lock();
+    store.source.check_writable()?;
+    sync_published(store, &mut disk)?;
+    store.collect();
+    Ok(())
+}
+
+/// See [`super::FrameStore::close`].
+pub(super) fn close(store: &SframeStore) -> Result<()> {
+    let mut disk = store.disk.lock();
+    if std::mem::replace(&mut disk.closed, true) {
+        return Ok(());
+    }
+    let result = store.source.check_writable().and_then(|()| sync_published(store, &mut disk));
+    store.source.seal();
+    remove_rest(store, &mut disk, result.is_ok());
+    let unlocked = store.itself.unlock().map_err(store.source.io("unlock"));
+    result.and(unlocked)
+}
+
+/// The store goes without having been closed: what never was part of the frame goes with it.
+pub(super) fn abandon(store: &SframeStore) {
+    let mut disk = store.disk.lock();
+    if !std::mem::replace(&mut disk.closed, true) && !store.source.read_only {
+        remove_rest(store, &mut disk, false);
+    }
+}
+
+/// Removes what no state needs; where it is not known what is on disk, only what never was in a state.
+fn remove_rest(store: &SframeStore, disk: &mut Disk, synced: bool) {
+    let Some(temp) = disk.temp.take() else {
+        let rest = store.shared.files.lock().collect_rest(synced);
+        return store.remove(rest);
+    };
+    // A rename that failed may have been done all the same.
+    let ours = store.itself.stat().ok().zip(store.source.backend.stat(&temp).ok()).is_some_and(|(a, b)| a.same_file(&b));
+    if ours && let Err(error) = remove_dir(&*store.source.backend, &*store.dir(), &temp) {
+        debug!("{}: cannot remove {}: {error}", store.path().display(), temp.display());
+    }
+}
+
+impl SframeStore {
+    /// Removes the files of what nobody needs any more.
+    pub(super) fn collect(&self) {
+        if self.source.is_poisoned() {
+            return;
+        }
+        let doomed = {
+            let mut files = self.shared.files.lock();
+            self.shared.epochs.advance();
+            let epoch = self.shared.epochs.advance();
+            files.collect(epoch)
+        };
+        self.remove(doomed);
+    }
+
+    /// Removes files, unless others have written to the frame: then they may be theirs by now.
+    fn remove(&self, doomed: Vec<(ChunkKey, u32)>) {
+        if doomed.is_empty() || self.others_wrote() {
+            return;
+        }
+        let dir = self.dir();
+        for (key, len) in doomed {
+            self.shared.descriptors.remove(key);
+            match remove_chunk(&*dir, key, len) {
+                Ok(()) => {
+                    self.allocated.fetch_sub(u64::from(len).next_multiple_of(4096).min(self.allocated.load(Relaxed)), Relaxed);
+                    self.shared.files.lock().removed(key);
+                }
+                Err(error) => debug!("{}: stays: {error}", self.source.at(name_of(key)).display()),
+            }
+        }
+    }
+}
+
+fn remove_chunk(dir: &dyn Backend, key: ChunkKey, len: u32) -> io::Result<()> {
+    let name = name_of(key);
+    let gone = |error: io::Error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) };
+    match dir.stat(&name) {
+        Ok(stat) if stat.is_file() && stat.len > u64::from(len) => {
+            Err(io::Error::other("it has grown, so others have written it"))
+        }
+        Ok(_) => dir.remove(&name).or_else(gone),
+        Err(error) => gone(error),
+    }
+}
+
+/// Compares the images and makes sure that every chunk the new one names is there, and stays.
+fn admit(store: &SframeStore, disk: &Disk, old: &[IndexEntry<ChunkKey>], new: &[IndexEntry<ChunkKey>]) -> Result<Change> {
+    let image::Difference { gone, come } = image::difference(old, new);
+    // Named less often is not dropped.
+    let mut dropped: HashSet<ChunkKey> = gone.keys().copied().collect();
+    if !dropped.is_empty() {
+        for key in new.iter().filter_map(|entry| entry.stored()) {
+            dropped.remove(&key);
+        }
+    }
+    let mut admitted = Vec::new();
+    let mut stored = disk.stored;
+    let mut files = store.shared.files.lock();
+    for (key, times) in gone {
+        let len = u64::from(files.len(key).unwrap_or(0));
+        stored = stored.saturating_sub(len * u64::from(times));
+    }
+    for (key, times) in come {
+        let (Some(len), Some(was)) = (files.len(key), files.admit(key)) else {
+            drop(files);
+            expel(store, &admitted);
+            return Err(store.source.format(image::unknown(key, new)));
+        };
+        stored += u64::from(len) * u64::from(times);
+        if was != State::InImage {
+            admitted.push((key, was));
+        }
+    }
+    Ok(Change { admitted, dropped: dropped.into_iter().collect(), stored })
+}
+
+/// The commit came to nothing: its new chunks are as they were.
+fn expel(store: &SframeStore, admitted: &[(ChunkKey, State)]) {
+    let mut files = store.shared.files.lock();
+    for (key, was) in admitted {
+        files.expel(*key, *was, store.shared.epochs.now());
+    }
+}
+
+fn write(store: &SframeStore, disk: &mut Disk, mut image: FrameImage, change: &Change) -> std::result::Result<(), Failed> {
+    // Step 1.
+    image.header.set_cbytes(change.stored);
+    let mut index = IndexFile {
+        header: image.header,
+        trailer: image.trailer,
+        entries: Arc::new(image.entries.iter().map(|entry| entry.map(id_of)).collect()),
+    };
+    let bytes = index.make_file().map_err(|error| Failed::harmless(store.source.format(error)))?;
+    let IndexFile { header, trailer, entries } = index;
+    drop(entries);
+    let image = FrameImage { header, trailer, entries: image.entries };
+    let dir = store.dir();
+    let file = unfinished(store, &*dir, &bytes).map_err(Failed::write)?;
+    drop(bytes);
+    let done = finish(store, disk, &*dir, file, image, change);
+    if done.is_err() {
+        let _ = dir.remove(OsStr::new(UNFINISHED));
+    }
+    done
+}
+
+/// An index file under its temporary name.
+fn unfinished(store: &SframeStore, dir: &dyn Backend, bytes: &[u8]) -> Result<Arc<dyn BackendFile>> {
+    let name = OsStr::new(UNFINISHED);
+    let mut created = dir.create(name, 0o666);
+    if matches!(&created, Err(error) if error.kind() == io::ErrorKind::AlreadyExists) {
+        let _ = dir.remove(name); // of somebody who was killed
+        created = dir.create(name, 0o666);
+    }
+    let at = store.source.at(INDEX);
+    let file = created.map_err(at.io("make a new file beside it"))?;
+    if let Some(before) = store.witness.lock().index() {
+        file.copy_attributes(&*before);
+    }
+    if let Err(error) = file.write_at(bytes, 0) {
+        let _ = dir.remove(name);
+        return Err(at.io("write the new one")(error));
+    }
+    Ok(Arc::from(file))
+}
+
+/// From step 2 on.
+fn finish(
+    store: &SframeStore,
+    disk: &mut Disk,
+    dir: &dyn Backend,
+    file: Arc<dyn BackendFile>,
+    image: FrameImage,
+    change: &Change,
+) -> std::result::Result<(), Failed> {
+    let source = &store.source;
+    // Step 2.
+    sync_files(store, dir, &*file).map_err(|error| Failed::fatal(source.io("sync new files")(error)))?;
+    // Step 3.
+    dir.sync_dir().map_err(|error| Failed::fatal(source.io("sync the directory")(error)))?;
+    durable(store, disk);
+    // Step 4.
+    if let Some(reason) = store.seen_outside(disk).map_err(Failed::harmless)? {
+        return Err(Failed::harmless(source.stale(reason)));
+    }
+    {
+        let mut witness = store.witness.lock(); // nobody is to see the new file and take it for another's
+        let renamed = dir.rename(OsStr::new(UNFINISHED), index_name(), true).and_then(|()| file.stat());
+        let stat = renamed.map_err(|error| Failed::rename(source.at(INDEX).io("replace it")(error)))?;
+        witness.index_is(file, stat);
+    }
+    let first = !disk.linked();
+    if let Some(temp) = disk.temp.clone() {
+        dir.sync_dir().map_err(|error| Failed::fatal(source.io("sync the directory")(error)))?;
+        source.backend.rename(&temp, &source.name, false).map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => Failed::harmless(source.stale(MADE_BY_OTHERS)),
+            _ => Failed::rename(source.io("give the new directory its name")(error)),
+        })?;
+        disk.temp = None;
+    }
+    // Step 6.
+    disk.published += 1;
+    disk.stored = change.stored;
+    disk.header = image.header.as_bytes().to_vec();
+    store.shared.files.lock().publish(disk.published, &change.dropped);
+    *store.published.write() = Some(Arc::new(image));
+    if first {
+        let synced = source.backend.sync_dir();
+        synced.map_err(|error| Failed { perhaps_done: true, ..Failed::fatal(source.io("sync the directory")(error)) })?;
+        durable(store, disk);
+    }
+    Ok(())
+}
+
+/// Has what N names on disk, names aside.
+fn sync_files(store: &SframeStore, dir: &dyn Backend, index: &dyn BackendFile) -> io::Result<()> {
+    let Unsynced { files, many } = std::mem::take(&mut *store.unsynced.lock());
+    if many {
+        return dir.sync_fs();
+    }
+    let (now, mut later): (Vec<_>, Vec<_>) = {
+        let known = store.shared.files.lock();
+        files.into_iter().partition(|(key, _)| known.is_in_image(*key))
+    };
+    later.retain(|(key, _)| store.shared.files.lock().len(*key).is_some());
+    later.into_iter().for_each(|(key, file)| store.unsynced.lock().push(key, file));
+    now.iter().try_for_each(|(_, file)| file.sync_data())?;
+    index.sync_all()
+}
+
+/// P is on disk.
+fn durable(store: &SframeStore, disk: &mut Disk) {
+    disk.durable = disk.published;
+    store.shared.files.lock().durable(disk.durable, store.shared.epochs.now());
+}
+
+fn sync_published(store: &SframeStore, disk: &mut Disk) -> Result<()> {
+    if disk.durable < disk.published {
+        let synced = store.dir().sync_dir();
+        synced.map_err(|error| store.source.poisoned_by(store.source.io("sync the directory")(error)))?;
+        durable(store, disk);
+    }
+    Ok(())
+}

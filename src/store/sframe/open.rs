@@ -1,0 +1,198 @@
+//! Opening an sframe: its index, and a look at every chunk file.
+
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::super::backend::{Backend, BackendFile, FileStat};
+use super::super::frame::{FileBytes, Frame, Unread};
+use super::super::source::{Complain, Source, touched_since};
+use super::super::{FrameImage, Result, StoreError};
+use super::files::{Found, key_of, name_of};
+use super::{INDEX, index_name};
+use crate::format::chunk::ChunkHeader;
+use crate::format::{ChunkId, IndexEntry};
+
+/// Threads that look at chunk files.
+const THREADS: usize = 4;
+/// How many files are worth a thread more.
+const FILES_PER_THREAD: usize = 512;
+/// Of how many chunks the headers are read at most, evenly over all.
+const HEADERS: usize = 4096;
+/// How many bad chunk files are named.
+const NAMED: usize = 8;
+/// How often opening begins anew, as others change the frame meanwhile.
+const ATTEMPTS: usize = 10;
+
+/// A frame as it was found.
+pub(super) struct Opened {
+    pub(super) dir: Arc<dyn Backend>,
+    /// The directory as a file, locked if it is to be written to.
+    pub(super) itself: Box<dyn BackendFile>,
+    pub(super) dir_stat: FileStat,
+    pub(super) index: Arc<dyn BackendFile>,
+    pub(super) index_stat: FileStat,
+    pub(super) image: FrameImage,
+    /// In the order of ids.
+    pub(super) found: Vec<Found>,
+    /// Bytes that the chunk files take on disk.
+    pub(super) allocated: u64,
+}
+
+/// Opens the directory, locked if it is to be written to, and reads what is in it.
+pub(super) fn open(source: &Source) -> Result<Opened> {
+    let (dir, itself, dir_stat) = open_dir(source)?;
+    let mut attempt = 1;
+    loop {
+        let index = dir.open(index_name(), false).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => source.unsupported(format!("is a directory without {INDEX}, so not a sparse frame")),
+            _ => source.at(INDEX).io("open")(error),
+        })?;
+        let index_stat = index.stat().map_err(source.at(INDEX).io("stat"))?;
+        if !index_stat.is_file() {
+            return Err(source.at(INDEX).unsupported("is not a regular file"));
+        }
+        if !source.read_only && !dir.stat(index_name()).is_ok_and(|stat| stat.same_file(&index_stat)) {
+            let reason = "is a symbolic link, which a commit would replace; mount with -o ro, or put the file itself there";
+            return Err(source.at(INDEX).unsupported(reason));
+        }
+        let looked_at = read(source, &*dir, &*index, index_stat.len);
+        // Whoever is writing may have been in the middle of it.
+        if looked_at.is_err() && attempt < ATTEMPTS && dir.stat(index_name()).is_ok_and(|stat| touched_since(&index_stat, &stat))
+        {
+            attempt += 1;
+            continue;
+        }
+        let (image, Measured { found, allocated, .. }) = looked_at?;
+        return Ok(Opened { dir, itself, dir_stat, index: Arc::from(index), index_stat, image, found, allocated });
+    }
+}
+
+fn open_dir(source: &Source) -> Result<(Arc<dyn Backend>, Box<dyn BackendFile>, FileStat)> {
+    loop {
+        let dir = source.backend.open_dir(&source.name).map_err(source.io("open"))?;
+        let itself = dir.itself().map_err(source.io("open"))?;
+        let stat = itself.stat().map_err(source.io("stat"))?;
+        if !source.read_only && !itself.try_lock().map_err(source.io("lock"))? {
+            return Err(StoreError::Busy { path: source.path.clone() });
+        }
+        // Whoever had the lock may have put another directory here between our open and our lock.
+        if source.backend.stat(&source.name).map_err(source.io("stat"))?.same_file(&stat) {
+            return Ok((Arc::from(dir), itself, stat));
+        }
+    }
+}
+
+fn read(source: &Source, dir: &dyn Backend, index: &dyn BackendFile, len: u64) -> Result<(FrameImage, Measured)> {
+    let frame = Frame::<ChunkId>::read(&FileBytes { file: index, len }).map_err(|unread| match unread {
+        Unread::Io { action, source: error } => source.at(INDEX).io(action)(error),
+        Unread::Format(error) => source.at(INDEX).format(error),
+        Unread::OtherLayout => source.at(INDEX).unsupported("is a contiguous frame, not the index file of a sparse one"),
+    })?;
+    let mut ids: Vec<u32> = frame.entries.iter().filter_map(|entry| entry.stored().map(|id| id.0)).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    let measured = measure(dir, &ids);
+    if measured.bad > 0 {
+        return Err(source.unsupported(measured.complaint(ids.len())));
+    }
+    let entries: Vec<IndexEntry<_>> = frame.entries.into_iter().map(|entry| entry.map(key_of)).collect();
+    Ok((FrameImage { header: frame.header, trailer: frame.trailer, entries: Arc::new(entries) }, measured))
+}
+
+/// What was found of the chunk files.
+#[derive(Default)]
+struct Measured {
+    found: Vec<Found>,
+    allocated: u64,
+    /// How many files are missing or damaged, and what is wrong with the first of them.
+    bad: usize,
+    complaints: Vec<String>,
+}
+
+impl Measured {
+    fn complaint(&self, of: usize) -> String {
+        let mut words = format!("{} of {of} chunk files missing or damaged: {}", self.bad, self.complaints.join("; "));
+        if self.bad > self.complaints.len() {
+            words += &format!("; and {} more", self.bad - self.complaints.len());
+        }
+        words
+    }
+}
+
+/// Looks at the files of these ids.
+fn measure(dir: &dyn Backend, ids: &[u32]) -> Measured {
+    let threads = (ids.len() / FILES_PER_THREAD).clamp(1, THREADS);
+    let each = ids.len().div_ceil(threads);
+    let step = ids.len().div_ceil(HEADERS).max(1);
+    let part = |thread: usize| (thread * each).min(ids.len())..((thread + 1) * each).min(ids.len());
+    let parts: Vec<Measured> = std::thread::scope(|scope| {
+        let others: Vec<_> = (1..threads).map(|thread| scope.spawn(move || measure_part(dir, ids, part(thread), step))).collect();
+        let first = measure_part(dir, ids, part(0), step);
+        let others = others.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        std::iter::once(first).chain(others).collect()
+    });
+    let mut all = Measured { found: Vec::with_capacity(ids.len()), ..Measured::default() };
+    for part in parts {
+        all.found.extend(part.found);
+        all.allocated += part.allocated;
+        all.bad += part.bad;
+        all.complaints.extend(part.complaints);
+    }
+    all.complaints.truncate(NAMED);
+    all
+}
+
+fn measure_part(dir: &dyn Backend, ids: &[u32], part: Range<usize>, step: usize) -> Measured {
+    let mut out = Measured { found: Vec::with_capacity(part.len()), ..Measured::default() };
+    for (at, id) in part.clone().zip(&ids[part]) {
+        match look_at(dir, ChunkId(*id), at.is_multiple_of(step)) {
+            Ok(stat) => {
+                out.found.push(Found { id: *id, len: stat.len as u32 });
+                out.allocated += stat.allocated;
+            }
+            Err(complaint) => {
+                out.bad += 1;
+                if out.complaints.len() < NAMED {
+                    out.complaints.push(format!("{}.chunk {complaint}", ChunkId(*id)));
+                }
+            }
+        }
+    }
+    out
+}
+
+/// A chunk file's attributes, or what is wrong with it.
+fn look_at(dir: &dyn Backend, id: ChunkId, header_too: bool) -> std::result::Result<FileStat, String> {
+    let name = name_of(key_of(id));
+    let unreadable = |error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound => "is missing".to_owned(),
+        _ => format!("cannot be read: {error}"),
+    };
+    let mut stat = dir.stat(&name).map_err(unreadable)?;
+    let link = stat.mode & libc::S_IFMT == libc::S_IFLNK;
+    if !link && !stat.is_file() {
+        return Err(format!("is {}", if stat.is_dir() { "a directory" } else { "no regular file" }));
+    }
+    if link || header_too {
+        let file = dir.open(&name, false).map_err(unreadable)?;
+        stat = file.stat().map_err(unreadable)?;
+        if !stat.is_file() {
+            return Err("is no regular file".to_owned());
+        }
+        if header_too {
+            read_header(&*file, stat.len)?.map_err(|error| format!("is no chunk ({error})"))?;
+        }
+    }
+    match stat.len {
+        0 => Err("is empty".to_owned()),
+        len if len < ChunkHeader::MIN_LEN as u64 => Err(format!("has {len} bytes, fewer than a chunk's header")),
+        len if len > i32::MAX as u64 => Err(format!("has {len} bytes, more than a chunk can have")),
+        _ => Ok(stat),
+    }
+}
+
+/// A chunk file's header, held against the file's length in bytes.
+fn read_header(file: &dyn BackendFile, len: u64) -> std::result::Result<crate::format::Result<ChunkHeader>, String> {
+    super::header_of(file, len).map_err(|error| format!("cannot be read: {error}"))
+}

@@ -1,0 +1,288 @@
+//! What stores of both layouts share: SOURCE by its names, whether it may be written to, how the finished first state of a new
+//! one gets its name, and what is saved beside it.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::time::SystemTime;
+
+use log::warn;
+
+use super::backend::{Backend, BackendFile, FileBackend, FileStat, PIECE};
+use super::{ReadAt, Result, SourceStat, StoreError};
+use crate::format;
+
+/// Why a SOURCE that did not exist is not made.
+pub(super) const MADE_BY_OTHERS: &str = "it was made by another process in the meantime";
+/// Why a SOURCE is not read again.
+pub(super) const WRITTEN_BY_US: &str = "is written to by this mount, which knows what is in it";
+
+/// How to open a store.
+#[derive(Debug, Clone, Copy)]
+pub struct OpenOptions {
+    /// Nothing will be written; no lock is taken.
+    pub read_only: bool,
+    /// Bytes of memory for chunks that are read in pieces.
+    pub cache_bytes: u64,
+    /// Bytes of memory for what clients are writing.
+    pub draft_bytes: u64,
+    /// What has the name of a frame to be created is replaced by it, whole, at its first commit. Without, it is an error.
+    pub replace: bool,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        OpenOptions { read_only: false, cache_bytes: 256 << 20, draft_bytes: 64 << 20, replace: false }
+    }
+}
+
+/// SOURCE by its names.
+pub(super) struct Source {
+    /// As the user named it.
+    pub(super) path: PathBuf,
+    /// The directory that SOURCE is in as it really is, symbolic links resolved, and the name in it.
+    dir: PathBuf,
+    pub(super) name: OsString,
+    /// That directory.
+    pub(super) backend: Arc<dyn Backend>,
+    pub(super) read_only: bool,
+    /// The first failure after which what is on disk is not known any more.
+    poison: OnceLock<String>,
+}
+
+/// What errors are told of.
+pub(super) trait Complain {
+    /// By the user's name.
+    fn called(&self) -> &Path;
+
+    fn io(&self, action: &'static str) -> impl FnOnce(io::Error) -> StoreError {
+        move |source| StoreError::Io { path: self.called().to_owned(), action, source }
+    }
+    fn format(&self, source: format::Error) -> StoreError {
+        StoreError::Format { path: self.called().to_owned(), source }
+    }
+    fn unsupported(&self, reason: impl Into<String>) -> StoreError {
+        StoreError::Unsupported { path: self.called().to_owned(), reason: reason.into() }
+    }
+    fn stale(&self, reason: impl Into<String>) -> StoreError {
+        StoreError::Stale { path: self.called().to_owned(), reason: reason.into() }
+    }
+}
+
+impl Complain for Source {
+    fn called(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Complain for PathBuf {
+    fn called(&self) -> &Path {
+        self
+    }
+}
+
+impl Source {
+    /// `path` is how messages call it, `dir` the path of the backend's directory.
+    pub(super) fn new(backend: Arc<dyn Backend>, path: &Path, dir: &Path, name: &OsStr, options: OpenOptions) -> Self {
+        Source {
+            path: path.to_owned(),
+            dir: dir.to_owned(),
+            name: name.to_owned(),
+            backend,
+            read_only: options.read_only,
+            poison: OnceLock::new(),
+        }
+    }
+
+    /// One that exists.
+    pub(super) fn existing(path: &Path, options: OpenOptions) -> Result<Self> {
+        let named = path.to_owned();
+        let failed = |source| named.io("open")(source);
+        let real = path.canonicalize().map_err(failed)?;
+        let (Some(dir), Some(name)) = (real.parent(), real.file_name()) else {
+            return Err(failed(io::ErrorKind::InvalidInput.into()));
+        };
+        let backend = FileBackend::open(dir).map_err(failed)?;
+        Ok(Self::new(Arc::new(backend), path, dir, name, options))
+    }
+
+    /// One that is to come into being.
+    pub(super) fn to_be(path: &Path, options: OpenOptions) -> Result<Self> {
+        let named = path.to_owned();
+        let failed = |source| named.io("create")(source);
+        let Some(name) = path.file_name() else { return Err(failed(io::ErrorKind::InvalidInput.into())) };
+        let dir = match path.parent() {
+            Some(dir) if !dir.as_os_str().is_empty() => dir,
+            _ => Path::new("."),
+        };
+        let dir = dir.canonicalize().map_err(failed)?;
+        let backend = FileBackend::open(&dir).map_err(failed)?;
+        Ok(Self::new(Arc::new(backend), path, &dir, name, options))
+    }
+
+    // ---- errors ----
+
+    /// Something in SOURCE's directory, to complain of.
+    pub(super) fn at(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// A chunk's length, if it can be one's.
+    pub(super) fn chunk_len(&self, chunk: &dyn ReadAt) -> Result<u32> {
+        u32::try_from(chunk.len()).ok().filter(|len| (1..=i32::MAX as u32).contains(len)).ok_or_else(|| {
+            let expected = format!("1 to {}", i32::MAX);
+            self.format(format::Error::new("chunk: length", 0, chunk.len(), expected))
+        })
+    }
+
+    /// Refuses everything that writes, after a failure and in a read-only store.
+    pub(super) fn check_writable(&self) -> Result<()> {
+        if self.read_only {
+            return Err(self.io("write")(io::Error::from_raw_os_error(libc::EROFS)));
+        }
+        match self.poison.get() {
+            Some(reason) => Err(StoreError::Poisoned { path: self.path.clone(), reason: reason.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes note of a failure after which what is on disk is not known any more; hands it through.
+    pub(super) fn poisoned_by(&self, error: StoreError) -> StoreError {
+        let reason = match &error {
+            StoreError::Io { action, source, .. } => format!("cannot {action}: {source}"),
+            other => other.to_string(),
+        };
+        if self.poison.set(reason).is_ok() {
+            warn!("{error}; nothing more is written");
+        }
+        error
+    }
+
+    /// Whether nothing more is written.
+    pub(super) fn is_poisoned(&self) -> bool {
+        self.poison.get().is_some()
+    }
+
+    /// Ends all writing.
+    pub(super) fn seal(&self) {
+        let _ = self.poison.set("it is closed".to_owned());
+    }
+
+    // ---- what is beside it ----
+
+    /// See [`super::FrameStore::save_lost`].
+    pub(super) fn save_lost(&self, name: &str, content: &dyn ReadAt) -> Result<PathBuf> {
+        let mut lost = self.name.clone();
+        lost.push(".lost");
+        let dir = self.backend.subdir(&lost).map_err(self.io("make the directory SOURCE.lost"))?;
+        let name = name.replace('/', "_");
+        let mut unique = name.clone();
+        let mut attempt = 0u32;
+        let file = loop {
+            match dir.create(OsStr::new(&unique), 0o666) {
+                Ok(file) => break file,
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && attempt < u32::MAX => {
+                    attempt += 1;
+                    unique = format!("{name}.{attempt}");
+                }
+                Err(error) => return Err(self.io("save to SOURCE.lost")(error)),
+            }
+        };
+        let save = || -> io::Result<()> {
+            write_from(content, content.len(), &*file, 0).map_err(|failed| failed.error)?;
+            file.sync_all()?;
+            dir.sync_dir()?;
+            self.backend.sync_dir()
+        };
+        save().map_err(self.io("save to SOURCE.lost"))?;
+        Ok(self.dir.join(lost).join(unique))
+    }
+}
+
+/// Bytes that could not be written.
+pub(super) struct WriteFailed {
+    pub(super) error: io::Error,
+    /// It is not the file that failed, but what the bytes come from.
+    pub(super) reading: bool,
+}
+
+/// Writes `len` bytes from anywhere to a file.
+pub(super) fn write_from(
+    bytes: &dyn ReadAt,
+    len: u64,
+    file: &dyn BackendFile,
+    offset: u64,
+) -> std::result::Result<(), WriteFailed> {
+    let writing = |error| WriteFailed { error, reading: false };
+    if let Some(bytes) = bytes.as_slice() {
+        return file.write_at(bytes, offset).map_err(writing);
+    }
+    let mut buf = vec![0; usize::try_from(len).unwrap_or(PIECE).min(PIECE)];
+    let mut done = 0;
+    while done < len {
+        let piece = buf.len().min(usize::try_from(len - done).unwrap_or(PIECE));
+        bytes.read_exact_at(&mut buf[..piece], done).map_err(|error| WriteFailed { error, reading: true })?;
+        file.write_at(&buf[..piece], offset + done).map_err(writing)?;
+        done += piece as u64;
+    }
+    Ok(())
+}
+
+/// Whether nothing was written: there is no room, and may be some later, or others have written to the file.
+pub(super) fn no_room(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG | libc::ESTALE))
+}
+
+/// A name for something unfinished beside SOURCE that says whose it is, and what `make` makes of it.
+pub(super) fn with_temp_name<T>(mut make: impl FnMut(&OsStr) -> io::Result<T>) -> io::Result<(OsString, T)> {
+    let mut attempt = 0u32;
+    loop {
+        let name = OsString::from(format!(".b2fuse-{}-{attempt}.tmp", std::process::id()));
+        match make(&name) {
+            Ok(made) => return Ok((name, made)),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && attempt < u32::MAX => attempt += 1,
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Removes a directory of files.
+pub(super) fn remove_dir(parent: &dyn Backend, dir: &dyn Backend, name: &OsStr) -> io::Result<()> {
+    for file in dir.names()? {
+        dir.remove(&file)?;
+    }
+    parent.remove_dir(name)
+}
+
+/// What differs between what `stat` said of a file when we last read or wrote it and what it says now, where others must have
+/// had their hands in it.
+pub(super) fn written_since(seen: &FileStat, now: &FileStat) -> Option<String> {
+    if now.len != seen.len {
+        return Some(format!("its length was {} and is {}", seen.len, now.len));
+    }
+    if now.mtime != seen.mtime {
+        let ago = SystemTime::now().duration_since(now.mtime).unwrap_or_default();
+        return Some(format!("it was written to {:.1} s ago", ago.as_secs_f64()));
+    }
+    None
+}
+
+/// Whether a file is another, or as much as its attributes have changed.
+pub(super) fn touched_since(seen: &FileStat, now: &FileStat) -> bool {
+    !now.same_file(seen) || now.len != seen.len || now.mtime != seen.mtime || now.ctime != seen.ctime
+}
+
+impl From<FileStat> for SourceStat {
+    fn from(stat: FileStat) -> Self {
+        SourceStat {
+            mode: stat.mode & 0o7777,
+            uid: stat.uid,
+            gid: stat.gid,
+            atime: stat.atime,
+            mtime: stat.mtime,
+            ctime: stat.ctime,
+            allocated: stat.allocated,
+        }
+    }
+}
