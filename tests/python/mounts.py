@@ -14,13 +14,20 @@ def default_binary():
     return os.environ.get("B2FUSE") or str(ROOT / "target" / "release" / "b2fuse")
 
 
+def is_mounted(point):
+    """Whether something is mounted at a path, which may be a file's."""
+    return os.stat(point).st_dev != os.stat(point.parent).st_dev
+
+
 class Mount:
     """`b2fuse mount OPTIONS source point`, undone by `b2fuse umount` at the end of a `with` block."""
 
-    def __init__(self, source, point, options=(), binary=None, timeout=300, in_front=False):
+    def __init__(self, source, point, options=(), binary=None, timeout=300, in_front=False, on_file=False):
         self.source, self.point = Path(source), Path(point)
         self.options, self.binary, self.timeout = list(options), binary or default_binary(), timeout
         self.mounted = False
+        # The mount point is made: a directory, or a file.
+        self.on_file = on_file
         # A daemon in front is a child, which can be killed.
         self.in_front, self.daemon = in_front, None
 
@@ -30,7 +37,10 @@ class Mount:
             raise RuntimeError(f"{' '.join(map(str, args))}: exit code {done.returncode}: {done.stderr.strip()}")
 
     def mount(self):
-        self.point.mkdir(exist_ok=True)
+        if self.on_file:
+            self.point.touch()
+        else:
+            self.point.mkdir(exist_ok=True)
         if self.in_front:
             self._start()
         else:
@@ -41,7 +51,7 @@ class Mount:
     def _start(self):
         command = [self.binary, "mount", "-f", "--log-level", "error", *self.options, str(self.source), str(self.point)]
         self.daemon = subprocess.Popen(command)
-        while not self.point.is_mount():
+        while not is_mounted(self.point):
             if self.daemon.poll() is not None:
                 raise RuntimeError(f"{' '.join(command)}: exit code {self.daemon.returncode}")
             time.sleep(0.01)

@@ -8,7 +8,8 @@ natively, must be equal too, and so must what the next mount shows.
 
     mutate.py --seeds 1-8                 eight sequences, kinds in turn
     mutate.py --seed 7 --steps 500        one of them, longer
-    mutate.py --seeds 1-8 --self-test     a native cframe in place of the view: tests this test
+    mutate.py --seeds 1-8 --self-test     a native frame of the other layout in place of the view: tests this test
+    mutate.py --view-layout cframe ...    the mount shows an sframe as one file
 
 A failure names the seed, the step and the difference, and leaves the frames where --keep says.
 """
@@ -26,11 +27,13 @@ from pathlib import Path
 import blosc2
 import numpy as np
 
-from frames import contents, difference, open_frame, schunk_of, special_of
+from anatomy import Cframe, footprint
+from frames import brief, contents, difference, open_frame, schunk_of, special_of
 from mounts import Mount, default_binary
 from mutations import KINDS
 
 STEPS = 120
+OTHER = {"sframe": "cframe", "cframe": "sframe"}
 
 
 class Difference(AssertionError):
@@ -65,25 +68,40 @@ class Native:
     def kill(self):
         pass
 
+    def counts_like(self, reference):
+        """Whether the header's cbytes is counted as the reference counts it."""
+        return False
+
     def check_files(self, reference, expected):
+        pass
+
+    def check_source(self, expected):
         pass
 
 
 class View(Native):
     """A frame behind a mount that shows it in the other layout."""
 
-    def __init__(self, directory, layout, binary, options, create, killed):
+    def __init__(self, directory, layout, binary, options, create=False, on_file=False, killed=False):
         self.layout = layout
         self.create = create
         self.first = True
-        self.source_layout = {"sframe": "cframe", "cframe": "sframe"}[layout]
+        self.source_layout = OTHER[layout]
         self.source = Path(directory) / "source.b2frame"
-        point = Path(directory) / "view"
-        self.path = point if layout == "sframe" else point / self.source.name
-        self.mount = Mount(self.source, point, [*options, "--create"] if create else options, binary, in_front=killed)
+        point = Path(directory) / ("view.b2frame" if on_file else "view")
+        self.path = point if layout == "sframe" or on_file else point / self.source.name
+        self.mount = Mount(self.source, point, [*options, "--create"] if create else options, binary, on_file=on_file, in_front=killed)
+        # Of a cframe's view: has had the bytes of the reference, and no mutation yet that could have told them apart.
+        self.twin = False
 
     def start(self):
+        before = self.source.is_dir() and footprint(self.source)
         self.mount.mount()
+        if before:
+            # Mounting and looking is no change.
+            self.path.read_bytes()
+            if footprint(self.source) != before:
+                raise Difference("SOURCE was written to by mounting it")
 
     def stop(self):
         self.mount.umount()
@@ -92,16 +110,48 @@ class View(Native):
     def kill(self):
         subprocess.run(["umount", "-l", str(self.mount.point)], capture_output=True)
 
+    def counts_like(self, reference):
+        return self.layout == reference.layout and (self.layout == "sframe" or self.twin)
+
+    def meet(self, reference):
+        """A new mount, or new bytes: from here on, a cframe that is as the reference to the byte has to remain so."""
+        self.twin = self.layout == "cframe" and Cframe.read(self.path).live() == Cframe.read(reference.path).live()
+
     def check_files(self, reference, expected):
-        """The chunk files are the stored chunks, no more and no less; and a view that began as a copy is still one."""
-        if self.layout != "sframe":
-            return
+        if self.layout == "cframe":
+            self.check_bytes(reference)
+        else:
+            self.check_chunk_files(self.path, expected)
+            if self.create and self.first and index_file(self).read_bytes() != index_file(reference).read_bytes():
+                raise Difference("chunks.b2frame is not what the library wrote")
+
+    def check_bytes(self, reference):
+        """What the kernel has cached of the file is what the daemon says of it, and what the library wrote."""
+        cached = self.path.read_bytes()
+        with open(self.path, "rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            fresh = file.read()
+        if fresh != cached:
+            raise Difference(f"the bytes cached are not those of the file: {brief(cached, fresh)}, expected {brief(fresh, cached)}")
+        live = Cframe(fresh).live()
+        if self.twin and live != (expected := Cframe.read(reference.path).live()):
+            raise Difference(f"the file is not what the library wrote: {brief(live, expected)}, expected {brief(expected, live)}")
+
+    @staticmethod
+    def check_chunk_files(directory, expected):
+        """The chunk files are the stored chunks, no more and no less."""
         stored = sorted(v for k, v in expected.items() if k.startswith("chunk ") and special_of(v) not in (1, 2, 4))
-        files = sorted(name.read_bytes() for name in self.path.glob("*.chunk"))
+        files = sorted(name.read_bytes() for name in directory.glob("*.chunk"))
         if files != stored:
-            raise Difference(f"{len(files)} chunk files do not hold the {len(stored)} stored chunks")
-        if self.create and self.first and index_file(self).read_bytes() != index_file(reference).read_bytes():
-            raise Difference("chunks.b2frame is not what the library wrote")
+            raise Difference(f"{directory}: {len(files)} chunk files do not hold the {len(stored)} stored chunks")
+
+    def check_source(self, expected):
+        """Unmounted, an sframe has nothing besides its index and its chunks."""
+        if self.source_layout == "sframe":
+            self.check_chunk_files(self.source, expected)
+            others = {name.name for name in self.source.iterdir() if name.suffix != ".chunk"} - {"chunks.b2frame"}
+            if others:
+                raise Difference(f"left behind in SOURCE: {' '.join(sorted(others))}")
 
 
 class Pair:
@@ -143,20 +193,20 @@ class Pair:
 
     def compare(self, where="fresh handle"):
         """Fresh handles and the open ones show what a fresh handle on the reference shows."""
-        same_layout = self.subject.layout == self.reference.layout
-        exhausted = ids_beyond_bound(self.reference)
-        expected = contents(self.writers[1] if exhausted else open_frame(self.reference.path), cbytes=same_layout)
+        cbytes = self.subject.counts_like(self.reference)
+        exhausted = any(ids_beyond_bound(side) for side in self.sides)
+        expected = contents(self.writers[1] if exhausted else open_frame(self.reference.path), cbytes=cbytes)
         self.expected = {key: value for key, value in expected.items() if key != "cbytes"}
         if self.writers:
-            self.expect(contents(self.writers[0], cbytes=same_layout), expected, "the writing handle")
+            self.expect(contents(self.writers[0], cbytes=cbytes), expected, "the writing handle")
         if exhausted:
             raise Exhausted
-        self.expect(contents(open_frame(self.subject.path), cbytes=same_layout), expected, where)
-        self.compare_reader(expected)
+        self.expect(contents(open_frame(self.subject.path), cbytes=cbytes), expected, where)
+        self.compare_reader(expected, cbytes)
         self.subject.check_files(self.reference, expected)
         return expected
 
-    def compare_reader(self, expected):
+    def compare_reader(self, expected, cbytes):
         # A reader that stays open notices a change by the frame's length. So it may lag natively as well, and the view's may
         # where the native one does not: its ids are others, and so is the length of its index. Where both lengths have
         # changed, and the native reader is right, the view's must be.
@@ -170,7 +220,7 @@ class Pair:
         for reader in self.reader:
             try:
                 schunk_of(reader).refresh()
-                seen.append(contents(reader))
+                seen.append(contents(reader, cbytes=cbytes))
             except Exception as error:
                 seen.append(error)
         lag = isinstance(seen[1], Exception) or difference(seen[1], expected)
@@ -244,34 +294,42 @@ class Sequence:
         self.ended = f"{steps} steps"
         # With --kill: the states since the last durable one, with copies of the reference.
         self.history, self.synced = [], False
+        self.older = None
         # How many kills lost something, and how many did not.
         self.kills = [0, 0]
 
     def reproduce(self):
         extra = " --self-test" if self.options.self_test else " --kill" if self.options.kill else ""
-        return f"{sys.argv[0]} --seed {self.seed} --kind {self.kind.NAME} --steps {self.step + 1}{extra} --keep DIR"
+        layout = f" --view-layout {self.options.view_layout}"
+        return f"{sys.argv[0]} --seed {self.seed} --kind {self.kind.NAME} --steps {self.step + 1}{extra}{layout} --keep DIR"
 
     def run(self, directory):
         options = self.options
         layout = options.view_layout
         reference = Native(directory, layout)
         if options.self_test:
-            subject = Native(directory, {"sframe": "cframe", "cframe": "sframe"}[layout])
+            subject = Native(directory, OTHER[layout])
         else:
-            create = layout == "sframe" and bool(self.rng.random() < 0.3)
-            subject = View(directory, layout, options.b2fuse, options.mount_option, create, options.kill)
+            copied = bool(self.rng.random() < 0.3)
+            on_file = layout == "cframe" and bool(self.rng.random() < 0.3)
+            create = copied and layout == "sframe"
+            subject = View(directory, layout, options.b2fuse, options.mount_option, create, on_file, options.kill)
         locking = bool(self.rng.random() < 0.25)
         pair = Pair(subject, reference, locking)
         self.kind = self.kind(self.rng)
         self.kind.build(str(reference.path), contiguous=layout == "cframe")
-        create = not options.self_test and subject.create
-        if not create:
-            self.kind.build(str(subject.source), contiguous=subject.source_layout == "cframe")
+        copied = not options.self_test and copied
+        if not copied or layout == "cframe":
+            # Something else altogether, if a frame is to be copied over it.
+            kind = KINDS["plain"](np.random.default_rng(self.seed)) if copied else self.kind
+            kind.build(str(subject.source), contiguous=subject.source_layout == "cframe")
         subject.start()
         try:
-            if create:
-                self.last = "copying a frame into an empty mount"
+            if copied:
+                self.last = "copying a frame into the mount"
                 self.copy_in(reference.path, subject.path)
+            if not options.self_test:
+                subject.meet(reference)
             self.play(pair)
             pair.close()
             subject.stop()
@@ -282,6 +340,9 @@ class Sequence:
 
     def copy_in(self, native, view):
         """As cp -r would, in any order."""
+        if native.is_file():
+            shutil.copyfile(native, view)
+            return
         names = sorted(name.name for name in native.iterdir())
         for name in self.rng.permutation(names):
             shutil.copyfile(native / name, view / name)
@@ -301,13 +362,14 @@ class Sequence:
             except Exhausted:
                 self.ended = f"{self.step + 1} steps (no more: C-Blosc2 cannot open its own sframe with such ids)"
                 break
-            self.now_and_then(pair)
+            copied = self.now_and_then(pair)
             if self.options.kill:
-                self.killing(pair, mutation.composite)
+                self.killing(pair, mutation.composite or copied)
         self.last = "the end"
         self.remount(pair)
 
     def now_and_then(self, pair):
+        """Between two mutations: fsync, a remount, an older state copied over the frame (returns whether), new handles."""
         draw = self.rng.random()
         self.synced = draw < 0.07
         if draw < 0.04:
@@ -321,6 +383,20 @@ class Sequence:
         elif draw < 0.12:
             pair.close()
             pair.open_writers()
+        elif draw < 0.15 and pair.reference.layout == "cframe" and not self.options.self_test:
+            if self.older is None:
+                self.older = pair.reference.path.read_bytes()
+                return False
+            self.last += ", then an older state copied over it"
+            pair.close()
+            present, self.older = self.older, pair.reference.path.read_bytes()
+            for side in pair.sides:
+                side.path.write_bytes(present)
+            pair.subject.meet(pair.reference)
+            pair.open_writers()
+            self.state = pair.compare("the older state")
+            return True
+        return False
 
     def killing(self, pair, composite):
         """SIGKILL between two mutations: SOURCE is a state since the last that was known to be durable; both go on from it."""
@@ -345,6 +421,7 @@ class Sequence:
         remove_frame(pair.reference.path)
         copy_frame(self.history[back][1], pair.reference.path)
         self.forget_history(back)
+        pair.subject.meet(pair.reference)
         pair.open_writers()
         pair.expected = self.state = self.history[0][0]
         pair.compare_remounted()
@@ -366,8 +443,11 @@ class Sequence:
         pair.close()
         pair.subject.stop()
         pair.compare_source("SOURCE after the unmount")
+        pair.subject.check_source(pair.expected)
         pair.subject.start()
         pair.compare_remounted()
+        if not self.options.self_test:
+            pair.subject.meet(pair.reference)
 
     def note(self):
         """For the case that the library takes this process down."""
