@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
 """Frames for the shell tests: makes them, looks into them, compares them. All through the Blosc2 library."""
 
+import os
+import shutil
 import sys
 from pathlib import Path
 
 import blosc2
 import numpy as np
 
+from anatomy import Cframe, Sframe, canonical, footprint, same_parts, written
 from frames import contents, difference, open_frame, schunk_of, special_of
 
 CHUNKSIZE = 40_000
@@ -43,16 +46,17 @@ def make(path, spec=BASE, contiguous=True, seed=0):
 
 
 def fixtures(where):
-    """Everything that the tests copy from, made once a run."""
+    """Everything that the tests copy from, made once a run. Those in `sparse` are the same frames, written as directories."""
     where = Path(where)
-    make(where / "base.b2frame")
-    make(where / "full.b2frame", "r" * 6)
-    make(where / "short.b2frame", "rrrs")
-    make(where / "empty.b2frame", "")
-    make(where / "many.b2frame", "r" * 64)
-    blosc2.asarray(
-        np.arange(60 * 70, dtype="f8").reshape(60, 70), chunks=(20, 30), blocks=(10, 10), urlpath=str(where / "array.b2nd"), mode="w"
-    )
+    (where / "sparse").mkdir()
+    specs = {"base": BASE, "full": "r" * 6, "short": "rrrs", "empty": "", "many": "r" * 64}
+    for folder, contiguous in ((where, True), (where / "sparse", False)):
+        for name, spec in specs.items():
+            make(folder / f"{name}.b2frame", spec, contiguous)
+        blosc2.asarray(
+            np.arange(60 * 70, dtype="f8").reshape(60, 70), chunks=(20, 30), blocks=(10, 10), urlpath=str(folder / "array.b2nd"),
+            mode="w", contiguous=contiguous,
+        )  # fmt: skip
     make(where / "native.b2frame", "r" * 6, contiguous=False, seed=50)
     for name in ("base", "full"):
         (where / name).mkdir()
@@ -94,13 +98,39 @@ def holds(path, *expected):
             sys.exit(f"{path}: chunk {place} ({len(chunk)} bytes, {kind}) is not {want}")
 
 
+def many_chunks(path, count):
+    """An sframe of many small chunks, in time that grows with their number: the library alone would write the index for each."""
+    path, count = Path(path), int(count)
+    if (path / "chunks.b2frame").exists():
+        return
+    shutil.rmtree(path, ignore_errors=True)
+    rng = np.random.default_rng(2)
+    chunks = [blosc2.compress2(rng.bytes(1024), typesize=1) for _ in range(64)]
+    frame = blosc2.SChunk(chunksize=1024, urlpath=str(path), contiguous=False, mode="w", cparams={"typesize": 1})
+    frame.append_chunk(chunks[0])
+    del frame
+    old = bytearray((path / "chunks.b2frame").read_bytes())
+    header_len = int.from_bytes(old[11:15], "big")
+    trailer_len = int.from_bytes(old[-22:-18], "big")
+    index = blosc2.compress2(np.arange(count, dtype="<i8"), typesize=8, codec=blosc2.Codec.BLOSCLZ)
+    header = old[:header_len]
+    header[16:24] = (header_len + len(index) + trailer_len).to_bytes(8, "big")
+    header[30:38] = (count * 1024).to_bytes(8, "big")
+    header[39:47] = sum(len(chunks[n % 64]) for n in range(count)).to_bytes(8, "big")
+    for n in range(count):
+        (path / f"{n:08X}.chunk").write_bytes(chunks[n % 64])
+    (path / "chunks.b2frame").write_bytes(bytes(header) + index + bytes(old[-trailer_len:]))
+    frame = blosc2.open(str(path))
+    assert frame.nchunks == count and len(frame.decompress_chunk(count - 1)) == 1024
+
+
 def run(code, *arguments):
     """A few lines of Python with blosc2, numpy and this module's functions at hand."""
     sys.argv = ["-c", *arguments]
     exec(code, globals())
 
 
-COMMANDS = {f.__name__: f for f in (make, fixtures, same, holds, run)}
+COMMANDS = {f.__name__: f for f in (make, fixtures, same, same_parts, canonical, holds, many_chunks, run)}
 
 if __name__ == "__main__":
     blosc2.set_nthreads(1)

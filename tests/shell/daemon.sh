@@ -300,26 +300,8 @@ test_sigusr1_logs_the_cache() {
 
 # ---- An ordinary user
 
-test_an_ordinary_user() {
-    if [ "$(id -u)" = 0 ]; then
-        "${nobody[@]}" test -x "$B2FUSE" || skip "an ordinary user cannot run $B2FUSE"
-        if ! "${nobody[@]}" test -w /dev/fuse; then
-            # A machine whose /dev/fuse is root's alone. Others give it to all, as a mount namespace can have it here.
-            mknod -m 666 "$T/fuse" c 10 229
-            trap - EXIT ERR
-            export T
-            # shellcheck disable=SC2016 # for the inner shell
-            exec unshare -m bash -c 'mount --bind "$T/fuse" /dev/fuse && exec bash "$@"' - \
-                "$ROOT/tests/shell/harness.sh" "$FILE" as_an_ordinary_user
-        fi
-    fi
-    as_an_ordinary_user
-}
-nobody=(setpriv --reuid=65534 --regid=65534 --clear-groups)
-
-as_an_ordinary_user() {
-    local as=()
-    if [ "$(id -u)" = 0 ]; then as=("${nobody[@]}"); fi
+test_an_ordinary_user() { as_a_user user_with_a_contiguous_source; }
+user_with_a_contiguous_source() {
     mkdir "$T/u" "$T/u/m"
     cp "$FX/full.b2frame" "$T/u/f.b2frame"
     if [ "$(id -u)" = 0 ]; then chown -R 65534:65534 "$T/u"; fi

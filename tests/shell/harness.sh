@@ -36,6 +36,13 @@ fail() { echo "$*" >&2; return 1; }
 
 # source_from NAME: a copy of a fixture as SOURCE.
 source_from() { cp "$FX/$1.b2frame" "$S" && mkdir -p "$M"; }
+# sparse_from NAME: the same as a sparse frame, which the mount shows as the file $V.
+sparse_from() { cp -r "$FX/sparse/$1.b2frame" "$S" && mkdir -p "$M" && V=$M/source.b2frame; }
+# prints [FIND ARGUMENTS]: what the files of a sparse SOURCE are: name, inode, length, time of change. What differs was written.
+prints() { find "$S" "$@" -printf '/%P %i %s %T@\n' | sort; }
+chunk_prints() { prints -name '*.chunk'; }
+# kept PRINTS: how many of these are still as they were.
+kept() { comm -12 <(echo "$1") <(prints) | wc -l; }
 tool() { "$PY" "$ROOT/tests/python/frametool.py" "$@"; }
 py() { tool run "$@"; }
 # holds 3=FILE 2=zeros n=10: what SOURCE holds, by the library.
@@ -120,6 +127,29 @@ for code in sys.argv[3:]:
             wrong.append(f"{code}: {errno.errorcode[error.errno]}")
 if wrong:
     sys.exit(f"expected {want}:\n" + "\n".join(wrong))' "$M" "$@"
+}
+
+# ---- Users
+
+nobody=(setpriv --reuid=65534 --regid=65534 --clear-groups)
+# What stands before a command of an ordinary user.
+as=()
+if [ "$(id -u)" = 0 ]; then as=("${nobody[@]}"); fi
+# as_a_user FUNCTION: with the daemon and /dev/fuse where an ordinary user may use them.
+as_a_user() {
+    if [ "$(id -u)" = 0 ]; then
+        "${nobody[@]}" test -x "$B2FUSE" || skip "an ordinary user cannot run $B2FUSE"
+        if ! "${nobody[@]}" test -w /dev/fuse; then
+            # A machine whose /dev/fuse is root's alone. Others give it to all, as a mount namespace can have it here.
+            mknod -m 666 "$T/fuse" c 10 229
+            trap - EXIT ERR
+            export T
+            # shellcheck disable=SC2016 # for the inner shell
+            exec unshare -m bash -c 'mount --bind "$T/fuse" /dev/fuse && exec bash "$@"' - \
+                "$ROOT/tests/shell/harness.sh" "$FILE" "$1"
+        fi
+    fi
+    "$1"
 }
 root_only() { [ "$(id -u)" = 0 ] || skip "needs root"; }
 
