@@ -5,7 +5,7 @@
 //! there at open). So an old key never means a new chunk.
 
 use std::collections::HashMap;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,14 +16,13 @@ use parking_lot::{Mutex, RwLock};
 use super::backend::{Backend, BackendFile, FileStat, read_exact_at};
 use super::cache::{ChunkCache, Plan};
 use super::commit::Disk;
+use super::error::no_room;
 use super::frame::{FileBytes, Frame, Unread};
-use super::source::{
-    Complain, MADE_BY_OTHERS, Source, WRITTEN_BY_US, no_room, touched_since, with_temp_name, write_from, written_since,
-};
+use super::source::{Complain, Source, WRITTEN_BY_US, touched_since, write_from, written_since};
 use super::space::Space;
 use super::{
     CacheStats, ChunkKey, DraftPool, Epochs, FrameImage, FrameStore, OpenOptions, ReadAt, ReadGuard, Result, SourceStat,
-    StoreError,
+    StoreError, birth,
 };
 use crate::format::chunk::ChunkHeader;
 use crate::format::header::Sections;
@@ -150,12 +149,10 @@ impl CframeStore {
     }
 
     fn create_source(source: Source, options: OpenOptions) -> Result<Self> {
-        if source.backend.stat(&source.name).is_ok() {
-            return Err(source.io("create")(io::ErrorKind::AlreadyExists.into()));
-        }
-        let (temp, file) = create_temp(&*source.backend).map_err(source.io("create"))?;
+        let create = |name: &OsStr| create_locked(&*source.backend, name);
+        let (unborn, file) = birth::conceive(&source, create, |file| file.stat())?;
         let stat = file.stat().map_err(source.io("create"))?;
-        let store = Self::assemble(source, options, file, stat, Disk::created(temp));
+        let store = Self::assemble(source, options, file, stat, Disk::created(unborn));
         store.ground.lock().space = Some(Space::new(RESERVE));
         Ok(store)
     }
@@ -310,19 +307,14 @@ impl CframeStore {
         result
     }
 
-    /// What others have done to SOURCE since we last read or wrote it, in words. `header` is what its header should be.
-    pub(super) fn seen_outside(&self, header: &[u8], linked: bool) -> Result<Option<String>> {
-        let at_path = match self.source.backend.stat(&self.source.name) {
-            Ok(stat) => Some(stat),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            Err(error) => return Err(self.io("stat")(error)),
-        };
-        let at_path = match (at_path, linked) {
-            (None, false) => return Ok(None),
-            (Some(_), false) => return Ok(Some(MADE_BY_OTHERS.to_owned())),
-            (None, true) => return Ok(Some("it was removed".to_owned())),
-            (Some(stat), true) => stat,
-        };
+    /// What others have done to SOURCE since we last read or wrote it, in words.
+    pub(super) fn seen_outside(&self, disk: &Disk) -> Result<Option<String>> {
+        let at_path = self.source.stat()?;
+        if let Some(unborn) = disk.unborn() {
+            return Ok(unborn.seen_outside(at_path.as_ref()));
+        }
+        let Some(at_path) = at_path else { return Ok(Some("it was removed".to_owned())) };
+        let header = disk.header();
         let file = Arc::clone(&self.place.read().file);
         {
             let mut witness = self.witness.lock();
@@ -386,10 +378,10 @@ fn open_file(source: &Source) -> Result<Arc<dyn BackendFile>> {
 }
 
 /// A new file beside SOURCE, locked.
-pub(super) fn create_temp(backend: &dyn Backend) -> io::Result<(OsString, Arc<dyn BackendFile>)> {
-    let (name, file) = with_temp_name(|name| backend.create(name, 0o666))?;
+pub(super) fn create_locked(backend: &dyn Backend, name: &OsStr) -> io::Result<Arc<dyn BackendFile>> {
+    let file = backend.create(name, 0o666)?;
     file.try_lock()?;
-    Ok((name, Arc::from(file)))
+    Ok(Arc::from(file))
 }
 
 /// Reads and checks everything but the chunks.
@@ -564,8 +556,7 @@ impl FrameStore for CframeStore {
 
     fn changed_outside(&self) -> Result<bool> {
         if !self.source.read_only {
-            let disk = self.disk.lock();
-            return Ok(self.seen_outside(disk.header(), disk.linked())?.is_some());
+            return Ok(self.seen_outside(&self.disk.lock())?.is_some());
         }
         let at_path = self.source.backend.stat(&self.source.name).map_err(self.io("stat"))?;
         let seen = self.witness.lock().seen;

@@ -39,7 +39,6 @@
 //! after a failed fdatasync nobody knows what is on disk, and a second one would not say.
 
 use std::collections::{HashMap, VecDeque};
-use std::ffi::OsString;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -47,11 +46,13 @@ use std::sync::Arc;
 use log::debug;
 
 use super::backend::{BackendFile, copy_range};
-use super::cframe::{CframeStore, create_temp, key_at, position};
+use super::birth::{Unborn, with_temp_name};
+use super::cframe::{CframeStore, create_locked, key_at, position};
+use super::error::Failed;
 use super::image;
-use super::source::{Complain, MADE_BY_OTHERS, no_room};
+use super::source::Complain;
 use super::space::{Doomed, Seq, Space, State};
-use super::{ChunkKey, FrameImage, FrameStore, ReadGuard, Result, StoreError};
+use super::{ChunkKey, FrameImage, FrameStore, ReadGuard, Result};
 use crate::format::header::FrameHeader;
 use crate::format::{ChunkOffset, IndexEntry, Layout, index};
 
@@ -73,8 +74,8 @@ pub(super) struct Disk {
     /// P and D; not in this order larger than by one.
     published: Seq,
     durable: Seq,
-    /// The temporary name, for as long as SOURCE does not exist.
-    temp: Option<OsString>,
+    /// For as long as SOURCE does not exist.
+    unborn: Option<Unborn>,
     /// The frame_len of the last states: the library notices another state by another frame_len.
     lens: VecDeque<u64>,
     /// Where the file ended when settling did not help.
@@ -90,16 +91,16 @@ impl Disk {
         let (bytes, frame_len) = (header.as_bytes().to_vec(), header.frame_len());
         let high = bytes.len() as u64;
         let lens = VecDeque::from([frame_len]);
-        Disk { header: bytes, high, published: 0, durable: 0, temp: None, lens, settled_at: None, empty, closed: false }
+        Disk { header: bytes, high, published: 0, durable: 0, unborn: None, lens, settled_at: None, empty, closed: false }
     }
     /// Of a file that has only a temporary name yet.
-    pub(super) fn created(temp: OsString) -> Self {
+    pub(super) fn created(unborn: Unborn) -> Self {
         Disk {
             header: Vec::new(),
             high: 0,
             published: 0,
             durable: 0,
-            temp: Some(temp),
+            unborn: Some(unborn),
             lens: VecDeque::new(),
             settled_at: None,
             empty: false,
@@ -111,7 +112,10 @@ impl Disk {
     }
     /// Whether SOURCE exists.
     pub(super) fn linked(&self) -> bool {
-        self.temp.is_none()
+        self.unborn.is_none()
+    }
+    pub(super) fn unborn(&self) -> Option<&Unborn> {
+        self.unborn.as_ref()
     }
 }
 
@@ -123,21 +127,6 @@ struct Change {
     doomed: Doomed,
     /// Nothing is new: it is about the places.
     settling: bool,
-}
-
-/// A commit that came to nothing; `harmless` says that nothing is in doubt.
-struct Failed {
-    error: StoreError,
-    harmless: bool,
-}
-
-impl Failed {
-    fn harmless(error: StoreError) -> Self {
-        Failed { error, harmless: true }
-    }
-    fn fatal(error: StoreError) -> Self {
-        Failed { error, harmless: false }
-    }
 }
 
 /// See [`super::FrameStore::commit`].
@@ -155,7 +144,7 @@ pub(super) fn commit(store: &CframeStore, guard: ReadGuard<'_>, image: FrameImag
             return Ok(());
         }
     }
-    if let Some(reason) = store.seen_outside(&disk.header, disk.linked())? {
+    if let Some(reason) = store.seen_outside(&disk)? {
         return Err(store.source.stale(reason));
     }
     let old_entries = old.as_ref().map_or(&[][..], |old| &old.entries);
@@ -183,7 +172,7 @@ pub(super) fn close(store: &CframeStore) -> Result<()> {
     }
     let result = finish(store, &mut disk);
     store.source.seal();
-    remove_temp(store, &mut disk);
+    remove_unborn(store, &mut disk);
     let file = Arc::clone(&store.place.read().file);
     let unlocked = file.unlock().map_err(store.io("unlock"));
     result.and(unlocked)
@@ -193,15 +182,13 @@ pub(super) fn close(store: &CframeStore) -> Result<()> {
 pub(super) fn abandon(store: &CframeStore) {
     let mut disk = store.disk.lock();
     if !std::mem::replace(&mut disk.closed, true) {
-        remove_temp(store, &mut disk);
+        remove_unborn(store, &mut disk);
     }
 }
 
-fn remove_temp(store: &CframeStore, disk: &mut Disk) {
-    if let Some(temp) = disk.temp.take()
-        && let Err(error) = store.source.backend.remove(&temp)
-    {
-        debug!("{}: cannot remove {}: {error}", store.path().display(), temp.display());
+fn remove_unborn(store: &CframeStore, disk: &mut Disk) {
+    if let Some(unborn) = disk.unborn.take() {
+        unborn.remove(&store.source);
     }
 }
 
@@ -209,7 +196,7 @@ fn finish(store: &CframeStore, disk: &mut Disk) -> Result<()> {
     let Some(image) = store.committed().filter(|_| disk.linked() && store.has_map()) else { return Ok(()) };
     store.source.check_writable()?;
     sync_published(store, disk)?;
-    if store.seen_outside(&disk.header, true)?.is_some() {
+    if store.seen_outside(disk)?.is_some() {
         return Ok(()); // not ours to cut any more; all that was committed is on disk
     }
     // Room that was left for appending goes.
@@ -306,7 +293,7 @@ fn write_image(store: &CframeStore, disk: &mut Disk, image: FrameImage, change: 
         Some(plan) => in_place(store, disk, image, &change, plan),
         None => replace(store, disk, image, &change),
     };
-    outcome.map_err(|Failed { error, harmless }| {
+    outcome.map_err(|Failed { error, harmless, .. }| {
         expel(store, &change, disk.published);
         if harmless { error } else { store.source.poisoned_by(error) }
     })
@@ -381,12 +368,7 @@ fn in_place(
 ) -> std::result::Result<(), Failed> {
     let file = Arc::clone(&store.place.read().file);
     let (seq, first) = (disk.published + 1, !disk.linked());
-    let write_failed = |action| {
-        move |source: io::Error| {
-            let harmless = no_room(&source);
-            Failed { error: store.io(action)(source), harmless }
-        }
-    };
+    let write_failed = |action| move |source: io::Error| Failed::write(store.io(action)(source));
     // Step 1.
     move_chunks(store, &*file, change, seq).map_err(write_failed("move a chunk"))?;
     let mut tail = encode(store, &image, &HashMap::new()).map_err(Failed::harmless)?;
@@ -429,11 +411,11 @@ fn in_place(
             file.sync_all()
         });
         written.map_err(|source| Failed::fatal(store.io("write the header")(source)))?;
-        if let Some(temp) = disk.temp.clone() {
-            link(store, &temp, false).inspect_err(|_| {
+        if let Some(unborn) = &disk.unborn {
+            unborn.born(&store.source, None).inspect_err(|_| {
                 store.with_ground(|space, _| space.remove_tail(slot));
             })?;
-            disk.temp = None;
+            disk.unborn = None;
         }
         if let Ok(stat) = file.stat() {
             store.witness_file(stat); // a rename changes ctime
@@ -541,48 +523,38 @@ fn trim(store: &CframeStore, part: u64) {
     }
 }
 
-/// Gives a finished file SOURCE's name.
-fn link(store: &CframeStore, temp: &std::ffi::OsStr, replace: bool) -> std::result::Result<(), Failed> {
-    match store.source.backend.rename(temp, &store.source.name, replace) {
-        Ok(()) => store.source.backend.sync_dir().map_err(|source| Failed::fatal(store.io("sync the directory")(source))),
-        Err(error) if !replace && error.kind() == io::ErrorKind::AlreadyExists => {
-            Err(Failed::harmless(store.source.stale(MADE_BY_OTHERS)))
-        }
-        Err(source) => Err(Failed::fatal(store.io("rename the new file")(source))),
-    }
-}
-
 /// The other way: a whole new file.
 fn replace(store: &CframeStore, disk: &mut Disk, image: FrameImage, change: &Change) -> std::result::Result<(), Failed> {
     let _nothing_staged_meanwhile = store.gate.write();
-    let failed = |action| {
-        move |source: io::Error| {
-            let harmless = no_room(&source);
-            Failed { error: store.io(action)(source), harmless }
-        }
-    };
+    let failed = |action| move |source: io::Error| Failed::write(store.io(action)(source));
     sync_published(store, disk).map_err(Failed::fatal)?; // so that there are two states that a crash may leave, not three
-    let (temp, file) = create_temp(&*store.source.backend).map_err(failed("make a new file"))?;
+    let backend = &*store.source.backend;
+    let (temp, file) = with_temp_name(|name| create_locked(backend, name)).map_err(failed("make a new file"))?;
     let mut reserved = Vec::new();
     let written = write_new_file(store, disk, image, &*file, &mut reserved);
     let linked = written.and_then(|new| {
-        if disk.linked()
-            && let Some(reason) = store.seen_outside(&disk.header, true).map_err(Failed::harmless)?
-        {
-            return Err(Failed::harmless(store.source.stale(reason)));
+        match &disk.unborn {
+            Some(unborn) => {
+                let stat = file.stat().map_err(failed("stat"))?;
+                unborn.born(&store.source, Some((&temp, stat)))?;
+            }
+            None => {
+                if let Some(reason) = store.seen_outside(disk).map_err(Failed::harmless)? {
+                    return Err(Failed::harmless(store.source.stale(reason)));
+                }
+                let renamed = backend.rename(&temp, &store.source.name, true);
+                renamed.map_err(|source| Failed::rename(store.io("rename the new file")(source)))?;
+            }
         }
-        Ok((new, store.source.backend.rename(&temp, &store.source.name, disk.linked())))
+        Ok(new)
     });
-    let (new, renamed) = linked.inspect_err(|_| undo_new_file(store, &temp, &reserved))?;
-    if let Err(source) = renamed {
-        undo_new_file(store, &temp, &reserved);
-        if source.kind() == io::ErrorKind::AlreadyExists {
-            return Err(Failed::harmless(store.source.stale(MADE_BY_OTHERS)));
+    let new = linked.inspect_err(|failed| {
+        if !failed.in_doubt {
+            undo_new_file(store, &temp, &reserved);
         }
-        return Err(Failed::fatal(store.io("rename the new file")(source)));
-    }
+    })?;
     // From here on SOURCE is the new file.
-    remove_temp(store, disk);
+    remove_unborn(store, disk);
     let NewFile { image, moves, low, tail_at, tail_len } = new;
     let stat = file.stat();
     store.with_ground(|space, names| {
@@ -634,10 +606,7 @@ fn write_new_file(
     file: &dyn BackendFile,
     reserved: &mut Vec<(u64, u64)>,
 ) -> std::result::Result<NewFile, Failed> {
-    let failed = |source: io::Error| {
-        let harmless = no_room(&source);
-        Failed { error: store.io("write a new file")(source), harmless }
-    };
+    let failed = |source: io::Error| Failed::write(store.io("write a new file")(source));
     let old = Arc::clone(&store.place.read().file);
     if disk.linked() {
         file.copy_attributes(&*old);

@@ -84,3 +84,46 @@ impl std::error::Error for StoreError {
         }
     }
 }
+
+/// A commit that came to nothing.
+pub(super) struct Failed {
+    pub(super) error: StoreError,
+    /// Nothing has changed, and another commit may succeed.
+    pub(super) harmless: bool,
+    /// The new state may be what is on disk all the same.
+    pub(super) in_doubt: bool,
+}
+
+impl Failed {
+    pub(super) fn harmless(error: StoreError) -> Self {
+        Failed { error, harmless: true, in_doubt: false }
+    }
+    pub(super) fn fatal(error: StoreError) -> Self {
+        Failed { error, harmless: false, in_doubt: false }
+    }
+    pub(super) fn in_doubt(error: StoreError) -> Self {
+        Failed { error, harmless: false, in_doubt: true }
+    }
+    /// A file could not be made or written.
+    pub(super) fn write(error: StoreError) -> Self {
+        let harmless = matches!(&error, StoreError::Io { source, .. } if refused(source));
+        Failed { error, harmless, in_doubt: false }
+    }
+    /// A rename failed.
+    pub(super) fn rename(error: StoreError) -> Self {
+        let failed = Self::write(error);
+        Failed { in_doubt: !failed.harmless, ..failed }
+    }
+}
+
+/// Whether nothing was written: there is no room, and may be some later, or others have written to the file.
+pub(super) fn no_room(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG | libc::ESTALE))
+}
+
+/// Whether a file or a name was refused for reasons that may pass, and no harm done.
+pub(super) fn refused(error: &io::Error) -> bool {
+    const PASSING: [i32; 8] =
+        [libc::EACCES, libc::EPERM, libc::EROFS, libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EINVAL, libc::ENOSYS];
+    no_room(error) || error.raw_os_error().is_some_and(|errno| PASSING.contains(&errno))
+}

@@ -11,6 +11,7 @@ use std::time::SystemTime;
 use crate::format::{IndexEntry, Layout, chunk::ChunkHeader, header::FrameHeader, trailer::Trailer};
 
 pub mod backend;
+mod birth;
 mod cache;
 pub mod cframe;
 mod commit;

@@ -1,5 +1,4 @@
-//! What stores of both layouts share: SOURCE by its names, whether it may be written to, how the finished first state of a new
-//! one gets its name, and what is saved beside it.
+//! What stores of both layouts share: SOURCE by its names, whether it may be written to, and what is saved beside it.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -13,8 +12,6 @@ use super::backend::{Backend, BackendFile, FileBackend, FileStat, PIECE};
 use super::{ReadAt, Result, SourceStat, StoreError};
 use crate::format;
 
-/// Why a SOURCE that did not exist is not made.
-pub(super) const MADE_BY_OTHERS: &str = "it was made by another process in the meantime";
 /// Why a SOURCE is not read again.
 pub(super) const WRITTEN_BY_US: &str = "is written to by this mount, which knows what is in it";
 
@@ -47,6 +44,8 @@ pub(super) struct Source {
     /// That directory.
     pub(super) backend: Arc<dyn Backend>,
     pub(super) read_only: bool,
+    /// What has SOURCE's name is replaced, if SOURCE is to be created.
+    pub(super) replace: bool,
     /// The first failure after which what is on disk is not known any more.
     poison: OnceLock<String>,
 }
@@ -91,6 +90,7 @@ impl Source {
             name: name.to_owned(),
             backend,
             read_only: options.read_only,
+            replace: options.replace,
             poison: OnceLock::new(),
         }
     }
@@ -122,6 +122,15 @@ impl Source {
     }
 
     // ---- errors ----
+
+    /// What has SOURCE's name, if anything has.
+    pub(super) fn stat(&self) -> Result<Option<FileStat>> {
+        match self.backend.stat(&self.name) {
+            Ok(stat) => Ok(Some(stat)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(self.io("stat")(error)),
+        }
+    }
 
     /// Something in SOURCE's directory, to complain of.
     pub(super) fn at(&self, name: impl AsRef<Path>) -> PathBuf {
@@ -227,32 +236,6 @@ pub(super) fn write_from(
         done += piece as u64;
     }
     Ok(())
-}
-
-/// Whether nothing was written: there is no room, and may be some later, or others have written to the file.
-pub(super) fn no_room(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG | libc::ESTALE))
-}
-
-/// A name for something unfinished beside SOURCE that says whose it is, and what `make` makes of it.
-pub(super) fn with_temp_name<T>(mut make: impl FnMut(&OsStr) -> io::Result<T>) -> io::Result<(OsString, T)> {
-    let mut attempt = 0u32;
-    loop {
-        let name = OsString::from(format!(".b2fuse-{}-{attempt}.tmp", std::process::id()));
-        match make(&name) {
-            Ok(made) => return Ok((name, made)),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && attempt < u32::MAX => attempt += 1,
-            Err(error) => return Err(error),
-        }
-    }
-}
-
-/// Removes a directory of files.
-pub(super) fn remove_dir(parent: &dyn Backend, dir: &dyn Backend, name: &OsStr) -> io::Result<()> {
-    for file in dir.names()? {
-        dir.remove(&file)?;
-    }
-    parent.remove_dir(name)
 }
 
 /// What differs between what `stat` said of a file when we last read or wrote it and what it says now, where others must have

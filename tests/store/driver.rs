@@ -58,6 +58,10 @@ pub trait Store: FrameStore + Sized {
     fn create_in(dir: &Dir, options: OpenOptions) -> Result<Self>;
     /// A disk with a real frame as SOURCE.
     fn disk(frame: &Path) -> Dir;
+    fn open_at(path: &Path, options: OpenOptions) -> Result<Self>;
+    fn create_at(path: &Path, options: OpenOptions) -> Result<Self>;
+    /// Copies a real frame.
+    fn copy(from: &Path, to: &Path);
 }
 
 impl Store for CframeStore {
@@ -73,6 +77,15 @@ impl Store for CframeStore {
     }
     fn disk(frame: &Path) -> Dir {
         Dir::with_file(NAME, std::fs::read(frame).unwrap())
+    }
+    fn open_at(path: &Path, options: OpenOptions) -> Result<Self> {
+        Self::open(path, options)
+    }
+    fn create_at(path: &Path, options: OpenOptions) -> Result<Self> {
+        Self::create(path, options)
+    }
+    fn copy(from: &Path, to: &Path) {
+        std::fs::copy(from, to).unwrap();
     }
 }
 
@@ -90,6 +103,18 @@ impl Store for SframeStore {
     fn disk(frame: &Path) -> Dir {
         let files = std::fs::read_dir(frame).unwrap().map(|entry| entry.unwrap());
         Dir::with_dir(NAME, files.map(|file| (file.file_name(), std::fs::read(file.path()).unwrap())))
+    }
+    fn open_at(path: &Path, options: OpenOptions) -> Result<Self> {
+        Self::open(path, options)
+    }
+    fn create_at(path: &Path, options: OpenOptions) -> Result<Self> {
+        Self::create(path, options)
+    }
+    fn copy(from: &Path, to: &Path) {
+        std::fs::create_dir(to).unwrap();
+        for file in std::fs::read_dir(from).unwrap().map(|entry| entry.unwrap()) {
+            std::fs::copy(file.path(), to.join(file.file_name())).unwrap();
+        }
     }
 }
 

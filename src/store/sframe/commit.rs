@@ -26,7 +26,7 @@
 //! have been done, so what N names is not removed any more.
 
 use std::collections::HashSet;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -34,10 +34,12 @@ use std::sync::atomic::Ordering::Relaxed;
 use log::debug;
 
 use super::super::backend::{Backend, BackendFile};
-use super::super::source::{Complain, MADE_BY_OTHERS, remove_dir};
-use super::super::{ChunkKey, FrameImage, FrameStore, ReadGuard, Result, StoreError, image};
+use super::super::birth::Unborn;
+use super::super::error::Failed;
+use super::super::source::Complain;
+use super::super::{ChunkKey, FrameImage, FrameStore, ReadGuard, Result, image};
 use super::files::{Seq, State, id_of, name_of};
-use super::{INDEX, SframeStore, index_name, no_file};
+use super::{INDEX, SframeStore, index_name};
 use crate::format::header::FrameHeader;
 use crate::format::index_file::IndexFile;
 use crate::format::{IndexEntry, Layout};
@@ -57,8 +59,8 @@ pub(super) struct Disk {
     durable: Seq,
     /// The lengths of the chunks that P names, added up.
     stored: u64,
-    /// The directory's temporary name, for as long as SOURCE does not exist.
-    temp: Option<OsString>,
+    /// For as long as SOURCE does not exist.
+    unborn: Option<Unborn>,
     closed: bool,
 }
 
@@ -68,15 +70,14 @@ impl Disk {
         Disk { header: header.as_bytes().to_vec(), stored, ..Disk::default() }
     }
     /// Of a directory that has only a temporary name yet.
-    pub(super) fn created(temp: OsString) -> Self {
-        Disk { temp: Some(temp), ..Disk::default() }
+    pub(super) fn created(unborn: Unborn) -> Self {
+        Disk { unborn: Some(unborn), ..Disk::default() }
     }
     pub(super) fn header(&self) -> &[u8] {
         &self.header
     }
-    /// Whether SOURCE exists.
-    pub(super) fn linked(&self) -> bool {
-        self.temp.is_none()
+    pub(super) fn unborn(&self) -> Option<&Unborn> {
+        self.unborn.as_ref()
     }
 }
 
@@ -113,32 +114,6 @@ struct Change {
     stored: u64,
 }
 
-/// A commit that came to nothing.
-struct Failed {
-    error: StoreError,
-    /// Nothing is in doubt.
-    harmless: bool,
-    /// The new image may be what is on disk.
-    perhaps_done: bool,
-}
-
-impl Failed {
-    fn harmless(error: StoreError) -> Self {
-        Failed { error, harmless: true, perhaps_done: false }
-    }
-    fn fatal(error: StoreError) -> Self {
-        Failed { error, harmless: false, perhaps_done: false }
-    }
-    fn write(error: StoreError) -> Self {
-        let harmless = matches!(&error, StoreError::Io { source, .. } if no_file(source));
-        Failed { error, harmless, perhaps_done: false }
-    }
-    fn rename(error: StoreError) -> Self {
-        let failed = Self::write(error);
-        Failed { perhaps_done: !failed.harmless, ..failed }
-    }
-}
-
 /// See [`super::FrameStore::commit`].
 pub(super) fn commit(store: &SframeStore, guard: ReadGuard<'_>, image: FrameImage) -> Result<()> {
     let mut disk = store.disk.lock();
@@ -161,8 +136,8 @@ pub(super) fn commit(store: &SframeStore, guard: ReadGuard<'_>, image: FrameImag
     let change = admit(store, &disk, old_entries, &entries)?;
     drop(guard); // from here on the image itself keeps its chunks
     let written = write(store, &mut disk, FrameImage { header, trailer, entries }, &change);
-    written.map_err(|Failed { error, harmless, perhaps_done }| {
-        if !perhaps_done {
+    written.map_err(|Failed { error, harmless, in_doubt }| {
+        if !in_doubt {
             expel(store, &change.admitted);
         }
         if harmless { error } else { store.source.poisoned_by(error) }
@@ -203,14 +178,12 @@ pub(super) fn abandon(store: &SframeStore) {
 
 /// Removes what no state needs; where it is not known what is on disk, only what never was in a state.
 fn remove_rest(store: &SframeStore, disk: &mut Disk, synced: bool) {
-    let Some(temp) = disk.temp.take() else {
-        let rest = store.shared.files.lock().collect_rest(synced);
-        return store.remove(rest);
-    };
-    // A rename that failed may have been done all the same.
-    let ours = store.itself.stat().ok().zip(store.source.backend.stat(&temp).ok()).is_some_and(|(a, b)| a.same_file(&b));
-    if ours && let Err(error) = remove_dir(&*store.source.backend, &*store.dir(), &temp) {
-        debug!("{}: cannot remove {}: {error}", store.path().display(), temp.display());
+    match disk.unborn.take() {
+        Some(unborn) => unborn.remove(&store.source),
+        None => {
+            let rest = store.shared.files.lock().collect_rest(synced);
+            store.remove(rest);
+        }
     }
 }
 
@@ -366,14 +339,11 @@ fn finish(
         let stat = renamed.map_err(|error| Failed::rename(source.at(INDEX).io("replace it")(error)))?;
         witness.index_is(file, stat);
     }
-    let first = !disk.linked();
-    if let Some(temp) = disk.temp.clone() {
+    let first = disk.unborn.is_some();
+    if let Some(unborn) = &disk.unborn {
         dir.sync_dir().map_err(|error| Failed::fatal(source.io("sync the directory")(error)))?;
-        source.backend.rename(&temp, &source.name, false).map_err(|error| match error.kind() {
-            io::ErrorKind::AlreadyExists => Failed::harmless(source.stale(MADE_BY_OTHERS)),
-            _ => Failed::rename(source.io("give the new directory its name")(error)),
-        })?;
-        disk.temp = None;
+        unborn.born(source, None)?;
+        disk.unborn = None;
     }
     // Step 6.
     disk.published += 1;
@@ -382,8 +352,6 @@ fn finish(
     store.shared.files.lock().publish(disk.published, &change.dropped);
     *store.published.write() = Some(Arc::new(image));
     if first {
-        let synced = source.backend.sync_dir();
-        synced.map_err(|error| Failed { perhaps_done: true, ..Failed::fatal(source.io("sync the directory")(error)) })?;
         durable(store, disk);
     }
     Ok(())

@@ -98,6 +98,12 @@ fn serial_of(key: ChunkKey) -> u32 {
     (key.0 >> 32) as u32
 }
 
+/// Takes the first of a queue, if its time has come.
+fn front_if(queue: &mut VecDeque<(u64, u32)>, come: impl FnOnce(u64) -> bool) -> Option<(u64, u32)> {
+    let (mark, _) = *queue.front()?;
+    if come(mark) { queue.pop_front() } else { None }
+}
+
 impl Files {
     /// The table of a frame that was opened; `found` is in the order of ids.
     pub(super) fn opened(found: Vec<Found>) -> Self {
@@ -253,7 +259,7 @@ impl Files {
 
     /// State `seq` is on disk.
     pub(super) fn durable(&mut self, seq: Seq, epoch: u64) {
-        while let Some((first, id)) = self.waiting.pop_front_if(|(first, _)| *first <= seq) {
+        while let Some((first, id)) = front_if(&mut self.waiting, |first| first <= seq) {
             let waits = |file: &&mut File| (file.state, file.mark) == (State::Dropped, first);
             if let Some(file) = self.known.get_mut(&id).filter(waits) {
                 file.state = State::Gone;
@@ -268,7 +274,7 @@ impl Files {
     /// Files that readers have left by `epoch`, to be removed: their keys and lengths. To be handed to [`Files::removed`].
     pub(super) fn collect(&mut self, epoch: u64) -> Vec<(ChunkKey, u32)> {
         let mut out = Vec::new();
-        while let Some((stamp, id)) = self.retired.pop_front_if(|(stamp, _)| *stamp + 2 <= epoch) {
+        while let Some((stamp, id)) = front_if(&mut self.retired, |stamp| stamp + 2 <= epoch) {
             let goes = |file: &&mut File| (file.state, file.mark, file.pins) == (State::Gone, stamp, 0);
             if let Some(file) = self.known.get_mut(&id).filter(goes) {
                 file.state = State::Removing;

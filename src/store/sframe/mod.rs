@@ -13,10 +13,11 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use parking_lot::{Mutex, RwLock};
 
 use super::backend::{Backend, BackendFile, read_exact_at};
-use super::source::{Complain, Source, WRITTEN_BY_US, no_room, with_temp_name, write_from};
+use super::error::{no_room, refused};
+use super::source::{Complain, Source, WRITTEN_BY_US, write_from};
 use super::{
     CacheStats, ChunkKey, DraftPool, Epochs, FrameImage, FrameStore, OpenOptions, ReadAt, ReadGuard, Result, SourceStat,
-    StoreError,
+    StoreError, birth,
 };
 use crate::format::chunk::ChunkHeader;
 use crate::format::{self, IndexEntry};
@@ -158,15 +159,16 @@ impl SframeStore {
     }
 
     fn create_source(source: Source, options: OpenOptions) -> Result<Self> {
-        if source.backend.stat(&source.name).is_ok() {
-            return Err(source.io("create")(io::ErrorKind::AlreadyExists.into()));
-        }
-        let (temp, dir) = with_temp_name(|name| source.backend.create_dir(name)).map_err(source.io("create"))?;
-        let itself = dir.itself().map_err(source.io("create"))?;
-        itself.try_lock().map_err(source.io("lock"))?;
+        let create = |name: &OsStr| {
+            let dir = source.backend.create_dir(name)?;
+            let itself = dir.itself()?;
+            itself.try_lock()?;
+            Ok((dir, itself))
+        };
+        let (unborn, (dir, itself)) = birth::conceive(&source, create, |(_, itself)| itself.stat())?;
         let stat = itself.stat().map_err(source.io("create"))?;
         let store = Self::assemble(source, options, Arc::from(dir), itself, Files::default(), Witness::new(stat));
-        *store.disk.lock() = Disk::created(temp);
+        *store.disk.lock() = Disk::created(unborn);
         Ok(store)
     }
 
@@ -220,22 +222,13 @@ impl SframeStore {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => self.shared.files.lock().skip(key),
                 Err(error) => {
                     self.shared.files.lock().removed(key);
-                    let harmless = no_file(&error);
+                    let harmless = refused(&error);
                     let error = self.chunk_io(key, "make the file of a chunk")(error);
                     return Err(if harmless { error } else { self.source.poisoned_by(error) });
                 }
             }
         }
     }
-}
-
-/// Whether a file was refused by what may change, and no harm done.
-fn no_file(error: &io::Error) -> bool {
-    no_room(error)
-        || matches!(
-            error.raw_os_error(),
-            Some(libc::EACCES | libc::EPERM | libc::EROFS | libc::EMFILE | libc::ENFILE | libc::ENOMEM)
-        )
 }
 
 impl FrameStore for SframeStore {

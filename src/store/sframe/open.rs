@@ -41,7 +41,7 @@ pub(super) struct Opened {
 
 /// Opens the directory, locked if it is to be written to, and reads what is in it.
 pub(super) fn open(source: &Source) -> Result<Opened> {
-    let (dir, itself, dir_stat) = open_dir(source)?;
+    let OpenDir { dir, itself, stat: dir_stat } = open_dir(source)?;
     let mut attempt = 1;
     loop {
         let index = dir.open(index_name(), false).map_err(|error| match error.kind() {
@@ -68,7 +68,13 @@ pub(super) fn open(source: &Source) -> Result<Opened> {
     }
 }
 
-fn open_dir(source: &Source) -> Result<(Arc<dyn Backend>, Box<dyn BackendFile>, FileStat)> {
+struct OpenDir {
+    dir: Arc<dyn Backend>,
+    itself: Box<dyn BackendFile>,
+    stat: FileStat,
+}
+
+fn open_dir(source: &Source) -> Result<OpenDir> {
     loop {
         let dir = source.backend.open_dir(&source.name).map_err(source.io("open"))?;
         let itself = dir.itself().map_err(source.io("open"))?;
@@ -78,7 +84,7 @@ fn open_dir(source: &Source) -> Result<(Arc<dyn Backend>, Box<dyn BackendFile>, 
         }
         // Whoever had the lock may have put another directory here between our open and our lock.
         if source.backend.stat(&source.name).map_err(source.io("stat"))?.same_file(&stat) {
-            return Ok((Arc::from(dir), itself, stat));
+            return Ok(OpenDir { dir: Arc::from(dir), itself, stat });
         }
     }
 }

@@ -8,7 +8,7 @@ use std::io;
 use std::sync::Arc;
 
 use super::super::backend::{BackendFile, FileStat, read_exact_at};
-use super::super::source::{Complain, MADE_BY_OTHERS, touched_since, written_since};
+use super::super::source::{Complain, touched_since, written_since};
 use super::super::{Result, StoreError};
 use super::commit::Disk;
 use super::{INDEX, SframeStore, index_name};
@@ -69,20 +69,17 @@ impl Witness {
 impl SframeStore {
     /// What others have done to SOURCE since we last read or wrote it, in words.
     pub(super) fn seen_outside(&self, disk: &Disk) -> Result<Option<String>> {
-        let at_path = match self.source.backend.stat(&self.source.name) {
-            Ok(stat) => Some(stat),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            Err(error) => return Err(self.source.io("stat")(error)),
-        };
+        let at_path = self.source.stat()?;
+        if let Some(unborn) = disk.unborn() {
+            return Ok(unborn.seen_outside(at_path.as_ref()));
+        }
         let mut witness = self.witness.lock();
-        match (at_path, disk.linked()) {
-            (None, false) => return Ok(None),
-            (Some(_), false) => return Ok(Some(MADE_BY_OTHERS.to_owned())),
-            (None, true) => return Ok(Some("it was removed".to_owned())),
-            (Some(stat), true) if !stat.same_file(&witness.dir) => {
+        match at_path {
+            None => return Ok(Some("it was removed".to_owned())),
+            Some(stat) if !stat.same_file(&witness.dir) => {
                 return Ok(Some("another directory has its name now".to_owned()));
             }
-            (Some(_), true) => {}
+            Some(_) => {}
         }
         witness.look(self.dir().stat(index_name())).map_err(|error| self.source.at(INDEX).io("stat")(error))?;
         if witness.stale.is_none()

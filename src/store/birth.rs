@@ -1,0 +1,152 @@
+//! The first commit of a frame that did not exist: how what is finished gets SOURCE's name, and what had it before goes.
+//!
+//! Until then all is under a temporary name beside it, so there is never an unfinished frame under SOURCE's. What is to be
+//! replaced is replaced whole: by rename where both are files, by an exchange of the two names where one is a directory; and
+//! removed when that is on disk.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+
+use log::{debug, warn};
+
+use super::backend::{Backend, BackendFile, FileStat};
+use super::error::Failed;
+use super::source::{Complain, Source};
+use super::{Result, StoreError};
+
+/// Why a SOURCE that did not exist is not made.
+pub(super) const MADE_BY_OTHERS: &str = "it was made by another process in the meantime";
+
+/// A frame that has only a temporary name.
+pub(super) struct Unborn {
+    /// What the temporary name stands for.
+    ours: FileStat,
+    temp: OsString,
+    replaced: Option<Replaced>,
+}
+
+/// What has the name of a frame to be created, and is to be replaced by it.
+struct Replaced {
+    stat: FileStat,
+    /// Holds its lock, so that nobody is writing to it.
+    _locked: Option<Box<dyn BackendFile>>,
+}
+
+/// Makes room for a new frame: looks whether something has its name, and makes what is to have it under a temporary one.
+pub(super) fn conceive<T>(
+    source: &Source,
+    make: impl FnMut(&OsStr) -> io::Result<T>,
+    stat: impl FnOnce(&T) -> io::Result<FileStat>,
+) -> Result<(Unborn, T)> {
+    let replaced = claim(source)?;
+    let (temp, made) = with_temp_name(make).map_err(source.io("create"))?;
+    let ours = stat(&made).map_err(source.io("create"))?;
+    Ok((Unborn { ours, temp, replaced }, made))
+}
+
+/// A name for something unfinished beside SOURCE that says whose it is, and what `make` makes of it.
+pub(super) fn with_temp_name<T>(mut make: impl FnMut(&OsStr) -> io::Result<T>) -> io::Result<(OsString, T)> {
+    let mut attempt = 0u32;
+    loop {
+        let name = OsString::from(format!(".b2fuse-{}-{attempt}.tmp", std::process::id()));
+        match make(&name) {
+            Ok(made) => return Ok((name, made)),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && attempt < u32::MAX => attempt += 1,
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Looks at what is to be replaced.
+fn claim(source: &Source) -> Result<Option<Replaced>> {
+    let Source { backend, name, .. } = source;
+    let Some(stat) = source.stat()? else { return Ok(None) };
+    if !source.replace {
+        return Err(source.io("create")(io::ErrorKind::AlreadyExists.into()));
+    }
+    let locked = match stat.mode & libc::S_IFMT {
+        libc::S_IFLNK => None, // the link goes, and what it leads to stays
+        libc::S_IFREG => Some(backend.open(name, false)),
+        libc::S_IFDIR => Some(backend.open_dir(name).and_then(|dir| {
+            if let Some(other) = dir.names()?.into_iter().find(|name| !is_part_of_frame(name)) {
+                let words = format!("it holds {}, which is no part of a frame", other.display());
+                return Err(io::Error::new(io::ErrorKind::DirectoryNotEmpty, words));
+            }
+            dir.itself()
+        })),
+        _ => return Err(source.unsupported("is neither a file nor a directory, so it is not replaced")),
+    };
+    let locked = locked.transpose().map_err(source.io("replace"))?;
+    if let Some(file) = &locked
+        && !file.try_lock().map_err(source.io("lock"))?
+    {
+        return Err(StoreError::Busy { path: source.path.clone() });
+    }
+    Ok(Some(Replaced { stat, _locked: locked }))
+}
+
+/// Whether a name is one that a sparse frame's directory has.
+fn is_part_of_frame(name: &OsStr) -> bool {
+    let Some(name) = name.to_str() else { return false };
+    let is_id = |id: &str| id.len() == 8 && id.bytes().all(|digit| digit.is_ascii_hexdigit());
+    name == "chunks.b2frame"
+        || name == ".b2lock"
+        || name.starts_with(".b2fuse-")
+        || name.strip_suffix(".chunk").is_some_and(is_id)
+}
+
+impl Unborn {
+    /// What others have done meanwhile to SOURCE's name.
+    pub(super) fn seen_outside(&self, at_path: Option<&FileStat>) -> Option<String> {
+        match (at_path, &self.replaced) {
+            (Some(now), Some(replaced)) if now.same_file(&replaced.stat) => None,
+            (Some(_), _) => Some(MADE_BY_OTHERS.to_owned()),
+            (None, _) => None,
+        }
+    }
+
+    /// Gives what is finished SOURCE's name, on disk: that of the temporary name, or something else of ours.
+    pub(super) fn born(&self, source: &Source, other: Option<(&OsStr, FileStat)>) -> std::result::Result<(), Failed> {
+        let Source { backend, name, .. } = source;
+        let (temp, ours) = other.unwrap_or((&self.temp, self.ours));
+        let at_path = source.stat().map_err(Failed::harmless)?;
+        if let Some(reason) = self.seen_outside(at_path.as_ref()) {
+            return Err(Failed::harmless(source.stale(reason)));
+        }
+        let exchanged = at_path.is_some_and(|there| there.is_dir() || ours.is_dir());
+        let renamed = match (&at_path, exchanged) {
+            (None, _) => backend.rename(temp, name, false),
+            (Some(_), false) => backend.rename(temp, name, true),
+            (Some(_), true) => backend.exchange(temp, name),
+        };
+        renamed.map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => Failed::harmless(source.stale(MADE_BY_OTHERS)),
+            _ => Failed::rename(source.io("give the new frame its name")(error)),
+        })?;
+        backend.sync_dir().map_err(|error| Failed::in_doubt(source.io("sync the directory")(error)))?;
+        if exchanged && let Err(error) = remove(&**backend, temp) {
+            let path = source.path.with_file_name(temp);
+            warn!("{}: what was replaced is here, and cannot be removed: {error}", path.display());
+        }
+        Ok(())
+    }
+
+    /// It is not needed any more, or never will be.
+    pub(super) fn remove(&self, source: &Source) {
+        // A rename that failed may have been done all the same; what has the temporary name then is not ours.
+        let is_ours = source.backend.stat(&self.temp).is_ok_and(|stat| stat.same_file(&self.ours));
+        if is_ours && let Err(error) = remove(&*source.backend, &self.temp) {
+            debug!("{}: cannot remove {}: {error}", source.path.display(), self.temp.display());
+        }
+    }
+}
+
+/// Removes a file, or a directory of files.
+fn remove(backend: &dyn Backend, name: &OsStr) -> io::Result<()> {
+    if !backend.stat(name)?.is_dir() {
+        return backend.remove(name);
+    }
+    let dir = backend.open_dir(name)?;
+    dir.names()?.iter().try_for_each(|file| dir.remove(file))?;
+    backend.remove_dir(name)
+}
