@@ -13,6 +13,8 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 
 mod background;
+mod convert;
+mod frames;
 mod log;
 mod mount;
 mod options;
@@ -32,6 +34,7 @@ enum Command {
     Mount(Box<mount::Args>),
     #[command(visible_alias = "unmount")]
     Umount(umount::Args),
+    Convert(convert::Args),
 }
 
 /// Why a command failed: one line, beginning with the path.
@@ -76,6 +79,7 @@ pub fn main() -> ExitCode {
     let end = std::panic::catch_unwind(AssertUnwindSafe(|| match args.command {
         Command::Mount(args) => mount::run(*args),
         Command::Umount(args) => umount::run(&args),
+        Command::Convert(args) => convert::run(&args),
     }));
     match end {
         Ok(End::Done) if panic::happened().is_none() => ExitCode::SUCCESS,
@@ -102,6 +106,15 @@ fn as_subcommand(mut args: Vec<OsString>) -> Vec<OsString> {
         args.insert(1, "mount".into());
     }
     args
+}
+
+/// nohup(1) asks for a mount that outlives its terminal.
+fn hangup_ignored() -> bool {
+    // SAFETY: all zeros are a valid sigaction, which the call only fills.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(libc::SIGHUP, std::ptr::null(), &raw mut action) == 0 && action.sa_sigaction == libc::SIG_IGN
+    }
 }
 
 #[cfg(test)]

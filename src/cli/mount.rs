@@ -14,14 +14,13 @@ use signal_hook::iterator::Signals;
 use super::background::{self, Side};
 use super::log::Target;
 use super::options::{self, Options};
-use super::{End, Failure, panic};
+use super::{End, Failure, frames, hangup_ignored, panic};
+use crate::format::Layout;
 use crate::fs::kernel::{self, FS_TYPE};
 use crate::fs::session::{Config, Mounted, Signal};
-use crate::store::{CframeStore, OpenOptions};
-use crate::view::{SparseView, View, ViewError};
+use crate::store::{self, CframeStore, FrameStore, OpenOptions};
+use crate::view::{ContiguousView, Shown, SparseView, View, ViewError};
 
-/// The index file of a sparse frame.
-const SPARSE_INDEX: &str = "chunks.b2frame";
 /// Event loops: one more than there are gives nothing, one less doubles the time of a round trip.
 const THREADS: usize = 2;
 /// Bytes of chunks kept in memory.
@@ -36,7 +35,7 @@ pub(super) struct Args {
     /// Accept no writes
     #[arg(short, long)]
     read_only: bool,
-    /// Begin a new frame if SOURCE does not exist
+    /// Begin a new frame, in one file, if SOURCE does not exist
     #[arg(long)]
     create: bool,
     /// Bytes of chunks to keep in memory, with K, M or G [default: 256M]
@@ -57,9 +56,9 @@ pub(super) struct Args {
     /// Log more; twice for everything
     #[arg(short, action = ArgAction::Count)]
     verbose: u8,
-    /// The frame
+    /// The frame: a file, to be shown as a directory of chunk files, or such a directory, to be shown as one file
     source: PathBuf,
-    /// Where to show it
+    /// Where to show it: a directory; or, if SOURCE is a directory, a file, which then is the frame
     mountpoint: PathBuf,
 }
 
@@ -71,6 +70,8 @@ struct Plan {
     source_path: PathBuf,
     /// As the user named it, for messages.
     shown_point: PathBuf,
+    /// Where a frame that becomes one file is shown.
+    shown: Shown,
     read_only: bool,
     create: bool,
     cache_size: u64,
@@ -148,14 +149,27 @@ impl Plan {
         let source = args.source;
         let source_path =
             std::path::absolute(&source).map_err(|error| Failure::new(&source, format_args!("cannot be found: {error}")))?;
-        check_source(&source, create)?;
-        let point = check_point(&args.mountpoint)?;
-        if let Ok(real) = std::fs::canonicalize(&source)
-            && real.starts_with(&point)
-        {
-            let reason = format_args!("lies above {}, which the mount would hide", source.display());
-            return Err(Failure::new(&args.mountpoint, reason));
+        let layout = check_source(&source, create)?;
+        let (point, on_file) = check_point(&args.mountpoint, &source, layout)?;
+        if let Ok(real) = std::fs::canonicalize(&source) {
+            let shown = source.display();
+            let reason = if real == point {
+                format!(
+                    "is SOURCE itself, which the mount would hide; expected another {}",
+                    if on_file { "file" } else { "directory" }
+                )
+            } else if real.starts_with(&point) {
+                format!("lies above {shown}, which the mount would hide")
+            } else if point.starts_with(&real) {
+                format!("lies inside {shown}, and the mount would hide a part of it; expected a place outside")
+            } else {
+                String::new()
+            };
+            if !reason.is_empty() {
+                return Err(Failure::new(&args.mountpoint, reason));
+            }
         }
+        let shown = if on_file { Shown::OnFile } else { Shown::As(shown_name(&source)) };
         let config = Config {
             point,
             fsname: options.fsname.unwrap_or_else(|| source_path.clone().into_os_string()),
@@ -169,6 +183,7 @@ impl Plan {
             source,
             source_path,
             shown_point: args.mountpoint,
+            shown,
             read_only: flags & libc::MS_RDONLY != 0,
             create,
             cache_size: args.cache_size.or(options.cache_size).unwrap_or(CACHE_SIZE),
@@ -177,50 +192,44 @@ impl Plan {
     }
 }
 
-/// What can be told about SOURCE without opening it as a frame.
-fn check_source(source: &Path, create: bool) -> Result<(), Failure> {
-    let failed = |reason: &str| Err(Failure::new(source, reason));
-    match std::fs::metadata(source) {
-        Ok(meta) if meta.is_dir() && source.join(SPARSE_INDEX).exists() => failed(
-            "is a sparse frame (a directory), and mounting those is not supported yet; expected a contiguous frame (a file)",
-        ),
-        Ok(meta) if meta.is_dir() => failed("is a directory without chunks.b2frame; expected a Blosc2 frame"),
-        Ok(meta) if !meta.is_file() => failed("is no regular file; expected a Blosc2 frame"),
-        Ok(_) => Ok(()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound && create => {
-            let parent = source.parent().filter(|parent| !parent.as_os_str().is_empty());
-            match std::fs::metadata(parent.unwrap_or(Path::new("."))) {
-                Ok(meta) if meta.is_dir() => Ok(()),
-                _ => failed("cannot be created: there is no such directory"),
-            }
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            failed("no such file; expected a Blosc2 frame (--create begins a new one)")
-        }
-        Err(error) => failed(&format!("cannot be read: {error}")),
+/// Which layout SOURCE has, or will have, if it can be mounted.
+fn check_source(source: &Path, create: bool) -> Result<Layout, Failure> {
+    match frames::layout(source)? {
+        Some(layout) => Ok(layout),
+        None if create => frames::home(source).map(|_| Layout::Contiguous),
+        None => Err(Failure::new(source, "no such file; expected a Blosc2 frame (--create begins a new one)")),
     }
 }
 
-/// The mount point without symbolic links, if a directory can be shown there.
-fn check_point(point: &Path) -> Result<PathBuf, Failure> {
+/// The mount point without symbolic links, and whether it is a file, if a frame of that layout can be shown there.
+fn check_point(point: &Path, source: &Path, layout: Layout) -> Result<(PathBuf, bool), Failure> {
     let failed = |reason: String| Err(Failure::new(point, reason));
-    match std::fs::metadata(point) {
-        Ok(meta) if meta.is_dir() => {}
-        Ok(_) => return failed("is not a directory; expected one to mount on".into()),
+    let wanted = match layout {
+        Layout::Contiguous => "directory",
+        Layout::Sparse => "directory or file",
+    };
+    let on_file = match std::fs::metadata(point) {
+        Ok(meta) if meta.is_dir() => false,
+        Ok(meta) if meta.is_file() && layout == Layout::Sparse => true,
+        Ok(meta) if meta.is_file() => {
+            let source = source.display();
+            return failed(format!("is a file, and {source} is one too, to be shown as a directory; expected one to mount on"));
+        }
+        Ok(_) => return failed(format!("is no {wanted}; expected one to mount on")),
         Err(error) => {
             return failed(match error.raw_os_error() {
-                Some(libc::ENOENT) => "no such directory; expected one to mount on".into(),
+                Some(libc::ENOENT) => format!("no such {wanted}; expected one to mount on"),
                 Some(libc::ENOTCONN) => "is a mount whose daemon has died; unmount it first (b2fuse umount)".into(),
                 _ => format!("cannot be used as mount point: {error}"),
             });
         }
-    }
+    };
     let real = std::fs::canonicalize(point).map_err(|error| Failure::new(point, format_args!("cannot be found: {error}")))?;
     match kernel::mounted_at(&real) {
         Ok(Some(mount)) if mount.fs_type == FS_TYPE => {
             failed(format!("is busy: {} is mounted there already", Path::new(&mount.source).display()))
         }
-        _ => Ok(real),
+        _ => Ok((real, on_file)),
     }
 }
 
@@ -268,21 +277,24 @@ fn serve(plan: &Plan, ready: impl FnOnce() -> bool) -> Result<(), Failure> {
 
 fn open(plan: &Plan) -> Result<Arc<dyn View>, ViewError> {
     let options = OpenOptions { read_only: plan.read_only, cache_bytes: plan.cache_size, ..OpenOptions::default() };
-    let store = if plan.create && !plan.source_path.exists() {
-        CframeStore::create(&plan.source_path, options)?
+    let (layout, store): (_, Arc<dyn FrameStore>) = if plan.create && !plan.source_path.exists() {
+        (Layout::Contiguous, Arc::new(CframeStore::create(&plan.source_path, options)?))
     } else {
-        CframeStore::open(&plan.source_path, options)?
+        store::open(&plan.source_path, options)?
     };
-    Ok(Arc::new(SparseView::new(Arc::new(store), plan.read_only)?))
+    Ok(match layout {
+        Layout::Contiguous => Arc::new(SparseView::new(store, plan.read_only)?),
+        Layout::Sparse => Arc::new(ContiguousView::new(store, plan.shown.clone(), plan.read_only)?),
+    })
 }
 
-/// nohup(1) asks for a mount that outlives its terminal.
-fn hangup_ignored() -> bool {
-    // SAFETY: all zeros are a valid sigaction, which the call only fills.
-    unsafe {
-        let mut action: libc::sigaction = std::mem::zeroed();
-        libc::sigaction(libc::SIGHUP, std::ptr::null(), &raw mut action) == 0 && action.sa_sigaction == libc::SIG_IGN
-    }
+/// What a sparse frame is called as one file, by the name that the user has for it.
+fn shown_name(source: &Path) -> OsString {
+    let named = match source.file_name() {
+        Some(_) => Ok(source.to_owned()),
+        None => std::fs::canonicalize(source),
+    };
+    frames::shown_name(&named.unwrap_or_default())
 }
 
 /// Whether what is mounted there answers.

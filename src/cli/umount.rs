@@ -24,7 +24,7 @@ pub(super) struct Args {
     /// Do not mind files that are still open: the mount ends with them
     #[arg(short = 'z', long)]
     lazy: bool,
-    /// Where the frame is mounted
+    /// Where the frame is mounted: a directory or a file
     mountpoint: PathBuf,
 }
 

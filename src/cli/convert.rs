@@ -1,0 +1,245 @@
+//! `b2fuse convert`: a copy in the other layout, without a mount.
+//!
+//! Chunks are staged in the order of the index, and one commit makes a frame of them: until then DST has a temporary name, which
+//! goes again whatever happens.
+
+use std::io::IsTerminal;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use super::frames::{self, SPARSE_INDEX};
+use super::{End, Failure, hangup_ignored};
+use crate::format::{IndexEntry, Layout};
+use crate::store::{self, CframeStore, ChunkKey, FrameImage, FrameStore, OpenOptions, SframeStore, StoreError};
+
+/// Chunks that are announced to SRC's store at once.
+const WINDOW: usize = 64;
+/// Bytes of an index entry before it is compressed.
+const ENTRY: u64 = 8;
+/// Kept before the chunks of a new contiguous frame, and more than enough for the headers of chunks of index and trailer.
+const MARGIN: u64 = 4096;
+
+/// Copy a frame into its other layout
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// Replace DST if it exists
+    #[arg(long)]
+    force: bool,
+    /// The frame
+    src: PathBuf,
+    /// The copy to make: a directory if SRC is a file, a file if SRC is a directory
+    dst: PathBuf,
+}
+
+pub(super) fn run(args: &Args) -> End {
+    convert(args).into()
+}
+
+fn convert(args: &Args) -> Result<(), Failure> {
+    let interrupted = interrupts().map_err(|error| Failure::new(&args.src, format_args!("cannot handle signals: {error}")))?;
+    if frames::layout(&args.src)?.is_none() {
+        return Err(Failure::new(&args.src, "no such file or directory; expected a Blosc2 frame"));
+    }
+    check_target(&args.src, &args.dst, args.force)?;
+    let reading = OpenOptions { read_only: true, cache_bytes: 0, ..OpenOptions::default() };
+    let (layout, source) = store::open(&args.src, reading)?;
+    let Some(image) = source.committed() else { return Err(Failure::new(&args.src, "holds no frame")) };
+    let to = match layout {
+        Layout::Contiguous => Layout::Sparse,
+        Layout::Sparse => Layout::Contiguous,
+    };
+    let mode = mode_of(&args.src, &*source)?;
+    mask(mode, to);
+    let lens = source.chunk_lens(&source.enter(), &image.entries)?;
+    let options = OpenOptions { replace: args.force, ..OpenOptions::default() };
+    let target: Arc<dyn FrameStore> = match to {
+        Layout::Contiguous => Arc::new(CframeStore::create(&args.dst, options)?),
+        Layout::Sparse => Arc::new(SframeStore::create(&args.dst, options)?),
+    };
+    Need::of(&image, &lens, to).check(&*target)?;
+    let bar = bar(lens.iter().map(|len| u64::from(*len)).sum());
+    let copied = copy(&*source, &*target, &image, &lens, &bar, &interrupted);
+    bar.finish_and_clear();
+    let entries = copied?;
+    if source.changed_outside()? {
+        return Err(Failure::new(&args.src, "was changed by another process while it was being copied"));
+    }
+    let guard = target.enter();
+    target.commit(guard, FrameImage { entries: Arc::new(entries), ..(*image).clone() })?;
+    target.sync()?;
+    target.close()?;
+    if to == Layout::Contiguous && mode & 0o200 == 0 {
+        let set = std::fs::metadata(&args.dst).and_then(|meta| {
+            let mode = meta.mode() & 0o7577;
+            std::fs::set_permissions(&args.dst, std::fs::Permissions::from_mode(mode))
+        });
+        set.map_err(|error| Failure::new(&args.dst, format_args!("cannot take its owner's right to write away: {error}")))?;
+    }
+    Ok(())
+}
+
+/// Stages every chunk, and returns the index of the copy.
+fn copy(
+    source: &dyn FrameStore,
+    target: &dyn FrameStore,
+    image: &FrameImage,
+    lens: &[u32],
+    bar: &ProgressBar,
+    interrupted: &AtomicBool,
+) -> Result<Vec<IndexEntry<ChunkKey>>, Failure> {
+    let guard = source.enter();
+    let mut entries = Vec::with_capacity(lens.len());
+    let mut bytes = Vec::new();
+    let windows = || image.entries.chunks(WINDOW).zip(lens.chunks(WINDOW));
+    let mut next = windows();
+    for (window, lens) in windows() {
+        // Of the next window as well, for a disk that is to be busy all the time.
+        let ahead = if entries.is_empty() { 2 } else { 1 };
+        for (window, lens) in next.by_ref().take(ahead) {
+            let stored = window.iter().zip(lens).filter_map(|(entry, len)| Some((entry.stored()?, *len)));
+            source.expect_chunks(&stored.collect::<Vec<_>>());
+        }
+        for (entry, len) in window.iter().zip(lens) {
+            if interrupted.load(Relaxed) {
+                return Err(Failure::new(target.path(), "interrupted; nothing was made"));
+            }
+            entries.push(match entry {
+                IndexEntry::Special(special) => IndexEntry::Special(*special),
+                IndexEntry::Stored(key) => {
+                    bytes.resize(*len as usize, 0);
+                    let read = source.read_chunk(&guard, *key, *len, 0, &mut bytes)?;
+                    if read != bytes.len() {
+                        let reason = format!("chunk {} ends after {read} bytes; expected {len}", entries.len());
+                        return Err(Failure::new(source.path(), reason));
+                    }
+                    IndexEntry::Stored(target.stage(&bytes.as_slice())?)
+                }
+            });
+            bar.inc(u64::from(*len));
+        }
+    }
+    Ok(entries)
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        Failure::from_text(error)
+    }
+}
+
+/// What a copy takes of its file system.
+struct Need {
+    bytes: u64,
+    /// Of the many small files of a sparse frame, each takes whole blocks.
+    files: u64,
+}
+
+impl Need {
+    /// Blocks of this many bytes are what most file systems give room in.
+    const BLOCK: u64 = 4096;
+
+    fn of(image: &FrameImage, lens: &[u32], to: Layout) -> Need {
+        let index = image.entries.len() as u64 * ENTRY;
+        let rest = image.header.as_bytes().len() as u64 + image.trailer.as_bytes().len() as u64 + index + MARGIN;
+        let lens = lens.iter().map(|len| u64::from(*len)).filter(|len| *len > 0);
+        match to {
+            Layout::Contiguous => Need { bytes: rest + lens.sum::<u64>(), files: 1 },
+            Layout::Sparse => Need {
+                files: 2 + lens.clone().count() as u64,
+                bytes: rest + lens.map(|len| len.next_multiple_of(Self::BLOCK)).sum::<u64>(),
+            },
+        }
+    }
+
+    /// # Errors
+    /// There is not enough, with both numbers.
+    fn check(&self, target: &dyn FrameStore) -> Result<(), Failure> {
+        let system = target.statvfs()?;
+        let failed = |reason: String| Err(Failure::new(target.path(), reason));
+        let free = system.f_bavail.saturating_mul(system.f_frsize);
+        if free < self.bytes {
+            return failed(format!("needs {}, and its file system has {} left", HumanBytes(self.bytes), HumanBytes(free)));
+        }
+        // Where files are not counted, there are none at all.
+        if system.f_files > 0 && system.f_favail < self.files {
+            return failed(format!("needs {} files, and its file system has room for {}", self.files, system.f_favail));
+        }
+        Ok(())
+    }
+}
+
+/// Whether a copy may have the name of DST.
+fn check_target(src: &Path, dst: &Path, force: bool) -> Result<(), Failure> {
+    let failed = |reason: String| Err(Failure::new(dst, reason));
+    let home = frames::home(dst)?;
+    let real = std::fs::canonicalize(src).map_err(|error| Failure::new(src, format_args!("cannot be found: {error}")))?;
+    let name = home.join(dst.file_name().unwrap_or_default());
+    let found = std::fs::symlink_metadata(&name).ok();
+    if found.is_some() && std::fs::canonicalize(&name).is_ok_and(|dst| dst == real) {
+        return failed("is SRC itself; expected another name".into());
+    }
+    if name.starts_with(&real) {
+        return failed(format!("lies inside {}; expected a place outside", src.display()));
+    }
+    let Some(found) = found else { return Ok(()) };
+    if found.is_symlink() {
+        return failed("is a symbolic link; expected a new name".into());
+    }
+    if real.starts_with(&name) {
+        return failed(format!("holds {}; expected a new name", src.display()));
+    }
+    if found.is_dir() && !name.join(SPARSE_INDEX).exists() {
+        return failed("is a directory without chunks.b2frame; expected a new name, or a frame to replace".into());
+    }
+    if !found.is_dir() && !found.is_file() {
+        return failed("is no regular file; expected a new name, or a frame to replace".into());
+    }
+    if !force {
+        return failed("exists already; expected a new name (--force replaces what is there)".into());
+    }
+    Ok(())
+}
+
+/// Permission bits of a frame, as one for all its files: of a sparse frame, what its directory does not let through does not count.
+fn mode_of(src: &Path, source: &dyn FrameStore) -> Result<u32, Failure> {
+    let mode = source.source_stat()?.mode & 0o777;
+    let around = std::fs::metadata(src).map_err(|error| Failure::new(src, format_args!("cannot be read: {error}")))?;
+    let through = if around.is_dir() { around.mode() & 0o111 } else { 0o111 };
+    Ok(mode & (through * 7))
+}
+
+/// Has everything that is made from now on no more permission bits than cp(1) would give it: those of SRC without those of the
+/// umask. Its owner can always read and write for the time being.
+fn mask(mode: u32, to: Layout) {
+    let searchable = if to == Layout::Sparse { (mode & 0o444) >> 2 } else { 0 };
+    // SAFETY: neither call can fail or touches memory; there is only one thread that makes files.
+    unsafe {
+        let umask = libc::umask(0);
+        libc::umask(umask | 0o077 & !(mode | searchable) as libc::mode_t);
+    }
+}
+
+/// What a person sees who watches.
+fn bar(total: u64) -> ProgressBar {
+    if !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let template = "{wide_bar} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
+    let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    ProgressBar::new(total).with_style(style.progress_chars("=> "))
+}
+
+/// Set once by whoever wants it to end.
+fn interrupts() -> std::io::Result<Arc<AtomicBool>> {
+    let flag = Arc::new(AtomicBool::new(false));
+    let hangup = (!hangup_ignored()).then_some(SIGHUP);
+    for signal in [SIGINT, SIGTERM].into_iter().chain(hangup) {
+        signal_hook::flag::register(signal, flag.clone())?;
+    }
+    Ok(flag)
+}
