@@ -35,6 +35,8 @@ pub enum ViewError {
     TooBig,
     /// Written bytes that are no chunk, or no chunk that fits.
     Rejected(format::Error),
+    /// Written bytes that are no frame. They are held, as more may follow that make them one.
+    Unfinished(format::Error),
     /// The store failed.
     Store(StoreError),
 }
@@ -51,7 +53,7 @@ impl ViewError {
             ViewError::IsDirectory => libc::EISDIR,
             ViewError::NotDirectory => libc::ENOTDIR,
             ViewError::BadHandle => libc::EBADF,
-            ViewError::Invalid | ViewError::Rejected(_) => libc::EINVAL,
+            ViewError::Invalid | ViewError::Rejected(_) | ViewError::Unfinished(_) => libc::EINVAL,
             ViewError::NameTooLong => libc::ENAMETOOLONG,
             ViewError::TooBig => libc::EFBIG,
             ViewError::Store(error) => match error {
@@ -79,6 +81,7 @@ impl fmt::Display for ViewError {
             ViewError::NameTooLong => f.write_str("the name is too long"),
             ViewError::TooBig => f.write_str("larger than anything a frame can hold"),
             ViewError::Rejected(error) => write!(f, "refused: {error}"),
+            ViewError::Unfinished(error) => write!(f, "not a whole frame: {error}"),
             ViewError::Store(error) => error.fmt(f),
         }
     }

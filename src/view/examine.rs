@@ -12,7 +12,7 @@ pub const MAX_CHUNK_LEN: u64 = i32::MAX as u64;
 const MIN_CHUNK_LEN: u64 = ChunkHeader::LEN as u64;
 /// Chunks up to this size have every block and stream length looked at, which takes them whole in memory; of larger ones only the
 /// header is checked.
-const CHECKED_LEN: u64 = 64 << 20;
+pub const CHECKED_LEN: u64 = 64 << 20;
 
 /// Why bytes are not taken for a chunk.
 #[derive(Debug)]
@@ -40,6 +40,9 @@ pub fn examine(bytes: &dyn ReadAt, fit: Fit) -> Result<ChunkHeader, Examined> {
     }
     if len > CHECKED_LEN {
         return Ok(header);
+    }
+    if let Some(whole) = bytes.as_slice() {
+        return chunk::check(whole).map_err(Examined::Bad);
     }
     let mut whole = vec![0; len as usize];
     bytes.read_exact_at(&mut whole, 0).map_err(Examined::Io)?;

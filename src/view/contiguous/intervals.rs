@@ -78,7 +78,7 @@ mod tests {
         #[test]
         fn are_what_a_table_of_bytes_says(steps in prop::collection::vec((0..200u64, 0..40u64, prop::bool::weighted(0.1)), 1..60), probe in (0..250u64, 0..60u64)) {
             let mut intervals = Intervals::default();
-            let mut bytes = [false; 300];
+            let mut bytes = [false; 320];
             for (start, len, cut) in steps {
                 if cut {
                     intervals.cut(start);
@@ -88,7 +88,7 @@ mod tests {
                     bytes[start as usize..][..len as usize].fill(true);
                 }
             }
-            let mut seen = [false; 300];
+            let mut seen = [false; 320];
             for part in intervals.iter() {
                 prop_assert!(!part.is_empty());
                 seen[part.start as usize..part.end as usize].fill(true);

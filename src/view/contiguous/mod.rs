@@ -13,11 +13,12 @@
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use log::{debug, info};
 use parking_lot::{Mutex, RwLock};
 
+use self::adopt::Look;
 use self::ahead::Ahead;
 use self::layout::Layout;
 use self::overlay::Overlaid;
@@ -27,12 +28,15 @@ use super::pacer::Pacer;
 use super::{
     Attr, Creation, DirEntry, Handle, Ino, Inval, Invals, Kind, OpenMode, ROOT, RenameMode, Result, SetAttr, View, ViewError,
 };
-use crate::store::{FrameStore, ReadAt, StoreError};
+use crate::store::{Draft, FrameStore, ReadAt, StoreError};
 
+mod adopt;
 mod ahead;
+mod consider;
 mod intervals;
 mod layout;
 mod overlay;
+mod rename;
 mod state;
 
 /// How far the kernel reads ahead: with its own 128 KiB there are four times as many READs, with more than this it gets slower.
@@ -42,7 +46,7 @@ const WATCH_EVERY: Duration = Duration::from_millis(200);
 
 /// The contiguous view of a frame.
 ///
-/// Lock order: `writing`, then `pacer`, then `state`, then the bytes of an overlay or a draft. Nobody holds both of the first two.
+/// Lock order: `writing`, then `pacer`, then `state`, then the bytes of an overlay or a draft.
 pub struct ContiguousView {
     store: Arc<dyn FrameStore>,
     read_only: bool,
@@ -140,6 +144,60 @@ impl ContiguousView {
         }
     }
 
+    /// What a handle that is open for writing writes to.
+    fn written_file(&self, handle: Handle) -> Result<(Ino, Content)> {
+        let state = self.state.read();
+        let open = state.handles.get(&handle.0).filter(|open| open.write).ok_or(ViewError::BadHandle)?;
+        Ok((open.ino, state.node(open.ino)?.content.clone()))
+    }
+
+    fn change_draft(&self, ino: Ino, draft: &Mutex<Draft>, apply: impl FnOnce(&mut Draft) -> io::Result<()>) -> Result<()> {
+        apply(&mut draft.lock()).map_err(|error| self.held_error("hold what was written", error))?;
+        if let Ok(node) = self.state.write().node_mut(ino) {
+            node.meta.written(SystemTime::now());
+        }
+        Ok(())
+    }
+
+    fn truncate(&self, handle: Handle, size: u64) -> Result<()> {
+        let _writing = self.writing.lock();
+        match self.written_file(handle)? {
+            (_, Content::Frame) => self.change_frame(Some(handle), |inner, _| inner.set_len(size)),
+            (ino, Content::Draft(draft)) => self.change_draft(ino, &draft, |draft| draft.set_len(size)),
+            (_, Content::Former(_)) => Err(ViewError::Gone),
+        }
+    }
+
+    /// Changes a file's length: like a write with a handle, like a write and a close without.
+    fn resize(&self, ino: Ino, handle: Option<Handle>, size: u64, invals: &mut Invals) -> Result<()> {
+        if let Some(handle) = handle {
+            return self.truncate(handle, size);
+        }
+        let (content, alone) = {
+            let state = self.state.read();
+            if self.is_directory(&state, ino) {
+                return Err(ViewError::IsDirectory);
+            }
+            (state.node(ino)?.content.clone(), state.seen_overlay().is_none())
+        };
+        let _writing = self.writing.lock();
+        match content {
+            Content::Frame => {
+                self.change_frame(None, |inner, _| inner.set_len(size))?;
+                if let Err(error) = self.look(Look::Truncate, invals) {
+                    if alone {
+                        self.drop_truncated(invals);
+                    }
+                    return Err(error);
+                }
+            }
+            Content::Draft(draft) => self.change_draft(ino, &draft, |draft| draft.set_len(size))?,
+            Content::Former(_) => return Err(ViewError::Gone),
+        }
+        drop(_writing);
+        self.publish_soon()
+    }
+
     /// Whether others have changed SOURCE under a read-only mount, and then shows what it holds now.
     fn watch(&self, now: Instant, invals: &mut Invals) -> Option<Instant> {
         let load = || -> Result<Option<(Layout, Meta)>> {
@@ -182,23 +240,80 @@ impl View for ContiguousView {
         self.attr(ino)
     }
 
-    fn setattr(&self, _ino: Ino, _handle: Option<Handle>, _set: SetAttr, _invals: &mut Invals) -> Result<Attr> {
-        Err(ViewError::ReadOnly)
+    fn setattr(&self, ino: Ino, handle: Option<Handle>, set: SetAttr, invals: &mut Invals) -> Result<Attr> {
+        self.writable()?;
+        if let Some(size) = set.size {
+            self.resize(ino, handle, size, invals)?;
+        }
+        {
+            let mut state = self.state.write();
+            if self.is_directory(&state, ino) {
+                state.root.change(&set);
+            } else {
+                state.node_mut(ino)?.meta.change(&set);
+                if let Some(mtime) = set.mtime
+                    && state.frame == Some(ino)
+                    && let Some(overlay) = &state.overlay
+                {
+                    overlay.inner.write().mtime = mtime;
+                }
+            }
+        }
+        self.attr(ino)
     }
 
-    fn open(&self, ino: Ino, mode: OpenMode, _invals: &mut Invals) -> Result<Handle> {
+    fn open(&self, ino: Ino, mode: OpenMode, invals: &mut Invals) -> Result<Handle> {
         if mode.write || mode.truncate {
-            return Err(ViewError::ReadOnly);
+            self.writable()?;
         }
-        let mut state = self.state.write();
-        if self.is_directory(&state, ino) {
-            return Err(ViewError::IsDirectory);
+        let handle = {
+            let mut state = self.state.write();
+            if self.is_directory(&state, ino) {
+                return Err(ViewError::IsDirectory);
+            }
+            state.open(ino, mode.write)?
+        };
+        if mode.truncate
+            && let Err(error) = self.truncate(handle, 0)
+        {
+            self.end_handle(handle, invals);
+            return Err(error);
         }
-        state.open(ino, mode.write)
+        Ok(handle)
     }
 
-    fn create(&self, _parent: Ino, _name: &OsStr, _creation: Creation, _mode: OpenMode) -> Result<(Attr, Handle)> {
-        Err(ViewError::ReadOnly)
+    fn create(&self, parent: Ino, name: &OsStr, creation: Creation, mode: OpenMode) -> Result<(Attr, Handle)> {
+        self.writable()?;
+        let existing = {
+            let state = self.state.read();
+            state.check_name(parent, name)?;
+            state.named(name)
+        };
+        if let Some(ino) = existing {
+            if creation.exclusive {
+                return Err(ViewError::Exists);
+            }
+            let handle = self.open(ino, mode, &mut Vec::new())?;
+            return Ok((self.attr(ino)?, handle));
+        }
+        let _writing = self.writing.lock();
+        let (ino, handle, is_frame) = {
+            let mut state = self.state.write();
+            if state.named(name).is_some() {
+                return Err(ViewError::Exists);
+            }
+            let draft = Content::Draft(Arc::new(Mutex::new(Draft::new(self.store.drafts()))));
+            let is_frame = state.is_frame_name(name);
+            let ino = state.new_file(name.to_owned(), creation.into(), if is_frame { Content::Frame } else { draft });
+            if is_frame {
+                state.frame = Some(ino);
+            }
+            (ino, state.open(ino, mode.write)?, is_frame)
+        };
+        if is_frame {
+            self.change_frame(Some(handle), |inner, _| inner.set_len(0))?;
+        }
+        Ok((self.attr(ino)?, handle))
     }
 
     fn read(&self, ino: Ino, _handle: Option<Handle>, offset: u64, buf: &mut [u8]) -> Result<usize> {
@@ -219,28 +334,46 @@ impl View for ContiguousView {
         }
     }
 
-    fn write(&self, _handle: Handle, _offset: u64, _data: &[u8]) -> Result<()> {
-        Err(ViewError::ReadOnly)
+    fn write(&self, handle: Handle, offset: u64, data: &[u8]) -> Result<()> {
+        let _writing = self.writing.lock();
+        match self.written_file(handle)? {
+            (_, Content::Frame) => self.change_frame(Some(handle), |inner, below| inner.write_at(data, offset, below)),
+            (ino, Content::Draft(draft)) => self.change_draft(ino, &draft, |draft| draft.write_at(data, offset)),
+            (_, Content::Former(_)) => Err(ViewError::Gone),
+        }
     }
 
-    fn flush(&self, _handle: Handle, _invals: &mut Invals) -> Result<()> {
-        Ok(())
+    fn flush(&self, handle: Handle, invals: &mut Invals) -> Result<()> {
+        self.close_handle(handle, invals)?;
+        self.publish_soon()
     }
 
-    fn release(&self, handle: Handle, _invals: &mut Invals) {
-        self.state.write().close(handle, &*self.store);
+    fn release(&self, handle: Handle, invals: &mut Invals) {
+        // Nearly always a flush came before and there is nothing left: not after writes through a mapping.
+        let left = self.close_handle(handle, invals).and_then(|()| self.publish_soon());
+        if let Err(error) = left {
+            debug!("{}: at the last close: {error}", self.store.path().display());
+        }
+        self.end_handle(handle, invals);
     }
 
-    fn fsync(&self, _ino: Ino, _invals: &mut Invals) -> Result<()> {
-        Ok(())
+    fn fsync(&self, ino: Ino, invals: &mut Invals) -> Result<()> {
+        let frame = {
+            let state = self.state.read();
+            self.is_directory(&state, ino) || state.frame == Some(ino)
+        };
+        if self.read_only || !frame { Ok(()) } else { self.settle(invals) }
     }
 
-    fn unlink(&self, _parent: Ino, _name: &OsStr, _invals: &mut Invals) -> Result<()> {
-        Err(ViewError::ReadOnly)
+    fn unlink(&self, parent: Ino, name: &OsStr, invals: &mut Invals) -> Result<()> {
+        self.writable()?;
+        self.remove_name(parent, name, invals)
     }
 
-    fn rename(&self, _from: (Ino, &OsStr), _to: (Ino, &OsStr), _mode: RenameMode, _invals: &mut Invals) -> Result<()> {
-        Err(ViewError::ReadOnly)
+    fn rename(&self, from: (Ino, &OsStr), to: (Ino, &OsStr), mode: RenameMode, invals: &mut Invals) -> Result<()> {
+        self.writable()?;
+        self.move_name(from, to, mode, invals)?;
+        self.publish_soon()
     }
 
     fn readdir(&self, ino: Ino, cookie: u64, emit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
@@ -272,13 +405,14 @@ impl View for ContiguousView {
     }
 
     fn tick(&self, now: Instant, invals: &mut Invals) -> Option<Instant> {
-        if self.read_only { self.watch(now, invals) } else { None }
+        if self.read_only { self.watch(now, invals) } else { self.work(now, invals) }
     }
 
     fn shutdown(&self) -> Result<()> {
+        let result = if self.read_only { Ok(()) } else { self.finish() };
         let closed = self.store.close().map_err(ViewError::from);
         info!("{}: {}", self.store.path().display(), self.report());
-        closed
+        result.and(closed)
     }
 
     fn report(&self) -> String {

@@ -171,6 +171,14 @@ impl Overlay {
         Overlay { serial, refused: AtomicBool::new(false), inner: RwLock::new(inner) }
     }
 
+    /// The draft that it was made of.
+    pub fn into_draft(self) -> Option<Draft> {
+        match self.inner.into_inner().data {
+            Data::File(draft) => Some(draft),
+            Data::Memory(_) => None,
+        }
+    }
+
     /// Whether readers see what is below.
     pub fn refused(&self) -> bool {
         self.refused.load(Relaxed)

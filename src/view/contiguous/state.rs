@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -183,10 +184,12 @@ impl State {
         self.listing.range(cookie.saturating_add(1)..).map(|(place, (name, ino))| (*place, name.as_os_str(), *ino))
     }
 
-    /// The name of a file, for messages.
-    pub fn name_of(&self, ino: Ino) -> Option<&OsStr> {
-        let place = self.nodes.get(&ino)?.place?;
-        self.listing.get(&place).map(|(name, _)| name.as_os_str())
+    /// The frame's name; where the mount point is the file, SOURCE's.
+    pub fn frame_name<'a>(&'a self, source: &'a Path) -> &'a OsStr {
+        match &self.shown {
+            Shown::As(name) => name,
+            Shown::OnFile => source.file_name().unwrap_or_default(),
+        }
     }
 
     pub fn node(&self, ino: Ino) -> Result<&Node> {
@@ -205,7 +208,7 @@ impl State {
         ino
     }
 
-    /// Takes a name away from its file. What nobody has open ends when the kernel forgets it.
+    /// Takes a name away from its file.
     pub fn unlink(&mut self, name: &OsStr) -> Option<Ino> {
         let place = self.places.remove(name)?;
         let (_, ino) = self.listing.remove(&place)?;
@@ -224,6 +227,27 @@ impl State {
             layout.extents.keys().iter().for_each(|key| store.pin(*key));
             node.content = Content::Former(layout);
         }
+    }
+
+    /// Gives a file the frame's name, and makes it the frame.
+    pub fn install_frame(&mut self, name: &OsStr, ino: Ino, store: &dyn FrameStore) {
+        self.remove(name, store);
+        self.link(name.to_owned(), ino);
+        self.frame = Some(ino);
+        if let Some(node) = self.nodes.get_mut(&ino)
+            && let Content::Former(layout) = std::mem::replace(&mut node.content, Content::Frame)
+        {
+            layout.extents.keys().iter().for_each(|key| store.unpin(*key));
+        }
+    }
+
+    /// Takes a name away; what nobody has open ends with it.
+    pub fn remove(&mut self, name: &OsStr, store: &dyn FrameStore) -> Option<Ino> {
+        let ino = self.unlink(name)?;
+        if self.nodes.get(&ino).is_some_and(|node| node.open == 0) {
+            self.drop_node(ino, store);
+        }
+        Some(ino)
     }
 
     /// What only the view kept alive ends.

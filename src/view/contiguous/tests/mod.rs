@@ -2,14 +2,19 @@
 
 use std::path::PathBuf;
 
+use self::counting::Counting;
 use super::*;
 use crate::format::Special;
 use crate::store::{CframeStore, OpenOptions};
-use crate::view::frames::{CHUNKSIZE, Cell, cframe, chunk, errno, full, zeros};
+use crate::view::frames::{CHUNKSIZE, Cell, cells_of, cframe, chunk, errno, full, zeros};
+
+mod counting;
+mod library;
 
 struct Mount {
     dir: tempfile::TempDir,
     view: Option<ContiguousView>,
+    store: Option<Arc<Counting>>,
 }
 
 const NAME: &str = "shown.b2frame";
@@ -22,7 +27,7 @@ impl Mount {
     fn of_bytes(frame: &[u8]) -> Mount {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("f.b2frame"), frame).unwrap();
-        let mut mount = Mount { dir, view: None };
+        let mut mount = Mount { dir, view: None, store: None };
         mount.mount(false);
         mount
     }
@@ -33,7 +38,72 @@ impl Mount {
 
     fn mount(&mut self, read_only: bool) {
         let store = CframeStore::open(&self.path(), OpenOptions { read_only, ..OpenOptions::default() }).unwrap();
-        self.view = Some(ContiguousView::new(Arc::new(store), Shown::As(NAME.into()), read_only).unwrap());
+        let store = Counting::new(Arc::new(store));
+        self.store = Some(Arc::clone(&store));
+        self.view = Some(ContiguousView::new(store, Shown::As(NAME.into()), read_only).unwrap());
+    }
+
+    fn unmount(&mut self) -> Result<()> {
+        let unmounted = self.view.take().unwrap().shutdown();
+        self.store = None;
+        unmounted
+    }
+
+    /// Chunks staged and commits made since the last call.
+    fn since(&self) -> (usize, usize) {
+        self.store.as_ref().unwrap().since()
+    }
+
+    fn open(&self, name: &str, truncate: bool) -> Result<Handle> {
+        let mode = OpenMode { read: true, write: true, truncate };
+        match self.ino(name) {
+            Ok(ino) => self.view().open(ino, mode, &mut Vec::new()),
+            Err(_) => Ok(self.view().create(ROOT, OsStr::new(name), creation(), mode)?.1),
+        }
+    }
+
+    fn close(&self, handle: Handle) -> Result<()> {
+        let mut invals = Vec::new();
+        let flushed = self.view().flush(handle, &mut invals);
+        self.view().release(handle, &mut invals);
+        flushed
+    }
+
+    /// Like `cp`: opens for writing (making or truncating), writes in pieces, closes.
+    fn cp(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        let handle = self.open(name, true)?;
+        for (n, piece) in bytes.chunks(50).enumerate() {
+            self.view().write(handle, n as u64 * 50, piece)?;
+        }
+        self.close(handle)
+    }
+
+    /// Opens without truncating, writes, closes.
+    fn patch(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        let handle = self.open(NAME, false)?;
+        self.view().write(handle, offset, bytes)?;
+        self.close(handle)
+    }
+
+    fn mv(&self, from: &str, to: &str) -> Result<()> {
+        let (from, to) = ((ROOT, OsStr::new(from)), (ROOT, OsStr::new(to)));
+        self.view().rename(from, to, RenameMode::Replace, &mut Vec::new())
+    }
+
+    fn sync(&self) {
+        self.view().fsync(self.ino(NAME).unwrap(), &mut Vec::new()).unwrap();
+    }
+
+    /// Lets that much time pass.
+    fn wait(&self, seconds: u64) -> Invals {
+        let mut invals = Vec::new();
+        self.view().tick(Instant::now() + Duration::from_secs(seconds), &mut invals);
+        invals
+    }
+
+    /// What SOURCE holds on disk now, opened anew.
+    fn committed(&self) -> Vec<Cell> {
+        cells_of(&self.path())
     }
 
     fn view(&self) -> &ContiguousView {
@@ -52,6 +122,10 @@ impl Mount {
         bytes.truncate(count);
         bytes
     }
+}
+
+fn creation() -> Creation {
+    Creation { uid: 0, gid: 0, mode: 0o644, exclusive: false }
 }
 
 /// Frames of every make: last chunk short, special chunks, one kind only, no chunks, chunks of varying size.
@@ -110,8 +184,8 @@ fn the_directory_has_one_name() {
 #[test]
 fn a_mount_point_that_is_a_file_is_the_frame() {
     let frame = cframe(&[full(1), full(2)], CHUNKSIZE, CHUNKSIZE as i32);
-    let mount = Mount::of_bytes(&frame);
-    drop(mount.view);
+    let mut mount = Mount::of_bytes(&frame);
+    mount.unmount().unwrap();
     let store = CframeStore::open(&mount.dir.path().join("f.b2frame"), OpenOptions::default()).unwrap();
     let view = ContiguousView::new(Arc::new(store), Shown::OnFile, false).unwrap();
     let attr = view.getattr(ROOT).unwrap();
@@ -125,7 +199,7 @@ fn a_mount_point_that_is_a_file_is_the_frame() {
 #[test]
 fn a_read_only_view_shows_what_others_have_made_of_source() {
     let mut mount = Mount::of(&[full(1), full(2)], CHUNKSIZE);
-    mount.view.take();
+    mount.unmount().unwrap();
     mount.mount(true);
     let before = mount.read(NAME);
     let other = cframe(&[full(9), full(8), full(7)], CHUNKSIZE, CHUNKSIZE as i32);

@@ -1,0 +1,400 @@
+//! How what was written becomes what the frame is: at a close, at an fsync, when nobody writes any more; and how that goes to
+//! the store.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use log::{debug, error, warn};
+use parking_lot::Mutex;
+
+use super::ContiguousView;
+use super::consider::{Candidate, Found, consider, is_begun};
+use super::overlay::{Inner, Overlaid, Overlay, Verdict};
+use super::state::State;
+use crate::format;
+use crate::store::{Draft, ReadAt};
+use crate::view::pacer::Pacer;
+use crate::view::{Handle, Ino, Inval, Invals, Result, ViewError};
+
+/// How long nobody may have written before a frame that was not written by whole changes is taken for one.
+const SETTLE_AFTER: Duration = Duration::from_secs(1);
+/// How long nobody may have written before what is no frame is dropped.
+const DROP_AFTER: Duration = Duration::from_secs(10);
+
+/// On whose behalf what was written is looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Look {
+    /// A close: what is no frame is refused.
+    Close,
+    /// A change of length without a handle: what is no frame is dropped, if it was nothing but that.
+    Truncate,
+    /// Somebody who wants it on disk, or nobody: every frame is taken.
+    Settle,
+}
+
+impl ContiguousView {
+    // --- writing ---
+
+    /// Changes the bytes of the frame, on behalf of a handle if there is one. The caller has `writing`.
+    pub(super) fn change_frame(
+        &self,
+        handle: Option<Handle>,
+        apply: impl FnOnce(&mut Inner, &dyn Fn(u64, &mut [u8]) -> io::Result<()>) -> io::Result<()>,
+    ) -> Result<()> {
+        let guard = self.store.enter();
+        let (layout, overlay) = {
+            let mut state = self.state.write();
+            let joined = handle.and_then(|handle| state.handles.get(&handle.0)).map_or(0, |open| open.serial);
+            // Those who wrote what was refused may go on with it; to others it is as if it had never been.
+            let current = state.overlay.clone().filter(|overlay| !overlay.refused() || overlay.serial == joined);
+            let overlay = current.unwrap_or_else(|| {
+                let overlay = Arc::new(Overlay::new(state.serial(), state.layout.len(), self.store.drafts()));
+                state.overlay = Some(Arc::clone(&overlay));
+                overlay
+            });
+            if let Some(open) = handle.and_then(|handle| state.handles.get_mut(&handle.0)) {
+                open.serial = overlay.serial;
+            }
+            (Arc::clone(&state.layout), overlay)
+        };
+        let overlaid = Overlaid { store: &*self.store, guard: &guard, layout: &layout, overlay: &overlay };
+        let below = |offset: u64, buf: &mut [u8]| overlaid.read_below(offset, buf);
+        let changed = apply(&mut overlay.inner.write(), &below);
+        overlay.set_refused(false);
+        changed.map_err(|error| self.held_error("hold what was written", error))
+    }
+
+    /// What a close of a handle does: nothing, unless the handle has a part in what is written.
+    pub(super) fn close_handle(&self, handle: Handle, invals: &mut Invals) -> Result<()> {
+        {
+            let state = self.state.read();
+            let open = state.handles.get(&handle.0).ok_or(ViewError::BadHandle)?;
+            let joined = |overlay: &Arc<Overlay>| overlay.serial == open.serial;
+            if state.frame != Some(open.ino) || !state.overlay.as_ref().is_some_and(joined) {
+                return Ok(());
+            }
+        }
+        let _writing = self.writing.lock();
+        self.look(Look::Close, invals)
+    }
+
+    /// The last close of a handle: with the last writer goes what was refused.
+    pub(super) fn end_handle(&self, handle: Handle, invals: &mut Invals) {
+        if !self.state.read().handles.get(&handle.0).is_some_and(|open| open.write) {
+            return self.state.write().close(handle, &*self.store);
+        }
+        let _writing = self.writing.lock();
+        let mut state = self.state.write();
+        state.close(handle, &*self.store);
+        if state.frame_writers() == 0 && state.overlay.as_ref().is_some_and(|overlay| overlay.refused()) {
+            drop_overlay(&mut state, invals);
+        }
+    }
+
+    /// Takes what is written over the frame for what it is now. The caller has `writing`.
+    pub(super) fn look(&self, look: Look, invals: &mut Invals) -> Result<()> {
+        let guard = self.store.enter();
+        let (layout, overlay) = {
+            let state = self.state.read();
+            let Some(overlay) = state.overlay.clone() else { return Ok(()) };
+            (Arc::clone(&state.layout), overlay)
+        };
+        let (dirty, verdict) = {
+            let inner = overlay.inner.read();
+            (inner.dirty, inner.verdict.clone())
+        };
+        match verdict {
+            _ if dirty => {}
+            Verdict::Held(error) if look == Look::Close => return Err(ViewError::Unfinished(error)),
+            Verdict::Held(_) => return Ok(()),
+            Verdict::Unconfirmed if look != Look::Settle => return Ok(()),
+            _ => {}
+        }
+        let file = Overlaid { store: &*self.store, guard: &guard, layout: &layout, overlay: &overlay };
+        let found = consider(&file, look == Look::Settle);
+        let verdict = match &found {
+            Ok(Found::Held(error)) => Verdict::Held(error.clone()),
+            Ok(Found::Unconfirmed) => Verdict::Unconfirmed,
+            Ok(Found::Same | Found::Frame(_)) => Verdict::Open,
+            Err(_) => Verdict::Unstored,
+        };
+        let (from_nothing, mtime) = {
+            let mut inner = overlay.inner.write();
+            inner.dirty = false;
+            inner.verdict = verdict;
+            (inner.below() == 0, inner.mtime)
+        };
+        match found? {
+            Found::Same => {
+                let mut state = self.state.write();
+                state.overlay = None;
+                state.frame_changed(mtime);
+                Ok(())
+            }
+            Found::Frame(candidate) => {
+                self.adopt(*candidate, &overlay, invals);
+                Ok(())
+            }
+            Found::Unconfirmed => {
+                debug!("{}: held: a frame, but perhaps not the whole change", self.store.path().display());
+                Ok(())
+            }
+            Found::Held(error) => {
+                debug!("{}: held: {error}", self.store.path().display());
+                match look {
+                    Look::Settle => Ok(()),
+                    // Nothing of the old frame is left, so no round of writing is to come, but after a new frame's first one.
+                    Look::Close if from_nothing && !is_begun(&file) => {
+                        let state = self.state.read();
+                        overlay.set_refused(true);
+                        invals.extend(state.frame.map(Inval::Data));
+                        Err(ViewError::Rejected(error))
+                    }
+                    _ => Err(ViewError::Unfinished(error)),
+                }
+            }
+        }
+    }
+
+    /// Makes a frame the one that is shown, and that the next commit takes.
+    fn adopt(&self, candidate: Candidate, overlay: &Overlay, invals: &mut Invals) {
+        let Candidate { layout, staged, holes } = candidate;
+        let mut state = self.state.write();
+        let (mtime, was_refused) = {
+            let inner = overlay.inner.read();
+            (inner.mtime, inner.was_refused)
+        };
+        if let Some(ino) = state.frame {
+            match was_refused {
+                true => invals.push(Inval::Data(ino)),
+                false => invals.extend(holes.iter().map(|hole| Inval::Range(ino, hole.start, hole.end - hole.start))),
+            }
+        }
+        if !same_image(&state.layout, &layout) {
+            state.version += 1;
+        }
+        if !state.staged.is_empty() {
+            let mut dropped = std::mem::take(&mut state.staged);
+            for key in layout.extents.keys() {
+                if dropped.remove(key) {
+                    state.staged.insert(*key);
+                }
+            }
+            dropped.iter().for_each(|key| self.store.discard(*key));
+        }
+        debug!("{}: adopted: {} new chunks of {}", self.store.path().display(), staged.len(), layout.image.entries.len());
+        state.staged.extend(staged);
+        state.layout = Arc::new(layout);
+        state.overlay = None;
+        state.frame_changed(mtime);
+    }
+
+    /// Makes a temporary file, which is `draft`, the frame's, as a copy over it would; what is no frame changes nothing. The
+    /// caller has `writing`.
+    pub(super) fn replace_frame(&self, ino: Ino, draft: &Mutex<Draft>, invals: &mut Invals) -> Result<()> {
+        let guard = self.store.enter();
+        let (layout, serial) = {
+            let mut state = self.state.write();
+            (Arc::clone(&state.layout), state.serial())
+        };
+        let taken = std::mem::replace(&mut *draft.lock(), Draft::new(self.store.drafts()));
+        let overlay = Overlay::of_draft(serial, taken);
+        let found = {
+            let file = Overlaid { store: &*self.store, guard: &guard, layout: &layout, overlay: &overlay };
+            consider(&file, true)
+        };
+        let refusal = match found {
+            Ok(Found::Frame(candidate)) => {
+                let holes = candidate.holes.clone();
+                self.state.write().retire_frame(&*self.store);
+                self.adopt(*candidate, &overlay, invals);
+                invals.extend(holes.iter().map(|hole| Inval::Range(ino, hole.start, hole.end - hole.start)));
+                return Ok(());
+            }
+            Ok(Found::Held(error)) => ViewError::Rejected(error),
+            Ok(Found::Same | Found::Unconfirmed) => ViewError::Invalid, // neither is said of what covers everything
+            Err(error) => ViewError::Store(error),
+        };
+        if let Some(taken) = overlay.into_draft() {
+            *draft.lock() = taken;
+        }
+        Err(refusal)
+    }
+
+    // --- publishing ---
+
+    /// After a change: commits, or sees to it that a gathered commit follows.
+    pub(super) fn publish_soon(&self) -> Result<()> {
+        {
+            let state = self.state.read();
+            if state.version == state.published {
+                return Ok(());
+            }
+        }
+        let mut pacer = self.pacer.lock();
+        if pacer.now_or_later(Instant::now()) { self.commit(&mut pacer) } else { Ok(()) }
+    }
+
+    /// Commits what was adopted, now.
+    pub(super) fn publish(&self) -> Result<()> {
+        self.commit(&mut self.pacer.lock())
+    }
+
+    fn commit(&self, pacer: &mut Pacer) -> Result<()> {
+        let began = Instant::now();
+        let guard = self.store.enter(); // what is discarded from here on stays good until the store knows the image
+        let (layout, version, staged) = {
+            let state = self.state.read();
+            if state.version == state.published {
+                pacer.settle();
+                return Ok(());
+            }
+            (Arc::clone(&state.layout), state.version, state.staged.clone())
+        };
+        let committed = self.store.commit(guard, layout.image.clone());
+        pacer.committed(began);
+        committed?;
+        let mut state = self.state.write();
+        state.published = version;
+        state.staged.retain(|key| !staged.contains(key));
+        debug!("{}: committed", self.store.path().display());
+        Ok(())
+    }
+
+    // --- time ---
+
+    /// What a read-write mount has to do now, and when again.
+    pub(super) fn work(&self, now: Instant, invals: &mut Invals) -> Option<Instant> {
+        let held = self.settle_due(now, invals);
+        let mut pacer = self.pacer.lock();
+        if pacer.due().is_some_and(|due| due <= now)
+            && let Err(error) = self.commit(&mut pacer)
+        {
+            error!("{error}");
+            pacer.settle();
+        }
+        [held, pacer.due()].into_iter().flatten().min()
+    }
+
+    /// When what is held will be taken or dropped; does it if it is time.
+    fn settle_due(&self, now: Instant, invals: &mut Invals) -> Option<Instant> {
+        let due = |state: &State| {
+            let overlay = state.overlay.as_ref().filter(|_| state.frame_writers() == 0)?;
+            let inner = overlay.inner.try_read()?; // whoever writes pokes us
+            match inner.verdict {
+                Verdict::Unstored => None,
+                Verdict::Unconfirmed => Some((inner.last_write + SETTLE_AFTER, None)),
+                Verdict::Open => Some((inner.last_write + SETTLE_AFTER, None)),
+                Verdict::Held(ref error) => Some((inner.last_write + DROP_AFTER, Some(error.clone()))),
+            }
+        };
+        let (at, _) = due(&self.state.read())?;
+        if at > now {
+            return Some(at);
+        }
+        let _writing = self.writing.lock();
+        let (at, held) = due(&self.state.read())?; // nobody writes now
+        if at > now {
+            return Some(at);
+        }
+        match held {
+            Some(error) => self.drop_held(&error, invals),
+            None => {
+                if let Err(error) = self.look(Look::Settle, invals) {
+                    error!("{error}");
+                }
+            }
+        }
+        drop(_writing);
+        if let Err(error) = self.publish_soon() {
+            error!("{error}");
+        }
+        due(&self.state.read()).map(|(at, _)| at)
+    }
+
+    fn drop_held(&self, error: &format::Error, invals: &mut Invals) {
+        warn!("{}: what was written is dropped, as it is no frame: {error}", self.store.path().display());
+        drop_overlay(&mut self.state.write(), invals);
+    }
+
+    /// Without writers, what a change of length without a handle has left is dropped.
+    pub(super) fn drop_truncated(&self, invals: &mut Invals) {
+        let mut state = self.state.write();
+        if state.frame_writers() == 0 {
+            drop_overlay(&mut state, invals);
+        }
+    }
+
+    /// For an fsync: everything that can be in SOURCE is, on disk.
+    pub(super) fn settle(&self, invals: &mut Invals) -> Result<()> {
+        {
+            let _writing = self.writing.lock();
+            self.look(Look::Settle, invals)?;
+        }
+        self.publish()?;
+        Ok(self.store.sync()?)
+    }
+
+    /// The end of a read-write mount: everything that can be committed is, or saved beside SOURCE.
+    pub(super) fn finish(&self) -> Result<()> {
+        let mut invals = Vec::new();
+        let _writing = self.writing.lock();
+        let looked = self.look(Look::Settle, &mut invals);
+        let held = self.state.read().overlay.clone();
+        if let Some(Verdict::Held(error)) = held.map(|overlay| overlay.inner.read().verdict.clone()) {
+            self.drop_held(&error, &mut invals);
+        }
+        let published = looked.and_then(|()| self.publish());
+        if let Err(error) = &published {
+            error!("{error}");
+            self.save_lost()?;
+        }
+        let mut state = self.state.write();
+        if state.frame.is_none() {
+            warn!("{}: its file was removed, and no other took its place: SOURCE stays as it is", self.store.path().display());
+        }
+        state.unpin_all(&*self.store);
+        published
+    }
+
+    /// Saves the whole frame, as it is shown, beside SOURCE.
+    fn save_lost(&self) -> Result<()> {
+        let guard = self.store.enter();
+        let (layout, overlay, name) = {
+            let mut state = self.state.write();
+            let none = Arc::new(Overlay::new(0, state.layout.len(), self.store.drafts()));
+            let overlay = state.seen_overlay().cloned().unwrap_or(none);
+            let name = state.frame_name(self.store.path()).to_string_lossy().into_owned();
+            state.published = state.version;
+            (Arc::clone(&state.layout), overlay, name)
+        };
+        let file = Overlaid { store: &*self.store, guard: &guard, layout: &layout, overlay: &overlay };
+        match self.store.save_lost(&name, &file) {
+            Ok(path) => {
+                let source = self.store.path().display();
+                warn!("{source}: could not be written: the frame, {} bytes, is saved as {}", file.len(), path.display());
+                Ok(())
+            }
+            Err(error) => {
+                error!("{error}");
+                Err(error.into())
+            }
+        }
+    }
+}
+
+/// Readers see the layout again.
+fn drop_overlay(state: &mut State, invals: &mut Invals) {
+    if state.overlay.take().is_some() {
+        invals.extend(state.frame.map(Inval::Data));
+    }
+}
+
+/// Whether two layouts make the same frame in the store, which sets lengths by itself.
+fn same_image(old: &super::Layout, new: &super::Layout) -> bool {
+    let mut header = new.header().clone();
+    header.set_frame_len(old.header().frame_len());
+    header.set_cbytes(old.header().cbytes());
+    *old.header() == header && old.trailer() == new.trailer() && old.image.entries == new.image.entries
+}

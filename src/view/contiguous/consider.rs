@@ -1,0 +1,573 @@
+//! When is what was written a frame, and which of its chunks are new?
+//!
+//! A chunk in a place where nothing was written, at the beginning of one of the layout's extents, is the one that was there: it
+//! keeps its key without a look. Others are compared with likely old ones, in pieces, and keep the key of the one they equal:
+//! C-Blosc2 moves everything behind a chunk that changes its size. The rest is checked as far as that can be done without
+//! decoding, and staged.
+//!
+//! # The library's rounds of writing
+//!
+//! C-Blosc2 3.3 changes a cframe in four rounds, each with an open and a close of its own, and without ever reading whether the
+//! close succeeded:
+//!
+//! 1. for an update that changes the chunk's size, the chunks behind it, moved; the chunk, if it is stored; the index, behind
+//!    the chunks;
+//! 2. the header, whole, with the new frame_len;
+//! 3. the trailer, whole, behind the index; the file is cut behind it;
+//! 4. the 8 bytes of frame_len.
+//!
+//! A change of a metalayer is round 2, of a vlmetalayer rounds 2 to 4. A new frame in the place of an old one is cut to nothing,
+//! then header, chunks and index in the first round, then rounds 3 and 4.
+//!
+//! So a change of chunks is **whole** when index, header and trailer all lie in what was written since the last adoption, which
+//! is the case after round 3, and not before. What parses earlier has either part of the old frame or part of the new one:
+//!
+//! | operation | after round 1 | after round 2 |
+//! | --- | --- | --- |
+//! | append, insert, update of a special chunk | longer than frame_len; where a long trailer leaves room, the index's place begins with the new chunk | shorter than frame_len, or of that length with the trailer as it was: complete, and waits for round 3 |
+//! | append or insert of a special chunk, delete, fill special | longer or shorter than frame_len, or an index of another number of chunks; where chunks vary in size, it may parse, with the header's nbytes untrue | as above |
+//! | reorder, update by a chunk of the same size | complete, if the index has its old length | complete |
+//! | update by a longer chunk | longer than frame_len; where the trailer leaves room, the index's place begins with the end of the chunks | as append |
+//! | update by a shorter chunk, or a special one | the **old index is still whole** if the chunk shrank by more than the index's length. It parses; where a chunk becomes a special one among chunks of the same length, every one behind it is *the next one*, and the last is the new index | longer than frame_len |
+//!
+//! What parses but is not whole waits: for the next round, or for a second in which nobody writes, since people patch files
+//! too. It is then taken, unless a chunk is now where another one was, or a new one reads as an index of this very frame: then
+//! it is one of the states in the last row, or in the middle of that round. So a library that is killed between its rounds
+//! leaves the state before, or the one after.
+//!
+//! After round 3 the state is adopted; round 4 writes what is there, which is seen without a look at the chunks. Where only
+//! header or trailer were written, and neither chunks nor index, the trailer must have been written whole or not at all.
+
+use std::collections::{HashMap, HashSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::intervals::Intervals;
+use super::layout::{Extent, Extents, Layout};
+use super::overlay::Overlaid;
+use crate::format::chunk::ChunkHeader;
+use crate::format::header::{FrameHeader, Sections};
+use crate::format::trailer::Trailer;
+use crate::format::{self, ChunkOffset, Error, Fit, IndexEntry, index};
+use crate::store::frame::{Frame, Unread};
+use crate::store::{ChunkKey, FrameImage, ReadAt, StoreError};
+use crate::view::examine::{CHECKED_LEN, Examined, examine};
+
+/// Header, index and trailer are taken into memory, so no more than this of them may be a hole, which costs a client nothing.
+const MOST_HOLE: u64 = 64 << 20;
+/// Old chunks that are compared with a new one, from the one behind the last that was found on: one or two may have gone.
+const WINDOW: usize = 3;
+/// What is compared first: different chunks mostly differ here.
+const FIRST_PIECE: usize = 4 << 10;
+/// What is compared at once after that.
+const PIECE: usize = 1 << 20;
+/// How much of a chunk is looked at to find the old one that it may be.
+const FINGERPRINT: usize = 256;
+/// Old chunks of the same length and beginning that are compared with a new one.
+const MOST_ALIKE: usize = 8;
+/// Holes that are told one by one.
+const MOST_HOLES: usize = 64;
+/// No old chunk.
+const NONE: u32 = u32::MAX;
+
+/// What was found.
+pub enum Found {
+    /// Nothing but the frame that is adopted already, to the byte.
+    Same,
+    /// No frame, or not yet.
+    Held(Error),
+    /// A frame, but not by a whole change.
+    Unconfirmed,
+    /// A frame.
+    Frame(Box<Candidate>),
+}
+
+/// A frame that can be adopted.
+pub struct Candidate {
+    /// The file, with exactly the bytes that were written. What is in no part of the frame reads as zeros from now on.
+    pub layout: Layout,
+    /// Chunks that were staged for it.
+    pub staged: Vec<ChunkKey>,
+    /// Parts that may have held something and read as zeros from now on.
+    pub holes: Vec<Range<u64>>,
+}
+
+/// Why there is no answer, or none but `Held`.
+enum Stop {
+    Held(Error),
+    Io(io::Error),
+    Store(StoreError),
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Self {
+        Stop::Held(error)
+    }
+}
+
+impl From<StoreError> for Stop {
+    fn from(error: StoreError) -> Self {
+        Stop::Store(error)
+    }
+}
+
+impl From<Examined> for Stop {
+    fn from(examined: Examined) -> Self {
+        match examined {
+            Examined::Bad(error) => Stop::Held(error),
+            Examined::Io(error) => Stop::Io(error),
+        }
+    }
+}
+
+/// Looks at the file as it is now. With `accept`, what is a frame is taken for one even if it was not written by a whole change;
+/// otherwise nothing of that is staged. Nobody may write meanwhile.
+///
+/// # Errors
+/// What cannot be read or staged; what was staged before is given back.
+pub fn consider(file: &Overlaid<'_>, accept: bool) -> Result<Found, StoreError> {
+    let (below, written) = {
+        let inner = file.overlay.inner.read();
+        (inner.below(), inner.written().clone())
+    };
+    let mut considering = Considering {
+        file,
+        layout: file.layout,
+        below,
+        written,
+        whole: true,
+        dry: false,
+        count: 0,
+        chunksize: 0,
+        used: Vec::new(),
+        staged: Vec::new(),
+    };
+    let found = considering.run(accept);
+    if !matches!(found, Ok(Found::Frame(_))) {
+        considering.staged.iter().for_each(|key| file.store.discard(*key));
+    }
+    match found {
+        Ok(found) => Ok(found),
+        Err(Stop::Held(error)) => Ok(Found::Held(error)),
+        Err(Stop::Store(error)) => Err(error),
+        Err(Stop::Io(source)) => {
+            Err(StoreError::Io { path: file.store.path().into(), action: "read back what was written", source })
+        }
+    }
+}
+
+/// Whether the file may be a new frame that C-Blosc2 has not finished: after its first round the trailer is missing, and after
+/// the second frame_len knows only of the smallest one.
+pub fn is_begun(file: &Overlaid<'_>) -> bool {
+    let mut prefix = vec![0; FrameHeader::PREFIX_LEN];
+    if file.read_exact_at(&mut prefix, 0).is_err() || FrameHeader::announced_len(&prefix).is_err() {
+        return false;
+    }
+    let frame_len = prefix.last_chunk().copied().map_or(0, u64::from_be_bytes);
+    let index_end = frame_len.saturating_sub(Trailer::TAIL_LEN as u64);
+    match file.len().checked_sub(index_end) {
+        Some(0) => true,
+        Some(len @ 1..=MOST_HOLE) => {
+            let mut trailer = vec![0; len as usize];
+            file.read_exact_at(&mut trailer, index_end).is_ok() && Trailer::parse(&trailer).is_ok()
+        }
+        _ => false,
+    }
+}
+
+struct Considering<'a> {
+    file: &'a Overlaid<'a>,
+    layout: &'a Layout,
+    /// Bytes of the layout that are still seen, from the beginning.
+    below: u64,
+    written: Intervals,
+    /// The change is a whole one.
+    whole: bool,
+    /// Nothing is staged.
+    dry: bool,
+    /// Chunks of the new frame, and their size.
+    count: u64,
+    chunksize: u32,
+    /// Old extents whose chunk the new frame has: none may have it twice.
+    used: Vec<bool>,
+    staged: Vec<ChunkKey>,
+}
+
+impl Considering<'_> {
+    fn run(&mut self, accept: bool) -> Result<Found, Stop> {
+        let (header, sections) = self.outline()?;
+        self.whole = self.is_whole(&sections);
+        if self.is_adopted(&header, &sections) {
+            return Ok(Found::Same);
+        }
+        self.dry = !self.whole && !accept;
+        let frame = Frame::<ChunkOffset>::read(self.file).map_err(|unread| match unread {
+            Unread::Io { source, .. } => Stop::Io(source),
+            Unread::Format(error) => Stop::Held(error),
+            Unread::OtherLayout => Stop::Held(sparse()),
+        })?;
+        self.count = frame.entries.len() as u64;
+        self.chunksize = frame.header.chunksize();
+        let (extents, entries) = self.chunks(&frame.entries, &frame.sections)?;
+        if self.dry {
+            return Ok(Found::Unconfirmed);
+        }
+        let tail = self.bytes(sections.index.start..sections.trailer.end)?;
+        let holes = self.holes(&extents, &frame.sections);
+        let image = FrameImage { header: frame.header, trailer: frame.trailer, entries: Arc::new(entries) };
+        let layout = Layout { image, extents, tail_start: sections.index.start, tail };
+        Ok(Found::Frame(Box::new(Candidate { layout, staged: std::mem::take(&mut self.staged), holes })))
+    }
+
+    fn bytes(&self, part: Range<u64>) -> Result<Vec<u8>, Stop> {
+        let mut bytes = vec![0; usize::try_from(part.end.saturating_sub(part.start)).unwrap_or(usize::MAX)];
+        self.file.read_exact_at(&mut bytes, part.start).map_err(Stop::Io)?;
+        Ok(bytes)
+    }
+
+    /// The header and where the parts are, with no more than those parts in memory that are as long as they say.
+    fn outline(&self) -> Result<(FrameHeader, Sections), Stop> {
+        let len = self.file.len();
+        let prefix = self.bytes(0..len.min(FrameHeader::PREFIX_LEN as u64))?;
+        let header_len = u64::from(FrameHeader::announced_len(&prefix)?);
+        let file_len = || format!("the file's length, {len}");
+        if header_len > len {
+            return Err(Error::new("header: header_len", 11, header_len, format_args!("at most {}", file_len())).into());
+        }
+        self.check_hole(0..header_len)?;
+        let header = FrameHeader::parse(&self.bytes(0..header_len)?)?;
+        if header.layout() != format::Layout::Contiguous {
+            return Err(Stop::Held(sparse()));
+        }
+        if header.frame_len() != len {
+            return Err(Error::new("header: frame_len", 16, header.frame_len(), file_len()).into());
+        }
+        let tail = self.bytes(len.saturating_sub(Trailer::TAIL_LEN as u64)..len)?;
+        let trailer_len = Trailer::announced_len(&tail, header.header_len(), len)?;
+        let sections = header.sections(trailer_len)?;
+        self.check_hole(sections.index.start..sections.trailer.end)?;
+        if !sections.index.is_empty() {
+            let head =
+                self.bytes(sections.index.start..sections.index.end.min(sections.index.start + ChunkHeader::LEN as u64))?;
+            let index = ChunkHeader::parse(&head)?;
+            let room = sections.index.end - sections.index.start;
+            if u64::from(index.cbytes) != room {
+                let expected = format_args!("the {room} bytes that it has room for");
+                return Err(Error::new("index: cbytes", 12, index.cbytes, expected).into());
+            }
+        }
+        Ok((header, sections))
+    }
+
+    fn check_hole(&self, part: Range<u64>) -> Result<(), Stop> {
+        let unseen = self.below.clamp(part.start, part.end)..part.end;
+        let written: u64 = self.written.within(unseen.clone()).map(|part| part.end - part.start).sum();
+        let hole = unseen.end - unseen.start - written;
+        if hole <= MOST_HOLE {
+            return Ok(());
+        }
+        let got = format_args!("{hole} bytes that were never written");
+        Err(Error::new("header: header_len, or trailer: trailer_len", part.start, got, format_args!("at most {MOST_HOLE}"))
+            .into())
+    }
+
+    /// Whether a part of the file is as it was.
+    fn unwritten(&self, part: Range<u64>) -> bool {
+        part.end <= self.below && !self.written.touches(part)
+    }
+
+    /// Whether what was written is a whole change.
+    fn is_whole(&self, sections: &Sections) -> bool {
+        let Sections { chunks, index, trailer } = sections;
+        let untouched = self.unwritten(chunks.start..index.end)
+            && chunks.start == self.layout.head().len() as u64
+            && index.start == self.layout.tail_start;
+        let trailer_whole = self.written.covers(trailer.clone());
+        if untouched {
+            return trailer_whole || !self.written.touches(trailer.clone());
+        }
+        trailer_whole && self.written.covers(0..chunks.start) && self.written.covers(index.clone())
+    }
+
+    /// Whether the file is the adopted frame, without a look at chunks.
+    fn is_adopted(&self, header: &FrameHeader, sections: &Sections) -> bool {
+        self.unwritten(sections.chunks.start..sections.trailer.end)
+            && self.layout.len() == sections.trailer.end
+            && self.layout.header() == header
+    }
+
+    /// Finds or stages each chunk.
+    fn chunks(
+        &mut self,
+        offsets: &[IndexEntry<ChunkOffset>],
+        sections: &Sections,
+    ) -> Result<(Extents, Vec<IndexEntry<ChunkKey>>), Stop> {
+        let base = sections.chunks.start;
+        let stored = (0u32..).zip(offsets).filter_map(|(position, entry)| Some((base + entry.stored()?.0, position)));
+        let mut places: Vec<(u64, u32)> = stored.collect();
+        if !places.is_sorted() {
+            places.sort_unstable();
+        }
+        let ends = places.iter().skip(1).map(|(next, _)| *next).chain([sections.chunks.end]);
+        let ends: Vec<u64> = ends.collect();
+        let mut found = self.kept_in_place(&places, &ends)?;
+        let missed = self.moved(&places, &ends, &mut found)?;
+        let missed = self.shuffled(&places, missed, &mut found)?;
+        let lens: HashMap<usize, u32> = missed.iter().copied().collect();
+        let mut extents = Extents::with_capacity(places.len());
+        let mut entries: Vec<_> = offsets.iter().map(|entry| entry.map(|_| ChunkKey(0))).collect();
+        for (n, (start, position)) in places.iter().enumerate() {
+            let (len, key) = match self.layout.extents.get(found[n] as usize) {
+                Some(old) if found[n] != NONE => (old.len, old.key),
+                _ => {
+                    let len = lens.get(&n).copied().unwrap_or(0);
+                    (len, self.stage(*start, len, *position)?)
+                }
+            };
+            extents.push(Extent { start: *start, len, key });
+            entries[*position as usize] = IndexEntry::Stored(key);
+        }
+        Ok((extents, entries))
+    }
+
+    fn fit(&self, position: u32) -> Fit {
+        Fit::at(u64::from(position), self.count, self.chunksize)
+    }
+
+    /// Old extents by number for the chunks that are in their old place, where nothing was written.
+    fn kept_in_place(&mut self, places: &[(u64, u32)], ends: &[u64]) -> Result<Vec<u32>, Stop> {
+        let olds = &self.layout.extents;
+        // What fitted before fits again, unless all chunks have to be of another size.
+        let other_size = self.chunksize != 0 && self.chunksize != self.layout.header().chunksize();
+        let mut used = vec![false; olds.len()];
+        let mut found = vec![NONE; places.len()];
+        let mut next = 0;
+        for ((found, (start, position)), end) in found.iter_mut().zip(places).zip(ends) {
+            while olds.get(next).is_some_and(|old| old.start < *start) {
+                next += 1;
+            }
+            let Some(old) = olds.get(next).filter(|old| old.start == *start) else { continue };
+            if old.end() > *end || !self.unwritten(old.start..old.end()) {
+                continue;
+            }
+            if other_size {
+                let header = self.file.store.chunk_header(self.file.guard, old.key)?;
+                self.fit(*position).check(header.nbytes).map_err(|error| of_chunk(error, *start, *position))?;
+            }
+            *found = next as u32;
+            used[next] = true;
+        }
+        self.used = used;
+        Ok(found)
+    }
+
+    /// Chunks that are in the order of the old ones, but not in their places. Answers those that were not found, by number, with
+    /// their lengths.
+    fn moved(&mut self, places: &[(u64, u32)], ends: &[u64], found: &mut [u32]) -> Result<Vec<(usize, u32)>, Stop> {
+        let mut missed = Vec::new();
+        let mut next = 0;
+        for (n, (start, position)) in places.iter().enumerate() {
+            if found[n] != NONE {
+                next = found[n] as usize + 1;
+                continue;
+            }
+            let len = self.chunk_len(*start, ends[n], *position)?;
+            match self.same_as(*start, len, next..next + WINDOW)? {
+                Some(old) => {
+                    self.check_moved(*start, *position, old)?;
+                    self.used[old] = true;
+                    found[n] = old as u32;
+                    next = old + 1;
+                }
+                None => missed.push((n, len)),
+            }
+        }
+        Ok(missed)
+    }
+
+    /// Chunks that are anywhere else than they were: found by how they begin. Answers those that are new.
+    fn shuffled(
+        &mut self,
+        places: &[(u64, u32)],
+        missed: Vec<(usize, u32)>,
+        found: &mut [u32],
+    ) -> Result<Vec<(usize, u32)>, Stop> {
+        let lens: HashSet<u32> = missed.iter().map(|(_, len)| *len).collect();
+        let mut alike: HashMap<u64, Vec<usize>> = HashMap::new();
+        let mut buf = [0; FINGERPRINT];
+        for (number, _) in self.used.iter().enumerate().filter(|(_, used)| !**used) {
+            let Some(old) = self.layout.extents.get(number).filter(|old| lens.contains(&old.len)) else { continue };
+            let count = self.file.store.read_chunk(self.file.guard, old.key, old.len, 0, &mut buf)?;
+            alike.entry(fingerprint(old.len, &buf[..count])).or_default().push(number);
+        }
+        if alike.is_empty() {
+            return Ok(missed);
+        }
+        let mut new = Vec::new();
+        for (n, len) in missed {
+            let (start, position) = places[n];
+            let head = &mut buf[..FINGERPRINT.min(len as usize)];
+            self.file.read_exact_at(head, start).map_err(Stop::Io)?;
+            let candidates = alike.get(&fingerprint(len, head)).map(Vec::as_slice).unwrap_or_default();
+            let candidates: Vec<usize> = candidates.iter().copied().filter(|old| !self.used[*old]).take(MOST_ALIKE).collect();
+            match self.same_as(start, len, candidates)? {
+                Some(old) => {
+                    self.check_moved(start, position, old)?;
+                    self.used[old] = true;
+                    found[n] = old as u32;
+                }
+                None => new.push((n, len)),
+            }
+        }
+        Ok(new)
+    }
+
+    /// Without a whole change a chunk may be written over with what it was, but not be where another one was.
+    fn check_moved(&self, start: u64, position: u32, old: usize) -> Result<(), Stop> {
+        if self.whole || self.layout.extents.get(old).is_some_and(|old| old.start == start) {
+            return Ok(());
+        }
+        let error = Error::new("chunk", 0, "one from another place", "chunks where they were, as the index was not written");
+        Err(Stop::Held(of_chunk(error, start, position)))
+    }
+
+    /// The length of the chunk at `start`, by its header.
+    fn chunk_len(&self, start: u64, end: u64, position: u32) -> Result<u32, Stop> {
+        let room = end.saturating_sub(start);
+        let head = self.bytes(start..start + room.min(ChunkHeader::LEN as u64))?;
+        let inside = |error| of_chunk(error, start, position);
+        let header = ChunkHeader::parse(&head).map_err(inside)?;
+        if u64::from(header.cbytes) > room {
+            let expected = format_args!("at most the {room} bytes before what comes next");
+            return Err(inside(Error::new("chunk: cbytes", 12, header.cbytes, expected)).into());
+        }
+        self.fit(position).check(header.nbytes).map_err(inside)?;
+        Ok(header.cbytes)
+    }
+
+    /// The first of some old chunks that has the same bytes as the chunk at `start`, and is not yet another one's.
+    fn same_as(&self, start: u64, len: u32, olds: impl IntoIterator<Item = usize>) -> Result<Option<usize>, Stop> {
+        for number in olds {
+            let old = self.layout.extents.get(number).filter(|old| old.len == len && !self.used[number]);
+            if let Some(old) = old
+                && self.equal(start, &old)?
+            {
+                return Ok(Some(number));
+            }
+        }
+        Ok(None)
+    }
+
+    fn equal(&self, start: u64, old: &Extent) -> Result<bool, Stop> {
+        let len = u64::from(old.len);
+        let (mut new_bytes, mut old_bytes) = (Vec::new(), Vec::new());
+        let mut done = 0;
+        while done < len {
+            let piece = if done == 0 { FIRST_PIECE } else { PIECE };
+            let piece = (len - done).min(piece as u64) as usize;
+            new_bytes.resize(piece, 0);
+            old_bytes.resize(piece, 0);
+            let count = self.file.store.read_chunk(self.file.guard, old.key, old.len, done, &mut old_bytes)?;
+            self.file.read_exact_at(&mut new_bytes, start + done).map_err(Stop::Io)?;
+            if count < piece || new_bytes != old_bytes {
+                return Ok(false);
+            }
+            done += piece as u64;
+        }
+        Ok(true)
+    }
+
+    /// Checks a new chunk, and writes it to the store.
+    fn stage(&mut self, start: u64, len: u32, position: u32) -> Result<ChunkKey, Stop> {
+        let fit = self.fit(position);
+        let part = Part { file: self.file, start, len: u64::from(len) };
+        let inside = |examined| match examined {
+            Examined::Bad(error) => Stop::Held(of_chunk(error, start, position)),
+            Examined::Io(error) => Stop::Io(error),
+        };
+        let key = if part.len > CHECKED_LEN {
+            examine(&part, fit).map_err(inside)?;
+            if self.dry { ChunkKey(0) } else { self.file.store.stage(&part)? }
+        } else {
+            let bytes = self.bytes(start..start + part.len)?;
+            let header = examine(&bytes, fit).map_err(inside)?;
+            if !self.whole && self.reads_as_index(&header, &bytes) {
+                let error = Error::new("chunk", 0, "an index of this frame", "a chunk, as the index was not written");
+                return Err(Stop::Held(of_chunk(error, start, position)));
+            }
+            if self.dry { ChunkKey(0) } else { self.file.store.stage(&bytes)? }
+        };
+        if !self.dry {
+            self.staged.push(key);
+        }
+        Ok(key)
+    }
+
+    fn reads_as_index(&self, header: &ChunkHeader, chunk: &[u8]) -> bool {
+        let count = u64::from(header.nbytes) / 8;
+        count.abs_diff(self.count) <= 1 && index::decode::<ChunkOffset>(chunk, Some(count)).is_ok()
+    }
+
+    /// What is in no part of the new frame, but for what was a hole before.
+    fn holes(&self, extents: &Extents, sections: &Sections) -> Vec<Range<u64>> {
+        let mut holes: Vec<Range<u64>> = Vec::new();
+        let mut end = sections.chunks.start;
+        for (start, next) in extents.from(0).map(|extent| (extent.start, extent.end())).chain([(sections.chunks.end, 0)]) {
+            let hole = end..start;
+            end = next;
+            if hole.is_empty() || self.was_hole(&hole) {
+                continue;
+            }
+            let full = holes.len() >= MOST_HOLES;
+            match holes.last_mut().filter(|_| full) {
+                Some(last) => last.end = hole.end,
+                None => holes.push(hole),
+            }
+        }
+        holes
+    }
+
+    fn was_hole(&self, part: &Range<u64>) -> bool {
+        let old = self.layout;
+        let reached = old.extents.get(old.extents.reaching(part.start));
+        !self.written.touches(part.clone())
+            && (part.start >= self.below
+                || part.start >= old.head().len() as u64
+                    && part.end <= old.tail_start
+                    && reached.is_none_or(|extent| extent.start >= part.end))
+    }
+}
+
+fn sparse() -> Error {
+    Error::new("header: frame type", 26, "a sparse frame's index file", "a contiguous frame (0)")
+}
+
+/// An error in a chunk, with its place in the file and in the index.
+fn of_chunk(error: Error, start: u64, position: u32) -> Error {
+    let expected = format!("{} (chunk {position})", error.expected);
+    Error { offset: error.offset.saturating_add(start), expected, ..error }
+}
+
+fn fingerprint(len: u32, head: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (len, head).hash(&mut hasher);
+    hasher.finish()
+}
+
+/// A part of a file.
+struct Part<'a> {
+    file: &'a dyn ReadAt,
+    start: u64,
+    len: u64,
+}
+
+impl ReadAt for Part<'_> {
+    fn len(&self) -> u64 {
+        self.len
+    }
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.file.read_exact_at(buf, self.start + offset)
+    }
+}
