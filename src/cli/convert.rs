@@ -15,10 +15,12 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use super::frames::{self, SPARSE_INDEX};
 use super::{End, Failure, hangup_ignored};
 use crate::format::{IndexEntry, Layout};
-use crate::store::{self, CframeStore, ChunkKey, FrameImage, FrameStore, OpenOptions, SframeStore, StoreError};
+use crate::store::{self, CframeStore, ChunkKey, FrameImage, FrameStore, OpenOptions, SframeStore, StoreError, StoredChunk};
 
 /// Chunks that are announced to SRC's store at once.
 const WINDOW: usize = 64;
+/// Larger chunks are copied piece by piece, in bytes.
+const WHOLE: u32 = 16 << 20;
 /// Bytes of an index entry before it is compressed.
 const ENTRY: u64 = 8;
 /// Kept before the chunks of a new contiguous frame, and more than enough for the headers of chunks of index and trailer.
@@ -110,6 +112,9 @@ fn copy(
             }
             entries.push(match entry {
                 IndexEntry::Special(special) => IndexEntry::Special(*special),
+                IndexEntry::Stored(key) if *len > WHOLE => {
+                    IndexEntry::Stored(target.stage(&StoredChunk { store: source, key: *key, len: *len })?)
+                }
                 IndexEntry::Stored(key) => {
                     bytes.resize(*len as usize, 0);
                     let read = source.read_chunk(&guard, *key, *len, 0, &mut bytes)?;

@@ -4,6 +4,7 @@
 //! a header and a trailer. It stages the bytes of new chunks as they come, and hands over a whole [`FrameImage`] when the state
 //! is worth keeping.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -94,10 +95,34 @@ pub trait ReadAt {
         self.len() == 0
     }
     /// Fills `buf` from `offset`; what lies past the end is an error.
-    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> std::io::Result<()>;
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()>;
     /// All bytes, where they are in memory: saves a copy.
     fn as_slice(&self) -> Option<&[u8]> {
         None
+    }
+}
+
+/// A chunk in a store, as bytes to read from. Its key must stay good meanwhile.
+pub struct StoredChunk<'a> {
+    /// Where it is.
+    pub store: &'a dyn FrameStore,
+    /// Which it is.
+    pub key: ChunkKey,
+    /// Its length in bytes.
+    pub len: u32,
+}
+
+impl ReadAt for StoredChunk<'_> {
+    fn len(&self) -> u64 {
+        u64::from(self.len)
+    }
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        let guard = self.store.enter();
+        match self.store.read_chunk(&guard, self.key, self.len, offset, buf) {
+            Ok(count) if count == buf.len() => Ok(()),
+            Ok(_) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Err(error) => Err(io::Error::other(error)),
+        }
     }
 }
 

@@ -1,6 +1,5 @@
 //! When a state goes to the store: at once, or gathered in a burst; and what becomes of everything at the end.
 
-use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -10,7 +9,7 @@ use super::state::{Held, Kept, Source};
 use super::write::Unfinished;
 use super::{SETTLE_AFTER, SparseView, WATCH_EVERY};
 use crate::format::IndexEntry;
-use crate::store::{ChunkKey, FrameImage, FrameStore, ReadAt, StoreError};
+use crate::store::{ChunkKey, FrameImage, FrameStore, ReadAt, StoreError, StoredChunk};
 use crate::view::names::{INDEX_NAME, Name, chunk_name};
 use crate::view::pacer::Pacer;
 use crate::view::{Inval, Invals, Result, ViewError};
@@ -192,28 +191,6 @@ impl SparseView {
                 error!("{error}");
                 first_error.get_or_insert(error);
             }
-        }
-    }
-}
-
-/// A chunk in the store, for saving.
-struct StoredChunk<'a> {
-    store: &'a dyn FrameStore,
-    key: ChunkKey,
-    len: u32,
-}
-
-impl ReadAt for StoredChunk<'_> {
-    fn len(&self) -> u64 {
-        u64::from(self.len)
-    }
-
-    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        let guard = self.store.enter();
-        match self.store.read_chunk(&guard, self.key, self.len, offset, buf) {
-            Ok(count) if count == buf.len() => Ok(()),
-            Ok(_) => Err(io::ErrorKind::UnexpectedEof.into()),
-            Err(error) => Err(io::Error::other(error.to_string())),
         }
     }
 }
