@@ -15,6 +15,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 mod background;
 mod convert;
 mod frames;
+mod check;
 mod log;
 mod mount;
 mod options;
@@ -35,6 +36,7 @@ enum Command {
     #[command(visible_alias = "unmount")]
     Umount(umount::Args),
     Convert(convert::Args),
+    Check(check::Args),
 }
 
 /// Why a command failed: one line, beginning with the path.
@@ -56,6 +58,8 @@ impl Failure {
 enum End {
     Done,
     Failed(Failure),
+    /// All has been said; this is the exit code.
+    Code(u8),
     /// Wrong usage, in words for after `error: `.
     Usage(String),
 }
@@ -80,9 +84,11 @@ pub fn main() -> ExitCode {
         Command::Mount(args) => mount::run(*args),
         Command::Umount(args) => umount::run(&args),
         Command::Convert(args) => convert::run(&args),
+        Command::Check(args) => check::run(&args),
     }));
     match end {
         Ok(End::Done) if panic::happened().is_none() => ExitCode::SUCCESS,
+        Ok(End::Code(code)) if panic::happened().is_none() => ExitCode::from(code),
         Ok(End::Failed(Failure(line))) => {
             eprintln!("{line}");
             ExitCode::from(1)
@@ -92,7 +98,7 @@ pub fn main() -> ExitCode {
             ExitCode::from(2)
         }
         // The hook has said it.
-        Ok(End::Done) | Err(_) => ExitCode::from(1),
+        Ok(End::Done | End::Code(_)) | Err(_) => ExitCode::from(1),
     }
 }
 

@@ -15,6 +15,7 @@ pub mod backend;
 mod birth;
 mod cache;
 pub mod cframe;
+pub mod check;
 mod commit;
 mod draft;
 mod epochs;

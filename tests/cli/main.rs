@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
+mod check;
 mod content;
 mod convert;
 mod mounts;

@@ -1,0 +1,126 @@
+//! `b2fuse check`: everything that is wrong with a frame, a line for each thing.
+
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use super::End;
+use crate::format::Layout;
+use crate::store::check::{Checked, Depth, Finding, Severity, check};
+
+/// Look for damage in frames, without changing anything
+///
+/// Prints a line for each finding. Exits with 0 if all frames are sound, 1 if something is damaged, 2 if a frame cannot be read at
+/// all. What is only unused (holes in a file, files in a directory that belong to no chunk) is a note, and no damage.
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// Decode every chunk, and not only look at its header
+    #[arg(long)]
+    deep: bool,
+    /// Print one JSON object for each frame
+    #[arg(long)]
+    json: bool,
+    /// Threads that look at chunks [default: all cores]
+    #[arg(long, value_name = "N", value_parser = super::options::threads)]
+    threads: Option<usize>,
+    /// The frames, of either layout
+    #[arg(required = true)]
+    frames: Vec<PathBuf>,
+}
+
+pub(super) fn run(args: &Args) -> End {
+    let threads = args.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
+    let depth = Depth { deep: args.deep, threads };
+    let mut worst = 0;
+    for frame in &args.frames {
+        let mut out = BufWriter::new(io::stdout().lock());
+        let code = one(frame, depth, args.json, &mut out);
+        // Whoever reads may have had enough.
+        let code = if out.flush().is_err() { 2 } else { code };
+        worst = worst.max(code);
+    }
+    End::Code(worst)
+}
+
+fn one(frame: &Path, depth: Depth, as_json: bool, out: &mut impl Write) -> u8 {
+    let (mut damaged, mut notes) = (0u64, 0u64);
+    let mut findings = Vec::new();
+    let mut found = |finding: Finding| {
+        match finding.severity {
+            Severity::Damage => damaged += 1,
+            Severity::Note => notes += 1,
+        }
+        if as_json {
+            findings.push(as_value(&finding));
+        } else {
+            let _ = writeln!(out, "{}", line(frame, &finding));
+        }
+    };
+    match check(frame, depth, &mut found, &mut |_, _| true) {
+        Ok(checked) => {
+            let sound = damaged == 0;
+            if as_json {
+                let _ = writeln!(out, "{}", summary(frame, &checked, sound, findings));
+            } else {
+                let _ = writeln!(out, "{}: {}", frame.display(), in_words(&checked, damaged, notes));
+            }
+            u8::from(!sound)
+        }
+        Err(error) => {
+            if as_json {
+                let _ = writeln!(out, "{}", json!({ "frame": frame.to_string_lossy(), "error": error.to_string() }));
+            }
+            eprintln!("{error}");
+            2
+        }
+    }
+}
+
+fn line(frame: &Path, finding: &Finding) -> String {
+    let severity = match finding.severity {
+        Severity::Damage => "",
+        Severity::Note => "note: ",
+    };
+    let chunk = finding.position.map(|position| format!("chunk {}: ", position.0)).unwrap_or_default();
+    format!("{}: {severity}{chunk}{}", frame.display(), finding.what)
+}
+
+fn in_words(checked: &Checked, damaged: u64, notes: u64) -> String {
+    let verdict = match damaged {
+        0 => "sound".to_owned(),
+        1 => "damaged, 1 finding".to_owned(),
+        n => format!("damaged, {n} findings"),
+    };
+    let notes = match notes {
+        0 => String::new(),
+        1 => ", 1 note".to_owned(),
+        n => format!(", {n} notes"),
+    };
+    let Some(chunks) = checked.chunks else { return format!("{verdict}{notes}; no index, so no chunk was looked at") };
+    let how = if checked.deep { "all decoded" } else { "headers read; --deep decodes them" };
+    let Checked { stored, bytes, .. } = checked;
+    format!("{verdict}{notes}; {chunks} chunks, of which {stored} are stored in {bytes} bytes ({how})")
+}
+
+fn as_value(finding: &Finding) -> Value {
+    json!({
+        "severity": match finding.severity { Severity::Damage => "damage", Severity::Note => "note" },
+        "kind": finding.kind.name(),
+        "position": finding.position.map(|position| position.0),
+        "what": finding.what,
+    })
+}
+
+fn summary(frame: &Path, checked: &Checked, sound: bool, findings: Vec<Value>) -> Value {
+    json!({
+        "frame": frame.to_string_lossy(),
+        "layout": match checked.layout { Layout::Contiguous => "cframe", Layout::Sparse => "sframe" },
+        "sound": sound,
+        "deep": checked.deep,
+        "chunks": checked.chunks,
+        "stored": checked.stored,
+        "bytes": checked.bytes,
+        "findings": findings,
+    })
+}

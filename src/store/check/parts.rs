@@ -1,0 +1,145 @@
+//! Header, index and trailer, as much of them as can be read.
+
+use std::fs::File;
+use std::path::Path;
+
+use super::{Checked, Finding, Kind, decode};
+use crate::format::chunk::{ChunkHeader, Decoder};
+use crate::format::header::FrameHeader;
+use crate::format::index::{self, Place};
+use crate::format::trailer::Trailer;
+use crate::format::{self, IndexEntry, Layout};
+use crate::store::backend::read_exact_at;
+use crate::store::frame::{FileBytes, Frame, Unread};
+use crate::store::{Result, StoreError};
+
+/// What there is of a frame.
+pub(super) struct Parts<P> {
+    pub(super) header: FrameHeader,
+    pub(super) trailer: Option<Trailer>,
+    pub(super) entries: Option<Vec<IndexEntry<P>>>,
+    /// Where a cframe's chunks section ends.
+    pub(super) chunks_end: u64,
+}
+
+impl<P: Place> Parts<P> {
+    /// Reads the parts of a frame from its file (of an sframe: the index file), telling what is wrong with them.
+    ///
+    /// # Errors
+    /// A file without a frame header of this layout, or that cannot be read.
+    pub(super) fn read(path: &Path, file: &File, len: u64, found: &mut dyn FnMut(Finding)) -> Result<Self> {
+        match Frame::<P>::read(&FileBytes { file, len }) {
+            Ok(Frame { header, trailer, entries, sections }) => {
+                let behind = len.saturating_sub(header.frame_len());
+                if behind > 0 {
+                    found(Finding::note(
+                        Kind::FrameLen,
+                        format!("{behind} bytes behind the frame, which ends at {}", header.frame_len()),
+                    ));
+                }
+                Ok(Parts { header, trailer: Some(trailer), entries: Some(entries), chunks_end: sections.chunks.end })
+            }
+            Err(Unread::Io { action, source }) => Err(StoreError::Io { path: path.to_owned(), action, source }),
+            Err(Unread::OtherLayout) => {
+                let reason = match P::LAYOUT {
+                    Layout::Contiguous => "is the index file of a sparse frame: check the directory that it is in",
+                    Layout::Sparse => "is a frame in one file, not the index file of a sparse frame",
+                };
+                Err(StoreError::Unsupported { path: path.to_owned(), reason: reason.to_owned() })
+            }
+            Err(Unread::Format(error)) => Self::salvage(path, file, len, error, found),
+        }
+    }
+
+    /// After `first`, the error that ended reading the frame as a whole.
+    fn salvage(path: &Path, file: &File, len: u64, first: format::Error, found: &mut dyn FnMut(Finding)) -> Result<Self> {
+        let read = |offset: u64, count: u64| -> Result<Vec<u8>> {
+            let mut bytes = vec![0; usize::try_from(count).unwrap_or(0)];
+            let failed = |source| StoreError::Io { path: path.to_owned(), action: "read", source };
+            read_exact_at(file, &mut bytes, offset).map_err(failed)?;
+            Ok(bytes)
+        };
+        let no_header = |source| StoreError::Format { path: path.to_owned(), source };
+        let prefix = read(0, len.min(FrameHeader::PREFIX_LEN as u64))?;
+        let header_len = u64::from(FrameHeader::announced_len(&prefix).map_err(no_header)?);
+        if header_len > len {
+            return Err(no_header(first));
+        }
+        let header = FrameHeader::parse(&read(0, header_len)?).map_err(no_header)?;
+        let frame_len = header.frame_len();
+        if frame_len != len {
+            let what = format!("header: frame_len at byte 16: found {frame_len}, expected the file's length, {len}");
+            found(Finding::damage(Kind::FrameLen, what));
+        }
+        let trailer = trailer_of(&header, len, &read)?;
+        if let Err(error) = &trailer {
+            found(Finding::damage(Kind::Trailer, error.to_string()));
+        }
+        // Where the index is, the header says; how long it is, it says itself.
+        let chunks_len = if P::LAYOUT == Layout::Contiguous && header.nbytes() > 0 { header.cbytes() } else { 0 };
+        let chunks_end = header_len.saturating_add(chunks_len);
+        let entries = if header.nbytes() == 0 { Ok(Vec::new()) } else { index_of::<P>(&header, chunks_end, len, &read)? };
+        if let Err(error) = &entries {
+            found(Finding::damage(Kind::Index, error.to_string()));
+        }
+        if frame_len == len && trailer.is_ok() && entries.is_ok() {
+            // Each by itself reads, but not together; places in the index are looked at one by one later.
+            let together = first.field != "index: entry";
+            if together {
+                found(Finding::damage(Kind::Header, first.to_string()));
+            }
+        }
+        Ok(Parts { header, trailer: trailer.ok(), entries: entries.ok(), chunks_end: chunks_end.min(len) })
+    }
+
+    /// Looks at the contents of the vlmetalayers, which are chunks.
+    pub(super) fn check_metadata(&self, deep: bool, found: &mut dyn FnMut(Finding)) {
+        let Some(trailer) = &self.trailer else { return };
+        let (mut decoder, mut out) = (Decoder::default(), Vec::new());
+        for layer in trailer.vlmetalayers() {
+            let checked = match deep {
+                true => crate::format::chunk::check(layer.content)
+                    .and_then(|header| decode(&mut decoder, &header, layer.content, &mut out)),
+                false => crate::format::chunk::check(layer.content).map(drop),
+            };
+            if let Err(error) = checked {
+                let name = String::from_utf8_lossy(layer.name);
+                found(Finding::damage(Kind::Vlmetalayer, format!("vlmetalayer \"{}\": {error}", name.escape_debug())));
+            }
+        }
+    }
+
+    pub(super) fn checked(&self, stored: u64, bytes: u64, deep: bool) -> Checked {
+        Checked { layout: P::LAYOUT, chunks: self.entries.as_ref().map(|entries| entries.len() as u64), stored, bytes, deep }
+    }
+}
+
+/// The trailer at the end of the file, which must be the end of the frame.
+fn trailer_of(header: &FrameHeader, len: u64, read: &dyn Fn(u64, u64) -> Result<Vec<u8>>) -> Result<format::Result<Trailer>> {
+    let tail_len = len.min(Trailer::TAIL_LEN as u64);
+    let tail = read(len - tail_len, tail_len)?;
+    let trailer_len = match Trailer::announced_len(&tail, header.header_len(), len) {
+        Ok(trailer_len) => u64::from(trailer_len),
+        Err(error) => return Ok(Err(error)),
+    };
+    Ok(Trailer::parse(&read(len - trailer_len, trailer_len)?))
+}
+
+fn index_of<P: Place>(
+    header: &FrameHeader,
+    at: u64,
+    len: u64,
+    read: &dyn Fn(u64, u64) -> Result<Vec<u8>>,
+) -> Result<format::Result<Vec<IndexEntry<P>>>> {
+    let room = len.saturating_sub(at);
+    let head = read(at.min(len), room.min(ChunkHeader::LEN as u64))?;
+    let cbytes = match ChunkHeader::parse(&head) {
+        Ok(chunk) => u64::from(chunk.cbytes),
+        Err(error) => return Ok(Err(error)),
+    };
+    if cbytes > room {
+        let expected = format!("at most {room}, what the file has from byte {at} on");
+        return Ok(Err(format::Error::new("index: cbytes", at.saturating_add(12), cbytes, expected)));
+    }
+    Ok(index::decode(&read(at, cbytes)?, header.nchunks()))
+}
