@@ -1,0 +1,273 @@
+#!/usr/bin/env python3
+"""What the Blosc2 library leaves when it is killed in the middle of a change to a frame.
+
+Each change is made once under strace, which tells every write, truncation and removal. Played up to any of them, and to the
+middle of each write, they give the images that a kill can leave: `Image.make` puts one on disk. As a program, says what
+the library itself makes of them:
+
+    crash_images.py            a table of changes and images
+"""
+
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import blosc2
+import numpy as np
+
+from frames import contents, difference, open_frame
+
+CHUNK = 1000
+BEGIN, END = "/b2fuse-trace-begin", "/b2fuse-trace-end"
+
+
+def numbers(n, seed):
+    """Items that compress to about half, so that no chunk is of the size of another."""
+    rng = np.random.default_rng(seed)
+    return rng.integers(0, 1 << int(rng.integers(8, 24)), n, dtype=np.int64)
+
+
+def build(path, contiguous, array):
+    options = {"urlpath": str(path), "contiguous": contiguous, "mode": "w", "meta": {"fixed": b"content"}}
+    options["cparams"] = {"codec": blosc2.Codec.LZ4, "typesize": 8, "nthreads": 1}
+    if array:
+        array = blosc2.asarray(numbers(6 * CHUNK, 1), chunks=(CHUNK,), blocks=(CHUNK // 4,), **options)
+        frame = array.schunk
+    else:
+        frame = blosc2.SChunk(chunksize=8 * CHUNK, **options)
+        for n in range(6):
+            frame.append_data(numbers(CHUNK, 10 + n))
+    frame.vlmeta["note"] = "as it was " * 20
+
+
+def grow(array):
+    array.resize((8 * CHUNK,))
+
+
+def shrink(array):
+    array.resize((4 * CHUNK,))
+
+
+def append(frame):
+    frame.append_data(numbers(CHUNK, 2))
+
+
+def insert(frame):
+    frame.insert_data(2, numbers(CHUNK, 3), True)
+
+
+def delete(frame):
+    frame.delete_chunk(2)
+
+
+def update(frame):
+    frame.update_data(2, numbers(CHUNK, 5) % 100, True)
+
+
+def metadata(frame):
+    frame.vlmeta["note"] = "as it is now " * 60
+
+
+CHANGES = {change.__name__: change for change in (append, grow, shrink, insert, delete, update, metadata)}
+LAYOUTS = {"cframe": True, "sframe": False}
+
+
+class Write:
+    """`data` written at `offset` of a file, which is made if there is none."""
+
+    def __init__(self, name, offset, data):
+        self.name, self.offset, self.data = name, offset, data
+
+    def play(self, root, part=1.0):
+        path = file_of(root, self.name)
+        data = self.data[: int(len(self.data) * part)]
+        with open(path, "r+b" if path.exists() else "w+b") as file:
+            file.seek(self.offset)
+            file.write(data)
+
+
+class Truncate:
+    """A file cut or lengthened, or made."""
+
+    def __init__(self, name, length):
+        self.name, self.length = name, length
+
+    def play(self, root):
+        path = file_of(root, self.name)
+        with open(path, "r+b" if path.exists() else "w+b") as file:
+            file.truncate(self.length)
+
+
+class Remove:
+    def __init__(self, name):
+        self.name = name
+
+    def play(self, root):
+        file_of(root, self.name).unlink(missing_ok=True)
+
+
+def file_of(root, name):
+    return root / name if name else root
+
+
+def parse(trace, frame):
+    """The operations of an strace on a frame: names are relative to it, empty for the frame itself."""
+    frame = str(frame)
+    operations, files, began = [], {}, False
+    for line in trace.splitlines():
+        line = re.sub(r"^\d+ +", "", line)
+        if f'"{BEGIN}"' in line:
+            began = True
+        if f'"{END}"' in line:
+            return operations
+        call = re.match(r"(\w+)\((.*)\) += (-?\d+)", line)
+        if not call or int(call[3]) < 0:
+            continue
+        name, args, result = call[1], call[2], int(call[3])
+        if name == "openat":
+            path = unquote(args.split('"')[1]).decode()
+            if path == frame or path.startswith(frame + "/"):
+                files[result] = [path[len(frame) + 1 :], 0]
+                if began and "O_TRUNC" in args:
+                    operations.append(Truncate(files[result][0], 0))
+            continue
+        if name in ("unlink", "unlinkat"):
+            path = unquote(args.split('"')[1]).decode()
+            if began and path.startswith(frame + "/"):
+                operations.append(Remove(path[len(frame) + 1 :]))
+            continue
+        fd = re.match(r"\d+", args)
+        if not fd or int(fd[0]) not in files:
+            continue
+        file = files[int(fd[0])]
+        if name == "close":
+            del files[int(fd[0])]
+        elif name == "lseek":
+            file[1] = result
+        elif name in ("read", "readv"):
+            file[1] += result
+        elif name == "ftruncate" and began:
+            operations.append(Truncate(file[0], int(args.split(",")[1])))
+        elif name in ("write", "writev", "pwrite64"):
+            data = b"".join(unquote(part) for part in args.split('"')[1::2])[:result]
+            offset = int(args.rsplit(",", 1)[1]) if name == "pwrite64" else file[1]
+            if name != "pwrite64":
+                file[1] += result
+            if began:
+                operations.append(Write(file[0], offset, data))
+    raise RuntimeError("the trace has no end")
+
+
+def unquote(text):
+    """strace -xx writes every byte as \\xNN."""
+    return bytes.fromhex(text.replace("\\x", ""))
+
+
+def trace(change, frame):
+    """Makes a change to the frame under strace; answers the operations."""
+    code = f"import os, crash_images as c\narray = c.open_frame({str(frame)!r}, 'a')\n"
+    code += f"os.path.exists({BEGIN!r})\nc.CHANGES[{change!r}](array)\nos.path.exists({END!r})\n"
+    with tempfile.NamedTemporaryFile("r", suffix=".strace") as log:
+        calls = "openat,close,lseek,read,readv,write,writev,pwrite64,ftruncate,unlink,unlinkat,newfstatat,stat"
+        command = ["strace", "-f", "-xx", "-s", str(1 << 18), "-e", f"trace={calls}", "-o", log.name, sys.executable, "-c", code]
+        subprocess.run(command, check=True, cwd=Path(__file__).parent)
+        text = log.read()
+    for marker in (BEGIN, END):
+        text = text.replace("".join(f"\\x{byte:02x}" for byte in marker.encode()), marker)
+    return parse(text, frame)
+
+
+class Image:
+    """One state that a kill can leave: `count` operations, the last of them perhaps only half done."""
+
+    def __init__(self, case, count, half):
+        self.case, self.count, self.half = case, count, half
+
+    def __str__(self):
+        return f"{self.case.layout} {self.case.change}, cut {'in' if self.half else 'after'} operation {self.count} of {len(self.case.operations)}"
+
+    def make(self, path):
+        """Puts the image at `path`."""
+        remove(path)
+        copy(self.case.before, path)
+        for n, operation in enumerate(self.case.operations[: self.count], 1):
+            if self.half and n == self.count:
+                operation.play(path, 0.5)
+            else:
+                operation.play(path)
+
+
+class Case:
+    """A change to a frame of one layout: the frame before and after it, and what was done to it."""
+
+    def __init__(self, directory, layout, change):
+        self.layout, self.change = layout, change
+        self.before = Path(directory) / f"{layout}-{change}-before.b2nd"
+        self.after = Path(directory) / f"{layout}-{change}-after.b2nd"
+        build(self.before, LAYOUTS[layout], change in ("grow", "shrink"))
+        copy(self.before, self.after)
+        self.operations = trace(change, self.after)
+        self.old, self.new = contents(open_frame(self.before)), contents(open_frame(self.after))
+
+    def images(self):
+        for count, operation in enumerate(self.operations, 1):
+            if isinstance(operation, Write) and len(operation.data) > 1:
+                yield Image(self, count, True)
+            yield Image(self, count, False)
+
+    def verdict(self, path):
+        """What a frame at `path` is: old, new, or the first difference from the nearer one."""
+        try:
+            seen = contents(open_frame(path))
+        except Exception as error:
+            return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+        against = {"old": difference(seen, self.old), "new": difference(seen, self.new)}
+        return next((name for name, found in against.items() if found is None), f"neither: {against['new']}")
+
+
+def copy(source, target):
+    (shutil.copytree if source.is_dir() else shutil.copyfile)(source, target)
+
+
+def remove(path):
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def verdict_apart(case, path):
+    """As Case.verdict, in a process of its own: a damaged frame can take the library down."""
+    code = "import sys, pickle\nfrom crash_images import *\ncase, path = pickle.load(sys.stdin.buffer)\nprint(case.verdict(path))"
+    import pickle
+
+    done = subprocess.run([sys.executable, "-c", code], input=pickle.dumps((case, path)), capture_output=True, cwd=Path(__file__).parent)
+    return done.stdout.decode().strip().splitlines()[-1] if done.returncode == 0 else f"ended by {done.returncode}"
+
+
+def main():
+    total, bad = 0, 0
+    with tempfile.TemporaryDirectory(prefix="b2fuse-images-") as scratch:
+        for layout in LAYOUTS:
+            for change in CHANGES:
+                case = Case(scratch, layout, change)
+                images = list(case.images())
+                verdicts = []
+                for image in images:
+                    path = Path(scratch) / "image.b2nd"
+                    image.make(path)
+                    verdicts.append(verdict_apart(case, path))
+                lost = [(image, verdict) for image, verdict in zip(images, verdicts) if verdict not in ("old", "new")]
+                print(f"{layout} {change}: {len(images)} images, {verdicts.count('old')} old, {verdicts.count('new')} new, {len(lost)} neither", flush=True)
+                if "-v" in sys.argv:
+                    for image, verdict in lost:
+                        print(f"    {image}: {verdict}")
+                total, bad = total + len(images), bad + len(lost)
+    print(f"{total} images, {bad} of them neither the old nor the new frame")
+
+
+if __name__ == "__main__":
+    main()
