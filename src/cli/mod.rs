@@ -20,6 +20,7 @@ mod log;
 mod mount;
 mod options;
 mod panic;
+mod repair;
 mod umount;
 
 /// Shows a Blosc2 frame in its other layout, live, for reading and writing.
@@ -37,6 +38,7 @@ enum Command {
     Umount(umount::Args),
     Convert(convert::Args),
     Check(check::Args),
+    Repair(repair::Args),
 }
 
 /// Why a command failed: one line, beginning with the path.
@@ -85,6 +87,7 @@ pub fn main() -> ExitCode {
         Command::Umount(args) => umount::run(&args),
         Command::Convert(args) => convert::run(&args),
         Command::Check(args) => check::run(&args),
+        Command::Repair(args) => repair::run(&args),
     }));
     match end {
         Ok(End::Done) if panic::happened().is_none() => ExitCode::SUCCESS,

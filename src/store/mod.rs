@@ -22,6 +22,7 @@ mod epochs;
 mod error;
 pub mod frame;
 mod image;
+pub mod repair;
 pub mod sframe;
 mod source;
 mod space;

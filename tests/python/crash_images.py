@@ -6,8 +6,12 @@ middle of each write, they give the images that a kill can leave: `Image.make` p
 the library itself makes of them:
 
     crash_images.py            a table of changes and images
+    crash_images.py --repair   the same, what `b2fuse repair --yes` makes of each of them, and whether it keeps its word
 """
 
+import argparse
+import collections
+import pickle
 import re
 import shutil
 import subprocess
@@ -19,6 +23,7 @@ import blosc2
 import numpy as np
 
 from frames import contents, difference, open_frame
+from mounts import default_binary
 
 CHUNK = 1000
 BEGIN, END = "/b2fuse-trace-begin", "/b2fuse-trace-end"
@@ -210,7 +215,7 @@ class Case:
         build(self.before, LAYOUTS[layout], change in ("grow", "shrink"))
         copy(self.before, self.after)
         self.operations = trace(change, self.after)
-        self.old, self.new = contents(open_frame(self.before)), contents(open_frame(self.after))
+        self.old, self.new = contents(open_frame(self.before), cbytes=False), contents(open_frame(self.after), cbytes=False)
 
     def images(self):
         for count, operation in enumerate(self.operations, 1):
@@ -218,13 +223,13 @@ class Case:
                 yield Image(self, count, True)
             yield Image(self, count, False)
 
-    def verdict(self, path):
-        """What a frame at `path` is: old, new, or the first difference from the nearer one."""
+    def verdict(self, path, words=""):
+        """What a frame at `path` is: old, new, or how it differs from the new one; but for what `words` name as lost."""
         try:
-            seen = contents(open_frame(path))
+            seen = but_for(contents(open_frame(path), cbytes=False), words)
         except Exception as error:
             return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-        against = {"old": difference(seen, self.old), "new": difference(seen, self.new)}
+        against = {"old": difference(seen, but_for(self.old, words)), "new": difference(seen, but_for(self.new, words))}
         return next((name for name, found in against.items() if found is None), f"neither: {against['new']}")
 
 
@@ -239,35 +244,79 @@ def remove(path):
         path.unlink(missing_ok=True)
 
 
-def verdict_apart(case, path):
+def verdict_apart(case, path, words=""):
     """As Case.verdict, in a process of its own: a damaged frame can take the library down."""
-    code = "import sys, pickle\nfrom crash_images import *\ncase, path = pickle.load(sys.stdin.buffer)\nprint(case.verdict(path))"
-    import pickle
-
-    done = subprocess.run([sys.executable, "-c", code], input=pickle.dumps((case, path)), capture_output=True, cwd=Path(__file__).parent)
+    code = "import sys, pickle\nfrom crash_images import *\ncase, *args = pickle.load(sys.stdin.buffer)\nprint(case.verdict(*args))"
+    done = subprocess.run([sys.executable, "-c", code], input=pickle.dumps((case, path, words)), capture_output=True, cwd=Path(__file__).parent)
     return done.stdout.decode().strip().splitlines()[-1] if done.returncode == 0 else f"ended by {done.returncode}"
 
 
+def repair(path):
+    """Repairs an image; answers what the program said."""
+    done = subprocess.run([default_binary(), "repair", "--yes", str(path)], capture_output=True, text=True)
+    shutil.rmtree(str(path) + ".before-repair", ignore_errors=True)
+    if done.returncode not in (0, 1) or "panicked" in done.stderr:
+        raise RuntimeError(f"repair ended with {done.returncode}: {done.stderr}")
+    return done.returncode == 0, (done.stdout + done.stderr).replace(f"{path}: ", "").strip()
+
+
+def but_for(seen, words):
+    """Contents without what a repair has named as lost."""
+    chunks = set(re.findall(r"lost: chunk (\d+):", words))
+    layers = set(re.findall(r'lost: vlmetalayer "(.*)"', words))
+    every = "lost: the vlmetalayers" in words
+
+    def lost(key):
+        kind, _, name = key.rpartition(" ")
+        return kind.endswith("chunk") and name in chunks or kind == "vlmetalayer" and (every or name in layers) or key == "array" and chunks
+
+    return {key: value for key, value in seen.items() if not lost(key)}
+
+
+def outcome(case, path, mended, words):
+    """What a repair came to, in one word of the table."""
+    verdict = verdict_apart(case, path, words)
+    if verdict in ("old", "new"):
+        return verdict + (", but for what is named" if "lost: " in words else ""), verdict
+    if not mended:
+        return "refused", verdict
+    # A resize is several changes, between which the frame is whole.
+    return "whole, between old and new" if case.change in ("grow", "shrink") and verdict.startswith("neither") else "WRONG", verdict
+
+
 def main():
-    total, bad = 0, 0
+    parser = argparse.ArgumentParser(description="What the library leaves when it is killed.")
+    parser.add_argument("--repair", action="store_true", help="what repair makes of it")
+    parser.add_argument("-v", "--verbose", action="store_true", help="every image that is neither old nor new")
+    options = parser.parse_args()
+    totals = collections.Counter()
     with tempfile.TemporaryDirectory(prefix="b2fuse-images-") as scratch:
+        path = Path(scratch) / "image.b2nd"
         for layout in LAYOUTS:
             for change in CHANGES:
                 case = Case(scratch, layout, change)
-                images = list(case.images())
-                verdicts = []
-                for image in images:
-                    path = Path(scratch) / "image.b2nd"
+                counts = collections.Counter()
+                for image in case.images():
                     image.make(path)
-                    verdicts.append(verdict_apart(case, path))
-                lost = [(image, verdict) for image, verdict in zip(images, verdicts) if verdict not in ("old", "new")]
-                print(f"{layout} {change}: {len(images)} images, {verdicts.count('old')} old, {verdicts.count('new')} new, {len(lost)} neither", flush=True)
-                if "-v" in sys.argv:
-                    for image, verdict in lost:
-                        print(f"    {image}: {verdict}")
-                total, bad = total + len(images), bad + len(lost)
-    print(f"{total} images, {bad} of them neither the old nor the new frame")
+                    verdict, words = verdict_apart(case, path), ""
+                    kind = verdict if verdict in ("old", "new") else "neither"
+                    counts["images"] += 1
+                    counts[kind] += 1
+                    if options.repair and kind == "neither":
+                        mended, words = repair(path)
+                        kind, verdict = outcome(case, path, mended, words)
+                        counts[f"repaired: {kind}"] += 1
+                    if options.verbose and kind not in ("old", "new") or kind == "WRONG":
+                        print(f"{image}: {kind}: {verdict}", *words.splitlines(), sep="\n        ", flush=True)
+                print(f"{layout} {change}: {table(counts)}", flush=True)
+                totals += counts
+    print(f"all: {table(totals)}")
+    return 1 if totals["repaired: WRONG"] else 0
+
+
+def table(counts):
+    return ", ".join(f"{n} {name}" for name, n in counts.items())
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

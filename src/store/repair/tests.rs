@@ -1,0 +1,144 @@
+//! Repairs of frames damaged on purpose. What the library's own crashes leave is mended by `tests/python/crash_images.py`.
+
+use super::*;
+use crate::format::ChunkOffset;
+use crate::store::check::{Depth, Severity, check};
+use crate::store::frame::{FileBytes, Frame};
+
+fn data(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
+}
+
+/// A cframe of the test data with something done to its bytes.
+fn damaged(name: &str, damage: impl FnOnce(&mut Vec<u8>)) -> (tempfile::TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("f.b2frame");
+    let mut bytes = std::fs::read(data("cframe").join(name)).unwrap();
+    damage(&mut bytes);
+    std::fs::write(&path, bytes).unwrap();
+    (dir, path)
+}
+
+fn frame(path: &Path) -> Frame<ChunkOffset> {
+    let file = std::fs::File::open(path).unwrap();
+    let len = file.metadata().unwrap().len();
+    Frame::read(&FileBytes { file: &file, len }).unwrap()
+}
+
+/// The stored chunks of a cframe by position.
+fn chunks(path: &Path) -> Vec<Option<Vec<u8>>> {
+    let bytes = std::fs::read(path).unwrap();
+    let frame = frame(path);
+    let base = frame.header.header_len() as usize;
+    let chunk = |offset: ChunkOffset| {
+        let at = base + offset.0 as usize;
+        let len = i32::from_le_bytes(bytes[at + 12..at + 16].try_into().unwrap()) as usize;
+        bytes[at..at + len].to_vec()
+    };
+    frame.entries.iter().map(|entry| entry.stored().map(chunk)).collect()
+}
+
+#[track_caller]
+fn sound(path: &Path) {
+    let mut damage = Vec::new();
+    let depth = Depth { deep: true, threads: 1 };
+    check(path, depth, &mut |finding| damage.extend((finding.severity == Severity::Damage).then_some(finding)), &mut |_, _| true)
+        .unwrap();
+    assert_eq!(damage, []);
+}
+
+#[test]
+fn sound_frames_need_nothing() {
+    for layout in ["cframe", "sframe"] {
+        for entry in std::fs::read_dir(data(layout)).unwrap() {
+            let path = entry.unwrap().path();
+            let plan = plan(&path).unwrap();
+            assert_eq!((plan.outlook(), plan.found.as_slice()), (Outlook::Sound, &[][..]), "{}", path.display());
+        }
+    }
+}
+
+#[test]
+fn planning_changes_nothing_and_what_is_changed_is_kept() {
+    let (dir, path) = damaged("chunks-3.b2frame", |bytes| bytes.truncate(bytes.len() - 10));
+    let before = std::fs::read(&path).unwrap();
+    let plan = plan(&path).unwrap();
+    assert_eq!(plan.outlook(), Outlook::Mendable);
+    assert_eq!(std::fs::read(&path).unwrap(), before);
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    let saved = plan.carry_out().unwrap().unwrap();
+    sound(&path);
+    assert_eq!(chunks(&path), chunks(&data("cframe/chunks-3.b2frame")));
+    // With the copies put back, the frame is what it was.
+    let mut after = std::fs::read(&path).unwrap();
+    after.truncate(before.len());
+    for entry in std::fs::read_dir(saved).unwrap() {
+        let entry = entry.unwrap();
+        let at: usize = entry.file_name().to_str().unwrap().strip_prefix("bytes-at-").unwrap().parse().unwrap();
+        let bytes = std::fs::read(entry.path()).unwrap();
+        after[at..at + bytes.len()].copy_from_slice(&bytes);
+    }
+    assert_eq!(after, before);
+}
+
+#[test]
+fn a_header_that_lies_about_lengths() {
+    for field in [16..24, 39..47] {
+        let (_dir, path) = damaged("codec-lz4.b2frame", |bytes| bytes[field].copy_from_slice(&77u64.to_be_bytes()));
+        plan(&path).unwrap().carry_out().unwrap();
+        sound(&path);
+        assert_eq!(chunks(&path), chunks(&data("cframe/codec-lz4.b2frame")));
+    }
+}
+
+#[test]
+fn a_chunk_that_is_gone_becomes_an_uninitialised_one_and_is_named() {
+    let source = frame(&data("cframe/codec-lz4.b2frame"));
+    let IndexEntry::Stored(offset) = source.entries[2] else { panic!("a stored chunk") };
+    let at = source.header.header_len() as usize + offset.0 as usize;
+    let (_dir, path) = damaged("codec-lz4.b2frame", |bytes| bytes[at..at + 32].fill(0xff));
+    let plan = plan(&path).unwrap();
+    assert_eq!(plan.lost, ["chunk 2: it becomes an uninitialised one"]);
+    plan.carry_out().unwrap();
+    sound(&path);
+    let (mut expected, got) = (chunks(&data("cframe/codec-lz4.b2frame")), chunks(&path));
+    expected[2] = None;
+    assert_eq!(got, expected);
+}
+
+#[test]
+fn an_index_is_not_made_again_where_chunks_were_special() {
+    let source = frame(&data("cframe/special.b2frame"));
+    let (_dir, path) = damaged("special.b2frame", |bytes| bytes[source.sections.index.start as usize..].fill(0));
+    let plan = plan(&path).unwrap();
+    assert_eq!(plan.outlook(), Outlook::Hopeless, "{plan:?}");
+    let before = std::fs::read(&path).unwrap();
+    assert_eq!(plan.carry_out().unwrap(), None);
+    assert_eq!(std::fs::read(&path).unwrap(), before);
+}
+
+#[test]
+fn a_frame_that_changed_since_it_was_looked_at_is_left_alone() {
+    let (_dir, path) = damaged("chunks-3.b2frame", |bytes| bytes.truncate(bytes.len() - 10));
+    let plan = plan(&path).unwrap();
+    std::fs::copy(data("cframe/chunks-1.b2frame"), &path).unwrap();
+    assert!(matches!(plan.carry_out(), Err(StoreError::Stale { .. })));
+    sound(&path);
+}
+
+#[test]
+fn whatever_one_byte_says_planning_ends() {
+    for name in ["chunks-3.b2frame", "varying.b2frame"] {
+        let bytes = std::fs::read(data("cframe").join(name)).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f.b2frame");
+        for at in 0..bytes.len() {
+            for value in [0, 0xff] {
+                let mut bytes = bytes.clone();
+                bytes[at] = value;
+                std::fs::write(&path, bytes).unwrap();
+                let _ = plan(&path);
+            }
+        }
+    }
+}
