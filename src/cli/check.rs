@@ -57,7 +57,14 @@ fn one(frame: &Path, depth: Depth, as_json: bool, out: &mut impl Write) -> u8 {
             let _ = writeln!(out, "{}", line(frame, &finding));
         }
     };
-    match check(frame, depth, &mut found, &mut |_, _| true) {
+    let bar = super::progress::of_chunks();
+    let checked = check(frame, depth, &mut found, &mut |done, total| {
+        bar.set_length(total as u64);
+        bar.set_position(done as u64);
+        true
+    });
+    bar.finish_and_clear();
+    match checked {
         Ok(checked) => {
             let sound = damaged == 0;
             if as_json {

@@ -3,17 +3,16 @@
 //! Chunks are staged in the order of the index, and one commit makes a frame of them: until then DST has a temporary name, which
 //! goes again whatever happens.
 
-use std::io::IsTerminal;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
+use indicatif::{HumanBytes, ProgressBar};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::frames::{self, SPARSE_INDEX};
-use super::{End, Failure, hangup_ignored};
+use super::{End, Failure, hangup_ignored, progress};
 use crate::format::{IndexEntry, Layout};
 use crate::store::{self, CframeStore, ChunkKey, FrameImage, FrameStore, OpenOptions, SframeStore, StoreError, StoredChunk};
 
@@ -64,7 +63,7 @@ fn convert(args: &Args) -> Result<(), Failure> {
         Layout::Sparse => Arc::new(SframeStore::create(&args.dst, options)?),
     };
     Need::of(&image, &lens, to).check(&*target)?;
-    let bar = bar(lens.iter().map(|len| u64::from(*len)).sum());
+    let bar = progress::of_bytes(lens.iter().map(|len| u64::from(*len)).sum());
     let copied = copy(&*source, &*target, &image, &lens, &bar, &interrupted);
     bar.finish_and_clear();
     let entries = copied?;
@@ -227,16 +226,6 @@ fn mask(mode: u32, to: Layout) {
         let umask = libc::umask(0);
         libc::umask(umask | 0o077 & !(mode | searchable) as libc::mode_t);
     }
-}
-
-/// What a person sees who watches.
-fn bar(total: u64) -> ProgressBar {
-    if !std::io::stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let template = "{wide_bar} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
-    let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
-    ProgressBar::new(total).with_style(style.progress_chars("=> "))
 }
 
 /// Set once by whoever wants it to end.

@@ -13,13 +13,14 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 
 mod background;
+mod check;
 mod convert;
 mod frames;
-mod check;
 mod log;
 mod mount;
 mod options;
 mod panic;
+mod progress;
 mod repair;
 mod umount;
 

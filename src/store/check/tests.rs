@@ -206,8 +206,8 @@ fn whatever_one_byte_says_the_look_ends() {
         let bytes = std::fs::read(data("cframe").join(name)).unwrap();
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("f.b2frame");
-        for at in 0..bytes.len() {
-            for value in [0, 1, 0x7f, 0xff] {
+        for at in (0..bytes.len()).step_by(3) {
+            for value in [0, 0xff] {
                 let mut bytes = bytes.clone();
                 bytes[at] = value;
                 std::fs::write(&path, bytes).unwrap();

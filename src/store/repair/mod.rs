@@ -110,6 +110,8 @@ impl Plan {
             Work::Sframe { index } => {
                 let (backend, dir, name) = self.beside().map_err(io("open"))?;
                 let inside = FileBackend::open(&dir.join(&name)).map_err(io("open"))?;
+                let itself = inside.itself().map_err(io("open"))?;
+                self.lock(itself.try_lock().map_err(io("lock"))?)?;
                 self.unchanged()?;
                 let saved = Saved::begin(&backend, &dir, &name).map_err(io("save what is there"))?;
                 sframe::carry_out(&inside, index, &saved).map_err(io("repair"))?;

