@@ -99,3 +99,8 @@ pub fn data(kind: &str) -> Vec<PathBuf> {
     assert!(!paths.is_empty());
     paths
 }
+
+/// A directory in which a great many files are soon made, and soon removed.
+pub fn dir_for_many() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))).unwrap()
+}

@@ -9,5 +9,6 @@ mod model;
 mod native;
 mod real;
 mod room;
+mod sparse;
 mod speed;
 mod threads;

@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use b2fuse::format::IndexEntry;
-use b2fuse::store::{CframeStore, FrameImage, FrameStore, OpenOptions};
+use b2fuse::store::{CframeStore, FrameImage, OpenOptions, SframeStore};
 
-use crate::frames::{Random, chunk, image};
+use crate::driver::Store;
+use crate::frames::{Random, chunk, dir_for_many, image};
 
 fn rss() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
@@ -16,18 +17,27 @@ fn rss() -> u64 {
 
 #[test]
 #[ignore = "prints figures"]
-fn a_million_chunks() {
-    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+fn a_million_chunks_in_a_file() {
+    a_million_chunks::<CframeStore>();
+}
+
+#[test]
+#[ignore = "prints figures"]
+fn a_million_chunks_in_files() {
+    a_million_chunks::<SframeStore>();
+}
+
+fn a_million_chunks<S: Store>() {
+    let dir = dir_for_many();
     let path = dir.path().join("million.b2frame");
     let count = 1_000_000;
     let mut random = Random(1);
     let began = Instant::now();
-    let store = CframeStore::create(&path, OpenOptions::default()).unwrap();
-    let bytes = chunk(200, 1);
+    let store = S::create_at(&path, OpenOptions::default()).unwrap();
     let entries: Vec<_> = (0..count)
         .map(|_| {
-            let len = 33 + random.below(190) as usize;
-            IndexEntry::Stored(store.stage(&&bytes[..len]).unwrap())
+            let bytes = chunk(1 + random.below(190) as u32, 1);
+            IndexEntry::Stored(store.stage(&bytes).unwrap())
         })
         .collect();
     println!("stage: {:?} each", began.elapsed() / count);
@@ -39,11 +49,11 @@ fn a_million_chunks() {
     let before = rss();
     for _ in 0..3 {
         let began = Instant::now();
-        let store = CframeStore::open(&path, OpenOptions::default()).unwrap();
+        let store = S::open_at(&path, OpenOptions::default()).unwrap();
         println!("open: {:?}, {} MB", began.elapsed(), rss() - before);
         drop(store);
     }
-    let store = CframeStore::open(&path, OpenOptions::default()).unwrap();
+    let store = S::open_at(&path, OpenOptions::default()).unwrap();
     for round in 0..10 {
         let old = store.committed().unwrap();
         let mut entries = (*old.entries).clone();

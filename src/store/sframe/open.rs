@@ -9,7 +9,7 @@ use super::super::frame::{FileBytes, Frame, Unread};
 use super::super::source::{Complain, Source, touched_since};
 use super::super::{FrameImage, Result, StoreError};
 use super::files::{Found, key_of, name_of};
-use super::{INDEX, index_name};
+use super::{INDEX, header_of, index_name};
 use crate::format::chunk::ChunkHeader;
 use crate::format::{ChunkId, IndexEntry};
 
@@ -177,28 +177,23 @@ fn look_at(dir: &dyn Backend, id: ChunkId, header_too: bool) -> std::result::Res
     };
     let mut stat = dir.stat(&name).map_err(unreadable)?;
     let link = stat.mode & libc::S_IFMT == libc::S_IFLNK;
-    if !link && !stat.is_file() {
+    let mut file = None;
+    if link || (stat.is_file() && header_too) {
+        let opened = dir.open(&name, false).map_err(unreadable)?;
+        stat = opened.stat().map_err(unreadable)?;
+        file = Some(opened);
+    }
+    if !stat.is_file() {
         return Err(format!("is {}", if stat.is_dir() { "a directory" } else { "no regular file" }));
     }
-    if link || header_too {
-        let file = dir.open(&name, false).map_err(unreadable)?;
-        stat = file.stat().map_err(unreadable)?;
-        if !stat.is_file() {
-            return Err("is no regular file".to_owned());
-        }
-        if header_too {
-            read_header(&*file, stat.len)?.map_err(|error| format!("is no chunk ({error})"))?;
-        }
-    }
     match stat.len {
-        0 => Err("is empty".to_owned()),
-        len if len < ChunkHeader::MIN_LEN as u64 => Err(format!("has {len} bytes, fewer than a chunk's header")),
-        len if len > i32::MAX as u64 => Err(format!("has {len} bytes, more than a chunk can have")),
-        _ => Ok(stat),
+        0 => return Err("is empty".to_owned()),
+        len if len < ChunkHeader::MIN_LEN as u64 => return Err(format!("has {len} bytes, fewer than a chunk's header")),
+        len if len > i32::MAX as u64 => return Err(format!("has {len} bytes, more than a chunk can have")),
+        _ => {}
     }
-}
-
-/// A chunk file's header, held against the file's length in bytes.
-fn read_header(file: &dyn BackendFile, len: u64) -> std::result::Result<crate::format::Result<ChunkHeader>, String> {
-    super::header_of(file, len).map_err(|error| format!("cannot be read: {error}"))
+    if let Some(file) = file.filter(|_| header_too) {
+        header_of(&*file, stat.len).map_err(unreadable)?.map_err(|error| format!("is no chunk ({error})"))?;
+    }
+    Ok(stat)
 }
