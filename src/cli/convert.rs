@@ -57,7 +57,8 @@ fn convert(args: &Args) -> Result<(), Failure> {
     let mode = mode_of(&args.src, &*source)?;
     mask(mode, to);
     let lens = source.chunk_lens(&source.enter(), &image.entries)?;
-    let options = OpenOptions { replace: args.force, ..OpenOptions::default() };
+    let header_room = image.header.as_bytes().len() as u64;
+    let options = OpenOptions { replace: args.force, header_room, ..OpenOptions::default() };
     let target: Arc<dyn FrameStore> = match to {
         Layout::Contiguous => Arc::new(CframeStore::create(&args.dst, options)?),
         Layout::Sparse => Arc::new(SframeStore::create(&args.dst, options)?),

@@ -18,7 +18,7 @@ use super::cache::{ChunkCache, Plan};
 use super::commit::Disk;
 use super::error::no_room;
 use super::frame::{FileBytes, Frame, Unread};
-use super::source::{Complain, Source, WRITTEN_BY_US, touched_since, write_from, written_since};
+use super::source::{Complain, HEADER_ROOM, Source, WRITTEN_BY_US, touched_since, write_from, written_since};
 use super::space::Space;
 use super::{
     CacheStats, ChunkKey, DraftPool, Epochs, FrameImage, FrameStore, OpenOptions, ReadAt, ReadGuard, Result, SourceStat,
@@ -28,8 +28,6 @@ use crate::format::chunk::ChunkHeader;
 use crate::format::header::Sections;
 use crate::format::{self, ChunkOffset};
 
-/// Kept before the first chunk of a file that is made here, so that the header can grow.
-const RESERVE: u64 = 1024;
 /// Positions that a key has room for.
 const POSITION_BITS: u32 = 48;
 /// How many headers of older chunks are read for a new chunk that finds no hole.
@@ -153,7 +151,7 @@ impl CframeStore {
         let (unborn, file) = birth::conceive(&source, create, |file| file.stat())?;
         let stat = file.stat().map_err(source.io("create"))?;
         let store = Self::assemble(source, options, file, stat, Disk::created(unborn));
-        store.ground.lock().space = Some(Space::new(RESERVE));
+        store.ground.lock().space = Some(Space::new(options.header_room));
         Ok(store)
     }
 
@@ -194,10 +192,10 @@ impl CframeStore {
         let Ground { space, names, opened } = &mut *ground;
         let space = space.get_or_insert_with(|| {
             let published = self.published.read().clone();
-            let (Some(image), Some(sections)) = (published, opened.take()) else { return Space::new(RESERVE) };
+            let (Some(image), Some(sections)) = (published, opened.take()) else { return Space::new(HEADER_ROOM) };
             let stored = image.entries.iter().filter_map(|entry| entry.stored().map(position_of));
             let tail = sections.index.start..sections.trailer.end;
-            Space::opened(u64::from(image.header.header_len()), RESERVE, stored.collect(), tail)
+            Space::opened(u64::from(image.header.header_len()), HEADER_ROOM, stored.collect(), tail)
         });
         f(space, names)
     }

@@ -15,6 +15,9 @@ use crate::format;
 /// Why a SOURCE is not read again.
 pub(super) const WRITTEN_BY_US: &str = "is written to by this mount, which knows what is in it";
 
+/// Kept before the first chunk of a new file, where nothing else is asked for.
+pub(super) const HEADER_ROOM: u64 = 1024;
+
 /// How to open a store.
 #[derive(Debug, Clone, Copy)]
 pub struct OpenOptions {
@@ -26,11 +29,14 @@ pub struct OpenOptions {
     pub draft_bytes: u64,
     /// What has the name of a frame to be created is replaced by it, whole, at its first commit. Without, it is an error.
     pub replace: bool,
+    /// Of a frame in one file that is to be created: bytes before the first chunk, for a header that may grow. A header that
+    /// will not grow needs no more than its own length; then the frame has no hole.
+    pub header_room: u64,
 }
 
 impl Default for OpenOptions {
     fn default() -> Self {
-        OpenOptions { read_only: false, cache_bytes: 256 << 20, draft_bytes: 64 << 20, replace: false }
+        OpenOptions { read_only: false, cache_bytes: 256 << 20, draft_bytes: 64 << 20, replace: false, header_room: HEADER_ROOM }
     }
 }
 

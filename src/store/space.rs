@@ -528,7 +528,9 @@ impl Space {
     /// tail between two chunks.
     pub(super) fn place_tail(&mut self, len: u64, doomed: &Doomed, taken: impl Fn(u64) -> bool) -> (u64, u64) {
         let front = self.chunks_end(doomed);
-        let grown = front.saturating_sub(std::mem::replace(&mut self.front, front));
+        let before = std::mem::replace(&mut self.front, front);
+        // A file's first state is perhaps its only one.
+        let grown = if before == 0 { 0 } else { front.saturating_sub(before) };
         let ahead = if grown > 0 { (4 * len + 2 * grown).min(self.live / 16) } else { 0 };
         let lowest = front + ahead;
         // The same few places serve by turns; a few bytes more make the ends differ.

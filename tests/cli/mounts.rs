@@ -97,6 +97,14 @@ fn every_frame_is_shown_in_its_other_layout() {
             for (point, shown) in points {
                 place.succeeds(&format!("mount -o ro {} {point}", frame.display()));
                 assert_eq!(content(&shown), content(&frame), "{} on {point}", frame.display());
+                if frame.is_dir() {
+                    place.succeeds(&format!("convert --force {} copy", frame.display()));
+                    assert!(
+                        fs::read(&shown).unwrap() == fs::read(place.path("copy")).unwrap(),
+                        "{}: as a copy would be",
+                        frame.display()
+                    );
+                }
                 let meta = fs::metadata(if frame.is_dir() { frame.join("chunks.b2frame") } else { frame.clone() }).unwrap();
                 let seen = fs::metadata(&shown).unwrap();
                 assert_eq!((seen.mode() & 0o666, seen.uid()), (meta.mode() & 0o666, meta.uid()));

@@ -9,7 +9,7 @@ use super::state::{Held, Kept, Source};
 use super::write::Unfinished;
 use super::{SETTLE_AFTER, SparseView, WATCH_EVERY};
 use crate::format::IndexEntry;
-use crate::store::{ChunkKey, FrameImage, FrameStore, ReadAt, StoreError, StoredChunk};
+use crate::store::{ChunkKey, FrameImage, ReadAt, StoreError, StoredChunk};
 use crate::view::names::{INDEX_NAME, Name, chunk_name};
 use crate::view::pacer::Pacer;
 use crate::view::{Inval, Invals, Result, ViewError};
