@@ -57,24 +57,7 @@ fn convert(args: &Args) -> Result<(), Failure> {
     let mode = mode_of(&args.src, &*source)?;
     mask(mode, to);
     let lens = source.chunk_lens(&source.enter(), &image.entries)?;
-    let header_room = image.header.as_bytes().len() as u64;
-    let options = OpenOptions { replace: args.force, header_room, ..OpenOptions::default() };
-    let target: Arc<dyn FrameStore> = match to {
-        Layout::Contiguous => Arc::new(CframeStore::create(&args.dst, options)?),
-        Layout::Sparse => Arc::new(SframeStore::create(&args.dst, options)?),
-    };
-    Need::of(&image, &lens, to).check(&*target)?;
-    let bar = progress::of_bytes(lens.iter().map(|len| u64::from(*len)).sum());
-    let copied = copy(&*source, &*target, &image, &lens, &bar, &interrupted);
-    bar.finish_and_clear();
-    let entries = copied?;
-    if source.changed_outside()? {
-        return Err(Failure::new(&args.src, "was changed by another process while it was being copied"));
-    }
-    let guard = target.enter();
-    target.commit(guard, FrameImage { entries: Arc::new(entries), ..(*image).clone() })?;
-    target.sync()?;
-    target.close()?;
+    copy_whole(&*source, &image, &lens, to, &args.dst, args.force, &interrupted)?;
     if to == Layout::Contiguous && mode & 0o200 == 0 {
         let set = std::fs::metadata(&args.dst).and_then(|meta| {
             let mode = meta.mode() & 0o7577;
@@ -83,6 +66,39 @@ fn convert(args: &Args) -> Result<(), Failure> {
         set.map_err(|error| Failure::new(&args.dst, format_args!("cannot take its owner's right to write away: {error}")))?;
     }
     Ok(())
+}
+
+/// Makes a frame at `dst` that holds what `source` does, with its chunks in the order of the index and no holes between them.
+///
+/// # Errors
+/// Too little room, in advance; `dst` exists, unless it is to be replaced; what the stores refuse. Nothing is left of the copy.
+pub(super) fn copy_whole(
+    source: &dyn FrameStore,
+    image: &FrameImage,
+    lens: &[u32],
+    to: Layout,
+    dst: &Path,
+    replace: bool,
+    interrupted: &AtomicBool,
+) -> Result<(), Failure> {
+    let header_room = image.header.as_bytes().len() as u64;
+    let options = OpenOptions { replace, header_room, ..OpenOptions::default() };
+    let target: Arc<dyn FrameStore> = match to {
+        Layout::Contiguous => Arc::new(CframeStore::create(dst, options)?),
+        Layout::Sparse => Arc::new(SframeStore::create(dst, options)?),
+    };
+    Need::of(image, lens, to).check(&*target)?;
+    let bar = progress::of_bytes(lens.iter().map(|len| u64::from(*len)).sum());
+    let copied = copy(source, &*target, image, lens, &bar, interrupted);
+    bar.finish_and_clear();
+    let entries = copied?;
+    if source.changed_outside()? {
+        return Err(Failure::new(source.path(), "was changed by another process while it was being copied"));
+    }
+    let guard = target.enter();
+    target.commit(guard, FrameImage { entries: Arc::new(entries), ..image.clone() })?;
+    target.sync()?;
+    Ok(target.close()?)
 }
 
 /// Stages every chunk, and returns the index of the copy.
@@ -211,7 +227,7 @@ fn check_target(src: &Path, dst: &Path, force: bool) -> Result<(), Failure> {
 }
 
 /// Permission bits of a frame, as one for all its files: of a sparse frame, what its directory does not let through does not count.
-fn mode_of(src: &Path, source: &dyn FrameStore) -> Result<u32, Failure> {
+pub(super) fn mode_of(src: &Path, source: &dyn FrameStore) -> Result<u32, Failure> {
     let mode = source.source_stat()?.mode & 0o777;
     let around = std::fs::metadata(src).map_err(|error| Failure::new(src, format_args!("cannot be read: {error}")))?;
     let through = if around.is_dir() { around.mode() & 0o111 } else { 0o111 };
@@ -220,7 +236,7 @@ fn mode_of(src: &Path, source: &dyn FrameStore) -> Result<u32, Failure> {
 
 /// Has everything that is made from now on no more permission bits than cp(1) would give it: those of SRC without those of the
 /// umask. Its owner can always read and write for the time being.
-fn mask(mode: u32, to: Layout) {
+pub(super) fn mask(mode: u32, to: Layout) {
     let searchable = if to == Layout::Sparse { (mode & 0o444) >> 2 } else { 0 };
     // SAFETY: neither call can fail or touches memory; there is only one thread that makes files.
     unsafe {
@@ -230,7 +246,7 @@ fn mask(mode: u32, to: Layout) {
 }
 
 /// Set once by whoever wants it to end.
-fn interrupts() -> std::io::Result<Arc<AtomicBool>> {
+pub(super) fn interrupts() -> std::io::Result<Arc<AtomicBool>> {
     let flag = Arc::new(AtomicBool::new(false));
     let hangup = (!hangup_ignored()).then_some(SIGHUP);
     for signal in [SIGINT, SIGTERM].into_iter().chain(hangup) {

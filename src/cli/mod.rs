@@ -14,6 +14,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 mod background;
 mod check;
+mod compact;
 mod convert;
 mod frames;
 mod log;
@@ -40,6 +41,7 @@ enum Command {
     Convert(convert::Args),
     Check(check::Args),
     Repair(repair::Args),
+    Compact(compact::Args),
 }
 
 /// Why a command failed: one line, beginning with the path.
@@ -89,6 +91,7 @@ pub fn main() -> ExitCode {
         Command::Convert(args) => convert::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Repair(args) => repair::run(&args),
+        Command::Compact(args) => compact::run(&args),
     }));
     match end {
         Ok(End::Done) if panic::happened().is_none() => ExitCode::SUCCESS,

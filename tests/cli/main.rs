@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 mod check;
+mod compact;
 mod content;
 mod convert;
 mod mounts;
