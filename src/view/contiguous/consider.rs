@@ -447,10 +447,11 @@ impl Considering<'_> {
         Ok(header.cbytes)
     }
 
-    /// The first of some old chunks that has the same bytes as the chunk at `start`, and is not yet another one's.
+    /// The first of some old chunks that has the same bytes as the chunk at `start`, and is not yet another one's; without a whole
+    /// change even then, as one that is there twice has been moved.
     fn same_as(&self, start: u64, len: u32, olds: impl IntoIterator<Item = usize>) -> Result<Option<usize>, Stop> {
         for number in olds {
-            let old = self.layout.extents.get(number).filter(|old| old.len == len && !self.used[number]);
+            let old = self.layout.extents.get(number).filter(|old| old.len == len && !(self.whole && self.used[number]));
             if let Some(old) = old
                 && self.equal(start, &old)?
             {

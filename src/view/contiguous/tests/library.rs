@@ -242,10 +242,11 @@ fn repeated(value: u8, nbytes: u32) -> Vec<u8> {
     bytes
 }
 
-struct Random(u64);
+/// Numbers that are the same in each run.
+pub struct Random(pub u64);
 
 impl Random {
-    fn next(&mut self, below: u64) -> u64 {
+    pub fn next(&mut self, below: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -281,7 +282,7 @@ fn every_round_of_the_library_is_harmless_and_the_last_makes_the_state() {
     for case in 0..40 {
         let cells: Vec<Cell> = (0..random.next(12)).map(|_| varied(random.next(1 << 20))).collect();
         let mut library = Library::new(&cells, [0, 0, 90, 700][case % 4]);
-        let mount = Mount::of_bytes(&library.file);
+        let mount = Mount::over([Layout::Sparse, Layout::Contiguous][case / 4 % 2], &library.file);
         for _ in 0..25 {
             let op = random.op(library.cells.len());
             let before = library.cells.clone();
@@ -312,7 +313,7 @@ fn a_library_that_dies_between_rounds_leaves_the_state_before_or_after() {
     for case in 0..150 {
         let cells: Vec<Cell> = (0..1 + random.next(12)).map(|_| varied(random.next(1 << 20))).collect();
         let mut library = Library::new(&cells, [0, 0, 90, 700][case % 4]);
-        let mount = Mount::of_bytes(&library.file);
+        let mount = Mount::over([Layout::Sparse, Layout::Contiguous][case / 4 % 2], &library.file);
         let op = random.op(library.cells.len());
         let rounds = library.rounds(&op);
         let last = random.next(rounds.len() as u64) as usize;

@@ -1,15 +1,18 @@
 //! The view against a store on disk.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use self::counting::Counting;
 use super::*;
-use crate::format::Special;
-use crate::store::{CframeStore, OpenOptions};
+use crate::format::{Layout, Special};
+use crate::store::{CframeStore, FrameImage, OpenOptions, SframeStore, open};
 use crate::view::frames::{CHUNKSIZE, Cell, cells_of, cframe, chunk, errno, full, zeros};
 
 mod counting;
 mod library;
+mod model;
+mod names;
+mod writing;
 
 struct Mount {
     dir: tempfile::TempDir,
@@ -25,9 +28,17 @@ impl Mount {
     }
 
     fn of_bytes(frame: &[u8]) -> Mount {
+        Self::over(Layout::Sparse, frame)
+    }
+
+    /// A mount of a SOURCE of that layout, with the frame's chunks.
+    fn over(layout: Layout, frame: &[u8]) -> Mount {
         let dir = tempfile::tempdir().unwrap();
-        std::fs::write(dir.path().join("f.b2frame"), frame).unwrap();
         let mut mount = Mount { dir, view: None, store: None };
+        match layout {
+            Layout::Contiguous => std::fs::write(mount.path(), frame).unwrap(),
+            Layout::Sparse => sframe(&mount.path(), frame),
+        }
         mount.mount(false);
         mount
     }
@@ -37,8 +48,8 @@ impl Mount {
     }
 
     fn mount(&mut self, read_only: bool) {
-        let store = CframeStore::open(&self.path(), OpenOptions { read_only, ..OpenOptions::default() }).unwrap();
-        let store = Counting::new(Arc::new(store));
+        let (_, store) = open(&self.path(), OpenOptions { read_only, ..OpenOptions::default() }).unwrap();
+        let store = Counting::new(store);
         self.store = Some(Arc::clone(&store));
         self.view = Some(ContiguousView::new(store, Shown::As(NAME.into()), read_only).unwrap());
     }
@@ -124,6 +135,27 @@ impl Mount {
     }
 }
 
+/// Makes an sframe of a cframe's chunks.
+fn sframe(path: &Path, frame: &[u8]) {
+    let beside = path.with_extension("cframe");
+    std::fs::write(&beside, frame).unwrap();
+    let from = CframeStore::open(&beside, OpenOptions::default()).unwrap();
+    let to = SframeStore::create(path, OpenOptions::default()).unwrap();
+    let guard = from.enter();
+    let image = from.committed().unwrap();
+    let entries = image.entries.iter().map(|entry| {
+        entry.map(|key| {
+            let mut bytes = vec![0; from.chunk_header(&guard, key).unwrap().cbytes as usize];
+            from.read_chunk(&guard, key, bytes.len() as u32, 0, &mut bytes).unwrap();
+            to.stage(&bytes).unwrap()
+        })
+    });
+    let entries = Arc::new(entries.collect());
+    to.commit(to.enter(), FrameImage { entries, ..(*image).clone() }).unwrap();
+    to.close().unwrap();
+    std::fs::remove_file(beside).unwrap();
+}
+
 fn creation() -> Creation {
     Creation { uid: 0, gid: 0, mode: 0o644, exclusive: false }
 }
@@ -144,9 +176,10 @@ fn makes() -> Vec<Vec<u8>> {
 
 #[test]
 fn the_file_is_the_frame_that_the_library_would_write() {
-    for frame in makes() {
-        let mut mount = Mount::of_bytes(&frame);
+    for (frame, layout) in makes().into_iter().flat_map(|frame| [(frame.clone(), Layout::Sparse), (frame, Layout::Contiguous)]) {
+        let mut mount = Mount::over(layout, &frame);
         assert!(mount.read(NAME) == frame);
+        mount.unmount().unwrap();
         mount.mount(true);
         assert!(mount.read(NAME) == frame);
     }
@@ -186,8 +219,8 @@ fn a_mount_point_that_is_a_file_is_the_frame() {
     let frame = cframe(&[full(1), full(2)], CHUNKSIZE, CHUNKSIZE as i32);
     let mut mount = Mount::of_bytes(&frame);
     mount.unmount().unwrap();
-    let store = CframeStore::open(&mount.dir.path().join("f.b2frame"), OpenOptions::default()).unwrap();
-    let view = ContiguousView::new(Arc::new(store), Shown::OnFile, false).unwrap();
+    let (_, store) = open(&mount.path(), OpenOptions::default()).unwrap();
+    let view = ContiguousView::new(store, Shown::OnFile, false).unwrap();
     let attr = view.getattr(ROOT).unwrap();
     assert_eq!((attr.kind, attr.size, attr.nlink), (Kind::File, frame.len() as u64, 1));
     let mut buf = vec![0; frame.len()];
@@ -198,18 +231,40 @@ fn a_mount_point_that_is_a_file_is_the_frame() {
 
 #[test]
 fn a_read_only_view_shows_what_others_have_made_of_source() {
-    let mut mount = Mount::of(&[full(1), full(2)], CHUNKSIZE);
-    mount.unmount().unwrap();
-    mount.mount(true);
-    let before = mount.read(NAME);
-    let other = cframe(&[full(9), full(8), full(7)], CHUNKSIZE, CHUNKSIZE as i32);
-    let new = mount.dir.path().join("new");
-    std::fs::write(&new, &other).unwrap();
-    let mut invals = Vec::new();
-    mount.view().tick(Instant::now(), &mut invals);
-    assert!(invals.is_empty() && mount.read(NAME) == before);
-    std::fs::rename(&new, mount.path()).unwrap();
-    mount.view().tick(Instant::now(), &mut invals);
-    assert_eq!(invals, [Inval::All]);
-    assert!(mount.read(NAME) == other);
+    for layout in [Layout::Sparse, Layout::Contiguous] {
+        let mut mount = Mount::over(layout, &cframe(&[full(1), full(2)], CHUNKSIZE, CHUNKSIZE as i32));
+        mount.unmount().unwrap();
+        mount.mount(true);
+        let before = mount.read(NAME);
+        let other = cframe(&[full(9), full(8), full(7)], CHUNKSIZE, CHUNKSIZE as i32);
+        assert!(mount.wait(0).is_empty() && mount.read(NAME) == before);
+        {
+            let (_, store) = open(&mount.path(), OpenOptions::default()).unwrap();
+            let view = ContiguousView::new(store, Shown::As(NAME.into()), false).unwrap();
+            let mode = OpenMode { write: true, truncate: true, ..OpenMode::default() };
+            let handle = view.open(mount.ino(NAME).unwrap(), mode, &mut Vec::new()).unwrap();
+            view.write(handle, 0, &other).unwrap();
+            view.flush(handle, &mut Vec::new()).unwrap();
+            view.shutdown().unwrap();
+        }
+        assert_eq!(mount.wait(0), [Inval::All]);
+        assert!(mount.read(NAME) == other);
+        let mode = OpenMode { write: true, ..OpenMode::default() };
+        assert_eq!(errno(mount.view().open(mount.ino(NAME).unwrap(), mode, &mut Vec::new())), libc::EROFS);
+    }
+}
+
+#[test]
+fn a_sequential_reader_has_its_chunks_asked_for_in_time() {
+    let cells: Vec<Cell> = (0..400).map(|n| Cell::Chunk(chunk(n as u8, 40_000))).collect();
+    let mount = Mount::of_bytes(&cframe(&cells, 40_000, 40_000));
+    let ino = mount.ino(NAME).unwrap();
+    let size = mount.view().getattr(ino).unwrap().size;
+    let mut buf = vec![0; 1 << 17];
+    let mut offset = 0;
+    while offset < size {
+        offset += mount.view().read(ino, None, offset, &mut buf).unwrap() as u64;
+    }
+    let hinted = mount.store.as_ref().unwrap().hinted.load(std::sync::atomic::Ordering::SeqCst);
+    assert!((300..=400).contains(&hinted), "{hinted}");
 }

@@ -1,0 +1,113 @@
+//! Random operations on the file against a model: its bytes, and what the last adopted frame was.
+
+use super::library::Random;
+use super::*;
+use crate::view::contiguous::overlay::Overlay;
+
+/// What the file should be.
+struct Model {
+    /// The adopted frame.
+    adopted: Vec<u8>,
+    now: Vec<u8>,
+}
+
+fn resize(mount: &Mount, handle: Handle, size: u64) {
+    let set = SetAttr { size: Some(size), ..SetAttr::default() };
+    mount.view().setattr(mount.ino(NAME).unwrap(), Some(handle), set, &mut Vec::new()).unwrap();
+}
+
+#[test]
+fn the_file_is_what_was_written() {
+    let mut random = Random(0xdead_beef_cafe_f00d);
+    for case in 0..60 {
+        let cells: Vec<Cell> = (0..random.next(40)).map(|n| full(n as u8)).collect();
+        let frame = cframe(&cells, CHUNKSIZE, CHUNKSIZE as i32);
+        let mount = Mount::over([Layout::Sparse, Layout::Contiguous][case % 2], &frame);
+        let mut model = Model { adopted: frame.clone(), now: frame };
+        let handles = [mount.open(NAME, false).unwrap(), mount.open(NAME, false).unwrap()];
+        for _ in 0..60 {
+            let handle = handles[random.next(2) as usize];
+            let at = random.next(model.now.len() as u64 + 200);
+            match random.next(20) {
+                0..=7 => {
+                    let bytes: Vec<u8> = (0..random.next(300)).map(|_| random.next(256) as u8).collect();
+                    mount.view().write(handle, at, &bytes).unwrap();
+                    let end = at as usize + bytes.len();
+                    if !bytes.is_empty() {
+                        model.now.resize(model.now.len().max(end), 0);
+                        model.now[at as usize..end].copy_from_slice(&bytes);
+                    }
+                }
+                8 => {
+                    resize(&mount, handle, at);
+                    model.now.resize(at as usize, 0);
+                }
+                // What it was, or another frame, all over it.
+                9 | 10 => {
+                    let other: Vec<Cell> = (0..random.next(20)).map(|n| full(n as u8 + 50)).collect();
+                    let bytes = match random.next(2) {
+                        0 => model.adopted.clone(),
+                        _ => cframe(&other, CHUNKSIZE, CHUNKSIZE as i32),
+                    };
+                    mount.view().write(handle, 0, &bytes).unwrap();
+                    resize(&mount, handle, bytes.len() as u64);
+                    mount.view().flush(handle, &mut Vec::new()).unwrap();
+                    model = Model { adopted: bytes.clone(), now: bytes };
+                }
+                11 => {
+                    let _ = mount.view().flush(handle, &mut Vec::new());
+                    mount.sync();
+                    if mount.view().state.read().overlay.is_none() {
+                        model.adopted = mount.read(NAME);
+                    }
+                }
+                _ => {
+                    let mut buf = vec![1; random.next(500) as usize];
+                    let count = mount.view().read(mount.ino(NAME).unwrap(), Some(handle), at, &mut buf).unwrap();
+                    let expected = model.now.get(at as usize..).unwrap_or_default();
+                    let expected = &expected[..expected.len().min(buf.len())];
+                    assert!(buf[..count] == *expected, "case {case} at {at}");
+                }
+            }
+            assert_eq!(mount.view().getattr(mount.ino(NAME).unwrap()).unwrap().size, model.now.len() as u64);
+        }
+        assert!(mount.read(NAME) == model.now, "case {case}");
+        for handle in handles {
+            let _ = mount.close(handle);
+        }
+        mount.wait(20);
+        assert!(mount.read(NAME) == model.adopted, "case {case}: what was no frame is gone");
+    }
+}
+
+#[test]
+fn an_overlay_of_many_parts_stays_small_and_true() {
+    let dir = tempfile::tempdir().unwrap();
+    let backend = crate::store::backend::FileBackend::open(dir.path()).unwrap();
+    let pool = crate::store::DraftPool::new(Arc::new(backend), 8 << 20);
+    let mut expected: Vec<u8> = (0..5_000_000u32).map(|n| n as u8).collect();
+    let original = expected.clone();
+    let overlay = Overlay::new(1, expected.len() as u64, &pool);
+    let below = |offset: u64, buf: &mut [u8]| {
+        buf.copy_from_slice(&original[offset as usize..][..buf.len()]);
+        Ok(())
+    };
+    let mut inner = overlay.inner.write();
+    for n in 0..150_000usize {
+        let at = n * 7919 % 1_000_000 * 5;
+        inner.write_at(&[n as u8], at as u64, &below).unwrap();
+        expected[at] = n as u8;
+        assert!(inner.written().count() <= 1 << 16);
+    }
+    let mut seen = vec![0; expected.len()];
+    let (count, gaps) = inner.read_at(&mut seen, 0).unwrap();
+    assert_eq!(count, expected.len());
+    for gap in gaps {
+        seen[gap.start as usize..gap.end as usize].copy_from_slice(&original[gap.start as usize..gap.end as usize]);
+    }
+    assert!(seen == expected);
+    assert!(pool.used() <= 8 << 20);
+    drop(inner);
+    drop(overlay);
+    assert_eq!(pool.used(), 0);
+}
