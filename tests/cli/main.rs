@@ -10,6 +10,7 @@ use tempfile::TempDir;
 mod check;
 mod compact;
 mod content;
+mod contiguous;
 mod convert;
 mod mounts;
 

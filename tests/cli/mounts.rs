@@ -17,7 +17,7 @@ const SHAPES: [Shape; 3] = [
 
 impl Place {
     /// With a real frame in both layouts, and both kinds of mount point.
-    fn with_frames() -> Self {
+    pub fn with_frames() -> Self {
         let place = Place::with_frame();
         let from = data("sframe/special.b2frame");
         copy_dir(&from, &place.path("sparse"));
