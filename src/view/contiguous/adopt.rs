@@ -159,7 +159,7 @@ impl ContiguousView {
 
     /// Makes a frame the one that is shown, and that the next commit takes.
     fn adopt(&self, candidate: Candidate, overlay: &Overlay, invals: &mut Invals) {
-        let Candidate { layout, staged, holes } = candidate;
+        let Candidate { layout, staged, dropped, holes } = candidate;
         let mut state = self.state.write();
         let (mtime, was_refused) = {
             let inner = overlay.inner.read();
@@ -174,14 +174,11 @@ impl ContiguousView {
         if !same_image(&state.layout, &layout) {
             state.version += 1;
         }
-        if !state.staged.is_empty() {
-            let mut dropped = std::mem::take(&mut state.staged);
-            for key in layout.extents.keys() {
-                if dropped.remove(key) {
-                    state.staged.insert(*key);
-                }
+        for key in &dropped {
+            // One that a commit has taken is the store's affair.
+            if state.staged.remove(key) {
+                self.store.discard(*key);
             }
-            dropped.iter().for_each(|key| self.store.discard(*key));
         }
         debug!("{}: adopted: {} new chunks of {}", self.store.path().display(), staged.len(), layout.image.entries.len());
         state.staged.extend(staged);

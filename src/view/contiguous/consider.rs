@@ -90,6 +90,8 @@ pub struct Candidate {
     pub layout: Layout,
     /// Chunks that were staged for it.
     pub staged: Vec<ChunkKey>,
+    /// Chunks of the layout before that are not in it.
+    pub dropped: Vec<ChunkKey>,
     /// Parts that may have held something and read as zeros from now on.
     pub holes: Vec<Range<u64>>,
 }
@@ -218,7 +220,9 @@ impl Considering<'_> {
         let holes = self.holes(&extents, &frame.sections);
         let image = FrameImage { header: frame.header, trailer: frame.trailer, entries: Arc::new(entries) };
         let layout = Layout { image, extents, tail_start: sections.index.start, tail };
-        Ok(Found::Frame(Box::new(Candidate { layout, staged: std::mem::take(&mut self.staged), holes })))
+        let olds = self.layout.extents.keys().iter().zip(&self.used);
+        let dropped = olds.filter(|(_, used)| !**used).map(|(key, _)| *key).collect();
+        Ok(Found::Frame(Box::new(Candidate { layout, staged: std::mem::take(&mut self.staged), dropped, holes })))
     }
 
     fn bytes(&self, part: Range<u64>) -> Result<Vec<u8>, Stop> {
@@ -343,13 +347,16 @@ impl Considering<'_> {
         let other_size = self.chunksize != 0 && self.chunksize != self.layout.header().chunksize();
         let mut used = vec![false; olds.len()];
         let mut found = vec![NONE; places.len()];
+        let mut written = self.written.iter().peekable();
         let mut next = 0;
         for ((found, (start, position)), end) in found.iter_mut().zip(places).zip(ends) {
             while olds.get(next).is_some_and(|old| old.start < *start) {
                 next += 1;
             }
             let Some(old) = olds.get(next).filter(|old| old.start == *start) else { continue };
-            if old.end() > *end || !self.unwritten(old.start..old.end()) {
+            while written.next_if(|part| part.end <= old.start).is_some() {}
+            let touched = written.peek().is_some_and(|part| part.start < old.end());
+            if old.end() > *end || old.end() > self.below || touched {
                 continue;
             }
             if other_size {
