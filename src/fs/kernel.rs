@@ -191,7 +191,7 @@ impl Mountpoint {
     }
 
     /// Has the kernel read ahead by as much as `bytes` in files of the mount, if we may say so: root may. To be called after INIT,
-    /// which sets what it is by default.
+    /// whose answer can only make less of what the kernel offers.
     pub fn set_read_ahead(&self, bytes: u32) -> io::Result<()> {
         let device = &self.info.as_ref().ok_or(io::ErrorKind::NotFound)?.device;
         let mut file = std::fs::OpenOptions::new().write(true).open(format!("/sys/class/bdi/{device}/read_ahead_kb"))?;

@@ -78,3 +78,63 @@ fn cutting_a_file_with_changed_pages_ends() {
         }
     });
 }
+
+/// Everything at once on a mount point that is a file: readers that wait for their pages, pages changed through a mapping that have
+/// to be written back before they are forgotten, closes that are refused, fsyncs, and ranges that a view forgets by itself.
+#[test]
+fn one_file_never_locks_up() {
+    if !fuse() {
+        return;
+    }
+    in_time("clients of one file, and notifications", || {
+        const LEN: usize = 1 << 20;
+        let view = MemoryView::on_file(false, vec![1; LEN]);
+        *view.pace.lock() = Some(Duration::from_millis(10));
+        let mount = Mount::on_file(view);
+        let path = &mount.path(FILE);
+        let done = &AtomicBool::new(false);
+        let open = || OpenOptions::new().read(true).write(true).open(path).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let file = open();
+                // SAFETY: a mapping of our own, of which only what lies within the file is touched: nobody cuts it.
+                unsafe {
+                    let protection = libc::PROT_READ | libc::PROT_WRITE;
+                    let map = libc::mmap(std::ptr::null_mut(), LEN, protection, libc::MAP_SHARED, file.as_raw_fd(), 0);
+                    assert_ne!(map, libc::MAP_FAILED);
+                    let mut round = 0u8;
+                    while !done.load(Ordering::SeqCst) {
+                        round = round.wrapping_add(1);
+                        for page in (LEN / 2..LEN).step_by(4096) {
+                            map.cast::<u8>().add(page).write_volatile(round);
+                        }
+                        assert_eq!(libc::msync(map, LEN, if round % 2 == 0 { libc::MS_SYNC } else { libc::MS_ASYNC }), 0);
+                    }
+                    assert_eq!(libc::munmap(map, LEN), 0);
+                }
+            });
+            for _ in 0..2 {
+                scope.spawn(move || {
+                    while !done.load(Ordering::SeqCst) {
+                        assert_eq!(fs::read(path).unwrap().len(), LEN);
+                    }
+                });
+            }
+            scope.spawn(|| {
+                while !done.load(Ordering::SeqCst) {
+                    *mount.view.stale.lock() = vec![Inval::Range(ROOT, 4096, LEN as u64)];
+                    std::thread::yield_now();
+                }
+            });
+            let _done = SetOnDrop(done);
+            for round in 0..300 {
+                let mut file = open();
+                file.write_all(if round % 2 == 0 { b"BAD" } else { b"new" }).unwrap();
+                if round % 3 == 0 {
+                    let _ = file.sync_all();
+                }
+                let _ = close(file);
+            }
+        });
+    });
+}
