@@ -88,6 +88,8 @@ pub trait Backend: Send + Sync {
     fn names(&self) -> io::Result<Vec<OsString>>;
     /// The directory itself as a file: for its lock, its attributes and its identity.
     fn itself(&self) -> io::Result<Box<dyn BackendFile>>;
+    /// Whether this process may make and remove names.
+    fn check_writable(&self) -> io::Result<()>;
     /// Returns when all names are on disk.
     fn sync_dir(&self) -> io::Result<()>;
     /// Returns when all files and names of the file system are on disk.
@@ -336,6 +338,15 @@ impl Backend for FileBackend {
 
     fn itself(&self) -> io::Result<Box<dyn BackendFile>> {
         Ok(Box::new(self.open_at(OsStr::new("."), libc::O_RDONLY | libc::O_DIRECTORY, 0)?))
+    }
+
+    fn check_writable(&self) -> io::Result<()> {
+        let (here, mode) = (c".", libc::W_OK | libc::X_OK);
+        // SAFETY: the name ends with a zero byte, and the directory's descriptor is open.
+        match unsafe { libc::faccessat(self.handle.as_raw_fd(), here.as_ptr(), mode, libc::AT_EACCESS) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
     }
 
     fn sync_dir(&self) -> io::Result<()> {

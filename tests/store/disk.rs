@@ -423,6 +423,9 @@ impl Backend for Dir {
     fn itself(&self) -> io::Result<Box<dyn BackendFile>> {
         Ok(self.handle(&mut self.state(), Node::Dir(self.id)))
     }
+    fn check_writable(&self) -> io::Result<()> {
+        Ok(())
+    }
     fn sync_dir(&self) -> io::Result<()> {
         let mut state = self.state();
         self.record(&mut state, Op::SyncDir { dir: self.id })

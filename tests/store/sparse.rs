@@ -298,6 +298,30 @@ fn attributes_are_kept_and_taken_over() {
 }
 
 #[test]
+fn a_directory_that_may_not_be_written_to_is_refused_at_open() {
+    // SAFETY: takes no arguments.
+    if unsafe { libc::geteuid() } == 0 {
+        let (dir, path) = frame(&stored(0..3));
+        for path in [dir.path(), &path] {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        let as_nobody = |options| {
+            let path = path.clone();
+            // Of this thread only, as no library call is in between.
+            let open = move || {
+                // SAFETY: takes numbers.
+                assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) }, 0);
+                SframeStore::open(&path, options).map(|store| content(&store).len()).map_err(|error| error.to_string())
+            };
+            std::thread::spawn(open).join().unwrap()
+        };
+        let error = as_nobody(OpenOptions::default()).unwrap_err();
+        assert_eq!(error, format!("{}: cannot open for writing: Permission denied (os error 13)", path.display()));
+        assert_eq!(as_nobody(read_only()), Ok(3));
+    }
+}
+
+#[test]
 fn a_second_writer_is_refused() {
     let (_dir, path) = frame(&stored(0..3));
     let store = SframeStore::open(&path, OpenOptions::default()).unwrap();

@@ -79,8 +79,11 @@ fn open_dir(source: &Source) -> Result<OpenDir> {
         let dir = source.backend.open_dir(&source.name).map_err(source.io("open"))?;
         let itself = dir.itself().map_err(source.io("open"))?;
         let stat = itself.stat().map_err(source.io("stat"))?;
-        if !source.read_only && !itself.try_lock().map_err(source.io("lock"))? {
-            return Err(StoreError::Busy { path: source.path.clone() });
+        if !source.read_only {
+            dir.check_writable().map_err(source.io("open for writing"))?;
+            if !itself.try_lock().map_err(source.io("lock"))? {
+                return Err(StoreError::Busy { path: source.path.clone() });
+            }
         }
         // Whoever had the lock may have put another directory here between our open and our lock.
         if source.backend.stat(&source.name).map_err(source.io("stat"))?.same_file(&stat) {
