@@ -148,7 +148,7 @@ pub(crate) fn descriptor_budget() -> usize {
     // SAFETY: `limit` has room for the answer.
     let known = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } == 0;
     let limit = if known { usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX) } else { 0 };
-    (limit / 4).clamp(8, 256)
+    (limit / 4).clamp(8, 1024)
 }
 
 /// Pieces in which bytes are copied where the kernel does not do it.

@@ -5,6 +5,7 @@
 //! a part: whole chunks, first looks, and reads that border on the ones before or overlap them (a sequential pass, whose reads may
 //! overtake each other; what was pushed to the kernel and asked for all the same) go by the cache. What is cached is bounded in bytes, counted here, as the `lru` crate counts entries.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -19,7 +20,7 @@ const LOOKS: usize = 4096;
 const OVERHEAD: u64 = 128;
 
 /// What to do about a read.
-pub(super) enum Plan {
+enum Plan {
     /// Here are the chunk's bytes.
     Hit(Arc<Vec<u8>>),
     /// Load the whole chunk and hand it to [`ChunkCache::insert`] with this ticket.
@@ -30,7 +31,7 @@ pub(super) enum Plan {
 
 /// The cache's generation when a load began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Ticket(u64);
+struct Ticket(u64);
 
 /// The cache. Its lock is never held across input or output.
 pub(super) struct ChunkCache {
@@ -66,7 +67,7 @@ impl ChunkCache {
 
     /// Decides about a read of `wanted` bytes at `offset` of a chunk of `len`. A chunk larger than a quarter of the capacity
     /// is never kept.
-    pub(super) fn plan(&self, key: ChunkKey, len: u32, offset: u64, wanted: usize) -> Plan {
+    fn plan(&self, key: ChunkKey, len: u32, offset: u64, wanted: usize) -> Plan {
         let len = u64::from(len);
         let whole = offset == 0 && wanted as u64 >= len;
         if whole || len.saturating_add(OVERHEAD) > self.capacity / 4 {
@@ -96,8 +97,38 @@ impl ChunkCache {
         Plan::Load(Ticket(inner.generation))
     }
 
+    /// Reads of a chunk of `len` bytes what there is of it from `offset` on: from memory, or by `load`, which fills a buffer from
+    /// an offset in the chunk. Answers how much.
+    pub(super) fn read(
+        &self,
+        key: ChunkKey,
+        len: u32,
+        offset: u64,
+        buf: &mut [u8],
+        load: impl FnOnce(&mut [u8], u64) -> io::Result<()>,
+    ) -> io::Result<usize> {
+        let count = u64::from(len).saturating_sub(offset).min(buf.len() as u64) as usize;
+        if count == 0 {
+            return Ok(0);
+        }
+        let buf = &mut buf[..count];
+        let part = offset as usize..offset as usize + count;
+        match self.plan(key, len, offset, count) {
+            // All chunks that come in are as long as their keys say, for as long as these are good.
+            Plan::Hit(chunk) if part.end <= chunk.len() => buf.copy_from_slice(&chunk[part]),
+            Plan::Load(ticket) => {
+                let mut chunk = vec![0; len as usize];
+                load(&mut chunk, 0)?;
+                buf.copy_from_slice(&chunk[part]);
+                self.insert(key, Arc::new(chunk), ticket);
+            }
+            Plan::Hit(_) | Plan::Bypass => load(buf, offset)?,
+        }
+        Ok(count)
+    }
+
     /// Takes a loaded chunk in. The caller's read guard must still be held: it is what keeps the key's bytes the same.
-    pub(super) fn insert(&self, key: ChunkKey, chunk: Arc<Vec<u8>>, ticket: Ticket) {
+    fn insert(&self, key: ChunkKey, chunk: Arc<Vec<u8>>, ticket: Ticket) {
         let mut dropped = Vec::new(); // freed after the lock
         let mut inner = self.inner.lock();
         if ticket.0 != inner.generation {

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use parking_lot::{Mutex, RwLock};
 
 use super::backend::{Backend, BackendFile, FileStat, read_exact_at};
-use super::cache::{ChunkCache, Plan};
+use super::cache::ChunkCache;
 use super::commit::Disk;
 use super::error::no_room;
 use super::frame::{FileBytes, Frame, Unread};
@@ -415,31 +415,14 @@ impl FrameStore for CframeStore {
     }
 
     fn read_chunk(&self, _guard: &ReadGuard<'_>, key: ChunkKey, len: u32, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        let count = u64::from(len).saturating_sub(offset).min(buf.len() as u64) as usize;
-        if count == 0 {
-            return Ok(0);
-        }
-        let buf = &mut buf[..count];
-        let plan = self.cache.plan(key, len, offset, count);
-        if let Plan::Hit(chunk) = &plan
-            && let Some(bytes) = chunk.get(offset as usize..).and_then(|rest| rest.get(..count))
-        {
-            buf.copy_from_slice(bytes);
-            return Ok(count);
-        }
-        let (file, position) = {
-            let place = self.place.read();
-            (Arc::clone(&place.file), position(&place.moved, key))
+        let load = |buf: &mut [u8], offset: u64| {
+            let (file, position) = {
+                let place = self.place.read();
+                (Arc::clone(&place.file), position(&place.moved, key))
+            };
+            read_exact_at(&*file, buf, position + offset)
         };
-        if let Plan::Load(ticket) = plan {
-            let mut chunk = vec![0; len as usize];
-            read_exact_at(&*file, &mut chunk, position).map_err(self.io("read a chunk"))?;
-            buf.copy_from_slice(&chunk[offset as usize..][..count]);
-            self.cache.insert(key, Arc::new(chunk), ticket);
-        } else {
-            read_exact_at(&*file, buf, position + offset).map_err(self.io("read a chunk"))?;
-        }
-        Ok(count)
+        self.cache.read(key, len, offset, buf, load).map_err(self.io("read a chunk"))
     }
 
     fn expect_headers(&self, keys: &[ChunkKey]) {

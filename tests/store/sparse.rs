@@ -443,7 +443,7 @@ fn few_files_are_open_at_a_time() {
         for (key, _) in part {
             assert!(read(&store, *key) == of(key.0 as u32));
         }
-        assert!(open() <= 256 + 20, "{} open files", open());
+        assert!(open() <= 1024 + 20, "{} open files", open());
     }
     assert!(open() > 8);
     for key in &keys[..300] {

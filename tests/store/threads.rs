@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use b2fuse::format::IndexEntry;
-use b2fuse::store::{CframeStore, ChunkKey, FrameImage, FrameStore, OpenOptions};
+use b2fuse::store::{ChunkKey, FrameImage, OpenOptions};
 use parking_lot::{Mutex, RwLock};
 
+use crate::driver::Store;
+use crate::for_both;
 use crate::frames::{Random, chunk, image};
 
 /// A chunk that says which one it is in every eighth byte.
@@ -16,11 +18,12 @@ fn marked(id: u64, len: u32) -> Vec<u8> {
     bytes
 }
 
-#[test]
-fn readers_never_see_the_bytes_of_another_chunk() {
+for_both!(readers_never_see_the_bytes_of_another_chunk);
+
+fn readers_never_see_the_bytes_of_another_chunk<S: Store>() {
     let dir = tempfile::tempdir().unwrap();
     let options = OpenOptions { cache_bytes: 200_000, ..OpenOptions::default() };
-    let store = CframeStore::create(&dir.path().join("frame.b2frame"), options).unwrap();
+    let store = S::create_at(&dir.path().join("frame.b2frame"), options).unwrap();
     let stage = |id: u64| {
         let len = 256 + Random(id).below(60) as u32 * 64;
         (store.stage(&marked(id, len)).unwrap(), id, len + 32)
@@ -43,6 +46,9 @@ fn readers_never_see_the_bytes_of_another_chunk() {
                 while !done.load(Relaxed) || reads < 1000 {
                     let guard = store.enter();
                     let (key, id, len) = table.read()[random.below(COUNT) as usize];
+                    if random.below(4) == 0 {
+                        store.expect_chunks(&[(key, len)]);
+                    }
                     let words = (len as u64 - 32) / 8;
                     let from = random.below(words);
                     let count = 1 + random.below(words - from);

@@ -210,6 +210,7 @@ impl SframeStore {
         let dir = self.dir();
         for (key, len) in doomed {
             self.shared.descriptors.remove(key);
+            self.cache.remove(key);
             match remove_chunk(&*dir, key, len) {
                 Ok(()) => {
                     self.allocated.fetch_sub(u64::from(len).next_multiple_of(4096).min(self.allocated.load(Relaxed)), Relaxed);

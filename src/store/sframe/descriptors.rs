@@ -2,13 +2,12 @@
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use lru::LruCache;
 use parking_lot::Mutex;
 
+use super::super::ChunkKey;
 use super::super::backend::{BackendFile, descriptor_budget};
-use super::super::{CacheStats, ChunkKey};
 
 /// When an open began, as far as [`Descriptors::clear`] cares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,8 +16,6 @@ pub(super) struct Ticket(u64);
 /// The open files. The lock is never held while a file is opened or closed.
 pub(super) struct Descriptors {
     inner: Mutex<Inner>,
-    hits: AtomicU64,
-    misses: AtomicU64,
 }
 
 struct Inner {
@@ -31,17 +28,13 @@ impl Descriptors {
     pub(super) fn new() -> Self {
         let room = NonZeroUsize::new(descriptor_budget()).unwrap_or(NonZeroUsize::MIN);
         let inner = Inner { open: LruCache::new(room), generation: 0 };
-        Descriptors { inner: Mutex::new(inner), hits: AtomicU64::new(0), misses: AtomicU64::new(0) }
+        Descriptors { inner: Mutex::new(inner) }
     }
 
     /// An open file, or a ticket with which to bring one.
     pub(super) fn get(&self, key: ChunkKey) -> Result<Arc<dyn BackendFile>, Ticket> {
         let mut inner = self.inner.lock();
-        let found = inner.open.get(&key).map(Arc::clone).ok_or(Ticket(inner.generation));
-        drop(inner);
-        let count = if found.is_ok() { &self.hits } else { &self.misses };
-        count.fetch_add(1, Relaxed);
-        found
+        inner.open.get(&key).map(Arc::clone).ok_or(Ticket(inner.generation))
     }
 
     /// Takes an open file in. The caller's read guard must still be held: it is what keeps the key's file the same.
@@ -68,9 +61,5 @@ impl Descriptors {
         let old = std::mem::replace(&mut inner.open, LruCache::new(room));
         drop(inner);
         drop(old);
-    }
-
-    pub(super) fn stats(&self) -> CacheStats {
-        CacheStats { hits: self.hits.load(Relaxed), misses: self.misses.load(Relaxed), ..CacheStats::default() }
     }
 }

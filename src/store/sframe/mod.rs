@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use parking_lot::{Mutex, RwLock};
 
 use super::backend::{Backend, BackendFile, read_exact_at};
+use super::cache::ChunkCache;
 use super::error::{no_room, refused};
 use super::source::{Complain, Source, WRITTEN_BY_US, write_from};
 use super::{
@@ -52,6 +53,7 @@ pub struct SframeStore {
     source: Source,
     shared: Arc<Shared>,
     ahead: Ahead,
+    cache: ChunkCache,
     drafts: Arc<DraftPool>,
     published: RwLock<Option<Arc<FrameImage>>>,
     disk: Mutex<Disk>,
@@ -190,6 +192,7 @@ impl SframeStore {
                 descriptors: Descriptors::new(),
             }),
             ahead: Ahead::default(),
+            cache: ChunkCache::new(options.cache_bytes),
             published: RwLock::new(None),
             disk: Mutex::new(Disk::default()),
             witness: Mutex::new(witness),
@@ -245,12 +248,8 @@ impl FrameStore for SframeStore {
     }
 
     fn read_chunk(&self, guard: &ReadGuard<'_>, key: ChunkKey, len: u32, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        let count = u64::from(len).saturating_sub(offset).min(buf.len() as u64) as usize;
-        if count > 0 {
-            let file = self.shared.open_chunk(guard, key).map_err(self.chunk_io(key, "open a chunk"))?;
-            read_exact_at(&*file, &mut buf[..count], offset).map_err(self.chunk_io(key, "read a chunk"))?;
-        }
-        Ok(count)
+        let load = |buf: &mut [u8], offset: u64| read_exact_at(&*self.shared.open_chunk(guard, key)?, buf, offset);
+        self.cache.read(key, len, offset, buf, load).map_err(self.chunk_io(key, "read a chunk"))
     }
 
     fn chunk_header(&self, guard: &ReadGuard<'_>, key: ChunkKey) -> Result<ChunkHeader> {
@@ -358,6 +357,7 @@ impl FrameStore for SframeStore {
         *self.shared.files.lock() = Files::opened(found);
         *self.shared.dir.write() = dir;
         self.shared.descriptors.clear();
+        self.cache.clear();
         self.allocated.store(allocated, Relaxed);
         *self.published.write() = Some(Arc::clone(&image));
         let mut witness = self.witness.lock();
@@ -393,7 +393,7 @@ impl FrameStore for SframeStore {
     }
 
     fn cache_stats(&self) -> CacheStats {
-        self.shared.descriptors.stats()
+        self.cache.stats()
     }
 
     fn close(&self) -> Result<()> {
