@@ -108,7 +108,7 @@ fn one_file_never_locks_up() {
                         for page in (LEN / 2..LEN).step_by(4096) {
                             map.cast::<u8>().add(page).write_volatile(round);
                         }
-                        assert_eq!(libc::msync(map, LEN, if round % 2 == 0 { libc::MS_SYNC } else { libc::MS_ASYNC }), 0);
+                        assert_eq!(libc::msync(map, LEN, if round & 1 == 0 { libc::MS_SYNC } else { libc::MS_ASYNC }), 0);
                     }
                     assert_eq!(libc::munmap(map, LEN), 0);
                 }
