@@ -277,13 +277,12 @@ impl ContiguousView {
     /// When what is held will be taken or dropped; does it if it is time.
     fn settle_due(&self, now: Instant, invals: &mut Invals) -> Option<Instant> {
         let due = |state: &State| {
-            let overlay = state.overlay.as_ref().filter(|_| state.frame_writers() == 0)?;
+            let overlay = state.overlay.as_ref().filter(|_| !state.has_writer())?;
             let inner = overlay.inner.try_read()?; // whoever writes pokes us
-            match inner.verdict {
-                Verdict::Unstored => None,
-                Verdict::Unconfirmed => Some((inner.last_write + SETTLE_AFTER, None)),
-                Verdict::Open => Some((inner.last_write + SETTLE_AFTER, None)),
-                Verdict::Held(ref error) => Some((inner.last_write + DROP_AFTER, Some(error.clone()))),
+            match &inner.verdict {
+                Verdict::Unconfirmed | Verdict::Open => Some((inner.last_write + SETTLE_AFTER, None)),
+                Verdict::Held(error) if state.frame_writers() == 0 => Some((inner.last_write + DROP_AFTER, Some(error.clone()))),
+                Verdict::Held(_) | Verdict::Unstored => None,
             }
         };
         let (at, _) = due(&self.state.read())?;

@@ -245,19 +245,18 @@ impl View for ContiguousView {
         if let Some(size) = set.size {
             self.resize(ino, handle, size, invals)?;
         }
-        {
+        let overlay = {
             let mut state = self.state.write();
             if self.is_directory(&state, ino) {
                 state.root.change(&set);
+                None
             } else {
                 state.node_mut(ino)?.meta.change(&set);
-                if let Some(mtime) = set.mtime
-                    && state.frame == Some(ino)
-                    && let Some(overlay) = &state.overlay
-                {
-                    overlay.inner.write().mtime = mtime;
-                }
+                state.overlay.clone().filter(|_| state.frame == Some(ino))
             }
+        };
+        if let (Some(overlay), Some(mtime)) = (overlay, set.mtime) {
+            overlay.inner.write().mtime = mtime;
         }
         self.attr(ino)
     }
@@ -311,7 +310,8 @@ impl View for ContiguousView {
             (ino, state.open(ino, mode.write)?, is_frame)
         };
         if is_frame {
-            self.change_frame(Some(handle), |inner, _| inner.set_len(0))?;
+            let begun = self.change_frame(Some(handle), |inner, _| inner.set_len(0));
+            begun.inspect_err(|_| self.state.write().close(handle, &*self.store))?;
         }
         Ok((self.attr(ino)?, handle))
     }

@@ -303,6 +303,12 @@ impl State {
         self.frame.and_then(|ino| self.nodes.get(&ino)).map_or(0, |node| node.writers)
     }
 
+    /// Whether somebody who has a part in what is written may write on.
+    pub fn has_writer(&self) -> bool {
+        let serial = self.overlay.as_ref().map(|overlay| overlay.serial);
+        self.handles.values().any(|open| open.write && Some(open.serial) == serial)
+    }
+
     /// Takes note of when the frame's file was written to.
     pub fn frame_changed(&mut self, mtime: SystemTime) {
         if let Some(node) = self.frame.and_then(|ino| self.nodes.get_mut(&ino)) {

@@ -16,13 +16,15 @@ pub struct Counting {
     pub hinted: AtomicUsize,
     /// Commits fail with ESTALE.
     pub stale: AtomicBool,
+    /// Staging fails with ENOSPC.
+    pub full: AtomicBool,
 }
 
 impl Counting {
     pub fn new(inner: Arc<dyn FrameStore>) -> Arc<Self> {
         let zero = AtomicUsize::default;
-        let stale = AtomicBool::new(false);
-        Arc::new(Counting { inner, staged: zero(), commits: zero(), reads: zero(), hinted: zero(), stale })
+        let no = AtomicBool::default;
+        Arc::new(Counting { inner, staged: zero(), commits: zero(), reads: zero(), hinted: zero(), stale: no(), full: no() })
     }
 
     /// Counts since the last call: chunks staged, and commits.
@@ -57,6 +59,10 @@ impl FrameStore for Counting {
         self.inner.expect_chunks(chunks);
     }
     fn stage(&self, chunk: &dyn ReadAt) -> Result<ChunkKey> {
+        if self.full.load(SeqCst) {
+            let source = std::io::Error::from_raw_os_error(libc::ENOSPC);
+            return Err(StoreError::Io { path: self.path().into(), action: "write a chunk", source });
+        }
         self.staged.fetch_add(1, SeqCst);
         self.inner.stage(chunk)
     }

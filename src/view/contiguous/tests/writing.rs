@@ -126,9 +126,12 @@ fn a_chunk_patched_in_place_is_taken_after_a_second() {
     let now = Instant::now();
     let due = mount.view().tick(now, &mut Vec::new()).unwrap();
     assert!(due <= now + Duration::from_secs(1));
+    // Whoever has it open but wrote nothing of this does not matter.
+    let idle = mount.open(NAME, false).unwrap();
     mount.wait(2);
     assert_eq!(mount.committed(), [full(1), full(9), full(3)]);
     assert_eq!(mount.since(), (1, 1));
+    mount.close(idle).unwrap();
     // Or when somebody asks for it to be on disk.
     mount.patch(BASE as u64, &chunk(8, CHUNKSIZE)).unwrap();
     mount.sync();
@@ -225,6 +228,25 @@ fn a_commit_that_fails_is_said_and_the_frame_saved() {
 }
 
 #[test]
+fn what_there_is_no_room_for_is_held_until_there_is() {
+    let mut mount = Mount::of(&[full(1), full(2)], CHUNKSIZE);
+    let full_disk = |full| mount.store.as_ref().unwrap().full.store(full, std::sync::atomic::Ordering::SeqCst);
+    let new = frame([3, 2, 1, 4]);
+    full_disk(true);
+    assert_eq!(errno(mount.cp(NAME, &new)), libc::ENOSPC);
+    assert!(mount.wait(20).is_empty() && mount.read(NAME) == new);
+    assert_eq!(errno(mount.view().fsync(ROOT, &mut Vec::new())), libc::ENOSPC);
+    full_disk(false);
+    mount.sync();
+    assert_eq!(mount.committed(), [full(3), full(2), full(1), full(4)]);
+    full_disk(true);
+    let other = frame([9, 2]);
+    assert_eq!(errno(mount.cp(NAME, &other)), libc::ENOSPC);
+    assert_eq!(errno(mount.unmount()), libc::ENOSPC);
+    assert!(std::fs::read(mount.dir.path().join("f.b2frame.lost").join(NAME)).unwrap() == other);
+}
+
+#[test]
 fn superseded_states_leave_nothing_behind() {
     let mut mount = Mount::of(&[full(0)], CHUNKSIZE);
     for n in 1..40u8 {
@@ -289,4 +311,41 @@ fn readers_see_whole_chunks_while_others_write() {
         ended.store(true, std::sync::atomic::Ordering::SeqCst);
         readers.into_iter().for_each(|reader| reader.join().unwrap());
     });
+}
+
+#[test]
+fn of_two_writers_one_frame_is_left_and_it_is_committed() {
+    let mount = Mount::of(&vec![full(0); 8], CHUNKSIZE);
+    let frames: Vec<Vec<u8>> = (0..16u8).map(|n| frame((0..8).map(|k| n * 8 + k))).collect();
+    let view = mount.view();
+    let ino = mount.ino(NAME).unwrap();
+    std::thread::scope(|scope| {
+        for (n, frames) in frames.chunks(8).enumerate() {
+            scope.spawn(move || {
+                for round in 0..80 {
+                    let mode = OpenMode { write: true, ..OpenMode::default() };
+                    let handle = view.open(ino, mode, &mut Vec::new()).unwrap();
+                    view.write(handle, 0, &frames[(round + n) % 8]).unwrap();
+                    if round % 9 == n {
+                        view.fsync(ino, &mut Vec::new()).unwrap();
+                    }
+                    view.tick(Instant::now(), &mut Vec::new());
+                    view.flush(handle, &mut Vec::new()).unwrap();
+                    view.release(handle, &mut Vec::new());
+                }
+            });
+        }
+        scope.spawn(|| {
+            for _ in 0..2000 {
+                let mut buf = vec![0; frames[0].len()];
+                view.read(ino, None, 0, &mut buf).unwrap();
+                assert!(buf[..BASE] == frames[0][..BASE]);
+                view.getattr(ino).unwrap();
+            }
+        });
+    });
+    mount.sync();
+    let left = mount.read(NAME);
+    assert!(frames.contains(&left));
+    assert!(Mount::of_bytes(&left).committed() == mount.committed());
 }
