@@ -146,6 +146,14 @@ fn one_mount_writes_and_many_read() {
         let busy =
             format!("{}: is mounted for writing already; unmount it first, or mount with -o ro", place.path(source).display());
         place.run(&format!("mount {source} other")).failed(&busy);
+        let from = if source == "frame" { "sparse" } else { "frame" };
+        let before = content(&place.path(source));
+        place.run(&format!("convert --force {from} {source}")).failed(&busy.replacen(
+            &format!("{}/", place.0.path().display()),
+            "",
+            1,
+        ));
+        assert_eq!(content(&place.path(source)), before, "what is mounted is not replaced");
         place.succeeds(&format!("mount -o ro {source} other"));
         let again = format!("{point}: is busy: {} is mounted there already", place.path(source).display());
         place.run(&format!("mount {source} {point}")).failed(&again);
