@@ -134,23 +134,15 @@ pub(super) fn commit(store: &CframeStore, guard: ReadGuard<'_>, image: FrameImag
     let mut disk = store.disk.lock();
     store.source.check_writable()?;
     let old = store.committed();
-    let FrameImage { mut header, trailer, entries } = image;
-    image::check(&mut header, entries.len(), Layout::Contiguous).map_err(|error| store.source.format(error))?;
-    if let Some(old) = &old {
-        header.set_cbytes(old.header.cbytes());
-        header.set_frame_len(old.header.frame_len());
-        let same_entries = || Arc::ptr_eq(&entries, &old.entries) || entries == old.entries;
-        if header == old.header && trailer == old.trailer && same_entries() {
-            return Ok(());
-        }
-    }
+    let image = image::successor(old.as_deref(), image, Layout::Contiguous).map_err(|error| store.source.format(error))?;
+    let Some(image) = image else { return Ok(()) };
     if let Some(reason) = store.seen_outside(&disk)? {
         return Err(store.source.stale(reason));
     }
     let old_entries = old.as_ref().map_or(&[][..], |old| &old.entries);
-    let change = admit(store, old_entries, &entries)?;
+    let change = admit(store, old_entries, &image.entries)?;
     drop(guard); // from here on the image itself keeps its chunks
-    write(store, &mut disk, FrameImage { header, trailer, entries }, change)
+    write(store, &mut disk, image, change)
 }
 
 /// See [`super::FrameStore::sync`].

@@ -1,14 +1,15 @@
 //! Comparing images, and holding them against what readers accept.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use super::ChunkKey;
+use super::{ChunkKey, FrameImage};
 use crate::format::header::FrameHeader;
 use crate::format::{self, IndexEntry, Layout};
 
 /// What comes from a client must be what readers accept, and its number of entries what they compute from the header. Lengths
 /// are for the store to set.
-pub(super) fn check(header: &mut FrameHeader, count: usize, layout: Layout) -> format::Result<()> {
+fn check(header: &mut FrameHeader, count: usize, layout: Layout) -> format::Result<()> {
     let count = count as u64;
     header.set_layout(layout);
     header.set_cbytes(0);
@@ -23,6 +24,18 @@ pub(super) fn check(header: &mut FrameHeader, count: usize, layout: Layout) -> f
     }
     let got = format!("{} with chunks of {} bytes", header.nbytes(), header.chunksize());
     Err(format::Error::new("header: nbytes", 30, got, format!("the size of the {count} chunks in the index")))
+}
+
+/// An image as it may become the successor of `old`: accepted by readers, and with lengths as they are now, for the store to set.
+/// `None` if nothing is different.
+pub(super) fn successor(old: Option<&FrameImage>, mut image: FrameImage, layout: Layout) -> format::Result<Option<FrameImage>> {
+    check(&mut image.header, image.entries.len(), layout)?;
+    let Some(old) = old else { return Ok(Some(image)) };
+    image.header.set_cbytes(old.header.cbytes());
+    image.header.set_frame_len(old.header.frame_len());
+    let same_entries = || Arc::ptr_eq(&image.entries, &old.entries) || image.entries == old.entries;
+    let same = image.header == old.header && image.trailer == old.trailer && same_entries();
+    Ok((!same).then_some(image))
 }
 
 /// How two indexes differ in the stored chunks that they name, and how much more often.

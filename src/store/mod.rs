@@ -34,7 +34,8 @@ pub use error::{Result, StoreError};
 pub use sframe::SframeStore;
 pub use source::OpenOptions;
 
-/// A stored chunk, by the store's own reckoning: the position in SOURCE's file for a cframe, the chunk id for an sframe.
+/// A stored chunk, by the store's own reckoning: the position in SOURCE's file for a cframe, the chunk id for an sframe; above it
+/// a number that tells a new chunk from an older one of the same place, so that an old key never means a new chunk.
 ///
 /// A key stays good while the chunk is in the committed image, in the image being committed, staged, or pinned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -47,7 +47,7 @@ use crate::format::{IndexEntry, Layout};
 /// The name of an index file that is not finished. Who has the directory's lock is the only one to use it.
 const UNFINISHED: &str = ".b2fuse-chunks.tmp";
 /// From how many new files on all of the file system is synced, rather than each of them.
-const MANY: usize = 16;
+const MANY: usize = 8;
 
 /// What is known of the states. Behind the lock that makes commits one at a time.
 #[derive(Default)]
@@ -119,23 +119,15 @@ pub(super) fn commit(store: &SframeStore, guard: ReadGuard<'_>, image: FrameImag
     let mut disk = store.disk.lock();
     store.source.check_writable()?;
     let old = store.committed();
-    let FrameImage { mut header, trailer, entries } = image;
-    image::check(&mut header, entries.len(), Layout::Sparse).map_err(|error| store.source.format(error))?;
-    if let Some(old) = &old {
-        header.set_cbytes(old.header.cbytes());
-        header.set_frame_len(old.header.frame_len());
-        let same_entries = || Arc::ptr_eq(&entries, &old.entries) || entries == old.entries;
-        if header == old.header && trailer == old.trailer && same_entries() {
-            return Ok(());
-        }
-    }
+    let image = image::successor(old.as_deref(), image, Layout::Sparse).map_err(|error| store.source.format(error))?;
+    let Some(image) = image else { return Ok(()) };
     if let Some(reason) = store.seen_outside(&disk)? {
         return Err(store.source.stale(reason));
     }
     let old_entries = old.as_ref().map_or(&[][..], |old| &old.entries);
-    let change = admit(store, &disk, old_entries, &entries)?;
+    let change = admit(store, &disk, old_entries, &image.entries)?;
     drop(guard); // from here on the image itself keeps its chunks
-    let written = write(store, &mut disk, FrameImage { header, trailer, entries }, &change);
+    let written = write(store, &mut disk, image, &change);
     written.map_err(|Failed { error, harmless, in_doubt }| {
         if !in_doubt {
             expel(store, &change.admitted);

@@ -18,7 +18,7 @@ const THREADS: usize = 4;
 /// How many files are worth a thread more.
 const FILES_PER_THREAD: usize = 512;
 /// Of how many chunks the headers are read at most, evenly over all.
-const HEADERS: usize = 4096;
+const HEADERS: usize = 1024;
 /// How many bad chunk files are named.
 const NAMED: usize = 8;
 /// How often opening begins anew, as others change the frame meanwhile.
