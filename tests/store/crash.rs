@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 
-use b2fuse::store::StoreError;
+use b2fuse::store::{CframeStore, OpenOptions, SframeStore, StoreError};
 
 use crate::disk::{Dir, Node, Op, ROOT, Start, start};
 use crate::driver::{Driver, Frame, NAME, Store, create, frame_of, open};
@@ -19,6 +19,7 @@ for_both!(
     a_failed_operation_ends_all_writing_and_harms_nothing,
     a_full_disk_is_no_end,
     a_change_by_others_is_not_overwritten,
+    replacing_survives_power_cuts,
 );
 
 /// Fewer where the compiler has not made it fast.
@@ -259,5 +260,37 @@ fn a_change_by_others_is_not_overwritten<S: Store>() {
         let after = dir.bytes(name).unwrap();
         let sector = before.len().min(512);
         assert!(after[..sector] == before[..sector], "the header of another was overwritten");
+    }
+}
+
+/// What is in SOURCE, whichever layout it has.
+fn found_either(dir: &Dir) -> Frame {
+    let cframe = dir.bytes(NAME).is_some();
+    let found = if cframe { found::<CframeStore>(dir) } else { found::<SframeStore>(dir) };
+    found.unwrap().expect("there is one at every instant")
+}
+
+fn replacing_survives_power_cuts<S: Store>() {
+    let olds = [CframeStore::disk(&data("cframe")[3]), SframeStore::disk(&data("sframe")[3])];
+    for (seed, dir) in olds.into_iter().enumerate() {
+        let (start, old) = (start(&dir), found_either(&dir));
+        let options = OpenOptions { replace: true, ..OpenOptions::default() };
+        let mut driver = Driver::new(S::create_in(&dir, options).unwrap(), seed as u64, 1500);
+        driver.add_large(3, 700).unwrap();
+        let before = dir.log_len();
+        driver.commit().unwrap();
+        let (log, new) = (dir.log(), driver.frame());
+        assert!(new != old && found_either(&dir) == new);
+        assert_eq!(dir.names(), [NAME], "what was replaced is gone");
+        for upto in 0..=log.len() {
+            for way in 0..20 {
+                let dir = Dir::after_cut(&start, &log[..upto], way * 1_000_003 + upto as u64 * u64::from(way > 0));
+                let found = found_either(&dir);
+                assert!(found == old || found == new, "cut after {upto}, way {way}");
+                assert!(found == old || upto > before, "before the commit");
+            }
+        }
+        let dir = Dir::after_cut(&start, &log, 1);
+        assert!(found_either(&dir) == new, "it was on disk when the commit returned");
     }
 }
