@@ -36,8 +36,14 @@ impl Place {
     /// Mounts in front, and returns once the mount answers.
     fn mount_in_front(&self, Shape(source, point, shown): &Shape, words: &str) -> Front {
         let mut command = self.command(&format!("mount -f {words} {source} {point}"));
-        let child = command.stderr(Stdio::piped()).spawn().unwrap();
-        eventually("mounted", || !self.mounted().is_empty());
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        eventually("mounted", || {
+            if let Some(status) = child.try_wait().unwrap() {
+                let said = std::io::read_to_string(child.stderr.take().unwrap()).unwrap();
+                panic!("{source} on {point} with {words:?}: {status}: {said}");
+            }
+            !self.mounted().is_empty()
+        });
         fs::metadata(self.path(shown)).unwrap();
         Front(child)
     }
@@ -143,16 +149,11 @@ fn one_mount_writes_and_many_read() {
         let Shape(source, point, shown) = shape;
         fs::create_dir(place.path("other")).unwrap();
         place.succeeds(&format!("mount {source} {point}"));
-        let busy =
-            format!("{}: is mounted for writing already; unmount it first, or mount with -o ro", place.path(source).display());
-        place.run(&format!("mount {source} other")).failed(&busy);
+        let busy = format!("{source}: is mounted for writing already; unmount it first, or mount with -o ro");
+        place.run(&format!("mount {source} other")).failed(&place.path(&busy).display().to_string());
         let from = if source == "frame" { "sparse" } else { "frame" };
         let before = content(&place.path(source));
-        place.run(&format!("convert --force {from} {source}")).failed(&busy.replacen(
-            &format!("{}/", place.0.path().display()),
-            "",
-            1,
-        ));
+        place.run(&format!("convert --force {from} {source}")).failed(&busy);
         assert_eq!(content(&place.path(source)), before, "what is mounted is not replaced");
         place.succeeds(&format!("mount -o ro {source} other"));
         let again = format!("{point}: is busy: {} is mounted there already", place.path(source).display());
