@@ -21,10 +21,13 @@ const EXTENDED: &str = "b2eframe";
 pub(super) fn layout(path: &Path) -> Result<Option<Layout>, Failure> {
     let failed = |reason: &str| Err(Failure::new(path, reason));
     match std::fs::metadata(path) {
-        Ok(meta) if meta.is_dir() && !path.join(SPARSE_INDEX).exists() => {
-            failed("is a directory without chunks.b2frame; expected a Blosc2 frame")
-        }
-        Ok(meta) if meta.is_dir() => Ok(Some(Layout::Sparse)),
+        Ok(meta) if meta.is_dir() => match std::fs::metadata(path.join(SPARSE_INDEX)) {
+            Ok(_) => Ok(Some(Layout::Sparse)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                failed("is a directory without chunks.b2frame; expected a Blosc2 frame")
+            }
+            Err(error) => failed(&format!("cannot be read: {error}")),
+        },
         Ok(meta) if meta.is_file() => Ok(Some(Layout::Contiguous)),
         Ok(_) => failed("is no regular file; expected a Blosc2 frame"),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
