@@ -285,6 +285,22 @@ fn an_index_is_never_larger_than_it_must_be() {
     assert_eq!(index::encode(nans(index::MAX_ENTRIES as usize + 1)).unwrap_err().field, "index: nbytes");
 }
 
+#[test]
+fn few_bytes_do_not_unfold_to_gibibytes() {
+    let nans = (0..2).map(|_| IndexEntry::<ChunkOffset>::Special(Special::Nan));
+    let mut run = index::encode(nans).unwrap();
+    assert_eq!(run.len(), 40);
+    for (count, refused) in [(1 << 20, false), (index::MOST_UNFOLDED + 1, true), (index::MAX_ENTRIES, true)] {
+        run[4..8].copy_from_slice(&(count as u32 * 8).to_le_bytes());
+        for expected in [Some(count), None] {
+            match index::decode::<ChunkOffset>(&run, expected) {
+                Ok(entries) => assert!(!refused && entries.len() as u64 == count),
+                Err(error) => assert!(refused && error.field == "index: nbytes", "{error}"),
+            }
+        }
+    }
+}
+
 /// What holds for every refusal: one line that names a field and a place.
 fn assert_clear(error: &Error, context: &str) {
     let line = error.to_string();

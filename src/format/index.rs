@@ -7,7 +7,8 @@
 //! ```
 //!
 //! An index of 40 bytes can stand for 268 million entries (one repeated value), so the size that the chunk's header announces is
-//! compared with what the frame's header says before anything is allocated.
+//! compared with what the frame's header says before anything is allocated. Both may lie: where so few bytes would unfold to more
+//! than [`MOST_UNFOLDED`] entries, they are refused. (C-Blosc2 opens such frames, as it unfolds nothing.)
 
 use super::{ChunkId, ChunkOffset, Error, IndexEntry, Layout, Result, Special, chunk};
 
@@ -22,6 +23,12 @@ const MIN_CHUNK_LEN: u64 = 32;
 
 /// Chunks that a frame can have at most: C-Blosc2 holds the index's size in an `i32`.
 pub const MAX_ENTRIES: u64 = i32::MAX as u64 / ENTRY_LEN as u64;
+
+/// Entries that an index of whatever length may unfold to: enough for a frame of tebibytes filled with one special value, and some
+/// hundred mebibytes of memory.
+pub const MOST_UNFOLDED: u64 = 1 << 24;
+/// An index of more entries must have a byte for so many of them; a run in a compressed index takes one for 32.
+const UNFOLDED_PER_BYTE: u64 = 64;
 
 /// What an entry of an index can hold beside special values.
 pub trait Place: Copy {
@@ -104,6 +111,11 @@ pub fn decode<P: Place>(bytes: &[u8], expected: Option<u64>) -> Result<Vec<Index
         }
         _ => {}
     }
+    let most = MOST_UNFOLDED.max((bytes.len() as u64).saturating_mul(UNFOLDED_PER_BYTE));
+    if nbytes > most.saturating_mul(ENTRY_LEN as u64) {
+        let expected = format_args!("at most {most} chunks in an index of {} bytes", bytes.len());
+        return Err(Error::new("index: nbytes", 4, nbytes, expected));
+    }
     let decoded = chunk::decode(bytes, header.nbytes as usize).map_err(of_index)?;
     let (raw, _) = decoded.as_chunks::<ENTRY_LEN>();
     let mut entries = Vec::new();
@@ -117,7 +129,7 @@ pub fn decode<P: Place>(bytes: &[u8], expected: Option<u64>) -> Result<Vec<Index
 }
 
 /// Encodes an index as C-Blosc2 writes it; of no entries it makes no bytes, as a frame without chunks has no index. Where all
-/// entries are the same special value it is the 40 bytes that *fill special* makes, whatever their number.
+/// entries are the same special value it is the 40 bytes that *fill special* makes, up to [`MOST_UNFOLDED`].
 ///
 /// # Errors
 /// More entries than a chunk can hold.
@@ -132,7 +144,7 @@ pub fn encode<P: Place>(entries: impl ExactSizeIterator<Item = IndexEntry<P>>) -
     while first & SPECIAL_BIT != 0 && entries.next_if_eq(&first).is_some() {
         run = run.saturating_add(1);
     }
-    if run == count && run > 1 {
+    if run == count && run > 1 && run as u64 <= MOST_UNFOLDED {
         return Ok(repeated(first, run));
     }
     let words = std::iter::repeat_n(first, run).chain(entries);

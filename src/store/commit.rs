@@ -196,8 +196,9 @@ fn finish(store: &CframeStore, disk: &mut Disk) -> Result<()> {
         store.collect(space, names);
         space.tail_slack()
     });
-    let tail_len = image.header.frame_len() - u64::from(image.header.header_len()) - image.header.cbytes();
-    if !disk.empty && slack >= tail_len.max(SECTOR) {
+    // Without chunks there is no room to give back, and cbytes means nothing.
+    let tail_len = || image.header.frame_len() - u64::from(image.header.header_len()) - image.header.cbytes();
+    if !disk.empty && slack >= tail_len().max(SECTOR) {
         write(store, disk, (*image).clone(), Change::default())?;
         sync_published(store, disk)?;
     }

@@ -281,3 +281,15 @@ fn a_source_that_came_into_being_is_not_replaced() {
     let error = CframeStore::create(&path, OpenOptions::default()).err().unwrap();
     assert!(matches!(&error, StoreError::Io { source, .. } if source.kind() == std::io::ErrorKind::AlreadyExists), "{error}");
 }
+
+#[test]
+fn a_frame_that_lost_its_last_chunk_is_closed_after_a_chunk_was_only_staged() {
+    // The library leaves the cbytes that was.
+    let bytes = real("emptied.b2frame");
+    assert_ne!(FrameHeader::parse(&bytes).unwrap().cbytes(), 0);
+    let (_dir, path) = in_dir(&bytes);
+    let store = CframeStore::open(&path, OpenOptions::default()).unwrap();
+    store.stage(&chunk(100, 1)).unwrap();
+    store.close().unwrap();
+    assert!(std::fs::read(&path).unwrap() == bytes);
+}

@@ -22,6 +22,33 @@ pub(super) enum Dictionary<'a> {
     Zstd(DDict<'a>),
 }
 
+impl Codec {
+    /// Checks that a stream of `len` bytes can be decoded, and can make `size` at all, before room is made for them. `offset` is
+    /// where its block begins.
+    pub(super) fn can_make(self, len: usize, size: usize, offset: usize) -> Result<()> {
+        let ratio = match self {
+            // A match grows by 255 with each byte.
+            Codec::BloscLz | Codec::Lz4 => 255,
+            // 258 bytes with two bits.
+            Codec::Zlib => 1032,
+            // A block of 128 KiB with four bytes.
+            Codec::Zstd => 32 << 10,
+            Codec::User(id) => {
+                let expected = "BloscLZ, LZ4, Zlib or Zstandard; a codec from a plugin can't be decoded here";
+                return Err(Error::new("chunk: user codec", header::USER_CODEC as u64, id, expected));
+            }
+            Codec::Unknown(format) => {
+                return Err(Error::new("chunk: codec format", header::FLAGS as u64, format, "0, 1, 3, 4 or 6"));
+            }
+        };
+        let most = len.saturating_mul(ratio).saturating_add(512);
+        if size <= most {
+            return Ok(());
+        }
+        Err(Error::new("chunk: stream", offset as u64, format_args!("{len} bytes for {size}"), format_args!("at most {most}")))
+    }
+}
+
 impl Codecs {
     /// Makes ready the dictionary of a chunk. Codecs without dictionaries ignore it.
     pub(super) fn dictionary<'a>(&self, codec: Codec, blocks: &Blocks<'a>) -> Result<Dictionary<'a>> {
@@ -50,6 +77,7 @@ impl Codecs {
         offset: usize,
     ) -> Result<()> {
         let size = out.len();
+        codec.can_make(stream.len(), size, offset)?;
         let bad = |name: &'static str, got: &dyn fmt::Display| {
             Error::new(name, offset as u64, got, format_args!("a stream that makes {size} bytes"))
         };
@@ -77,13 +105,8 @@ impl Codecs {
                 }
                 .map_err(|code| bad("chunk: Zstandard stream", &get_error_name(code)))?
             }
-            Codec::User(id) => {
-                let expected = "BloscLZ, LZ4, Zlib or Zstandard; a codec from a plugin can't be decoded here";
-                return Err(Error::new("chunk: user codec", header::USER_CODEC as u64, id, expected));
-            }
-            Codec::Unknown(format) => {
-                return Err(Error::new("chunk: codec format", header::FLAGS as u64, format, "0, 1, 3, 4 or 6"));
-            }
+            // Refused before.
+            Codec::User(_) | Codec::Unknown(_) => 0,
         };
         if made == size { Ok(()) } else { Err(bad("chunk: stream", &format_args!("one that makes {made}"))) }
     }

@@ -137,18 +137,36 @@ impl Decoder {
         Ok(())
     }
 
+    /// Checks that a whole chunk decodes, as [`check`] does and its streams besides. Nothing is kept of what they make, so the memory
+    /// that it takes is what one stream makes, which is bounded by the stream's length.
+    ///
+    /// # Errors
+    /// As [`check`] and [`Decoder::decode`].
+    pub fn verify(&mut self, bytes: &[u8]) -> Result<ChunkHeader> {
+        let header = check(bytes)?;
+        match header.content {
+            Content::Value(size) => check_fill(&header, size as usize)?,
+            Content::Blocks => {
+                let blocks = header.blocks(bytes)?;
+                pipeline(&header)?;
+                let dictionary = self.codecs.dictionary(header.codec, &blocks)?;
+                each_block(&header, bytes, &blocks, |block| {
+                    each_stream(bytes, &block, header.vl_blocks, |stream, size| {
+                        let Stream::Coded(coded) = stream else { return Ok(()) };
+                        header.codec.can_make(coded.len(), size, block.start)?;
+                        let [stage, ..] = &mut self.buffers;
+                        self.codecs.decode(header.codec, &dictionary, coded, room(stage, size), block.start)
+                    })
+                })?;
+            }
+            Content::Special(Special::Nan) if header.nbytes > 0 => check_fill(&header, nan(header.typesize)?.len())?,
+            Content::Copy | Content::Special(_) => {}
+        }
+        Ok(header)
+    }
+
     fn decode_blocks(&mut self, header: &ChunkHeader, chunk: &[u8], blocks: &Blocks, out: &mut [u8]) -> Result<()> {
-        let mut pipeline = header.filters;
-        pipeline.reverse();
-        if header.instrumented || out.is_empty() {
-            // An instrumented chunk holds measurements instead of data.
-            pipeline = [Filter::None; 6];
-        }
-        if let Some(Filter::Unknown(id)) = pipeline.iter().find(|filter| matches!(filter, Filter::Unknown(_))) {
-            let expected =
-                "shuffle 1, bitshuffle 2, delta 3 or truncated precision 4; a filter from a plugin can't be undone here";
-            return Err(Error::new("chunk: filters", field::FILTERS as u64, id, expected));
-        }
+        let pipeline = pipeline(header)?;
         let dictionary = self.codecs.dictionary(header.codec, blocks)?;
         // Filters that move bytes do so from one buffer to another, the last one to where the block belongs; delta works in place.
         let moves = pipeline.iter().filter(|filter| matches!(filter, Filter::Shuffle(_) | Filter::BitShuffle)).count();
@@ -201,6 +219,21 @@ impl Decoder {
             Ok(())
         })
     }
+}
+
+/// The filters in the order in which they are undone.
+fn pipeline(header: &ChunkHeader) -> Result<[Filter; 6]> {
+    if header.instrumented || header.nbytes == 0 {
+        // An instrumented chunk holds measurements instead of data.
+        return Ok([Filter::None; 6]);
+    }
+    let mut pipeline = header.filters;
+    pipeline.reverse();
+    if let Some(Filter::Unknown(id)) = pipeline.iter().find(|filter| matches!(filter, Filter::Unknown(_))) {
+        let expected = "shuffle 1, bitshuffle 2, delta 3 or truncated precision 4; a filter from a plugin can't be undone here";
+        return Err(Error::new("chunk: filters", field::FILTERS as u64, id, expected));
+    }
+    Ok(pipeline)
 }
 
 /// Calls `visit` for each block in order.
@@ -302,12 +335,18 @@ fn nan(typesize: u8) -> Result<&'static [u8]> {
     }
 }
 
-/// Fills `out` with a value, as the library does it: block by block.
-fn fill(header: &ChunkHeader, out: &mut [u8], value: &[u8]) -> Result<()> {
-    if header.nblocks() > 1 && !(header.blocksize as usize).is_multiple_of(value.len()) {
-        let expected = format_args!("a multiple of the repeated value's {} bytes", value.len());
+/// Checks that blocks can be filled with a value of `size` bytes.
+fn check_fill(header: &ChunkHeader, size: usize) -> Result<()> {
+    if header.nblocks() > 1 && !(header.blocksize as usize).is_multiple_of(size) {
+        let expected = format_args!("a multiple of the repeated value's {size} bytes");
         return Err(Error::new("chunk: blocksize", field::BLOCKSIZE as u64, header.blocksize, expected));
     }
+    Ok(())
+}
+
+/// Fills `out` with a value, as the library does it: block by block.
+fn fill(header: &ChunkHeader, out: &mut [u8], value: &[u8]) -> Result<()> {
+    check_fill(header, value.len())?;
     let (size, len) = (value.len(), out.len());
     if let Some(first) = out.get_mut(..size) {
         first.copy_from_slice(value);

@@ -100,6 +100,7 @@ fn each_kind_of_chunk_decodes() {
         assert_eq!(decode(&chunk, data.len()).unwrap(), data, "{name}");
         decoder.decode_into(&chunk, data.len(), &mut out).unwrap();
         assert_eq!(out, data, "{name}, in a used buffer");
+        assert_eq!(decoder.verify(&chunk), Ok(header), "{name}");
         out.fill(0xaa);
         out.resize(10_000, 0xaa);
     }
@@ -198,8 +199,10 @@ fn no_change_of_a_byte_does_harm() {
                 let mut changed = chunk.clone();
                 changed[at] ^= change;
                 let checked = check(&changed);
+                let verified = decoder.verify(&changed);
                 match decoder.decode(&changed, limit) {
                     Ok(decoded) => {
+                        assert_eq!(verified, checked, "{name} at {at}");
                         assert!(decoded.len() <= limit, "{name} at {at}");
                         assert!(changed.len() != chunk.len() || checked.is_ok() || at / 4 == 3, "{name} at {at}: {checked:?}");
                         other += usize::from(decoded != data);
@@ -212,6 +215,49 @@ fn no_change_of_a_byte_does_harm() {
         assert_eq!(decoder.decode(&chunk, limit).unwrap(), data, "{name}");
     }
     assert!(refused > 5000 && other > 1000, "{refused} refused, {other} other");
+}
+
+/// What the library itself once read beyond its buffers for, and the like.
+#[test]
+fn known_kinds_of_damage() {
+    const SIZE: &str = "a size that is not negative";
+    for (name, at, value, message) in [
+        ("lz4-shuffle", 8, [0; 4], "chunk: blocksize at byte 8: found 0, expected 1 to 536866816"),
+        ("lz4-shuffle", 8, [0xff; 4], &format!("chunk: blocksize at byte 8: found -1, expected {SIZE}")),
+        ("lz4-shuffle", 12, [0xff; 4], &format!("chunk: cbytes at byte 12: found -1, expected {SIZE}")),
+        (
+            "lz4-shuffle",
+            12,
+            [0xff, 0xff, 0xff, 0x7f],
+            "chunk: cbytes at byte 12: found 2147483647, expected at most 645, what there is",
+        ),
+        ("lz4-shuffle", 4, [0xff; 4], &format!("chunk: nbytes at byte 4: found -1, expected {SIZE}")),
+        ("lz4-shuffle", 32, [0xff; 4], "chunk: block start at byte 32: found -1, expected 1 to 644, inside the chunk"),
+        (
+            "lz4-shuffle",
+            32,
+            [0xff, 0xff, 0xff, 0x7f],
+            "chunk: block start at byte 32: found 2147483647, expected 1 to 644, inside the chunk",
+        ),
+    ] {
+        let change = |chunk: &mut Vec<u8>| chunk[at..at + 4].copy_from_slice(&value);
+        assert_eq!(spoil(name, change), message);
+    }
+    let message = spoil("lz4-vl-blocks", |chunk| {
+        let (first, second) = chunk[32..40].split_at_mut(4);
+        first.swap_with_slice(second);
+    });
+    assert!(message.starts_with("chunk: block start at byte 32"), "VL-block starts out of order: {message}");
+}
+
+#[test]
+fn a_length_beyond_32_bits_is_not_a_small_one() {
+    // A match whose length is 2 + 7 + 255 for each byte: together 2^32 + 8, which 32 bits would take for 8.
+    let mut stream = vec![0, b'x', 7 << 5];
+    stream.resize(stream.len() + (1 << 32) / 255, 255);
+    stream.extend([0, 0, 0, b'y']);
+    assert_eq!(blosclz::decompress(&stream, &mut [0; 64]), None);
+    assert_eq!(blosclz::decompress(&[0, b'x', 7 << 5, 1, 0, 0, b'y'], &mut [0; 64]), Some(12), "the same, and short");
 }
 
 #[test]

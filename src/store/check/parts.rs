@@ -3,8 +3,8 @@
 use std::fs::File;
 use std::path::Path;
 
-use super::{Checked, Finding, Kind, decode};
-use crate::format::chunk::{ChunkHeader, Decoder};
+use super::{Checked, Finding, Kind};
+use crate::format::chunk::{self, ChunkHeader, Decoder};
 use crate::format::header::FrameHeader;
 use crate::format::index::{self, Place};
 use crate::format::trailer::Trailer;
@@ -95,13 +95,9 @@ impl<P: Place> Parts<P> {
     /// Looks at the contents of the vlmetalayers, which are chunks.
     pub(super) fn check_metadata(&self, deep: bool, found: &mut dyn FnMut(Finding)) {
         let Some(trailer) = &self.trailer else { return };
-        let (mut decoder, mut out) = (Decoder::default(), Vec::new());
+        let mut decoder = Decoder::default();
         for layer in trailer.vlmetalayers() {
-            let checked = match deep {
-                true => crate::format::chunk::check(layer.content)
-                    .and_then(|header| decode(&mut decoder, &header, layer.content, &mut out)),
-                false => crate::format::chunk::check(layer.content).map(drop),
-            };
+            let checked = if deep { decoder.verify(layer.content) } else { chunk::check(layer.content) };
             if let Err(error) = checked {
                 let name = String::from_utf8_lossy(layer.name);
                 found(Finding::damage(Kind::Vlmetalayer, format!("vlmetalayer \"{}\": {error}", name.escape_debug())));

@@ -348,7 +348,7 @@ fn writes(
     let Whole { entries, sizes, trailer, standing } = whole;
     let base = u64::from(header.header_len());
     let before = header.clone();
-    let nbytes = nbytes_of(&entries, &sizes, header.chunksize(), header.nbytes());
+    let nbytes = nbytes_of(&entries, &sizes, header.chunksize(), header.nbytes())?;
     let trailer_len = trailer.as_bytes().len() as u64;
     let mut writes = Vec::new();
     let (index_at, end) = if entries.is_empty() {

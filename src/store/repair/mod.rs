@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use super::backend::{Backend, BackendFile, FileBackend};
 use super::frame::Unread;
 use super::{Result, StoreError};
-use crate::format::chunk::{self, Decoder};
+use crate::format::chunk::Decoder;
 use crate::format::header::FrameHeader;
 use crate::format::metalayer::Metalayer;
 use crate::format::trailer::Trailer;
@@ -205,10 +205,7 @@ fn empty_trailer() -> format::Result<Trailer> {
 /// Takes vlmetalayers out of a trailer whose contents do not decode; answers whether all did.
 fn sound_layers(plan: &mut Plan, trailer: &mut Trailer) -> bool {
     let mut decoder = Decoder::default();
-    let mut decodes = |layer: &Metalayer<'_>| {
-        let checked = chunk::check(layer.content);
-        checked.is_ok_and(|header| header.special.is_some() || decoder.decode(layer.content, header.nbytes as usize).is_ok())
-    };
+    let mut decodes = |layer: &Metalayer<'_>| decoder.verify(layer.content).is_ok();
     let (sound, broken): (Vec<_>, Vec<_>) = trailer.vlmetalayers().partition(|layer| decodes(layer));
     if broken.is_empty() {
         return true;
@@ -227,10 +224,23 @@ fn sound_layers(plan: &mut Plan, trailer: &mut Trailer) -> bool {
 }
 
 /// Uncompressed bytes of a frame with these chunks, of which `sizes` has those that are stored; `said` is what its header says.
-fn nbytes_of<P: Copy>(entries: &[IndexEntry<P>], sizes: &[Option<u32>], chunksize: u32, said: u64) -> u64 {
+///
+/// # Errors
+/// Chunks of no bytes at all: to C-Blosc2 a frame of 0 bytes has no chunks.
+fn nbytes_of<P: Copy>(entries: &[IndexEntry<P>], sizes: &[Option<u32>], chunksize: u32, said: u64) -> format::Result<u64> {
+    let nbytes = sum_of(entries, sizes, chunksize, said);
+    if nbytes == 0 && !entries.is_empty() {
+        return Err(format::Error::new("header: nbytes", 30, 0, format_args!("bytes in {} chunks", entries.len())));
+    }
+    Ok(nbytes)
+}
+
+fn sum_of<P: Copy>(entries: &[IndexEntry<P>], sizes: &[Option<u32>], chunksize: u32, said: u64) -> u64 {
     let (count, size) = (entries.len() as u64, u64::from(chunksize));
     if size == 0 {
-        return sizes.iter().map(|size| size.map_or(0, u64::from)).sum();
+        let sum = sizes.iter().flatten().map(|size| u64::from(*size)).sum();
+        // The sizes of special chunks nobody knows but the header.
+        return if sizes.contains(&None) { said.max(sum) } else { sum };
     }
     match sizes.last() {
         None => 0,

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::format::chunk::{self, ChunkHeader, Decoder};
+use crate::format::chunk::{ChunkHeader, Decoder};
 use crate::format::header::FrameHeader;
 use crate::format::index;
 use crate::format::trailer::Trailer;
@@ -53,10 +53,7 @@ impl Bytes<'_> {
     /// Whether a chunk decodes from beginning to end.
     pub(super) fn decodes(&self, at: u64, header: &ChunkHeader, decoder: &mut Decoder) -> io::Result<bool> {
         let bytes = self.read(at, u64::from(header.cbytes))?;
-        if chunk::check(&bytes).is_err() {
-            return Ok(false);
-        }
-        Ok(header.special.is_some() || decoder.decode(&bytes, header.nbytes as usize).is_ok())
+        Ok(decoder.verify(&bytes).is_ok())
     }
 
     /// An index at `at` that decodes, and whose chunks are all there.

@@ -84,14 +84,18 @@ pub(super) fn plan(plan: &mut Plan) -> crate::store::Result<()> {
         return Ok(());
     }
     let nbytes = nbytes_of(&entries, &sizes, header.chunksize(), header.nbytes());
-    let mut header = header;
-    header.set_nbytes(nbytes);
-    header.set_cbytes(cbytes);
-    header.set_has_vlmetalayers(trailer.vlmetalayers().len() > 0);
-    let mut file = IndexFile { header, trailer, entries: entries.into() };
-    plan.steps.push(format!("write a new {INDEX_NAME} of {count} chunks"));
-    plan.work = match file.make_file() {
-        Ok(index) => Work::Sframe { index },
+    let made = nbytes.and_then(|nbytes| {
+        let mut header = header;
+        header.set_nbytes(nbytes);
+        header.set_cbytes(cbytes);
+        header.set_has_vlmetalayers(trailer.vlmetalayers().len() > 0);
+        IndexFile { header, trailer, entries: entries.into() }.make_file()
+    });
+    plan.work = match made {
+        Ok(index) => {
+            plan.steps.push(format!("write a new {INDEX_NAME} of {count} chunks"));
+            Work::Sframe { index }
+        }
         Err(error) => {
             plan.lost.push(format!("the index: {error}"));
             Work::Impossible

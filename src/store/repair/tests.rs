@@ -117,6 +117,33 @@ fn an_index_is_not_made_again_where_chunks_were_special() {
     assert_eq!(std::fs::read(&path).unwrap(), before);
 }
 
+/// To the library a frame of 0 bytes has no chunks, so one whose chunks all have none cannot be written.
+#[test]
+fn chunks_of_no_bytes_make_no_frame() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("f.b2frame");
+    std::fs::create_dir(&path).unwrap();
+    let index = include_bytes!("../../../tests/data/hostile/empty-chunks.index");
+    std::fs::write(path.join("chunks.b2frame"), index).unwrap();
+    for id in 0..3 {
+        let chunk = [&[5, 1, 7, 1, 0, 0, 0, 0, 1, 0, 0, 0, 32][..], &[0; 19]].concat();
+        std::fs::write(path.join(format!("{id:08X}.chunk")), chunk).unwrap();
+    }
+    let plan = plan(&path).unwrap();
+    assert_eq!(plan.outlook(), Outlook::Hopeless, "{plan:?}");
+    assert_eq!(plan.lost, ["the index: header: nbytes at byte 30: found 0, expected bytes in 3 chunks"]);
+}
+
+/// Special chunks of a frame whose chunks vary in size have a size that only the header knows.
+#[test]
+fn special_chunks_among_varying_ones_keep_their_bytes() {
+    let special: [IndexEntry<ChunkOffset>; 2] = [IndexEntry::Special(crate::format::Special::Zeros); 2];
+    assert_eq!(nbytes_of(&special, &[None, None], 0, 700), Ok(700));
+    assert_eq!(nbytes_of(&special, &[None, Some(800)], 0, 700), Ok(800));
+    assert_eq!(nbytes_of(&special, &[Some(5), Some(8)], 0, 700), Ok(13));
+    assert!(nbytes_of(&special, &[None, None], 0, 0).is_err());
+}
+
 #[test]
 fn a_frame_that_changed_since_it_was_looked_at_is_left_alone() {
     let (_dir, path) = damaged("chunks-3.b2frame", |bytes| bytes.truncate(bytes.len() - 10));

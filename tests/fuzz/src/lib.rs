@@ -1,0 +1,24 @@
+//! Fuzz targets: what holds for any bytes, and for any order of operations.
+//!
+//! | target | input | what holds, besides that nothing panics and memory is bounded |
+//! | --- | --- | --- |
+//! | [`frame`] | a frame, all but its chunks | what parses encodes to the same values |
+//! | [`metadata`] | a header, and a trailer | the same |
+//! | [`index`] | an index chunk, or entries | the same, both ways |
+//! | [`index_file`] | the index file of a sparse frame | the same, and a file made again does not change |
+//! | [`chunk`] | a chunk | what decodes passes the check; a used decoder decodes as a new one |
+//! | [`store`] | a cframe, or an index file with chunk files | what opens can be committed to, and keeps the chunks that were not touched |
+//! | [`examine`] | likewise | `check` and `repair` end, and what was repaired is sound |
+//! | [`sparse`], [`contiguous`] | operations of a client | SOURCE is always the state that was last committed, and every chunk in it is whole |
+//!
+//! `scripts/fuzz` runs them.
+
+mod disk;
+mod format;
+mod input;
+mod memory;
+mod session;
+
+pub use disk::{examine, store};
+pub use format::{chunk, frame, index, index_file, metadata};
+pub use session::{contiguous, sparse};
