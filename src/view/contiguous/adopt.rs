@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 use super::ContiguousView;
 use super::consider::{Candidate, Found, consider, is_begun};
-use super::overlay::{Inner, Overlaid, Overlay, Verdict};
+use super::overlay::{Below, Inner, Overlaid, Overlay, Verdict};
 use super::state::State;
 use crate::format;
 use crate::store::{Draft, ReadAt};
@@ -40,7 +40,7 @@ impl ContiguousView {
     pub(super) fn change_frame(
         &self,
         handle: Option<Handle>,
-        apply: impl FnOnce(&mut Inner, &dyn Fn(u64, &mut [u8]) -> io::Result<()>) -> io::Result<()>,
+        apply: impl FnOnce(&mut Inner, &dyn Below) -> io::Result<()>,
     ) -> Result<()> {
         let guard = self.store.enter();
         let (layout, overlay) = {
@@ -59,8 +59,7 @@ impl ContiguousView {
             (Arc::clone(&state.layout), overlay)
         };
         let overlaid = Overlaid { store: &*self.store, guard: &guard, layout: &layout, overlay: &overlay };
-        let below = |offset: u64, buf: &mut [u8]| overlaid.read_below(offset, buf);
-        let changed = apply(&mut overlay.inner.write(), &below);
+        let changed = apply(&mut overlay.inner.write(), &overlaid);
         overlay.set_refused(false);
         changed.map_err(|error| self.held_error("hold what was written", error))
     }

@@ -46,6 +46,7 @@ use std::sync::Arc;
 
 use super::intervals::Intervals;
 use super::layout::{Extent, Extents, Layout};
+use super::moved::{Moved, Placed};
 use super::overlay::Overlaid;
 use crate::format::chunk::ChunkHeader;
 use crate::format::header::{FrameHeader, Sections};
@@ -130,15 +131,16 @@ impl From<Examined> for Stop {
 /// # Errors
 /// What cannot be read or staged; what was staged before is given back.
 pub fn consider(file: &Overlaid<'_>, accept: bool) -> Result<Found, StoreError> {
-    let (below, written) = {
+    let (below, written, moved) = {
         let inner = file.overlay.inner.read();
-        (inner.below(), inner.written().clone())
+        (inner.below(), inner.written().clone(), inner.moved().clone())
     };
     let mut considering = Considering {
         file,
         layout: file.layout,
         below,
         written,
+        moved,
         whole: true,
         dry: false,
         count: 0,
@@ -185,6 +187,7 @@ struct Considering<'a> {
     /// Bytes of the layout that are still seen, from the beginning.
     below: u64,
     written: Intervals,
+    moved: Moved,
     /// The change is a whole one.
     whole: bool,
     /// Nothing is staged.
@@ -317,6 +320,7 @@ impl Considering<'_> {
         let ends = places.iter().skip(1).map(|(next, _)| *next).chain([sections.chunks.end]);
         let ends: Vec<u64> = ends.collect();
         let mut found = self.kept_in_place(&places, &ends)?;
+        self.known_as_moved(&places, &ends, &mut found)?;
         let missed = self.moved(&places, &ends, &mut found)?;
         let missed = self.shuffled(&places, missed, &mut found)?;
         let lens: HashMap<usize, u32> = missed.iter().copied().collect();
@@ -343,8 +347,6 @@ impl Considering<'_> {
     /// Old extents by number for the chunks that are in their old place, where nothing was written.
     fn kept_in_place(&mut self, places: &[(u64, u32)], ends: &[u64]) -> Result<Vec<u32>, Stop> {
         let olds = &self.layout.extents;
-        // What fitted before fits again, unless all chunks have to be of another size.
-        let other_size = self.chunksize != 0 && self.chunksize != self.layout.header().chunksize();
         let mut used = vec![false; olds.len()];
         let mut found = vec![NONE; places.len()];
         let mut written = self.written.iter().peekable();
@@ -359,15 +361,48 @@ impl Considering<'_> {
             if old.end() > *end || old.end() > self.below || touched {
                 continue;
             }
-            if other_size {
-                let header = self.file.store.chunk_header(self.file.guard, old.key)?;
-                self.fit(*position).check(header.nbytes).map_err(|error| of_chunk(error, *start, *position))?;
-            }
+            self.check_old(&old, *start, *position)?;
             *found = next as u32;
             used[next] = true;
         }
         self.used = used;
         Ok(found)
+    }
+
+    /// What fitted before fits again, unless all chunks have to be of another size.
+    fn check_old(&self, old: &Extent, start: u64, position: u32) -> Result<(), Stop> {
+        if self.chunksize != 0 && self.chunksize != self.layout.header().chunksize() {
+            let header = self.file.store.chunk_header(self.file.guard, old.key)?;
+            self.fit(position).check(header.nbytes).map_err(|error| of_chunk(error, start, position))?;
+        }
+        Ok(())
+    }
+
+    /// Chunks that were found to be old ones when they were written.
+    fn known_as_moved(&mut self, places: &[(u64, u32)], ends: &[u64], found: &mut [u32]) -> Result<(), Stop> {
+        let end = self.file.len();
+        let moved: Vec<Placed> = self.moved.within(0..end).collect();
+        for (part, from) in moved {
+            let first = places.partition_point(|(start, _)| *start < part.start);
+            for n in first..places.len() {
+                let (start, position) = places[n];
+                if start >= part.end {
+                    break;
+                }
+                let place = from + (start - part.start);
+                let number = self.layout.extents.reaching(place);
+                let Some(old) = self.layout.extents.get(number).filter(|old| old.start == place) else { continue };
+                let here = start.saturating_add(u64::from(old.len));
+                if found[n] != NONE || self.used[number] || here > part.end || here > ends[n] {
+                    continue;
+                }
+                self.check_old(&old, start, position)?;
+                self.check_moved(start, position, number)?;
+                self.used[number] = true;
+                found[n] = number as u32;
+            }
+        }
+        Ok(())
     }
 
     /// Chunks that are in the order of the old ones, but not in their places. Answers those that were not found, by number, with

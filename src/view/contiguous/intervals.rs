@@ -45,6 +45,30 @@ impl Intervals {
         }
     }
 
+    /// Takes a part away.
+    pub fn remove(&mut self, part: Range<u64>) {
+        let overlaps: Vec<Range<u64>> = self.touching(part.clone()).collect();
+        for whole in overlaps {
+            self.0.remove(&whole.start);
+            for rest in [whole.start..part.start.min(whole.end), part.end.max(whole.start)..whole.end] {
+                if !rest.is_empty() {
+                    self.0.insert(rest.start, rest.end);
+                }
+            }
+        }
+    }
+
+    /// Those that have something in common with `part`, whole.
+    fn touching(&self, part: Range<u64>) -> impl Iterator<Item = Range<u64>> {
+        let first = self.0.range(..=part.start).next_back().map_or(part.start, |(start, _)| *start);
+        let Range { start, end } = part;
+        self.0
+            .range(first..)
+            .take_while(move |(from, _)| **from < end)
+            .map(|(from, to)| *from..*to)
+            .filter(move |whole| whole.start.max(start) < whole.end.min(end))
+    }
+
     /// All of them, in order.
     pub fn iter(&self) -> impl Iterator<Item = Range<u64>> {
         self.0.iter().map(|(start, end)| *start..*end)
@@ -52,10 +76,8 @@ impl Intervals {
 
     /// What they have in common with `part`, in order.
     pub fn within(&self, part: Range<u64>) -> impl Iterator<Item = Range<u64>> {
-        let first = self.0.range(..=part.start).next_back().map_or(part.start, |(start, _)| *start);
         let Range { start, end } = part;
-        let reaching = self.0.range(first..).take_while(move |(from, _)| **from < end);
-        reaching.map(move |(from, to)| start.max(*from)..end.min(*to)).filter(|part| !part.is_empty())
+        self.touching(part).map(move |whole| start.max(whole.start)..end.min(whole.end))
     }
 
     /// Whether any of `part` is in one of them.
@@ -76,16 +98,23 @@ mod tests {
 
     proptest! {
         #[test]
-        fn are_what_a_table_of_bytes_says(steps in prop::collection::vec((0..200u64, 0..40u64, prop::bool::weighted(0.1)), 1..60), probe in (0..250u64, 0..60u64)) {
+        fn are_what_a_table_of_bytes_says(steps in prop::collection::vec((0..200u64, 0..40u64, 0..10u8), 1..60), probe in (0..250u64, 0..60u64)) {
             let mut intervals = Intervals::default();
             let mut bytes = [false; 320];
-            for (start, len, cut) in steps {
-                if cut {
-                    intervals.cut(start);
-                    bytes[start as usize..].fill(false);
-                } else {
-                    intervals.insert(start..start + len);
-                    bytes[start as usize..][..len as usize].fill(true);
+            for (start, len, what) in steps {
+                match what {
+                    0 => {
+                        intervals.cut(start);
+                        bytes[start as usize..].fill(false);
+                    }
+                    1..=3 => {
+                        intervals.remove(start..start + len);
+                        bytes[start as usize..][..len as usize].fill(false);
+                    }
+                    _ => {
+                        intervals.insert(start..start + len);
+                        bytes[start as usize..][..len as usize].fill(true);
+                    }
                 }
             }
             let mut seen = [false; 320];

@@ -35,6 +35,7 @@ mod ahead;
 mod consider;
 mod intervals;
 mod layout;
+mod moved;
 mod overlay;
 mod rename;
 mod state;

@@ -3,6 +3,9 @@
 //! In memory while they are few, then in an unlinked sparse file on SOURCE's file system, at the same offsets. Memory comes out
 //! of the budget that all drafts of a mount share, and the number of parts is bounded: where clients write here and there,
 //! small gaps between parts are filled from below.
+//!
+//! What is the same as something below is not held, only where it is: the library moves everything behind a chunk that changes
+//! its size. It is looked for at the same place, where the last such part went on, and at the chunks nearby.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,6 +18,7 @@ use parking_lot::RwLock;
 
 use super::intervals::Intervals;
 use super::layout::Layout;
+use super::moved::{Moved, Placed};
 use crate::format;
 use crate::store::{Draft, DraftPool, FrameStore, ReadAt, ReadGuard};
 
@@ -26,6 +30,28 @@ const SPILL: u64 = 4 << 20;
 const MOST_PARTS: usize = 1 << 16;
 /// How much of a gap is filled at once, in bytes.
 const FILL_PIECE: usize = 1 << 20;
+
+/// Shorter writes are held without a look whether they are somewhere below, in bytes.
+const SHORTEST_MOVED: usize = 4 << 10;
+/// Chunks nearby that may begin what is moved.
+const NEARBY: usize = 5;
+/// After so many writes in a row that are nowhere below, it is looked for only now and then: looking costs reads.
+const PATIENCE: u32 = 8;
+/// How often then.
+const NOW_AND_THEN: u32 = 16;
+
+/// What is under an overlay.
+pub trait Below {
+    /// Its length in bytes, whatever of it is still seen.
+    fn end(&self) -> u64;
+    /// Reads a part of it.
+    ///
+    /// # Errors
+    /// What the store says.
+    fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()>;
+    /// Where some chunks nearby begin.
+    fn starts_near(&self, offset: u64) -> Vec<u64>;
+}
 
 /// What a close found.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,7 +83,14 @@ pub struct Inner {
     /// Bytes of what is below that are still seen, from the beginning.
     below: u64,
     len: u64,
+    /// All that was written: what is stored, and what is moved.
     written: Intervals,
+    /// What `data` has.
+    stored: Intervals,
+    /// What is somewhere below.
+    moved: Moved,
+    /// Writes in a row that were found nowhere below.
+    misses: u32,
     data: Data,
     /// Changed since a close looked at it.
     pub dirty: bool,
@@ -160,6 +193,9 @@ impl Overlay {
         let inner = Inner {
             below,
             len,
+            stored: written.clone(),
+            moved: Moved::default(),
+            misses: 0,
             written,
             data,
             dirty: true,
@@ -209,6 +245,11 @@ impl Inner {
         &self.written
     }
 
+    /// What was written that is somewhere below.
+    pub fn moved(&self) -> &Moved {
+        &self.moved
+    }
+
     fn changed(&mut self) {
         self.dirty = true;
         self.verdict = Verdict::Open;
@@ -216,23 +257,69 @@ impl Inner {
         self.last_write = Instant::now();
     }
 
-    /// Writes all of `data` at `offset`; `below` reads what is under the overlay.
+    /// Writes all of `data` at `offset`.
     ///
     /// # Errors
     /// What the file system says; what was there before is then still there.
-    pub fn write_at(&mut self, data: &[u8], offset: u64, below: &dyn Fn(u64, &mut [u8]) -> io::Result<()>) -> io::Result<()> {
+    pub fn write_at(&mut self, data: &[u8], offset: u64, below: &dyn Below) -> io::Result<()> {
         let end = offset.checked_add(data.len() as u64).filter(|end| *end <= i64::MAX as u64);
         let end = end.ok_or_else(|| io::Error::from_raw_os_error(libc::EFBIG))?;
         if data.is_empty() {
             return Ok(());
         }
-        self.put(data, offset)?;
+        match self.find_below(data, offset, below)? {
+            Some(from) => {
+                self.misses = 0;
+                self.stored.remove(offset..end);
+                self.moved.insert(offset..end, from);
+            }
+            None => {
+                self.misses = self.misses.saturating_add(1);
+                self.store(data, offset)?;
+            }
+        }
         self.written.insert(offset..end);
         self.len = self.len.max(end);
         self.changed();
-        if self.written.count() > MOST_PARTS {
-            self.fill_gaps(below)?;
+        if self.stored.count() + self.moved.count() > MOST_PARTS {
+            self.join_parts(below)?;
         }
+        Ok(())
+    }
+
+    /// Where the same bytes are below.
+    fn find_below(&self, data: &[u8], offset: u64, below: &dyn Below) -> io::Result<Option<u64>> {
+        if data.len() < SHORTEST_MOVED || self.misses > PATIENCE && !self.misses.is_multiple_of(NOW_AND_THEN) {
+            return Ok(None);
+        }
+        let mut buf = Vec::new();
+        let places = self.moved.next(offset).into_iter().chain([offset]).chain(below.starts_near(offset));
+        for from in places.filter(|from| from.saturating_add(data.len() as u64) <= below.end()) {
+            let (head, rest) = data.split_at(SHORTEST_MOVED);
+            let mut at = from;
+            let mut same = true;
+            for piece in std::iter::once(head).chain(rest.chunks(FILL_PIECE)) {
+                buf.resize(piece.len(), 0);
+                below.read(at, &mut buf)?;
+                same = buf == piece;
+                if !same {
+                    break;
+                }
+                at += piece.len() as u64;
+            }
+            if same {
+                return Ok(Some(from));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Holds bytes.
+    fn store(&mut self, data: &[u8], offset: u64) -> io::Result<()> {
+        self.put(data, offset)?;
+        let part = offset..offset + data.len() as u64;
+        self.moved.remove(part.clone());
+        self.stored.insert(part);
         Ok(())
     }
 
@@ -243,7 +330,7 @@ impl Inner {
             }
             let mut draft = Draft::new(&pages.pool);
             let mut buf = Vec::new();
-            for part in self.written.iter() {
+            for part in self.stored.iter() {
                 buf.resize((part.end - part.start) as usize, 0); // all of it is in memory now
                 pages.read_at(&mut buf, part.start);
                 draft.write_at(&buf, part.start)?;
@@ -256,34 +343,35 @@ impl Inner {
         }
     }
 
-    /// Halves the number of parts, at least.
-    fn fill_gaps(&mut self, below: &dyn Fn(u64, &mut [u8]) -> io::Result<()>) -> io::Result<()> {
-        let mut largest = PAGE as u64;
+    /// Halves the number of parts, at least: holds what is between them, the shortest first.
+    fn join_parts(&mut self, below: &dyn Below) -> io::Result<()> {
+        let mut longest = PAGE as u64;
         let mut buf = Vec::new();
-        while self.written.count() > MOST_PARTS / 2 {
+        while self.stored.count() + self.moved.count() > MOST_PARTS / 2 {
             let starts = self.written.iter().skip(1).map(|part| part.start);
-            let gaps = self.written.iter().zip(starts).map(|(part, next)| part.end..next);
-            let gaps: Vec<Range<u64>> = gaps.filter(|gap| gap.end - gap.start <= largest).collect();
-            for gap in gaps {
+            let gaps = self.written.iter().zip(starts).map(|(part, next)| (part.end..next, part.end));
+            let gaps = gaps.chain(self.moved.within(0..self.len));
+            let gaps: Vec<_> = gaps.filter(|(gap, _)| gap.end - gap.start <= longest).collect();
+            for (gap, from) in gaps {
+                let moved = self.written.touches(gap.clone());
                 let mut at = gap.start;
                 while at < gap.end {
                     buf.resize((gap.end - at).min(FILL_PIECE as u64) as usize, 0);
-                    self.fill_from_below(at, &mut buf, below)?;
-                    self.put(&buf, at)?;
+                    let seen = if moved { u64::MAX } else { self.below.saturating_sub(at) };
+                    let seen = seen.min(buf.len() as u64) as usize;
+                    let (seen, cut) = buf.split_at_mut(seen);
+                    cut.fill(0);
+                    if !seen.is_empty() {
+                        below.read(from + (at - gap.start), seen)?;
+                    }
+                    self.store(&buf, at)?;
                     at += buf.len() as u64;
                 }
                 self.written.insert(gap);
             }
-            largest = largest.saturating_mul(4);
+            longest = longest.saturating_mul(4);
         }
         Ok(())
-    }
-
-    fn fill_from_below(&self, offset: u64, buf: &mut [u8], below: &dyn Fn(u64, &mut [u8]) -> io::Result<()>) -> io::Result<()> {
-        let seen = self.below.saturating_sub(offset).min(buf.len() as u64) as usize;
-        let (seen, cut) = buf.split_at_mut(seen);
-        cut.fill(0);
-        if seen.is_empty() { Ok(()) } else { below(offset, seen) }
     }
 
     /// Cuts or lengthens.
@@ -296,6 +384,8 @@ impl Inner {
         }
         self.below = self.below.min(len);
         self.written.cut(len);
+        self.stored.cut(len);
+        self.moved.remove(len..u64::MAX);
         self.len = len;
         self.changed();
         match &mut self.data {
@@ -304,28 +394,27 @@ impl Inner {
         }
     }
 
-    /// Reads what is written, and zeros where nothing is and nothing below is seen. Answers how many bytes there are, and of
-    /// them those that are to be read from below.
+    /// Reads what is held, and zeros where nothing is written and nothing below is seen. Answers how many bytes there are, and
+    /// which parts of them are to be read from below, and where from.
     ///
     /// # Errors
     /// What the file system says.
-    pub fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<(usize, Vec<Range<u64>>)> {
+    pub fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<(usize, Vec<Placed>)> {
         let count = self.len.saturating_sub(offset).min(buf.len() as u64) as usize;
         let end = offset.saturating_add(count as u64);
-        let mut gaps = Vec::new();
+        let mut gaps: Vec<_> = self.moved.within(offset..end).collect();
         let mut at = offset;
-        let written = self.written.within(offset..end).chain(std::iter::once(end..end));
-        for part in written {
+        for part in self.written.within(offset..end).chain(std::iter::once(end..end)) {
             let seen = self.below.clamp(at, part.start);
             if at < seen {
-                gaps.push(at..seen);
+                gaps.push((at..seen, at));
             }
             buf[(seen - offset) as usize..(part.start - offset) as usize].fill(0);
-            let piece = &mut buf[(part.start - offset) as usize..(part.end - offset) as usize];
-            if !piece.is_empty() {
-                self.data.read_exact_at(piece, part.start)?;
-            }
             at = part.end;
+        }
+        for part in self.stored.within(offset..end) {
+            let piece = &mut buf[(part.start - offset) as usize..(part.end - offset) as usize];
+            self.data.read_exact_at(piece, part.start)?;
         }
         Ok((count, gaps))
     }
@@ -347,18 +436,26 @@ impl Overlaid<'_> {
     /// What the file system or the store says.
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         let (count, gaps) = self.overlay.inner.read().read_at(buf, offset)?;
-        for gap in gaps {
+        for (gap, from) in gaps {
             let piece = &mut buf[(gap.start - offset) as usize..(gap.end - offset) as usize];
-            self.read_below(gap.start, piece)?;
+            self.read(from, piece)?;
         }
         Ok(count)
     }
+}
 
-    /// Reads what is under the overlay.
-    ///
-    /// # Errors
-    /// What the store says.
-    pub fn read_below(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+impl Below for Overlaid<'_> {
+    fn end(&self) -> u64 {
+        self.layout.len()
+    }
+
+    fn starts_near(&self, offset: u64) -> Vec<u64> {
+        let extents = &self.layout.extents;
+        let first = extents.reaching(offset).saturating_sub(NEARBY / 2);
+        extents.from(first).take(NEARBY).map(|extent| extent.start).collect()
+    }
+
+    fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
         match self.layout.read_at(self.store, self.guard, offset, buf) {
             Ok(count) if count == buf.len() => Ok(()),
             Ok(_) => Err(io::ErrorKind::UnexpectedEof.into()),

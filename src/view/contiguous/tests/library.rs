@@ -233,7 +233,7 @@ fn varied(seed: u64) -> Cell {
 }
 
 /// A chunk of 33 bytes that stands for `nbytes` times a value.
-fn repeated(value: u8, nbytes: u32) -> Vec<u8> {
+pub fn repeated(value: u8, nbytes: u32) -> Vec<u8> {
     let mut bytes = chunk(value, nbytes);
     bytes.truncate(33);
     bytes[2] = 0x05;

@@ -2,13 +2,29 @@
 
 use super::library::Random;
 use super::*;
-use crate::view::contiguous::overlay::Overlay;
+use crate::view::contiguous::overlay::{Below, Overlay};
 
 /// What the file should be.
 struct Model {
     /// The adopted frame.
     adopted: Vec<u8>,
     now: Vec<u8>,
+}
+
+/// Bytes under an overlay, with chunks of 1000 bytes.
+struct Bytes<'a>(&'a [u8]);
+
+impl Below for Bytes<'_> {
+    fn end(&self) -> u64 {
+        self.0.len() as u64
+    }
+    fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        buf.copy_from_slice(&self.0[offset as usize..][..buf.len()]);
+        Ok(())
+    }
+    fn starts_near(&self, offset: u64) -> Vec<u64> {
+        (0..5).map(|n| (offset / 1000 + n) * 1000).collect()
+    }
 }
 
 fn resize(mount: &Mount, handle: Handle, size: u64) {
@@ -88,10 +104,7 @@ fn an_overlay_of_many_parts_stays_small_and_true() {
     let mut expected: Vec<u8> = (0..5_000_000u32).map(|n| n as u8).collect();
     let original = expected.clone();
     let overlay = Overlay::new(1, expected.len() as u64, &pool);
-    let below = |offset: u64, buf: &mut [u8]| {
-        buf.copy_from_slice(&original[offset as usize..][..buf.len()]);
-        Ok(())
-    };
+    let below = Bytes(&original);
     let mut inner = overlay.inner.write();
     for n in 0..150_000usize {
         let at = n * 7919 % 1_000_000 * 5;
@@ -102,12 +115,62 @@ fn an_overlay_of_many_parts_stays_small_and_true() {
     let mut seen = vec![0; expected.len()];
     let (count, gaps) = inner.read_at(&mut seen, 0).unwrap();
     assert_eq!(count, expected.len());
-    for gap in gaps {
-        seen[gap.start as usize..gap.end as usize].copy_from_slice(&original[gap.start as usize..gap.end as usize]);
+    for (gap, from) in gaps {
+        below.read(from, &mut seen[gap.start as usize..gap.end as usize]).unwrap();
     }
     assert!(seen == expected);
     assert!(pool.used() <= 8 << 20);
     drop(inner);
     drop(overlay);
     assert_eq!(pool.used(), 0);
+}
+
+#[test]
+fn what_is_below_is_not_held_and_reads_as_what_was_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let backend = crate::store::backend::FileBackend::open(dir.path()).unwrap();
+    let pool = crate::store::DraftPool::new(Arc::new(backend), 0);
+    let mut random = Random(0x1357_9bdf_0246_8ace);
+    let mut moved = 0;
+    for case in 0..40 {
+        let original: Vec<u8> = (0..300_000).map(|_| random.next(256) as u8).collect();
+        let mut expected = original.clone();
+        let below = Bytes(&original);
+        let overlay = Overlay::new(1, original.len() as u64, &pool);
+        let mut inner = overlay.inner.write();
+        for step in 0..40 {
+            let at = random.next(expected.len() as u64 + 1000) as usize;
+            let len = random.next(40_000) as usize;
+            let bytes: Vec<u8> = match random.next(6) {
+                // A part from elsewhere, or from here; what follows the last one.
+                0..=2 => {
+                    let from = (at / 1000 + random.next(5) as usize) * 1000 % 250_000;
+                    original[from..from + len].to_vec()
+                }
+                3 => original.get(at..at + len).unwrap_or_default().to_vec(),
+                4 => (0..len).map(|_| random.next(256) as u8).collect(),
+                _ => {
+                    inner.set_len(at as u64).unwrap();
+                    expected.resize(at, 0);
+                    continue;
+                }
+            };
+            for (n, piece) in bytes.chunks(16_384).enumerate() {
+                inner.write_at(piece, (at + n * 16_384) as u64, &below).unwrap();
+            }
+            if !bytes.is_empty() {
+                expected.resize(expected.len().max(at + bytes.len()), 0);
+                expected[at..at + bytes.len()].copy_from_slice(&bytes);
+            }
+            let mut seen = vec![9; expected.len()];
+            let (count, gaps) = inner.read_at(&mut seen, 0).unwrap();
+            assert_eq!(count, expected.len());
+            for (gap, from) in gaps {
+                below.read(from, &mut seen[gap.start as usize..gap.end as usize]).unwrap();
+            }
+            assert!(seen == expected, "case {case}, step {step}");
+            moved += inner.moved().count();
+        }
+    }
+    assert!(moved > 1000, "{moved}");
 }

@@ -47,6 +47,43 @@ fn what_did_not_change_is_not_written() {
 }
 
 #[test]
+fn what_is_only_moved_is_neither_held_nor_written() {
+    const SIZE: u32 = 30_000;
+    let cells: Vec<Cell> = (0..150u8).map(|n| Cell::Chunk(chunk(n, SIZE))).collect();
+    let before = cframe(&cells, SIZE, SIZE as i32);
+    for new in [zeros(), Cell::Chunk(chunk(200, SIZE)), Cell::Chunk(super::library::repeated(7, SIZE))] {
+        let mount = Mount::of_bytes(&before);
+        let mut cells = cells.clone();
+        cells[20] = new;
+        let after = cframe(&cells, SIZE, SIZE as i32);
+        // As the library does it: all behind the chunk at once, which arrives in pieces.
+        let (old_end, at) = (BASE + 21 * (SIZE as usize + 32), BASE + 20 * (SIZE as usize + 32));
+        let tail = &before[old_end..BASE + 150 * (SIZE as usize + 32)];
+        let new_len = if let Cell::Chunk(bytes) = &cells[20] { bytes.len() } else { 0 };
+        let moved_to = at + new_len;
+        let handle = mount.open(NAME, false).unwrap();
+        for (n, piece) in tail.chunks(1 << 17).enumerate() {
+            mount.view().write(handle, (moved_to + (n << 17)) as u64, piece).unwrap();
+        }
+        let used = mount.store.as_ref().unwrap().drafts().used();
+        assert!(used < 1 << 18, "{used} bytes held for {}", tail.len());
+        mount.view().write(handle, at as u64, &after[at..moved_to]).unwrap();
+        mount.view().write(handle, (moved_to + tail.len()) as u64, &after[moved_to + tail.len()..]).unwrap();
+        mount.view().write(handle, 0, &after[..BASE]).unwrap();
+        let set = SetAttr { size: Some(after.len() as u64), ..SetAttr::default() };
+        mount.view().setattr(mount.ino(NAME).unwrap(), Some(handle), set, &mut Vec::new()).unwrap();
+        assert!(mount.read(NAME) == after);
+        mount.since();
+        let reads = mount.store.as_ref().unwrap().reads.swap(0, std::sync::atomic::Ordering::SeqCst);
+        mount.close(handle).unwrap();
+        let compared = mount.store.as_ref().unwrap().reads.load(std::sync::atomic::Ordering::SeqCst);
+        assert!(compared < 10, "{compared} reads at the close, {reads} before");
+        assert_eq!(mount.committed(), cells);
+        assert!(mount.since().0 <= 1 && mount.read(NAME) == after);
+    }
+}
+
+#[test]
 fn a_frame_of_another_make_replaces_all() {
     for (from, to) in makes().iter().flat_map(|from| makes().into_iter().map(move |to| (from.clone(), to))) {
         let mut mount = Mount::of_bytes(&from);
