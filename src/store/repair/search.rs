@@ -60,9 +60,13 @@ impl Bytes<'_> {
     pub(super) fn index_at(&self, frame: &FrameHeader, at: u64) -> io::Result<Option<FoundIndex>> {
         let Some(header) = self.chunk_at(at, self.len)? else { return Ok(None) };
         let looks = header.typesize == 8 && header.nbytes > 0 && header.nbytes.is_multiple_of(8);
-        // A change that was cut off adds or removes one chunk; a header of chunks that vary in size knows no number.
+        // A change that was cut off adds or removes one chunk. A header of chunks that vary in size knows no number, but such frames
+        // have no index of a single run, and what may be one at every other byte must not be long to look at.
         let count = u64::from(header.nbytes) / 8;
-        let near = frame.nchunks().is_none_or(|said| count.abs_diff(said) <= 1);
+        let near = match frame.nchunks() {
+            Some(said) => count.abs_diff(said) <= 1,
+            None => count <= u64::from(header.cbytes) * 64,
+        };
         if !looks || !near || u64::from(header.cbytes) > INDEX_LIMIT {
             return Ok(None);
         }

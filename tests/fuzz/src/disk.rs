@@ -56,7 +56,7 @@ fn put(data: &[u8]) -> Option<PathBuf> {
 }
 
 fn options(read_only: bool) -> OpenOptions {
-    OpenOptions { read_only, cache_bytes: 1 << 20, draft_bytes: 1 << 20, replace: false }
+    OpenOptions { read_only, cache_bytes: 1 << 20, draft_bytes: 1 << 20, ..OpenOptions::default() }
 }
 
 /// An entry of a committed image with its chunk's bytes; `None` for a chunk whose header cannot be followed.
