@@ -11,6 +11,13 @@ def field(data, at, nbytes):
     return int.from_bytes(data[at : at + nbytes], "big", signed=True)
 
 
+def header_cbytes(path):
+    """cbytes in the header of a frame of any layout."""
+    path = Path(path)
+    with open(path / "chunks.b2frame" if path.is_dir() else path, "rb") as file:
+        return field(file.read(47), 39, 8)
+
+
 class Cframe:
     """The parts of a contiguous frame's bytes. Asserts what every cframe must be."""
 
@@ -102,10 +109,6 @@ def same_parts(one, other):
     for n, (x, y) in enumerate(zip(a, b)):
         if x != y:
             sys.exit(f"{one}: chunk {n} is not that of {other}")
-
-
-def canonical(path):
-    Cframe.read(path).check_canonical()
 
 
 def footprint(directory):

@@ -9,7 +9,7 @@ from pathlib import Path
 import blosc2
 import numpy as np
 
-from anatomy import Cframe, Sframe, canonical, footprint, same_parts, written
+from anatomy import Cframe, Sframe, footprint, parts, same_parts, written
 from frames import contents, difference, open_frame, schunk_of, special_of
 
 CHUNKSIZE = 40_000
@@ -80,6 +80,19 @@ def same(one, other):
         sys.exit(f"{one} is not as {other}: {found}")
 
 
+def twins(one, other):
+    """Fails unless two frames are the same, and agree in every byte but for places and lengths. Prints how many chunks are stored."""
+    same(one, other)
+    same_parts(one, other)
+    print(sum(isinstance(chunk, bytes) for chunk in parts(one)[2]))
+
+
+def view(path, source):
+    """Fails unless a file is what a mount of a sparse frame first shows, or a contiguous frame made by another way."""
+    twins(path, source)
+    Cframe.read(path).check_canonical()
+
+
 def holds(path, *expected):
     """Checks positions: `3=FILE` for a chunk's bytes, `2=zeros` (or nan, uninit) for a special one, `n=12` for their number."""
     frame = schunk_of(open_frame(path))
@@ -130,7 +143,7 @@ def run(code, *arguments):
     exec(code, globals())
 
 
-COMMANDS = {f.__name__: f for f in (make, fixtures, same, same_parts, canonical, holds, many_chunks, run)}
+COMMANDS = {f.__name__: f for f in (make, fixtures, same, twins, view, holds, many_chunks, run)}
 
 if __name__ == "__main__":
     blosc2.set_nthreads(1)

@@ -16,6 +16,7 @@ A failure names the seed, the step and the difference, and leaves the frames whe
 
 import argparse
 import faulthandler
+import gc
 import os
 import shutil
 import subprocess
@@ -27,12 +28,14 @@ from pathlib import Path
 import blosc2
 import numpy as np
 
-from anatomy import Cframe, footprint
+from anatomy import Cframe, footprint, header_cbytes
 from frames import brief, contents, difference, open_frame, schunk_of, special_of
 from mounts import Mount, default_binary
 from mutations import KINDS
 
 STEPS = 120
+# More than any sequence takes that goes on.
+SECONDS = 600
 OTHER = {"sframe": "cframe", "cframe": "sframe"}
 
 
@@ -93,6 +96,7 @@ class View(Native):
         self.mount = Mount(self.source, point, [*options, "--create"] if create else options, binary, on_file=on_file, in_front=killed)
         # Of a cframe's view: has had the bytes of the reference, and no mutation yet that could have told them apart.
         self.twin = False
+        self.killed = False
 
     def start(self):
         before = self.source.is_dir() and footprint(self.source)
@@ -146,8 +150,8 @@ class View(Native):
             raise Difference(f"{directory}: {len(files)} chunk files do not hold the {len(stored)} stored chunks")
 
     def check_source(self, expected):
-        """Unmounted, an sframe has nothing besides its index and its chunks."""
-        if self.source_layout == "sframe":
+        """Unmounted, an sframe has nothing besides its index and its chunks, unless a daemon was killed."""
+        if self.source_layout == "sframe" and not self.killed:
             self.check_chunk_files(self.source, expected)
             others = {name.name for name in self.source.iterdir() if name.suffix != ".chunk"} - {"chunks.b2frame"}
             if others:
@@ -172,6 +176,8 @@ class Pair:
 
     def close(self):
         self.writers = self.reader = None
+        # The library keeps a file open for as long as there is a handle, and an exception kept may hold one in a cycle.
+        gc.collect()
 
     def apply(self, mutation):
         """Makes a change on both sides; both must answer alike."""
@@ -224,6 +230,9 @@ class Pair:
             except Exception as error:
                 seen.append(error)
         lag = isinstance(seen[1], Exception) or difference(seen[1], expected)
+        # With chunks of varying size it looks for the new index before it looks at the length, and fails where that has grown:
+        # not at the same steps, if chunks have other places in the two files.
+        lag = lag or (expected["chunksize"] == 0 and not cbytes)
         if lag or any(a == b for a, b in zip(before, self.lengths)):
             self.reader = None
         elif isinstance(seen[0], Exception):
@@ -278,7 +287,7 @@ def frame_len(side):
 def ids_beyond_bound(side):
     if side.layout != "sframe":
         return False
-    cbytes = int.from_bytes(index_file(side).read_bytes()[39:47], "big")
+    cbytes = header_cbytes(side.path)
     ids = [int(name.stem, 16) for name in side.path.glob("*.chunk")]
     return max(ids, default=0) > cbytes - 32 and bool(ids)
 
@@ -353,6 +362,7 @@ class Sequence:
         if self.options.kill:
             self.remember(pair, -1)
         for self.step in range(self.steps):
+            self.kind.spoiled = any(header_cbytes(side.path) for side in pair.sides)
             mutation = self.kind.choose(pair.writers[1], self.state)
             self.last = str(mutation)
             self.note()
@@ -411,6 +421,7 @@ class Sequence:
         self.last += ", then SIGKILL"
         pair.close()
         pair.subject.mount.kill()
+        pair.subject.killed = True
         found = contents(open_frame(pair.subject.source), cbytes=False)
         differences = [difference(found, state) for state, _ in self.history]
         if None not in differences:
@@ -480,7 +491,11 @@ def run_apart(seed, argv):
     with tempfile.TemporaryDirectory(prefix="b2fuse-mutate-log-") as scratch:
         log = Path(scratch) / "log"
         command = [sys.executable, __file__, *argv, "--seed", str(seed), "--log", str(log)]
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        try:
+            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=SECONDS)
+        except subprocess.TimeoutExpired as expired:
+            print((expired.stdout or b"").decode(), f"seed {seed}: still running after {SECONDS} seconds", flush=True)
+            return False
         print(done.stdout, end="", flush=True)
         if done.returncode not in (0, 1):
             tail = log.read_text().splitlines()[-5:] if log.exists() else []

@@ -42,6 +42,8 @@ class Kind:
 
     def __init__(self, rng):
         self.rng = rng
+        # The header still counts bytes of chunks. C-Blosc2 keeps them in a contiguous frame that was emptied, and then cannot fill it.
+        self.spoiled = False
         self.meta = {"fixed": rng.bytes(int(rng.integers(1, 40))), "other": b"x" * 12}
         self.vlmeta = {"first": rng.bytes(50), "second": {"a": 1, "b": [1, 2, 3]}} if rng.random() < 0.5 else {}
 
@@ -156,6 +158,8 @@ class Plain(Chunked):
 
     def choose(self, frame, state):
         nchunks, sizes = state["nchunks"], chunk_sizes(state)
+        if nchunks == 0 and self.spoiled:
+            return self.storing("append", 0, self.chunksize)
         if nchunks == 0:
             return self.pick(self.fill, lambda: self.storing("append", 0, self.chunksize))()
         whole = sizes[-1] == self.chunksize
@@ -206,7 +210,8 @@ class Plain(Chunked):
             return self.storing("update", n, size)
         have = state["nbytes"] // self.typesize
         start = self.upto(have)
-        room = max(0, self.MOST * self.items - have)
+        # Beyond a short last chunk C-Blosc2 writes over its own heap.
+        room = 0 if have % self.items else max(0, self.MOST * self.items - have)
         stop = min(start + 1 + self.upto(3 * self.items), have + room)
         if stop <= start:
             start, stop = 0, 1

@@ -149,7 +149,7 @@ test_the_mount_point() {
     source_from full
     one_line "$T/none" "no such" "$B2FUSE" mount "$S" "$T/none"
     : >"$T/file"
-    one_line "$T/file" "not a directory" "$B2FUSE" mount "$S" "$T/file"
+    one_line "$T/file" "is a file" "$B2FUSE" mount "$S" "$T/file"
     mount_it
     cp "$FX/base.b2frame" "$T/b.b2frame"
     one_line "$M" busy "$B2FUSE" mount "$T/b.b2frame" "$M"
@@ -179,12 +179,6 @@ test_umount_after_a_killed_daemon() {
     not_mounted
     mount_it
     cmp "$(chunk 3)" "$FX/full/3"
-}
-
-test_a_sparse_frame_is_not_yet_a_source() {
-    mkdir "$M" "$T/d"
-    one_line "$FX/native.b2frame" "sparse frame" "$B2FUSE" mount "$FX/native.b2frame" "$M"
-    one_line "$T/d" "directory" "$B2FUSE" mount "$T/d" "$M"
 }
 
 test_no_fuse() {

@@ -45,6 +45,9 @@ chunk_prints() { prints -name '*.chunk'; }
 kept() { comm -12 <(echo "$1") <(prints) | wc -l; }
 tool() { "$PY" "$ROOT/tests/python/frametool.py" "$@"; }
 py() { tool run "$@"; }
+# twins ONE OTHER, view FILE SOURCE: see frametool.py.
+twins() { tool twins "$@" >/dev/null; }
+view() { tool view "$@" >/dev/null; }
 # holds 3=FILE 2=zeros n=10: what SOURCE holds, by the library.
 holds() { tool holds "$S" "$@"; }
 chunk() { printf '%s/%08X.chunk' "$M" "$1"; }
