@@ -22,12 +22,22 @@ impl Moved {
     /// Adds a part, in place of what was there.
     pub fn insert(&mut self, part: Range<u64>, from: u64) {
         self.remove(part.clone());
+        if part.is_empty() {
+            return;
+        }
+        let mut part = part;
+        if let Some(&(end, next)) = self.0.get(&part.end)
+            && from + (part.end - part.start) == next
+        {
+            self.0.remove(&part.end);
+            part.end = end;
+        }
         if let Some((start, (end, before))) = self.0.range_mut(..part.start).next_back()
             && *end == part.start
             && *before + (part.start - start) == from
         {
             *end = part.end;
-        } else if !part.is_empty() {
+        } else {
             self.0.insert(part.start, (part.end, from));
         }
     }
@@ -56,12 +66,6 @@ impl Moved {
             let common = part.start.max(*start)..part.end.min(*end);
             (!common.is_empty()).then(|| (common.clone(), from + (common.start - start)))
         })
-    }
-
-    /// Where below what follows a part that ends at `at` would be.
-    pub fn next(&self, at: u64) -> Option<u64> {
-        let (start, (end, from)) = self.0.range(..at).next_back()?;
-        (*end == at).then(|| from + (end - start))
     }
 }
 

@@ -5,7 +5,7 @@
 //! small gaps between parts are filled from below.
 //!
 //! What is the same as something below is not held, only where it is: the library moves everything behind a chunk that changes
-//! its size. It is looked for at the same place, where the last such part went on, and at the chunks nearby.
+//! its size. It is looked for as far away as the last such part, at the same place, at the end, and at the chunks nearby.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -32,7 +32,9 @@ const MOST_PARTS: usize = 1 << 16;
 const FILL_PIECE: usize = 1 << 20;
 
 /// Shorter writes are held without a look whether they are somewhere below, in bytes.
-const SHORTEST_MOVED: usize = 4 << 10;
+const SHORTEST_MOVED: usize = 16;
+/// What is compared first.
+const FIRST_PIECE: usize = 4 << 10;
 /// Chunks nearby that may begin what is moved.
 const NEARBY: usize = 5;
 /// After so many writes in a row that are nowhere below, it is looked for only now and then: looking costs reads.
@@ -49,6 +51,8 @@ pub trait Below {
     /// # Errors
     /// What the store says.
     fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()>;
+    /// Where its chunks end.
+    fn chunks_end(&self) -> u64;
     /// Where some chunks nearby begin.
     fn starts_near(&self, offset: u64) -> Vec<u64>;
 }
@@ -91,6 +95,10 @@ pub struct Inner {
     moved: Moved,
     /// Writes in a row that were found nowhere below.
     misses: u32,
+    /// Where the writes that follow each other without a gap began, and how far they have come.
+    run: Range<u64>,
+    /// How far away what was found last was below.
+    shift: i64,
     data: Data,
     /// Changed since a close looked at it.
     pub dirty: bool,
@@ -196,6 +204,8 @@ impl Overlay {
             stored: written.clone(),
             moved: Moved::default(),
             misses: 0,
+            run: 0..0,
+            shift: 0,
             written,
             data,
             dirty: true,
@@ -267,9 +277,11 @@ impl Inner {
         if data.is_empty() {
             return Ok(());
         }
+        self.run = if self.run.end == offset { self.run.start..end } else { offset..end };
         match self.find_below(data, offset, below)? {
             Some(from) => {
                 self.misses = 0;
+                self.shift = from.wrapping_sub(offset).cast_signed();
                 self.stored.remove(offset..end);
                 self.moved.insert(offset..end, from);
             }
@@ -293,9 +305,14 @@ impl Inner {
             return Ok(None);
         }
         let mut buf = Vec::new();
-        let places = self.moved.next(offset).into_iter().chain([offset]).chain(below.starts_near(offset));
+        // What is moved comes in pieces: forwards, the first of which may be a short one, or backwards, from the end.
+        let shifted = offset.checked_add_signed(self.shift);
+        let last = below.chunks_end().checked_sub(data.len() as u64);
+        let before = offset - self.run.start;
+        let nearby = below.starts_near(self.run.start).into_iter().map(|start| start.saturating_add(before));
+        let places = shifted.into_iter().chain([offset]).chain(last).chain(nearby);
         for from in places.filter(|from| from.saturating_add(data.len() as u64) <= below.end()) {
-            let (head, rest) = data.split_at(SHORTEST_MOVED);
+            let (head, rest) = data.split_at(data.len().min(FIRST_PIECE));
             let mut at = from;
             let mut same = true;
             for piece in std::iter::once(head).chain(rest.chunks(FILL_PIECE)) {
@@ -447,6 +464,10 @@ impl Overlaid<'_> {
 impl Below for Overlaid<'_> {
     fn end(&self) -> u64 {
         self.layout.len()
+    }
+
+    fn chunks_end(&self) -> u64 {
+        self.layout.tail_start
     }
 
     fn starts_near(&self, offset: u64) -> Vec<u64> {

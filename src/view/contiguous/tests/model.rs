@@ -22,6 +22,9 @@ impl Below for Bytes<'_> {
         buf.copy_from_slice(&self.0[offset as usize..][..buf.len()]);
         Ok(())
     }
+    fn chunks_end(&self) -> u64 {
+        self.end()
+    }
     fn starts_near(&self, offset: u64) -> Vec<u64> {
         (0..5).map(|n| (offset / 1000 + n) * 1000).collect()
     }
