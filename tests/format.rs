@@ -301,6 +301,15 @@ fn few_bytes_do_not_unfold_to_gibibytes() {
     }
 }
 
+/// A frame that has bytes, in chunks that vary in size, has a chunk; without this its index file came out without an index.
+#[test]
+fn an_index_of_no_chunks_is_none() {
+    let none = chunk::encode(&[]).unwrap();
+    assert_eq!(chunk::check(&none).unwrap().nbytes, 0);
+    assert_eq!(index::decode::<ChunkId>(&none, None).unwrap_err().field, "index: nbytes");
+    assert_eq!(index::decode::<ChunkId>(&[], Some(0)), Ok(vec![]));
+}
+
 /// What holds for every refusal: one line that names a field and a place.
 fn assert_clear(error: &Error, context: &str) {
     let line = error.to_string();

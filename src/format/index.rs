@@ -106,6 +106,10 @@ pub fn decode<P: Place>(bytes: &[u8], expected: Option<u64>) -> Result<Vec<Index
         Some(count) if count.checked_mul(ENTRY_LEN as u64) != Some(nbytes) => {
             return Err(Error::new("index: nbytes", 4, nbytes, format_args!("8 bytes for each of {count} chunks")));
         }
+        // Only a frame that has bytes does not know how many chunks.
+        None if nbytes == 0 => {
+            return Err(Error::new("index: nbytes", 4, nbytes, "8 bytes for each chunk, of which there is one at least"));
+        }
         _ if !nbytes.is_multiple_of(ENTRY_LEN as u64) => {
             return Err(Error::new("index: nbytes", 4, nbytes, "a multiple of 8"));
         }
