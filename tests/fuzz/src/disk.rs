@@ -11,8 +11,8 @@ use b2fuse::store::{FrameImage, FrameStore, OpenOptions, open};
 
 use crate::memory::within;
 
-/// What checking and repairing may take besides what follows from the input's length: a window of a megabyte that is read at
-/// once, and an index that unfolds.
+/// What opening, checking and repairing may take besides what follows from the input's length: a window of a megabyte that is read
+/// at once, and an index that unfolds.
 const LIMIT: usize = 600 << 20;
 
 /// This process's own directory, empty.
@@ -89,7 +89,7 @@ const MOST_CHUNKS: usize = 1 << 12;
 
 pub fn store(data: &[u8]) {
     let Some(path) = put(data) else { return };
-    let Ok((_, reader)) = open(&path, options(true)) else {
+    let Ok((_, reader)) = within(LIMIT, || open(&path, options(true))) else {
         assert!(open(&path, options(false)).is_err(), "it opens for writing, and not for reading");
         return;
     };

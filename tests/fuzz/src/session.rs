@@ -67,7 +67,7 @@ pub fn sparse(data: &[u8]) {
 pub fn contiguous(data: &[u8]) {
     let mut input = Input(data);
     let path = emptied().join("f.b2frame");
-    spread(*input.pick(&CFRAMES), &path);
+    spread(input.pick::<&[u8]>(&CFRAMES), &path);
     let (_, store) = open(&path, options()).expect("a frame of the library's");
     let view =
         Box::new(ContiguousView::new(Arc::clone(&store), Shown::As(SHOWN.into()), false).expect("a frame of the library's"));
@@ -131,11 +131,12 @@ impl<'a> Session<'a> {
         }
         let _ = self.view.shutdown();
         self.look();
+        self.look_at_disk();
         let lost = self.path.with_extension("b2frame.lost");
         assert!(lost.is_dir() || !lost.exists());
     }
 
-    /// What is on disk is what was committed last.
+    /// What was committed is on disk, and whole.
     fn look(&mut self) {
         let Some(image) = self.store.committed() else { return };
         if self.last.as_ref().is_some_and(|(last, _)| Arc::ptr_eq(last, &image)) {
@@ -143,12 +144,18 @@ impl<'a> Session<'a> {
         }
         let now = content(&*self.store);
         all_whole(&now);
+        self.last = Some((image, now));
+        self.look_at_disk();
+    }
+
+    /// What is on disk is what was committed last.
+    fn look_at_disk(&self) {
+        let Some((image, content)) = &self.last else { return };
         let (found, on_disk) = on_disk(&self.path);
-        assert!(on_disk == now, "SOURCE is not what was committed");
+        assert!(on_disk == *content, "SOURCE is not what was committed");
         assert!(found.trailer == image.trailer);
         assert!(found.header.metalayers().eq(image.header.metalayers()));
         assert_eq!(found.header.nbytes(), image.header.nbytes());
-        self.last = Some((image, now));
     }
 
     fn name(&mut self) -> &'static OsStr {
