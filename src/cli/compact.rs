@@ -8,8 +8,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::convert::{copy_whole, interrupts, mask, mode_of};
-use super::frames::{self, SPARSE_INDEX};
+use super::frames;
 use super::{End, Failure};
+use crate::format::INDEX_NAME;
 use crate::store::backend::BackendFile;
 use crate::store::check::{Depth, Kind, check};
 use crate::store::{self, OpenOptions};
@@ -73,7 +74,7 @@ struct Old {
 
 impl Old {
     fn open(frame: &Path) -> io::Result<Self> {
-        let index = frame.is_dir().then(|| File::open(frame.join(SPARSE_INDEX))).transpose()?;
+        let index = frame.is_dir().then(|| File::open(frame.join(INDEX_NAME))).transpose()?;
         Ok(Old { frame: File::open(frame)?, index })
     }
 

@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use indicatif::{HumanBytes, ProgressBar};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use super::frames::{self, SPARSE_INDEX};
+use super::frames;
 use super::{End, Failure, hangup_ignored, progress};
-use crate::format::{IndexEntry, Layout};
+use crate::format::{INDEX_NAME, IndexEntry, Layout};
 use crate::store::{self, CframeStore, ChunkKey, FrameImage, FrameStore, OpenOptions, SframeStore, StoreError, StoredChunk};
 
 /// Chunks that are announced to SRC's store at once.
@@ -216,7 +216,7 @@ fn check_target(src: &Path, dst: &Path, force: bool) -> Result<(), Failure> {
     if real.starts_with(&name) {
         return failed(format!("holds {}; expected a new name", src.display()));
     }
-    if found.is_dir() && !name.join(SPARSE_INDEX).exists() {
+    if found.is_dir() && !name.join(INDEX_NAME).exists() {
         return failed("is a directory without chunks.b2frame; expected a new name, or a frame to replace".into());
     }
     if !found.is_dir() && !found.is_file() {

@@ -5,10 +5,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::Failure;
-use crate::format::Layout;
+use crate::format::{INDEX_NAME, Layout};
 
-/// The index file of a sparse frame.
-pub(super) const SPARSE_INDEX: &str = "chunks.b2frame";
 /// The extension of a frame that has no other.
 const EXTENSION: &str = "b2frame";
 /// What sparse frames were called when they were called extended ones.
@@ -21,7 +19,7 @@ const EXTENDED: &str = "b2eframe";
 pub(super) fn layout(path: &Path) -> Result<Option<Layout>, Failure> {
     let failed = |reason: &str| Err(Failure::new(path, reason));
     match std::fs::metadata(path) {
-        Ok(meta) if meta.is_dir() => match std::fs::metadata(path.join(SPARSE_INDEX)) {
+        Ok(meta) if meta.is_dir() => match std::fs::metadata(path.join(INDEX_NAME)) {
             Ok(_) => Ok(Some(Layout::Sparse)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 failed("is a directory without chunks.b2frame; expected a Blosc2 frame")

@@ -19,6 +19,27 @@ pub struct Position(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ChunkId(pub u32);
 
+/// The index file of every sframe.
+pub const INDEX_NAME: &str = "chunks.b2frame";
+
+impl ChunkId {
+    /// The name of the chunk's file.
+    pub fn file_name(self) -> String {
+        format!("{self}.chunk")
+    }
+
+    /// The id in the name of a chunk's file: what C-Blosc2 prints with %08X, and nothing else. `0000000a.chunk` is another file
+    /// to it.
+    pub fn from_file_name(name: &[u8]) -> Option<Self> {
+        let digits = name.strip_suffix(b".chunk")?;
+        if digits.len() != 8 || !digits.iter().all(|digit| matches!(digit, b'0'..=b'9' | b'A'..=b'F')) {
+            return None;
+        }
+        let digits = std::str::from_utf8(digits).ok()?;
+        u32::from_str_radix(digits, 16).ok().map(ChunkId)
+    }
+}
+
 impl fmt::Display for ChunkId {
     /// The file's name without the extension: eight capital hexadecimal digits.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -6,6 +6,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 
 use log::{debug, warn};
 
@@ -13,6 +14,7 @@ use super::backend::{Backend, BackendFile, FileStat};
 use super::error::Failed;
 use super::source::{Complain, Source};
 use super::{Result, StoreError};
+use crate::format::{ChunkId, INDEX_NAME};
 
 /// Why a SOURCE that did not exist is not made.
 pub(super) const MADE_BY_OTHERS: &str = "it was made by another process in the meantime";
@@ -87,12 +89,8 @@ fn claim(source: &Source) -> Result<Option<Replaced>> {
 
 /// Whether a name is one that a sparse frame's directory has.
 fn is_part_of_frame(name: &OsStr) -> bool {
-    let Some(name) = name.to_str() else { return false };
-    let is_id = |id: &str| id.len() == 8 && id.bytes().all(|digit| digit.is_ascii_hexdigit());
-    name == "chunks.b2frame"
-        || name == ".b2lock"
-        || name.starts_with(".b2fuse-")
-        || name.strip_suffix(".chunk").is_some_and(is_id)
+    let bytes = name.as_bytes();
+    name == INDEX_NAME || name == ".b2lock" || bytes.starts_with(b".b2fuse-") || ChunkId::from_file_name(bytes).is_some()
 }
 
 impl Unborn {

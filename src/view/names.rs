@@ -5,8 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use crate::format::ChunkId;
 
-/// The index file of every sframe.
-pub const INDEX_NAME: &str = "chunks.b2frame";
+pub use crate::format::INDEX_NAME;
 
 /// A name in the sparse view, by what it stands for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -29,20 +28,14 @@ impl Name {
         if is_temporary(name, |of| Name::parse(of).is_some()) {
             return Some(Name::Temp(name.to_owned()));
         }
-        let digits = bytes.strip_suffix(b".chunk")?;
-        // What C-Blosc2 prints with %08X, and nothing else: `0000000a.chunk` is another file to it.
-        if digits.len() != 8 || !digits.iter().all(|b| matches!(b, b'0'..=b'9' | b'A'..=b'F')) {
-            return None;
-        }
-        let digits = std::str::from_utf8(digits).ok()?;
-        u32::from_str_radix(digits, 16).ok().map(|id| Name::Chunk(ChunkId(id)))
+        ChunkId::from_file_name(bytes).map(Name::Chunk)
     }
 
     /// The name as it stands in the directory.
     pub fn to_os_string(&self) -> OsString {
         match self {
             Name::Index => INDEX_NAME.into(),
-            Name::Chunk(id) => chunk_name(*id).into(),
+            Name::Chunk(id) => id.file_name().into(),
             Name::Temp(name) => name.clone(),
         }
     }
@@ -62,11 +55,6 @@ fn backed_up(name: &[u8]) -> Option<&[u8]> {
         Some(of) if start < name.len() => Some(of),
         _ => Some(name),
     }
-}
-
-/// The file name of a chunk.
-pub fn chunk_name(id: ChunkId) -> String {
-    format!("{id}.chunk")
 }
 
 #[cfg(test)]

@@ -9,13 +9,11 @@ use std::path::Path;
 
 use super::parts::Parts;
 use super::{Checked, Chunks, Depth, Finding, Kind, walk};
-use crate::format::ChunkId;
 use crate::format::chunk::ChunkHeader;
+use crate::format::{ChunkId, INDEX_NAME};
 use crate::store::backend::{Backend, BackendFile, FileBackend, read_exact_at};
 use crate::store::{Result, StoreError};
 
-/// The index file of every sframe.
-const INDEX_NAME: &str = "chunks.b2frame";
 /// The library's lock file.
 const LOCK_NAME: &str = ".b2lock";
 
@@ -59,7 +57,7 @@ fn others(path: &Path, named: &HashSet<ChunkId>, found: &mut dyn FnMut(Finding))
     let mut names = Vec::new();
     for entry in std::fs::read_dir(path).map_err(failed)? {
         let name = entry.map_err(failed)?.file_name();
-        match chunk_id(&name) {
+        match ChunkId::from_file_name(name.as_bytes()) {
             Some(id) if named.contains(&id) => {}
             _ if name == INDEX_NAME || name == LOCK_NAME => {}
             id => names.push((name, id.is_some())),
@@ -76,20 +74,12 @@ fn others(path: &Path, named: &HashSet<ChunkId>, found: &mut dyn FnMut(Finding))
     Ok(())
 }
 
-/// The id in a chunk file's name, as C-Blosc2 writes it.
-fn chunk_id(name: &OsStr) -> Option<ChunkId> {
-    let digits = name.as_bytes().strip_suffix(b".chunk")?;
-    let capital = |digit: &u8| matches!(digit, b'0'..=b'9' | b'A'..=b'F');
-    let digits = std::str::from_utf8(digits).ok().filter(|text| text.len() == 8 && text.as_bytes().iter().all(capital))?;
-    u32::from_str_radix(digits, 16).ok().map(ChunkId)
-}
-
 /// The chunk files of an sframe.
 struct InDirectory<'a>(&'a FileBackend);
 
 impl InDirectory<'_> {
     fn open(&self, id: ChunkId) -> io::Result<Box<dyn BackendFile>> {
-        self.0.open(OsStr::new(&format!("{id}.chunk")), false)
+        self.0.open(OsStr::new(&id.file_name()), false)
     }
 }
 
@@ -117,7 +107,7 @@ impl Chunks<ChunkId> for InDirectory<'_> {
     }
 
     fn name(&self, id: ChunkId) -> String {
-        format!("{id}.chunk")
+        id.file_name()
     }
 
     fn exact(&self) -> bool {

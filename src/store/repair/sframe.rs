@@ -13,12 +13,10 @@ use crate::format::chunk::ChunkHeader;
 use crate::format::header::FrameHeader;
 use crate::format::index_file::IndexFile;
 use crate::format::trailer::Trailer;
-use crate::format::{ChunkId, IndexEntry, Layout, Special, index};
+use crate::format::{ChunkId, INDEX_NAME, IndexEntry, Layout, Special, index};
 use crate::store::StoreError;
 use crate::store::backend::{Backend, FileBackend};
 use crate::store::frame::{FileBytes, Frame, Unread};
-
-const INDEX_NAME: &str = "chunks.b2frame";
 
 type Entries = Vec<IndexEntry<ChunkId>>;
 
@@ -106,7 +104,7 @@ pub(super) fn plan(plan: &mut Plan) -> crate::store::Result<()> {
 
 /// The chunk in a file, or what is wrong with it.
 fn chunk_of(dir: &Path, id: ChunkId, frame: &FrameHeader, last: bool) -> Result<ChunkHeader, String> {
-    let file = File::open(dir.join(format!("{id}.chunk"))).map_err(|error| match error.kind() {
+    let file = File::open(dir.join(id.file_name())).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => "is not there".to_owned(),
         _ => format!("cannot be read: {error}"),
     })?;
@@ -183,10 +181,7 @@ fn ids_in(dir: &Path) -> io::Result<BTreeSet<ChunkId>> {
     let mut ids = BTreeSet::new();
     for entry in std::fs::read_dir(dir)? {
         let name = entry?.file_name();
-        let digits = name.as_bytes().strip_suffix(b".chunk").and_then(|digits| std::str::from_utf8(digits).ok());
-        if let Some(id) = digits.filter(|digits| digits.len() == 8).and_then(|digits| u32::from_str_radix(digits, 16).ok()) {
-            ids.insert(ChunkId(id));
-        }
+        ids.extend(ChunkId::from_file_name(name.as_bytes()));
     }
     Ok(ids)
 }

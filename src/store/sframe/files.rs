@@ -77,7 +77,7 @@ pub(super) struct Files {
 
 /// The name of a chunk's file.
 pub(super) fn name_of(key: ChunkKey) -> OsString {
-    OsString::from(format!("{}.chunk", id_of(key)))
+    OsString::from(id_of(key).file_name())
 }
 
 /// The id of a chunk's file.

@@ -21,7 +21,7 @@ use super::{
     StoreError, birth,
 };
 use crate::format::chunk::ChunkHeader;
-use crate::format::{self, IndexEntry};
+use crate::format::{self, INDEX_NAME as INDEX, IndexEntry};
 
 mod ahead;
 mod commit;
@@ -37,8 +37,6 @@ use files::{Files, name_of};
 use open::Opened;
 use witness::Witness;
 
-/// The name of the index file.
-const INDEX: &str = "chunks.b2frame";
 /// How many entries of an index are looked up at a time.
 const BATCH: usize = 4096;
 

@@ -10,7 +10,7 @@ use super::write::Unfinished;
 use super::{SETTLE_AFTER, SparseView, WATCH_EVERY};
 use crate::format::IndexEntry;
 use crate::store::{ChunkKey, FrameImage, ReadAt, StoreError, StoredChunk};
-use crate::view::names::{INDEX_NAME, Name, chunk_name};
+use crate::view::names::{INDEX_NAME, Name};
 use crate::view::pacer::Pacer;
 use crate::view::{Inval, Invals, Result, ViewError};
 
@@ -167,7 +167,7 @@ impl SparseView {
             let Some((key, len)) = slot else { continue };
             let chunk = StoredChunk { store: &*self.store, key, len };
             drop(guard);
-            self.save(&chunk_name(id), &chunk, &mut first_error);
+            self.save(&id.file_name(), &chunk, &mut first_error);
         }
         match index {
             Some(Source::Bytes(bytes)) if !bytes.is_empty() => self.save(INDEX_NAME, &bytes.as_slice(), &mut first_error),

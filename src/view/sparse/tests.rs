@@ -12,7 +12,6 @@ use crate::format::{ChunkId, Special};
 use crate::store::{CframeStore, OpenOptions};
 use crate::view::Inval;
 use crate::view::frames::{CHUNKSIZE, Cell, cells_of, cframe, chunk, errno, full, header, zeros};
-use crate::view::names::chunk_name;
 
 struct Mount {
     dir: tempfile::TempDir,
@@ -524,7 +523,7 @@ fn random_session(seed: u64, steps: u32) {
     for step in 0..steps {
         let at = format!("seed {seed}, step {step}");
         let n = rng.below(8) as u32;
-        let name = chunk_name(ChunkId(n));
+        let name = ChunkId(n).file_name();
         let fill = rng.below(250) as u8;
         match rng.below(12) {
             0..=3 => {
@@ -588,7 +587,7 @@ fn random_session(seed: u64, steps: u32) {
                 if n != to && model.files.contains_key(&n) {
                     let bytes = model.files[&n].clone();
                     let fits = model.fits(to, bytes.len() as u32 - 32);
-                    let result = mount.mv(&name, &chunk_name(ChunkId(to)));
+                    let result = mount.mv(&name, &ChunkId(to).file_name());
                     assert_eq!(errno(result), if fits { 0 } else { libc::EINVAL }, "{at}");
                     if fits {
                         model.files.remove(&n);
@@ -628,10 +627,10 @@ fn random_session(seed: u64, steps: u32) {
                 assert_eq!(*index.entries, model.index, "{at}");
             }
         }
-        let names: Vec<String> = model.files.keys().map(|n| chunk_name(ChunkId(*n))).collect();
+        let names: Vec<String> = model.files.keys().map(|n| ChunkId(*n).file_name()).collect();
         assert_eq!(mount.names()[1..], names, "{at}");
         for (n, bytes) in &model.files {
-            assert_eq!(mount.read(&chunk_name(ChunkId(*n))), *bytes, "{at}: {n}");
+            assert_eq!(mount.read(&ChunkId(*n).file_name()), *bytes, "{at}: {n}");
         }
     }
     mount.unmount();
