@@ -1,14 +1,14 @@
 //! Power cuts at every operation, and failures of every operation.
 
-use std::collections::BTreeMap;
 use std::ffi::OsStr;
 
 use b2fuse::store::{CframeStore, OpenOptions, SframeStore, StoreError};
 
-use crate::disk::{Dir, Node, Op, ROOT, Start, start};
+use crate::disk::{Cut, Dir, Start, cuts, start};
 use crate::driver::{Driver, Frame, NAME, Store, create, frame_of, open};
 use crate::for_both;
 use crate::frames::{Random, data};
+use crate::history::{History, Plan, found};
 
 for_both!(
     a_power_cut_leaves_the_old_state_or_the_new_one,
@@ -27,70 +27,21 @@ fn many(seeds: u64) -> u64 {
     if cfg!(debug_assertions) { seeds / 5 } else { seeds }
 }
 
-/// What is in SOURCE, if it exists.
-fn found<S: Store>(dir: &Dir) -> Result<Option<Frame>, StoreError> {
-    match open::<S>(dir, true) {
-        Ok(store) => Ok(Some(frame_of(&store))),
-        Err(StoreError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-/// Cuts the power after every operation of the log, several ways, and looks what is there: the last state that is on disk, or
-/// the one that is published, which may be the same.
-fn cut_everywhere<S: Store>(driver: &Driver<S>, start: &Start, log: &[Op], ways: u64) {
-    let mut source = start.dirs[ROOT].get(OsStr::new(NAME)).copied();
-    let mut temps = BTreeMap::new();
-    // Numbers of states. One and the same may be published several times, at other places.
-    let (mut published, mut durable) = (0, 0);
-    for upto in 0..=log.len() {
-        let log = &log[..upto];
-        let header_written = match log.last() {
-            Some(Op::Create { dir: ROOT, name, node }) => {
-                temps.insert(name.clone(), *node);
-                false
-            }
-            Some(Op::Rename { dir: ROOT, from, to }) if to == OsStr::new(NAME) => {
-                source = temps.remove(from);
-                true
-            }
-            Some(Op::Rename { dir, to, .. }) => to == OsStr::new("chunks.b2frame") && Some(Node::Dir(*dir)) == source,
-            Some(Op::Write { file, offset, .. }) => Some(Node::File(*file)) == source && *offset < 24,
-            Some(Op::Sync { file }) if Some(Node::File(*file)) == source => {
-                durable = published;
-                false
-            }
-            Some(Op::SyncDir { dir }) if *dir == ROOT || Some(Node::Dir(*dir)) == source => {
-                durable = published;
-                false
-            }
-            _ => false,
-        };
-        if header_written {
-            assert_eq!(published, durable, "a header was written before the one before it was on disk");
-            let now = found::<S>(&Dir::after_cut(start, log, 0)).unwrap();
-            let is = |state: usize| driver.states.get(state) == Some(&now);
-            published = (published..published + 2).find(|state| is(*state)).expect("states come one after the other");
-        }
-        let allowed = [&driver.states[durable], &driver.states[published]];
-        for way in 0..ways {
-            let dir = Dir::after_cut(start, log, way * 1_000_003 + upto as u64 * u64::from(way > 0));
-            let last = log.last().map(Op::brief);
-            let found = found::<S>(&dir).unwrap_or_else(|error| panic!("cut after {upto} ({last:?}), way {way}: {error}"));
-            assert!(allowed.contains(&&found), "cut after {upto} ({last:?}), way {way}: neither the old state nor the new one");
-        }
-    }
+/// Cuts the power everywhere in what a driver did on a disk that was as `start`, and in what follows upon some of the cuts.
+fn cut_everywhere<S: Store>(driver: &Driver<S>, start: Start, any: u64, seed: u64) {
+    let plan = Plan { any, again: 400, seed, ..Plan::default() };
+    History::new(start, driver).judge::<S>(plan).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
 }
 
 fn a_power_cut_leaves_the_old_state_or_the_new_one<S: Store>() {
     for seed in 0..many(40) {
         let dir = Dir::default();
         let start = start(&dir);
-        let mut driver = Driver::new(create::<S>(&dir).unwrap(), seed, 1500);
+        let mut driver = Driver::new(&dir, create::<S>(&dir).unwrap(), seed, 1500);
         for _ in 0..50 {
             driver.step().unwrap();
         }
-        cut_everywhere(&driver, &start, &dir.log(), 6);
+        cut_everywhere(&driver, start, 5, seed);
     }
 }
 
@@ -99,13 +50,13 @@ fn large_frames_survive_power_cuts<S: Store>() {
     for seed in 0..many(40) {
         let dir = Dir::default();
         let start = start(&dir);
-        let mut driver = Driver::new(create::<S>(&dir).unwrap(), seed, 400);
+        let mut driver = Driver::new(&dir, create::<S>(&dir).unwrap(), seed, 400);
         driver.add_large(30, 1500).unwrap();
         driver.commit().unwrap();
         for _ in 0..40 {
             driver.step().unwrap();
         }
-        cut_everywhere(&driver, &start, &dir.log(), 3);
+        cut_everywhere(&driver, start, 2, seed);
     }
 }
 
@@ -113,12 +64,12 @@ fn changes_of_the_header_survive_power_cuts<S: Store>() {
     for seed in 0..many(200) {
         let dir = Dir::default();
         let start = start(&dir);
-        let mut driver = Driver::new(create::<S>(&dir).unwrap(), seed, 200);
+        let mut driver = Driver::new(&dir, create::<S>(&dir).unwrap(), seed, 200);
         driver.mostly_headers = true;
         for _ in 0..40 {
             driver.step().unwrap();
         }
-        cut_everywhere(&driver, &start, &dir.log(), 4);
+        cut_everywhere(&driver, start, 3, seed);
     }
 }
 
@@ -126,11 +77,11 @@ fn real_frames_survive_power_cuts<S: Store>() {
     for (seed, path) in data(S::DATA).into_iter().enumerate() {
         let dir = S::disk(&path);
         let start = start(&dir);
-        let mut driver = Driver::new(open::<S>(&dir, false).unwrap(), seed as u64, 1500);
+        let mut driver = Driver::new(&dir, open::<S>(&dir, false).unwrap(), seed as u64, 1500);
         for _ in 0..25 {
             driver.step().unwrap();
         }
-        cut_everywhere(&driver, &start, &dir.log(), 4);
+        cut_everywhere(&driver, start, 3, seed as u64);
     }
 }
 
@@ -138,16 +89,16 @@ fn a_store_goes_on_after_a_cut<S: Store>() {
     for seed in 0..many(100) {
         let dir = Dir::default();
         let start = start(&dir);
-        let mut driver = Driver::new(create::<S>(&dir).unwrap(), seed, 1500);
+        let mut driver = Driver::new(&dir, create::<S>(&dir).unwrap(), seed, 1500);
         driver.commit().unwrap();
         for _ in 0..40 {
             driver.step().unwrap();
         }
         let log = dir.log();
         let upto = Random(seed).below(log.len() as u64) as usize;
-        let dir = Dir::after_cut(&start, &log[..upto], seed);
+        let dir = Dir::after_cut(&start, &log[..upto], Cut::Any(seed));
         let Ok(store) = open::<S>(&dir, false) else { continue };
-        let mut driver = Driver::new(store, seed, 1500);
+        let mut driver = Driver::new(&dir, store, seed, 1500);
         for _ in 0..40 {
             driver.step().unwrap();
         }
@@ -161,7 +112,7 @@ fn a_failed_operation_ends_all_writing_and_harms_nothing<S: Store>() {
     for seed in 0..many(10) {
         let run = |fail: Option<usize>| {
             let dir = Dir::default();
-            let mut driver = Driver::new(create::<S>(&dir).unwrap(), seed, 1500);
+            let mut driver = Driver::new(&dir, create::<S>(&dir).unwrap(), seed, 1500);
             driver.commit().unwrap();
             if let Some(fail) = fail {
                 dir.fail_at(fail, libc::EIO);
@@ -204,7 +155,7 @@ fn a_full_disk_is_no_end<S: Store>() {
     for seed in 0..many(10) {
         for fail in 0..60 {
             let dir = Dir::default();
-            let mut driver = Driver::new(create::<S>(&dir).unwrap(), seed, 1500);
+            let mut driver = Driver::new(&dir, create::<S>(&dir).unwrap(), seed, 1500);
             driver.commit().unwrap();
             let at = dir.log_len() + fail;
             dir.fail_at(at, libc::ENOSPC);
@@ -232,7 +183,7 @@ fn a_full_disk_is_no_end<S: Store>() {
 fn a_change_by_others_is_not_overwritten<S: Store>() {
     for tamper in 0..3 {
         let dir = Dir::default();
-        let mut driver = Driver::new(create::<S>(&dir).unwrap(), 1, 1500);
+        let mut driver = Driver::new(&dir, create::<S>(&dir).unwrap(), 1, 1500);
         driver.commit().unwrap();
         for _ in 0..20 {
             driver.step().unwrap();
@@ -275,7 +226,7 @@ fn replacing_survives_power_cuts<S: Store>() {
     for (seed, dir) in olds.into_iter().enumerate() {
         let (start, old) = (start(&dir), found_either(&dir));
         let options = OpenOptions { replace: true, ..OpenOptions::default() };
-        let mut driver = Driver::new(S::create_in(&dir, options).unwrap(), seed as u64, 1500);
+        let mut driver = Driver::new(&dir, S::create_in(&dir, options).unwrap(), seed as u64, 1500);
         driver.add_large(3, 700).unwrap();
         let before = dir.log_len();
         driver.commit().unwrap();
@@ -283,14 +234,14 @@ fn replacing_survives_power_cuts<S: Store>() {
         assert!(new != old && found_either(&dir) == new);
         assert_eq!(dir.names(), [NAME], "what was replaced is gone");
         for upto in 0..=log.len() {
-            for way in 0..20 {
-                let dir = Dir::after_cut(&start, &log[..upto], way * 1_000_003 + upto as u64 * u64::from(way > 0));
+            for cut in cuts(&log[..upto], 20, seed as u64) {
+                let dir = Dir::after_cut(&start, &log[..upto], cut);
                 let found = found_either(&dir);
-                assert!(found == old || found == new, "cut after {upto}, way {way}");
+                assert!(found == old || found == new, "{cut:?} after {upto}");
                 assert!(found == old || upto > before, "before the commit");
             }
         }
-        let dir = Dir::after_cut(&start, &log, 1);
+        let dir = Dir::after_cut(&start, &log, Cut::Any(1));
         assert!(found_either(&dir) == new, "it was on disk when the commit returned");
     }
 }

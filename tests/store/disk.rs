@@ -1,6 +1,5 @@
 //! A file system in memory that remembers every operation, so that a test can fail the n-th one, and can make the disk as a
-//! power cut would have left it at any point: what was synced is there; of what was not, each sector of 512 bytes holds what it
-//! held at some moment since, and names went on to some point in their order.
+//! power cut would have left it at any point (see [`cut`]).
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
@@ -10,7 +9,9 @@ use std::time::{Duration, SystemTime};
 
 use b2fuse::store::backend::{Backend, BackendFile, FileStat};
 
-use crate::frames::Random;
+pub use cut::{Cut, cuts, start};
+
+mod cut;
 
 const SECTOR: u64 = 512;
 
@@ -38,15 +39,44 @@ pub struct Start {
 
 #[derive(Debug, Clone)]
 pub enum Op {
-    Write { file: FileId, offset: u64, data: Vec<u8> },
-    SetLen { file: FileId, len: u64 },
-    Sync { file: FileId },
-    Create { dir: DirId, name: OsString, node: Node },
-    Rename { dir: DirId, from: OsString, to: OsString },
-    Exchange { dir: DirId, one: OsString, other: OsString },
-    Remove { dir: DirId, name: OsString },
-    SyncDir { dir: DirId },
+    Write {
+        file: FileId,
+        offset: u64,
+        data: Vec<u8>,
+    },
+    SetLen {
+        file: FileId,
+        len: u64,
+    },
+    Sync {
+        file: FileId,
+    },
+    Create {
+        dir: DirId,
+        name: OsString,
+        node: Node,
+    },
+    Rename {
+        dir: DirId,
+        from: OsString,
+        to: OsString,
+        node: Node,
+    },
+    Exchange {
+        dir: DirId,
+        one: (OsString, Node),
+        other: (OsString, Node),
+    },
+    Remove {
+        dir: DirId,
+        name: OsString,
+    },
+    SyncDir {
+        dir: DirId,
+    },
     SyncFs,
+    /// In the place of one that a broken disk does not do.
+    Nothing,
 }
 
 impl Op {
@@ -55,6 +85,14 @@ impl Op {
         match self {
             Op::Write { file, offset, data } => format!("write {file} {offset}+{}", data.len()),
             other => format!("{other:?}"),
+        }
+    }
+
+    /// The file whose content it changes or syncs.
+    pub fn file(&self) -> Option<FileId> {
+        match self {
+            Op::Write { file, .. } | Op::SetLen { file, .. } | Op::Sync { file } => Some(*file),
+            _ => None,
         }
     }
 
@@ -69,14 +107,15 @@ impl Op {
     fn apply_to(&self, names: &mut Names) {
         match self {
             Op::Create { name, node, .. } => drop(names.insert(name.clone(), *node)),
-            Op::Rename { from, to, .. } => {
-                let node = names.remove(from).unwrap();
-                names.insert(to.clone(), node);
+            Op::Rename { from, to, node, .. } => {
+                if names.get(from) == Some(node) {
+                    names.remove(from);
+                }
+                names.insert(to.clone(), *node);
             }
             Op::Exchange { one, other, .. } => {
-                let (first, second) = (names[one], names[other]);
-                names.insert(one.clone(), second);
-                names.insert(other.clone(), first);
+                names.insert(one.0.clone(), other.1);
+                names.insert(other.0.clone(), one.1);
             }
             Op::Remove { name, .. } => drop(names.remove(name)),
             _ => {}
@@ -255,88 +294,6 @@ impl Dir {
         op.apply_to(&mut state.dirs[self.id]);
         Ok(())
     }
-
-    /// The disk after a power cut when the operations of `log` had been done, where it began as `start`.
-    pub fn after_cut(start: &Start, log: &[Op], seed: u64) -> Dir {
-        let mut random = Random(seed);
-        let in_order = seed == 0; // everything that was done is there
-        let made = log.iter().filter(|op| matches!(op, Op::Create { node: Node::Dir(_), .. })).count();
-        let mut dirs = start.dirs.clone();
-        dirs.resize(start.dirs.len() + made, Names::new());
-        for (id, names) in dirs.iter_mut().enumerate() {
-            // Names: up to some point after the last sync of the directory.
-            let syncs = |op: &Op| matches!(op, Op::SyncFs) || matches!(op, Op::SyncDir { dir } if *dir == id);
-            let synced = log.iter().rposition(syncs).unwrap_or(0);
-            let ours = |op: &&Op| op.names_in() == Some(id);
-            let unsynced = log[synced..].iter().filter(ours).count() as u64;
-            let keep = if in_order { unsynced } else { random.below(unsynced + 1) };
-            let before = log[..synced].iter().filter(ours);
-            before.chain(log[synced..].iter().filter(ours).take(keep as usize)).for_each(|op| op.apply_to(names));
-        }
-        // What nothing leads to is nowhere.
-        let mut reached = vec![ROOT];
-        let mut files = HashMap::new();
-        while let Some(id) = reached.pop() {
-            for node in dirs[id].values() {
-                match node {
-                    Node::Dir(dir) => reached.push(*dir),
-                    Node::File(file) => drop(files.insert(*file, Vec::new())),
-                }
-            }
-        }
-        let mut order: Vec<FileId> = files.keys().copied().collect();
-        order.sort_unstable();
-        for file in order {
-            let initial = start.files.get(file).cloned().unwrap_or_default();
-            files.insert(file, Self::file_after_cut(initial, log, file, &mut random, in_order));
-        }
-        let dir = Dir::default();
-        let mut state = dir.state();
-        let count = files.keys().max().map_or(0, |last| last + 1);
-        state.files.extend((0..count).map(|id| File { data: files.remove(&id).unwrap_or_default(), ..File::default() }));
-        state.dirs = dirs;
-        drop(state);
-        dir
-    }
-
-    fn file_after_cut(initial: Vec<u8>, log: &[Op], file: FileId, random: &mut Random, in_order: bool) -> Vec<u8> {
-        let ours = |op: &&Op| match op {
-            Op::Write { file: other, .. } | Op::SetLen { file: other, .. } | Op::Sync { file: other } => *other == file,
-            Op::SyncFs => true,
-            _ => false,
-        };
-        let ops: Vec<&Op> = log.iter().filter(ours).collect();
-        let synced = ops.iter().rposition(|op| matches!(op, Op::Sync { .. } | Op::SyncFs)).unwrap_or(0);
-        let apply = |file: &mut Vec<u8>, op: &Op| match op {
-            Op::Write { offset, data, .. } => write(file, *offset, data),
-            Op::SetLen { len, .. } => file.resize(*len as usize, 0),
-            _ => {}
-        };
-        let mut current = initial;
-        ops[..synced].iter().for_each(|op| apply(&mut current, op));
-        let mut versions = vec![current]; // of the whole file, from the sync on
-        for op in &ops[synced..] {
-            let mut next = versions.last().unwrap().clone();
-            apply(&mut next, op);
-            versions.push(next);
-        }
-        let last = versions.len() as u64 - 1;
-        if in_order {
-            return versions.pop().unwrap();
-        }
-        // Mostly sector by sector, sometimes all of one moment and a few sectors of others.
-        let base = random.below(last + 1);
-        let mixed = random.below(3) > 0;
-        let mut pick = |likely: u64| if mixed && random.below(2) == 0 { random.below(last + 1) } else { likely };
-        let mut out = vec![0; versions[pick(base) as usize].len()];
-        for (sector, chunk) in out.chunks_mut(SECTOR as usize).enumerate() {
-            let version = &versions[pick(base) as usize];
-            let from = version.get(sector * SECTOR as usize..).unwrap_or_default();
-            let have = from.len().min(chunk.len());
-            chunk[..have].copy_from_slice(&from[..have]);
-        }
-        out
-    }
 }
 
 fn write(file: &mut Vec<u8>, offset: u64, data: &[u8]) {
@@ -380,8 +337,8 @@ impl Backend for Dir {
         if !replace && self.names_of(&state).contains_key(to) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
-        self.node(&state, from)?;
-        self.rename_by(&mut state, Op::Rename { dir: self.id, from: from.to_owned(), to: to.to_owned() })
+        let node = self.node(&state, from)?;
+        self.rename_by(&mut state, Op::Rename { dir: self.id, from: from.to_owned(), to: to.to_owned(), node })
     }
     fn remove(&self, name: &OsStr) -> io::Result<()> {
         let mut state = self.state();
@@ -414,8 +371,9 @@ impl Backend for Dir {
     }
     fn exchange(&self, one: &OsStr, other: &OsStr) -> io::Result<()> {
         let mut state = self.state();
-        self.node(&state, one).and(self.node(&state, other))?;
-        self.rename_by(&mut state, Op::Exchange { dir: self.id, one: one.to_owned(), other: other.to_owned() })
+        let one = (one.to_owned(), self.node(&state, one)?);
+        let other = (other.to_owned(), self.node(&state, other)?);
+        self.rename_by(&mut state, Op::Exchange { dir: self.id, one, other })
     }
     fn names(&self) -> io::Result<Vec<OsString>> {
         Ok(Dir::names(self))
@@ -507,10 +465,4 @@ impl Drop for Handle {
     fn drop(&mut self) {
         let _ = BackendFile::unlock(self);
     }
-}
-
-/// What there is, for [`Dir::after_cut`].
-pub fn start(dir: &Dir) -> Start {
-    let state = dir.state();
-    Start { dirs: state.dirs.clone(), files: state.files.iter().map(|file| file.data.clone()).collect() }
 }

@@ -11,7 +11,7 @@ use b2fuse::format::{IndexEntry, Special};
 use b2fuse::store::{CframeStore, ChunkKey, FrameImage, FrameStore, OpenOptions, Result, SframeStore};
 
 use crate::disk::Dir;
-use crate::frames::{Random, chunk, content, header, read};
+use crate::frames::{Random, chunk, header, read, try_content};
 
 pub const NAME: &str = "source.b2frame";
 
@@ -26,13 +26,18 @@ pub struct Frame {
 
 /// What a store says that the frame holds.
 pub fn frame_of(store: &dyn FrameStore) -> Frame {
+    try_frame_of(store).unwrap()
+}
+
+/// The same, where something may be damaged.
+pub fn try_frame_of(store: &dyn FrameStore) -> Result<Frame> {
     let image = store.committed().unwrap();
-    Frame {
-        entries: content(store),
+    Ok(Frame {
+        entries: try_content(store)?,
         metalayers: metalayers(&image.header),
         nbytes: image.header.nbytes(),
         trailer: image.trailer.as_bytes().to_vec(),
-    }
+    })
 }
 
 fn metalayers(header: &FrameHeader) -> Vec<(Vec<u8>, Vec<u8>)> {
@@ -139,25 +144,39 @@ macro_rules! for_both {
     };
 }
 
+/// Which states a crash may leave from a moment on.
+#[derive(Debug, Clone, Copy)]
+pub struct Promise {
+    /// How long the disk's log was then.
+    pub since: usize,
+    /// The last state that was promised to be on disk.
+    pub oldest: usize,
+    /// The last state that was handed over.
+    pub newest: usize,
+}
+
 pub struct Driver<S> {
-    pub store: S,
+    pub store: Arc<S>,
+    pub disk: Dir,
     pub random: Random,
-    header: FrameHeader,
-    trailer: Trailer,
-    entries: Vec<IndexEntry<ChunkKey>>,
+    pub header: FrameHeader,
+    pub trailer: Trailer,
+    pub entries: Vec<IndexEntry<ChunkKey>>,
     /// The bytes of every chunk that is good: in `entries`, in the committed image, or pinned.
-    bytes: std::collections::HashMap<ChunkKey, Vec<u8>>,
+    pub bytes: std::collections::HashMap<ChunkKey, Vec<u8>>,
     pins: Vec<ChunkKey>,
     /// What was committed, in order; the first is what was there at the beginning.
     pub states: Vec<Option<Frame>>,
+    /// What the store has promised of them, each promise until the next.
+    pub promises: Vec<Promise>,
     max_len: u64,
     /// Steps change headers, and let chunks come and go altogether.
     pub mostly_headers: bool,
 }
 
 impl<S: Store> Driver<S> {
-    /// A driver of a store as it was opened or created.
-    pub fn new(store: S, seed: u64, max_len: u64) -> Self {
+    /// A driver of a store as it was opened or created on a disk.
+    pub fn new(disk: &Dir, store: S, seed: u64, max_len: u64) -> Self {
         let (mut header, trailer, entries) = match store.committed() {
             Some(image) => (image.header.clone(), image.trailer.clone(), image.entries.to_vec()),
             None => (header(0), Trailer::encode(&[]).unwrap(), vec![]),
@@ -167,7 +186,8 @@ impl<S: Store> Driver<S> {
         }
         let states = vec![store.committed().map(|_| frame_of(&store))];
         let mut driver = Driver {
-            store,
+            store: Arc::new(store),
+            disk: disk.clone(),
             random: Random(seed),
             header,
             trailer,
@@ -175,12 +195,13 @@ impl<S: Store> Driver<S> {
             bytes: Default::default(),
             pins: vec![],
             states,
+            promises: vec![Promise { since: 0, oldest: 0, newest: 0 }],
             max_len,
             mostly_headers: false,
         };
         for entry in driver.entries.clone() {
             if let IndexEntry::Stored(key) = entry {
-                driver.bytes.insert(key, read(&driver.store, key));
+                driver.bytes.insert(key, read(&*driver.store, key));
             }
         }
         driver
@@ -205,6 +226,10 @@ impl<S: Store> Driver<S> {
 
     fn stage(&mut self) -> Result<IndexEntry<ChunkKey>> {
         let bytes = self.some_chunk();
+        self.stage_bytes(bytes)
+    }
+
+    pub fn stage_bytes(&mut self, bytes: Vec<u8>) -> Result<IndexEntry<ChunkKey>> {
         let key = self.store.stage(&bytes)?;
         assert!(self.bytes.insert(key, bytes).is_none_or(|_| !self.good(key)), "a key that is in use was given out again");
         Ok(IndexEntry::Stored(key))
@@ -215,7 +240,7 @@ impl<S: Store> Driver<S> {
         named(&self.entries) || self.pins.contains(&key) || self.store.committed().is_some_and(|image| named(&image.entries))
     }
 
-    fn at(&mut self) -> Option<usize> {
+    pub fn at(&mut self) -> Option<usize> {
         let count = self.entries.len() as u64;
         (count > 0).then(|| self.random.below(count) as usize)
     }
@@ -301,7 +326,7 @@ impl<S: Store> Driver<S> {
                     self.entries.push(IndexEntry::Stored(*key));
                 }
             }
-            29 => self.store.sync()?,
+            29 => self.sync()?,
             30 => self.held_read()?,
             _ => self.commit()?,
         }
@@ -310,7 +335,7 @@ impl<S: Store> Driver<S> {
     }
 
     /// A chunk that no image names any more goes, if it never was in one.
-    fn let_go(&mut self, entry: IndexEntry<ChunkKey>) {
+    pub fn let_go(&mut self, entry: IndexEntry<ChunkKey>) {
         if let IndexEntry::Stored(key) = entry
             && !self.entries.contains(&entry)
         {
@@ -340,10 +365,40 @@ impl<S: Store> Driver<S> {
 
     pub fn commit(&mut self) -> Result<()> {
         let frame = Some(self.frame());
-        if self.states.last() != Some(&frame) {
+        let is_new = self.states.last() != Some(&frame);
+        let before = self.promised();
+        if is_new {
             self.states.push(frame); // from now on it may be on disk
+            self.promise(before.oldest, before.newest + 1);
         }
-        self.store.commit(self.store.enter(), self.image())
+        let first = self.store.committed().is_none();
+        self.store.commit(self.store.enter(), self.image())?;
+        if is_new {
+            self.promise(before.newest + usize::from(first), before.newest + 1);
+        }
+        Ok(())
+    }
+
+    pub fn sync(&mut self) -> Result<()> {
+        self.store.sync()?;
+        let Promise { newest, .. } = self.promised();
+        self.promise(newest, newest);
+        Ok(())
+    }
+
+    pub fn close(&mut self) -> Result<()> {
+        self.store.close()?;
+        let Promise { newest, .. } = self.promised();
+        self.promise(newest, newest);
+        Ok(())
+    }
+
+    fn promised(&self) -> Promise {
+        *self.promises.last().unwrap()
+    }
+
+    fn promise(&mut self, oldest: usize, newest: usize) {
+        self.promises.push(Promise { since: self.disk.log_len(), oldest, newest });
     }
 
     /// A read that began before its chunk was dropped, and ends some commits later.
@@ -355,19 +410,19 @@ impl<S: Store> Driver<S> {
         let mut result = Ok(());
         let fresh: Result<Vec<_>> = (0..4).map(|_| self.stage()).collect();
         let fresh = fresh?;
-        let guard = self.store.enter();
+        let store = Arc::clone(&self.store);
+        let guard = store.enter();
         let mut entries = self.entries.clone();
         for (round, new) in fresh.iter().enumerate() {
             let at = (at + round) % entries.len();
             entries[at] = *new;
             self.entries = entries.clone();
-            self.states.push(Some(self.frame()));
-            result = self.store.commit(self.store.enter(), self.image()).and_then(|()| self.store.sync());
+            result = self.commit().and_then(|()| self.sync());
             if result.is_err() {
                 break;
             }
             let mut got = vec![0; expected.len()];
-            let count = self.store.read_chunk(&guard, key, expected.len() as u32, 0, &mut got).unwrap();
+            let count = store.read_chunk(&guard, key, expected.len() as u32, 0, &mut got).unwrap();
             assert!(count == expected.len() && got == expected, "a chunk was overwritten under a read");
         }
         drop(guard);
@@ -383,7 +438,7 @@ impl<S: Store> Driver<S> {
         }));
         for key in keys {
             let expected = &self.bytes[&key];
-            assert!(read(&self.store, key) == *expected, "chunk {key:?} is not what was written");
+            assert!(read(&*self.store, key) == *expected, "chunk {key:?} is not what was written");
             let from = self.random.below(expected.len() as u64);
             let mut piece = vec![0; 1 + self.random.below(200) as usize];
             let count = self.store.read_chunk(&self.store.enter(), key, expected.len() as u32, from, &mut piece).unwrap();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use b2fuse::format::header::{FrameHeader, HeaderFields};
 use b2fuse::format::trailer::Trailer;
 use b2fuse::format::{IndexEntry, Layout};
-use b2fuse::store::{ChunkKey, FrameImage, FrameStore};
+use b2fuse::store::{ChunkKey, FrameImage, FrameStore, Result};
 
 /// A small generator, so that a failure comes back with its seed.
 pub struct Random(pub u64);
@@ -74,19 +74,28 @@ pub fn image(entries: Vec<IndexEntry<ChunkKey>>) -> FrameImage {
 
 /// A stored chunk, whole.
 pub fn read(store: &dyn FrameStore, key: ChunkKey) -> Vec<u8> {
+    try_read(store, key).unwrap()
+}
+
+fn try_read(store: &dyn FrameStore, key: ChunkKey) -> Result<Vec<u8>> {
     let guard = store.enter();
-    let len = store.chunk_header(&guard, key).unwrap().cbytes;
+    let len = store.chunk_header(&guard, key)?.cbytes;
     let mut bytes = vec![0; len as usize];
-    assert_eq!(store.read_chunk(&guard, key, len, 0, &mut bytes).unwrap(), bytes.len());
-    bytes
+    assert_eq!(store.read_chunk(&guard, key, len, 0, &mut bytes)?, bytes.len());
+    Ok(bytes)
 }
 
 /// All entries of the committed image, with the chunks' bytes.
 pub fn content(store: &dyn FrameStore) -> Vec<IndexEntry<Vec<u8>>> {
-    let Some(image) = store.committed() else { return vec![] };
+    try_content(store).unwrap()
+}
+
+/// The same, where something may be damaged.
+pub fn try_content(store: &dyn FrameStore) -> Result<Vec<IndexEntry<Vec<u8>>>> {
+    let Some(image) = store.committed() else { return Ok(vec![]) };
     let entries = image.entries.iter().map(|entry| match entry {
-        IndexEntry::Stored(key) => IndexEntry::Stored(read(store, *key)),
-        IndexEntry::Special(special) => IndexEntry::Special(*special),
+        IndexEntry::Stored(key) => try_read(store, *key).map(IndexEntry::Stored),
+        IndexEntry::Special(special) => Ok(IndexEntry::Special(*special)),
     });
     entries.collect()
 }

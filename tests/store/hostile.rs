@@ -132,7 +132,8 @@ fn chunks_that_overlap_keep_every_byte_that_they_claim() {
         if random.below(2) == 0 {
             offsets.push(offsets[0]); // one twice
         }
-        let store = open::<CframeStore>(&Dir::with_file(NAME, frame(&offsets, &chunks)), false).unwrap();
+        let dir = Dir::with_file(NAME, frame(&offsets, &chunks));
+        let store = open::<CframeStore>(&dir, false).unwrap();
         // Some have been overwritten by others until their header is none: those cannot be followed.
         let image = store.committed().unwrap();
         let readable = image.entries.iter().filter(|entry| match entry {
@@ -142,7 +143,7 @@ fn chunks_that_overlap_keep_every_byte_that_they_claim() {
         if readable.count() < image.entries.len() {
             continue;
         }
-        let mut driver = Driver::new(store, seed, 600);
+        let mut driver = Driver::new(&dir, store, seed, 600);
         for _ in 0..60 {
             driver.step().unwrap(); // which compares all
         }

@@ -1,14 +1,18 @@
 //! The store, on real files and on simulated disks.
 
+mod broken;
+mod changes;
 mod crash;
 mod disk;
 mod driver;
 mod frames;
+mod history;
 mod hostile;
 mod model;
 mod native;
 mod real;
 mod room;
+mod soak;
 mod sparse;
 mod speed;
 mod threads;

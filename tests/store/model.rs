@@ -10,7 +10,7 @@ for_both!(what_was_committed_is_what_is_read, real_frames_take_any_change);
 fn what_was_committed_is_what_is_read<S: Store>() {
     for seed in 0..if cfg!(debug_assertions) { 15 } else { 200 } {
         let dir = Dir::default();
-        let mut driver = Driver::new(create::<S>(&dir).unwrap(), seed, 3000);
+        let mut driver = Driver::new(&dir, create::<S>(&dir).unwrap(), seed, 3000);
         driver.commit().unwrap();
         for _ in 0..150 {
             driver.step().unwrap();
@@ -29,7 +29,7 @@ fn what_was_committed_is_what_is_read<S: Store>() {
 fn real_frames_take_any_change<S: Store>() {
     for (seed, path) in data(S::DATA).into_iter().enumerate() {
         let dir = S::disk(&path);
-        let mut driver = Driver::new(open::<S>(&dir, false).unwrap(), seed as u64, 2000);
+        let mut driver = Driver::new(&dir, open::<S>(&dir, false).unwrap(), seed as u64, 2000);
         for _ in 0..150 {
             driver.step().unwrap();
         }
