@@ -1,13 +1,13 @@
 //! `b2fuse mount`: looks at everything that can be wrong while there is someone to tell, goes to the background, and serves.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::ArgAction;
-use log::{LevelFilter, error, info};
+use log::{LevelFilter, error, info, warn};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
@@ -18,8 +18,8 @@ use super::{End, Failure, frames, hangup_ignored, panic};
 use crate::format::Layout;
 use crate::fs::kernel::{self, FS_TYPE};
 use crate::fs::session::{Config, Mounted, Signal};
-use crate::store::{self, CframeStore, FrameStore, OpenOptions};
-use crate::view::{ContiguousView, Shown, SparseView, View, ViewError};
+use crate::store::{self, CframeStore, FrameStore, OpenOptions, sidecar};
+use crate::view::{ContiguousView, Locking, Shown, SparseView, View, ViewError};
 
 /// Event loops: one more than there are gives nothing, one less doubles the time of a round trip.
 const THREADS: usize = 2;
@@ -38,6 +38,10 @@ pub(super) struct Args {
     /// Begin a new frame, in one file, if SOURCE does not exist
     #[arg(long)]
     create: bool,
+    /// Take turns with other processes that use the library's locking, by SOURCE's lock file [default: if $BLOSC_LOCKING asks for
+    /// it]
+    #[arg(long)]
+    locking: bool,
     /// Bytes of chunks to keep in memory, with K, M or G [default: 256M]
     #[arg(long, value_name = "SIZE", value_parser = options::size)]
     cache_size: Option<u64>,
@@ -74,6 +78,7 @@ struct Plan {
     shown: Shown,
     read_only: bool,
     create: bool,
+    locking: bool,
     cache_size: u64,
     config: Config,
 }
@@ -186,6 +191,7 @@ impl Plan {
             shown,
             read_only: flags & libc::MS_RDONLY != 0,
             create,
+            locking: args.locking || options.locking || locking_by_default(),
             cache_size: args.cache_size.or(options.cache_size).unwrap_or(CACHE_SIZE),
             config,
         })
@@ -276,16 +282,40 @@ fn serve(plan: &Plan, ready: impl FnOnce() -> bool) -> Result<(), Failure> {
 }
 
 fn open(plan: &Plan) -> Result<Arc<dyn View>, ViewError> {
-    let options = OpenOptions { read_only: plan.read_only, cache_bytes: plan.cache_size, ..OpenOptions::default() };
+    let (read_only, locking) = (plan.read_only, plan.locking);
+    let options = OpenOptions { read_only, locking, cache_bytes: plan.cache_size, ..OpenOptions::default() };
     let (layout, store): (_, Arc<dyn FrameStore>) = if plan.create && !plan.source_path.exists() {
         (Layout::Contiguous, Arc::new(CframeStore::create(&plan.source_path, options)?))
     } else {
         store::open(&plan.source_path, options)?
     };
+    let source = Arc::clone(&store);
     Ok(match layout {
-        Layout::Contiguous => Arc::new(SparseView::new(store, plan.read_only)?),
-        Layout::Sparse => Arc::new(ContiguousView::new(store, plan.shown.clone(), plan.read_only)?),
+        Layout::Contiguous => {
+            let view = SparseView::new(store, read_only)?;
+            if locking { Arc::new(Locking::new(view, source, Some(sidecar::SUFFIX.into()))?) } else { Arc::new(view) }
+        }
+        Layout::Sparse => {
+            let view = ContiguousView::new(store, plan.shown.clone(), read_only)?;
+            if !locking {
+                return Ok(Arc::new(view));
+            }
+            let lock_file = match &plan.shown {
+                Shown::As(name) => Some([name, OsStr::new(sidecar::SUFFIX)].into_iter().collect()),
+                Shown::OnFile => {
+                    let point = plan.shown_point.display();
+                    warn!("{point}: its lock file lies outside of the mount: clients of the mount take no turns with SOURCE's");
+                    None
+                }
+            };
+            Arc::new(Locking::new(view, source, lock_file)?)
+        }
     })
+}
+
+/// Whether the library would use locks unasked.
+fn locking_by_default() -> bool {
+    std::env::var_os("BLOSC_LOCKING").is_some_and(|value| !value.is_empty() && value != "0")
 }
 
 /// What a sparse frame is called as one file, by the name that the user has for it.

@@ -16,6 +16,7 @@ pub(super) struct Options {
     pub(super) fsname: Option<OsString>,
     pub(super) overrides: Overrides,
     pub(super) create: bool,
+    pub(super) locking: bool,
     pub(super) cache_size: Option<u64>,
     pub(super) threads: Option<usize>,
     pub(super) log_file: Option<PathBuf>,
@@ -30,6 +31,7 @@ impl Default for Options {
             fsname: None,
             overrides: Overrides::default(),
             create: false,
+            locking: false,
             cache_size: None,
             threads: None,
             log_file: None,
@@ -104,6 +106,7 @@ impl Options {
             ("allow_root", None) => self.access = Access::Root,
             ("auto_unmount", None) => self.auto_unmount = true,
             ("create", None) => self.create = true,
+            ("locking", None) => self.locking = true,
             ("fsname", Some(value)) => self.fsname = Some(OsString::from_vec(value.to_vec())),
             ("subtype", _) if text()? == "b2fuse" => {}
             ("uid", _) => self.overrides.uid = Some(text()?.parse().map_err(|_| wrong("expected a user number"))?),

@@ -3,7 +3,8 @@
 //! Attributes and names are cached by the kernel for good; what a view makes untrue is told through [`Notify`]. Names that
 //! are not there are not cached at all. Permissions are the kernel's affair (`default_permissions`), so there is no ACCESS;
 //! nor are there extended attributes: answering ENOSYS once spares a request for each write, and for each file that `ls -l`
-//! shows. Locks of both kinds work inside the kernel, since nobody asks it to send them here.
+//! shows. Locks of both kinds work inside the kernel, unless the view has a lock file: then those of flock(2) come here, and wait
+//! on threads of their own, as does everything that may have to wait until other processes give their locks back.
 //!
 //! A read-only mount answers ENOSYS to OPEN and FLUSH as well, after which the kernel sends no more of either, and RELEASE
 //! neither: reading then runs at the page cache's own speed. A mount for writing needs both, as its close has something to say.
@@ -13,7 +14,10 @@ use std::ffi::OsStr;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicU64,
+    Ordering::{Relaxed, SeqCst},
+};
 use std::time::{Duration, SystemTime};
 
 use fuser::{
@@ -28,7 +32,9 @@ use super::housekeeping::Housekeeping;
 use super::inodes::Inodes;
 use super::notify::{Held, Notify};
 use super::push::Streams;
-use crate::view::{Attr, Creation, DirEntry, Handle, Ino, Invals, Kind, OpenMode, ROOT, RenameMode, SetAttr, View, ViewError};
+use crate::view::{
+    Attr, Creation, DirEntry, Flock, Handle, Ino, Inval, Invals, Kind, OpenMode, ROOT, RenameMode, SetAttr, View, ViewError,
+};
 
 /// ioctl(2) on any file of a mount: the daemon's process id as an `i32`. `_IOR(0xB2, 1, int)`.
 pub(super) const IOCTL_PID: u32 = 2 << 30 | (size_of::<i32>() as u32) << 16 | 0xB2 << 8 | 1;
@@ -74,6 +80,10 @@ pub(super) struct Shared {
     pub(super) closed: RwLock<bool>,
     streams: Streams,
     overrides: Overrides,
+    /// [`View::lock_file`].
+    lock_file: Option<Ino>,
+    /// How often SOURCE had been read again when the kernel last forgot everything.
+    forgotten: AtomicU64,
     /// READs answered.
     reads: AtomicU64,
 }
@@ -81,6 +91,8 @@ pub(super) struct Shared {
 impl Shared {
     pub(super) fn new(view: Arc<dyn View>, overrides: Overrides) -> Self {
         Shared {
+            lock_file: view.lock_file(),
+            forgotten: AtomicU64::new(0),
             view,
             inodes: Inodes::default(),
             notify: Notify::default(),
@@ -122,6 +134,66 @@ impl Shared {
         }
     }
 
+    /// What the kernel may do with an open file: keep its pages, unless other processes write them, and skip the FLUSH of a close
+    /// that has nothing to say.
+    fn open_flags(&self, ino: Ino, mode: OpenMode) -> FopenFlags {
+        match mode.write {
+            _ if self.lock_file == Some(ino) => FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_NOFLUSH,
+            true => FopenFlags::FOPEN_KEEP_CACHE,
+            false => FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH,
+        }
+    }
+
+    /// Runs `work` on a thread of its own where it may have to wait for other processes: the event loops must go on, or no
+    /// client could give a lock back.
+    fn patiently(self: &Arc<Self>, work: impl FnOnce(&Arc<Self>) + Send + 'static) {
+        if !self.view.may_wait() {
+            return work(self);
+        }
+        let shared = Arc::clone(self);
+        let thread = std::thread::Builder::new().name("b2fuse-wait".into()).spawn(move || {
+            if let Some(_entered) = shared.enter() {
+                work(&shared);
+            }
+        });
+        if let Err(error) = thread {
+            error!("no thread for a request that may have to wait, which fails: {error}");
+        }
+    }
+
+    /// Answers a READ when other processes have done what they are doing to what is read.
+    fn read_patiently(self: &Arc<Self>, ino: Ino, handle: Option<Handle>, offset: u64, len: usize, reply: ReplyData) {
+        self.patiently(move |shared| {
+            let mut buffer = vec![0; len];
+            let read = shared.view.catch_up().and_then(|reloads| {
+                if shared.forgotten.load(SeqCst) < reloads {
+                    shared.notify.forget(vec![Inval::All]);
+                }
+                shared.view.read(ino, handle, offset, &mut buffer)
+            });
+            match read {
+                Ok(n) => reply.data(&buffer[..n]),
+                Err(refusal) => reply.error(errno("read", ino, &refusal)),
+            }
+        });
+    }
+
+    /// Answers a request for a lock when the kernel has forgotten what others have changed.
+    fn locked(self: &Arc<Self>, ino: Ino, outcome: Result<u64, ViewError>, mut invals: Invals, reply: ReplyEmpty) {
+        let outcome = outcome.map_err(|refusal| errno("flock", ino, &refusal));
+        // Another client's answer may be on its way behind the same: it does no harm to forget twice.
+        if outcome.is_ok_and(|reloads| self.forgotten.load(SeqCst) < reloads) {
+            invals.push(Inval::All);
+        }
+        let shared = Arc::clone(self);
+        self.notify.answer(invals, Held::Nothing, move || {
+            if let Ok(reloads) = outcome {
+                shared.forgotten.fetch_max(reloads, SeqCst);
+            }
+            empty(reply, outcome.map(drop));
+        });
+    }
+
     /// Something has changed: the view may want to be called.
     fn changed(&self) {
         self.housekeeping.poke();
@@ -144,7 +216,9 @@ impl Adapter {
     pub(super) fn new(shared: Arc<Shared>, auto_unmount: bool) -> Self {
         let read_only = shared.view.read_only();
         let on_file = shared.view.getattr(ROOT).is_ok_and(|root| root.kind == Kind::File);
-        Adapter { no_open: read_only && !(auto_unmount && on_file), no_opendir: !auto_unmount, read_only, shared }
+        // Without OPEN there is no RELEASE, which gives locks back.
+        let no_open = read_only && !(auto_unmount && on_file) && shared.lock_file.is_none();
+        Adapter { no_open, no_opendir: !auto_unmount, read_only, shared }
     }
 }
 
@@ -186,11 +260,6 @@ fn open_mode(flags: i32) -> OpenMode {
     }
 }
 
-/// What the kernel may do with an open file: keep its pages, and skip the FLUSH of a close that has nothing to say.
-fn open_flags(mode: OpenMode) -> FopenFlags {
-    if mode.write { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH }
-}
-
 /// Binds the shared state for one request, or answers it: after the end there is no device any more.
 macro_rules! enter {
     ($self:ident, $reply:ident) => {{
@@ -213,6 +282,9 @@ impl fuser::Filesystem for Adapter {
             // With this, no file is asked for its capabilities at each write.
             InitFlags::FUSE_HANDLE_KILLPRIV_V2,
         ];
+        if self.shared.lock_file.is_some() {
+            wanted.push(InitFlags::FUSE_FLOCK_LOCKS);
+        }
         wanted.push(if self.read_only { InitFlags::FUSE_NO_OPEN_SUPPORT } else { InitFlags::FUSE_ATOMIC_O_TRUNC });
         for flags in wanted {
             if config.add_capabilities(flags).is_err() {
@@ -272,20 +344,24 @@ impl fuser::Filesystem for Adapter {
         let (shared, _entered) = enter!(self, reply);
         let ino = Ino(ino.0);
         let set = SetAttr { size, mode: mode.map(|mode| mode & 0o777), uid, gid, atime: atime.map(time), mtime: mtime.map(time) };
-        let mut invals = Invals::new();
-        let outcome = shared.view.setattr(ino, fh.map(|fh| Handle(fh.0)), set, &mut invals);
-        let outcome = outcome.map(|attr| shared.attr(&attr)).map_err(|refusal| errno("setattr", ino, &refusal));
-        let answer = move || match outcome {
-            Ok(attr) => reply.attr(&FOREVER, &attr),
-            Err(errno) => reply.error(errno),
+        let work = move |shared: &Arc<Shared>| {
+            let mut invals = Invals::new();
+            let outcome = shared.view.setattr(ino, fh.map(|fh| Handle(fh.0)), set, &mut invals);
+            let outcome = outcome.map(|attr| shared.attr(&attr)).map_err(|refusal| errno("setattr", ino, &refusal));
+            let answer = move || match outcome {
+                Ok(attr) => reply.attr(&FOREVER, &attr),
+                Err(errno) => reply.error(errno),
+            };
+            if size.is_some() {
+                shared.notify.answer_writer(ino, Invals::new(), answer);
+                shared.notify.forget(invals);
+            } else {
+                shared.notify.answer(invals, Held::Nothing, answer);
+            }
+            shared.changed();
         };
-        if size.is_some() {
-            shared.notify.answer_writer(ino, Invals::new(), answer);
-            shared.notify.forget(invals);
-        } else {
-            shared.notify.answer(invals, Held::Nothing, answer);
-        }
-        shared.changed();
+        // A length that is set without a handle is a write and a close.
+        if size.is_some() && fh.is_none() { shared.patiently(work) } else { work(shared) }
     }
 
     fn readlink(&self, _req: &Request, _ino: INodeNo, reply: ReplyData) {
@@ -357,11 +433,14 @@ impl fuser::Filesystem for Adapter {
         } else {
             return reply.error(Errno::EINVAL);
         };
-        let mut invals = Invals::new();
-        let outcome = shared.view.rename((Ino(parent.0), name), (Ino(newparent.0), newname), mode, &mut invals);
-        let outcome = outcome.map_err(|refusal| errno("rename", Ino(parent.0), &refusal));
-        shared.notify.answer(invals, Held::Directory, move || empty(reply, outcome));
-        shared.changed();
+        let (name, newname) = (name.to_owned(), newname.to_owned());
+        shared.patiently(move |shared| {
+            let mut invals = Invals::new();
+            let outcome = shared.view.rename((Ino(parent.0), &name), (Ino(newparent.0), &newname), mode, &mut invals);
+            let outcome = outcome.map_err(|refusal| errno("rename", Ino(parent.0), &refusal));
+            shared.notify.answer(invals, Held::Directory, move || empty(reply, outcome));
+            shared.changed();
+        });
     }
 
     fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
@@ -371,7 +450,15 @@ impl fuser::Filesystem for Adapter {
             if self.no_open {
                 return reply.error(Errno::ENOSYS);
             }
-            return reply.opened(FileHandle(0), open_flags(mode));
+            // The view wants no handles for reading, but locks do.
+            let handle = match shared.lock_file {
+                None => Ok(Handle(0)),
+                Some(_) => shared.view.open(ino, mode, &mut Invals::new()),
+            };
+            return match handle {
+                Ok(handle) => reply.opened(FileHandle(handle.0), shared.open_flags(ino, mode)),
+                Err(refusal) => reply.error(errno("open", ino, &refusal)),
+            };
         }
         if mode.write {
             shared.notify.writer_came(ino);
@@ -381,8 +468,9 @@ impl fuser::Filesystem for Adapter {
         if mode.write && outcome.is_err() {
             shared.notify.writer_gone(ino);
         }
+        let flags = shared.open_flags(ino, mode);
         let answer = move || match outcome {
-            Ok(handle) => reply.opened(FileHandle(handle.0), open_flags(mode)),
+            Ok(handle) => reply.opened(FileHandle(handle.0), flags),
             Err(errno) => reply.error(errno),
         };
         if mode.write || mode.truncate {
@@ -405,7 +493,7 @@ impl fuser::Filesystem for Adapter {
                     shared.notify.writer_came(attr.ino);
                 }
                 shared.inodes.looked_up(attr.ino);
-                reply.created(&FOREVER, &shared.attr(&attr), GENERATION, FileHandle(handle.0), open_flags(open));
+                reply.created(&FOREVER, &shared.attr(&attr), GENERATION, FileHandle(handle.0), shared.open_flags(attr.ino, open));
                 shared.changed();
             }
             Err(refusal) => reply.error(errno("create", Ino(parent.0), &refusal)),
@@ -434,6 +522,7 @@ impl fuser::Filesystem for Adapter {
             }
             match shared.view.read(ino, handle, offset, &mut buffer[..len]) {
                 Ok(n) => reply.data(&buffer[..n]),
+                Err(ViewError::Locked) => shared.read_patiently(ino, handle, offset, len, reply),
                 Err(refusal) => reply.error(errno("read", ino, &refusal)),
             }
         });
@@ -465,11 +554,13 @@ impl fuser::Filesystem for Adapter {
         if self.read_only {
             return reply.error(Errno::ENOSYS);
         }
-        let mut invals = Invals::new();
-        let outcome = shared.view.flush(Handle(fh.0), &mut invals);
-        let outcome = outcome.map_err(|refusal| errno("close", Ino(ino.0), &refusal));
-        shared.notify.answer(invals, Held::Nothing, move || empty(reply, outcome));
-        shared.changed();
+        shared.patiently(move |shared| {
+            let mut invals = Invals::new();
+            let outcome = shared.view.flush(Handle(fh.0), &mut invals);
+            let outcome = outcome.map_err(|refusal| errno("close", Ino(ino.0), &refusal));
+            shared.notify.answer(invals, Held::Nothing, move || empty(reply, outcome));
+            shared.changed();
+        });
     }
 
     fn release(
@@ -478,35 +569,83 @@ impl fuser::Filesystem for Adapter {
         ino: INodeNo,
         fh: FileHandle,
         flags: OpenFlags,
-        _owner: Option<LockOwner>,
+        owner: Option<LockOwner>,
         _flush: bool,
         reply: ReplyEmpty,
     ) {
         let (shared, _entered) = enter!(self, reply);
-        if self.read_only {
-            return reply.ok();
+        let (ino, read_only, write) = (Ino(ino.0), self.read_only, open_mode(flags.0).write);
+        let work = move |shared: &Arc<Shared>| {
+            let mut invals = Invals::new();
+            if !read_only || shared.lock_file.is_some() {
+                shared.view.release(Handle(fh.0), &mut invals);
+            }
+            if !read_only {
+                if write {
+                    shared.notify.writer_gone(ino);
+                }
+            }
+            // Only for an open file that has asked for a lock an owner is named.
+            if owner.is_some()
+                && let Err(refusal) = shared.view.lock(ino, Handle(fh.0), None, false, &mut invals)
+            {
+                errno("unlock", ino, &refusal);
+            }
+            shared.notify.answer(invals, Held::Nothing, move || reply.ok());
+            // Readers come and go by the thousand, and change nothing.
+            if write {
+                shared.changed();
+            }
+        };
+        if write && shared.lock_file != Some(ino) { shared.patiently(work) } else { work(shared) }
+    }
+
+    fn setlk(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        _owner: LockOwner,
+        _start: u64,
+        _end: u64,
+        typ: i32,
+        _pid: u32,
+        sleep: bool,
+        reply: ReplyEmpty,
+    ) {
+        let (shared, _entered) = enter!(self, reply);
+        let lock = match typ {
+            libc::F_RDLCK => Some(Flock::Shared),
+            libc::F_WRLCK => Some(Flock::Exclusive),
+            _ => None,
+        };
+        // By the handle: the kernel may name another file's owner the same before it has released this one's.
+        let (ino, handle, mut invals) = (Ino(ino.0), Handle(fh.0), Invals::new());
+        match shared.view.lock(ino, handle, lock, false, &mut invals) {
+            Err(ViewError::Locked) if sleep => {
+                // Not as one request of those that the end waits for: who knows when others give it back.
+                let waiting = Arc::clone(shared);
+                let thread = std::thread::Builder::new().name("b2fuse-lock".into()).spawn(move || {
+                    let outcome = waiting.view.lock(ino, handle, lock, true, &mut invals);
+                    waiting.locked(ino, outcome, invals, reply);
+                });
+                if let Err(error) = thread {
+                    error!("no thread to wait for a lock, which fails: {error}");
+                }
+            }
+            outcome => shared.locked(ino, outcome, invals, reply),
         }
-        let mut invals = Invals::new();
-        shared.view.release(Handle(fh.0), &mut invals);
-        let write = open_mode(flags.0).write;
-        if write {
-            shared.notify.writer_gone(Ino(ino.0));
-        }
-        shared.notify.answer(invals, Held::Nothing, move || reply.ok());
-        // Readers come and go by the thousand, and change nothing.
-        if write {
-            shared.changed();
-        }
+        shared.changed();
     }
 
     fn fsync(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
         let (shared, _entered) = enter!(self, reply);
-        shared.fsync(Ino(ino.0), Held::Nothing, reply);
+        shared.patiently(move |shared| shared.fsync(Ino(ino.0), Held::Nothing, reply));
     }
 
     fn fsyncdir(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
         let (shared, _entered) = enter!(self, reply);
-        shared.fsync(Ino(ino.0), Held::Directory, reply);
+        shared.patiently(move |shared| shared.fsync(Ino(ino.0), Held::Directory, reply));
     }
 
     fn opendir(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
@@ -576,7 +715,7 @@ impl fuser::Filesystem for Adapter {
     }
 
     // Everything else is answered ENOSYS by fuser, and the kernel does without: no ACCESS, no attributes but stat's, no
-    // fallocate, lseek, bmap, poll, copy_file_range; locks stay inside it. What fuser logs about it goes to `-vv`.
+    // fallocate, lseek, bmap, poll, copy_file_range; locks of fcntl(2) stay inside it. What fuser logs about it goes to `-vv`.
 }
 
 fn empty(reply: ReplyEmpty, outcome: Result<(), Errno>) {

@@ -100,7 +100,12 @@ impl Mounted {
         let request = MountRequest {
             point: config.point.clone(),
             fsname: config.fsname.clone(),
-            flags: config.flags | if view.read_only() { libc::MS_RDONLY } else { 0 },
+            // Who reads has to open the lock file for writing.
+            flags: match (view.read_only(), view.lock_file()) {
+                (true, None) => config.flags | libc::MS_RDONLY,
+                (true, Some(_)) => config.flags & !libc::MS_RDONLY,
+                (false, _) => config.flags,
+            },
             access: config.access,
             auto_unmount: config.auto_unmount,
         };

@@ -100,6 +100,15 @@ pub trait Backend: Send + Sync {
     fn statvfs(&self) -> io::Result<libc::statvfs>;
 }
 
+/// The locks of flock(2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flock {
+    /// Held by any number at a time.
+    Shared,
+    /// Held by one alone.
+    Exclusive,
+}
+
 /// An open file.
 pub trait BackendFile: Send + Sync {
     /// Reads at `offset`; a short count means the end of the file.
@@ -118,6 +127,14 @@ pub trait BackendFile: Send + Sync {
     fn try_lock(&self) -> io::Result<bool>;
     /// Gives the lock back.
     fn unlock(&self) -> io::Result<()>;
+    /// Takes a lock of flock(2) in place of any that this handle has; `false` if others hold one that excludes it, unless with
+    /// `wait`. What was held before may be lost even then.
+    fn flock(&self, lock: Flock, wait: bool) -> io::Result<bool> {
+        match lock {
+            Flock::Exclusive if !wait => self.try_lock(),
+            _ => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
     /// The file descriptor, where there is one: with two of them, bytes can be copied inside the kernel.
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         None
@@ -459,14 +476,7 @@ impl BackendFile for File {
     }
 
     fn try_lock(&self) -> io::Result<bool> {
-        // SAFETY: the descriptor is open.
-        if unsafe { libc::flock(self.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
-            return Ok(true);
-        }
-        match io::Error::last_os_error() {
-            error if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
-            error => Err(error),
-        }
+        self.flock(Flock::Exclusive, false)
     }
 
     fn unlock(&self) -> io::Result<()> {
@@ -474,6 +484,25 @@ impl BackendFile for File {
         match unsafe { libc::flock(self.as_raw_fd(), libc::LOCK_UN) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    fn flock(&self, lock: Flock, wait: bool) -> io::Result<bool> {
+        let kind = match lock {
+            Flock::Shared => libc::LOCK_SH,
+            Flock::Exclusive => libc::LOCK_EX,
+        };
+        let operation = if wait { kind } else { kind | libc::LOCK_NB };
+        loop {
+            // SAFETY: the descriptor is open.
+            if unsafe { libc::flock(self.as_raw_fd(), operation) } == 0 {
+                return Ok(true);
+            }
+            match io::Error::last_os_error() {
+                error if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                error if error.kind() == io::ErrorKind::Interrupted => {}
+                error => return Err(error),
+            }
         }
     }
 

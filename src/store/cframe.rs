@@ -5,7 +5,7 @@
 //! there at open). So an old key never means a new chunk.
 
 use std::collections::HashMap;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,6 +18,7 @@ use super::cache::ChunkCache;
 use super::commit::Disk;
 use super::error::no_room;
 use super::frame::{FileBytes, Frame, Unread};
+use super::sidecar::{self, LAST_PATIENCE, PATIENCE, Sidecar};
 use super::source::{Complain, HEADER_ROOM, Source, WRITTEN_BY_US, touched_since, write_from, written_since};
 use super::space::Space;
 use super::{
@@ -69,6 +70,7 @@ struct Witness {
 /// alone, for a moment, and no lock is held by them across input; `ground` is held across no input or output but a truncation.
 pub struct CframeStore {
     pub(super) source: Source,
+    sidecar: Option<Sidecar>,
     pub(super) place: RwLock<Place>,
     /// No chunk ends behind this.
     limit: AtomicU64,
@@ -119,11 +121,17 @@ impl CframeStore {
     }
 
     fn open_source(source: Source, options: OpenOptions) -> Result<Self> {
+        let sidecar = lock_file(&source, options)?;
+        let turn = sidecar.as_ref().map(|sidecar| sidecar.wait_to_read(PATIENCE)).transpose()?;
         let file = open_file(&source)?;
         let stat = file.stat().map_err(source.io("stat"))?;
         let Parsed { image, sections } = parse(&source, &*file, stat.len)?;
+        if let Some(sidecar) = &sidecar {
+            sidecar.in_step(sidecar.count()?);
+        }
+        drop(turn);
         let disk = Disk::opened(&image.header, sections.index.is_empty());
-        let store = Self::assemble(source, options, file, stat, disk);
+        let store = Self::assemble(source, sidecar, options, file, stat, disk);
         store.limit.store(sections.chunks.end, Relaxed);
         store.ground.lock().opened = Some(sections);
         *store.published.write() = Some(Arc::new(image));
@@ -150,13 +158,22 @@ impl CframeStore {
         let create = |name: &OsStr| create_locked(&*source.backend, name);
         let (unborn, file) = birth::conceive(&source, create, |file| file.stat())?;
         let stat = file.stat().map_err(source.io("create"))?;
-        let store = Self::assemble(source, options, file, stat, Disk::created(unborn));
+        let sidecar = lock_file(&source, options)?;
+        let store = Self::assemble(source, sidecar, options, file, stat, Disk::created(unborn));
         store.ground.lock().space = Some(Space::new(options.header_room));
         Ok(store)
     }
 
-    fn assemble(source: Source, options: OpenOptions, file: Arc<dyn BackendFile>, stat: FileStat, disk: Disk) -> Self {
+    fn assemble(
+        source: Source,
+        sidecar: Option<Sidecar>,
+        options: OpenOptions,
+        file: Arc<dyn BackendFile>,
+        stat: FileStat,
+        disk: Disk,
+    ) -> Self {
         CframeStore {
+            sidecar,
             drafts: DraftPool::new(Arc::clone(&source.backend), options.draft_bytes),
             source,
             place: RwLock::new(Place { file, moved: HashMap::new() }),
@@ -352,6 +369,14 @@ impl Witness {
     }
 }
 
+/// The lock file beside SOURCE, if locking is asked for.
+fn lock_file(source: &Source, options: OpenOptions) -> Result<Option<Sidecar>> {
+    let name = [&source.name, OsStr::new(sidecar::SUFFIX)].into_iter().collect::<OsString>();
+    let path = [source.path.as_os_str(), OsStr::new(sidecar::SUFFIX)].into_iter().collect::<OsString>();
+    let open = || Sidecar::new(Arc::clone(&source.backend), &name, path.into(), options);
+    options.locking.then(open).transpose()
+}
+
 /// Opens SOURCE, locked if it is to be written to.
 fn open_file(source: &Source) -> Result<Arc<dyn BackendFile>> {
     let Source { backend, name, read_only, .. } = source;
@@ -465,6 +490,7 @@ impl FrameStore for CframeStore {
     fn stage(&self, chunk: &dyn ReadAt) -> Result<ChunkKey> {
         self.source.check_writable()?;
         let len = self.source.chunk_len(chunk)?;
+        let _turn = self.wait_for_turn(PATIENCE)?;
         let _gate = self.gate.read();
         let (key, position) = self.allocate(len);
         if position + u64::from(len) >= 1 << POSITION_BITS {
@@ -528,10 +554,13 @@ impl FrameStore for CframeStore {
     }
 
     fn commit(&self, guard: ReadGuard<'_>, image: FrameImage) -> Result<()> {
-        super::commit::commit(self, guard, image)
+        let _turn = self.wait_for_turn(PATIENCE)?;
+        super::commit::commit(self, guard, image)?;
+        self.sidecar.as_ref().map_or(Ok(()), Sidecar::committed)
     }
 
     fn sync(&self) -> Result<()> {
+        let _turn = self.wait_for_turn(PATIENCE)?;
         super::commit::sync(self)
     }
 
@@ -552,19 +581,34 @@ impl FrameStore for CframeStore {
     }
 
     fn reload(&self) -> Result<Arc<FrameImage>> {
-        if !self.source.read_only {
-            return Err(self.source.unsupported(WRITTEN_BY_US));
+        let mut disk = self.disk.lock();
+        let _nobody_stages = self.gate.write();
+        let mut file = Arc::clone(&self.place.read().file);
+        if self.source.read_only {
+            file = open_file(&self.source)?;
+        } else {
+            if self.sidecar.is_none() {
+                return Err(self.source.unsupported(WRITTEN_BY_US));
+            }
+            let (Some(at_path), true) = (self.source.stat()?, disk.linked()) else {
+                return Err(self.source.stale("it is not there"));
+            };
+            // Our lock is on the file that we know.
+            if !at_path.same_file(&file.stat().map_err(self.io("stat"))?) {
+                file = open_file(&self.source)?;
+            }
         }
-        let _one_at_a_time = self.disk.lock();
-        let file = open_file(&self.source)?;
         let stat = file.stat().map_err(self.io("stat"))?;
         let Parsed { image, sections } = parse(&self.source, &*file, stat.len)?;
+        *disk = Disk::opened(&image.header, sections.index.is_empty());
         let image = Arc::new(image);
+        let mut ground = self.ground.lock();
         self.limit.store(sections.chunks.end, Relaxed);
-        self.place.write().file = file;
+        *ground = Ground { space: None, names: HashMap::new(), opened: Some(sections) };
+        *self.place.write() = Place { file, moved: HashMap::new() };
         self.cache.clear();
         *self.published.write() = Some(Arc::clone(&image));
-        self.witness.lock().seen = stat;
+        *self.witness.lock() = Witness { seen: stat, writers: 0, stale: None };
         Ok(image)
     }
 
@@ -581,6 +625,10 @@ impl FrameStore for CframeStore {
         self.source.backend.statvfs().map_err(self.io("stat the file system"))
     }
 
+    fn sidecar(&self) -> Option<&Sidecar> {
+        self.sidecar.as_ref()
+    }
+
     fn drafts(&self) -> &Arc<DraftPool> {
         &self.drafts
     }
@@ -590,7 +638,12 @@ impl FrameStore for CframeStore {
     }
 
     fn close(&self) -> Result<()> {
-        if self.source.read_only { Ok(()) } else { super::commit::close(self) }
+        if self.source.read_only {
+            return Ok(());
+        }
+        let turn = self.wait_for_turn(LAST_PATIENCE);
+        let closed = super::commit::close(self, turn.is_ok());
+        turn.and(closed)
     }
 }
 

@@ -156,13 +156,13 @@ pub(super) fn sync(store: &CframeStore) -> Result<()> {
     Ok(())
 }
 
-/// See [`super::FrameStore::close`].
-pub(super) fn close(store: &CframeStore) -> Result<()> {
+/// See [`super::FrameStore::close`]. Where others have their turn, nothing is written any more.
+pub(super) fn close(store: &CframeStore, our_turn: bool) -> Result<()> {
     let mut disk = store.disk.lock();
     if std::mem::replace(&mut disk.closed, true) {
         return Ok(());
     }
-    let result = finish(store, &mut disk);
+    let result = if our_turn { finish(store, &mut disk) } else { Ok(()) };
     store.source.seal();
     remove_unborn(store, &mut disk);
     let file = Arc::clone(&store.place.read().file);

@@ -7,7 +7,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use crate::format::{IndexEntry, Layout, chunk::ChunkHeader, header::FrameHeader, trailer::Trailer};
 
@@ -24,6 +24,7 @@ pub mod frame;
 mod image;
 pub mod repair;
 pub mod sframe;
+pub mod sidecar;
 mod source;
 mod space;
 
@@ -32,6 +33,7 @@ pub use draft::{Draft, DraftPool};
 pub use epochs::{Epochs, ReadGuard};
 pub use error::{Result, StoreError};
 pub use sframe::SframeStore;
+pub use sidecar::{Sidecar, Turn};
 pub use source::OpenOptions;
 
 /// A stored chunk, by the store's own reckoning: the position in SOURCE's file for a cframe, the chunk id for an sframe; above it
@@ -208,6 +210,20 @@ pub trait FrameStore: Send + Sync {
 
     /// statvfs of the file system that holds SOURCE.
     fn statvfs(&self) -> Result<libc::statvfs>;
+
+    /// The lock file by which SOURCE is shared with other processes, where locking was asked for.
+    fn sidecar(&self) -> Option<&Sidecar> {
+        None
+    }
+
+    /// Waits for the turn to change SOURCE, where others are to be given theirs. Whoever commits without having it waits for it
+    /// then.
+    ///
+    /// # Errors
+    /// As [`Sidecar::wait_to_write`].
+    fn wait_for_turn(&self, patience: Duration) -> Result<Option<Turn<'_>>> {
+        self.sidecar().map(|sidecar| sidecar.wait_to_write(patience)).transpose()
+    }
 
     /// Where a client's unfinished writes are held.
     fn drafts(&self) -> &Arc<DraftPool>;

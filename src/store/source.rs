@@ -32,11 +32,20 @@ pub struct OpenOptions {
     /// Of a frame in one file that is to be created: bytes before the first chunk, for a header that may grow. A header that
     /// will not grow needs no more than its own length; then the frame has no hole.
     pub header_room: u64,
+    /// Take turns with other processes by the frame's lock file, as C-Blosc2 does where locking is asked for.
+    pub locking: bool,
 }
 
 impl Default for OpenOptions {
     fn default() -> Self {
-        OpenOptions { read_only: false, cache_bytes: 256 << 20, draft_bytes: 64 << 20, replace: false, header_room: HEADER_ROOM }
+        OpenOptions {
+            read_only: false,
+            cache_bytes: 256 << 20,
+            draft_bytes: 64 << 20,
+            replace: false,
+            header_room: HEADER_ROOM,
+            locking: false,
+        }
     }
 }
 

@@ -37,6 +37,8 @@ pub enum ViewError {
     Rejected(format::Error),
     /// Written bytes that are no frame. They are held, as more may follow that make them one.
     Unfinished(format::Error),
+    /// Others hold a lock that excludes the one asked for.
+    Locked,
     /// The store failed.
     Store(StoreError),
 }
@@ -56,6 +58,7 @@ impl ViewError {
             ViewError::Invalid | ViewError::Rejected(_) | ViewError::Unfinished(_) => libc::EINVAL,
             ViewError::NameTooLong => libc::ENAMETOOLONG,
             ViewError::TooBig => libc::EFBIG,
+            ViewError::Locked => libc::EWOULDBLOCK,
             ViewError::Store(error) => match error {
                 StoreError::Io { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
                 StoreError::Format { .. } | StoreError::Unsupported { .. } | StoreError::Poisoned { .. } => libc::EIO,
@@ -80,6 +83,7 @@ impl fmt::Display for ViewError {
             ViewError::Invalid => f.write_str("invalid argument"),
             ViewError::NameTooLong => f.write_str("the name is too long"),
             ViewError::TooBig => f.write_str("larger than anything a frame can hold"),
+            ViewError::Locked => f.write_str("is locked by others"),
             ViewError::Rejected(error) => write!(f, "refused: {error}"),
             ViewError::Unfinished(error) => write!(f, "not a whole frame: {error}"),
             ViewError::Store(error) => error.fmt(f),

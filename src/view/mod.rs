@@ -11,13 +11,16 @@ mod error;
 mod examine;
 #[cfg(test)]
 mod frames;
+mod locking;
 mod meta;
 mod names;
 mod pacer;
 mod sparse;
 
+pub use crate::store::backend::Flock;
 pub use contiguous::{ContiguousView, Shown};
 pub use error::{Result, ViewError};
+pub use locking::Locking;
 pub use sparse::SparseView;
 
 /// An inode number. 1 is the root. A number is never used for two different files in a mount's life.
@@ -213,6 +216,33 @@ pub trait View: Send + Sync {
     /// How far the kernel should read ahead in a file of this view, in bytes; `None` for what it does by itself.
     fn read_ahead(&self) -> Option<u32> {
         None
+    }
+
+    /// The lock file, if locks are to be asked for here ([`View::lock`]) rather than kept by the kernel. Its bytes are never to be
+    /// cached: other processes write them.
+    fn lock_file(&self) -> Option<Ino> {
+        None
+    }
+
+    /// flock(2) of an open file: takes a lock in place of any that it has, or gives it back; at the last close the latter is asked
+    /// for at any rate. Only with `wait` it may take long. Answers how often SOURCE was read again since the mount began: the kernel must have forgotten
+    /// everything since the last time, before the client goes on.
+    ///
+    /// # Errors
+    /// [`ViewError::Locked`]; and with no lock, if what others have done to SOURCE cannot be shown.
+    fn lock(&self, _ino: Ino, _handle: Handle, _lock: Option<Flock>, _wait: bool, _invals: &mut Invals) -> Result<u64> {
+        Err(ViewError::Invalid)
+    }
+
+    /// After a read that found others at work ([`ViewError::Locked`]): waits until they have done, and shows what they did. As
+    /// [`View::lock`].
+    fn catch_up(&self) -> Result<u64> {
+        Err(ViewError::Invalid)
+    }
+
+    /// Whether something that writes may have to wait for other processes, other than for a moment.
+    fn may_wait(&self) -> bool {
+        false
     }
 
     /// For `df`.

@@ -7,6 +7,9 @@ const REST: u32 = 9;
 /// What waits for a gathered commit waits no longer than this.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
+/// Until a commit is tried again that found others at work.
+const NEXT_TRY: Duration = Duration::from_millis(20);
+
 /// Says when to commit in a burst of changes.
 #[derive(Debug)]
 pub struct Pacer {
@@ -35,6 +38,11 @@ impl Pacer {
     /// Nothing waits any more.
     pub fn settle(&mut self) {
         self.due = None;
+    }
+
+    /// Others have their turn: what waits is tried again soon.
+    pub fn not_our_turn(&mut self) {
+        self.due = Some(Instant::now() + NEXT_TRY);
     }
 
     /// A commit, successful or not, that began at `began` has ended.

@@ -36,6 +36,7 @@ use log::debug;
 use super::super::backend::{Backend, BackendFile};
 use super::super::birth::Unborn;
 use super::super::error::Failed;
+use super::super::sidecar::Sidecar;
 use super::super::source::Complain;
 use super::super::{ChunkKey, FrameImage, FrameStore, ReadGuard, Result, image};
 use super::files::{Seq, State, id_of, name_of};
@@ -147,15 +148,17 @@ pub(super) fn sync(store: &SframeStore) -> Result<()> {
     Ok(())
 }
 
-/// See [`super::FrameStore::close`].
-pub(super) fn close(store: &SframeStore) -> Result<()> {
+/// See [`super::FrameStore::close`]. Where others have their turn, nothing is removed any more.
+pub(super) fn close(store: &SframeStore, our_turn: bool) -> Result<()> {
     let mut disk = store.disk.lock();
     if std::mem::replace(&mut disk.closed, true) {
         return Ok(());
     }
     let result = store.source.check_writable().and_then(|()| sync_published(store, &mut disk));
     store.source.seal();
-    remove_rest(store, &mut disk, result.is_ok());
+    if our_turn {
+        remove_rest(store, &mut disk, result.is_ok());
+    }
     let unlocked = store.itself.unlock().map_err(store.source.io("unlock"));
     result.and(unlocked)
 }
@@ -185,6 +188,11 @@ impl SframeStore {
         if self.source.is_poisoned() {
             return;
         }
+        // Where others have their turn, they may be making files just now that have the names of ours.
+        let turn = self.sidecar.as_ref().filter(|_| self.shared.files.lock().has_retired()).map(Sidecar::to_write);
+        if matches!(turn, Some(Ok(None) | Err(_))) {
+            return;
+        }
         let doomed = {
             let mut files = self.shared.files.lock();
             self.shared.epochs.advance();
@@ -195,7 +203,7 @@ impl SframeStore {
     }
 
     /// Removes files, unless others have written to the frame: then they may be theirs by now.
-    fn remove(&self, doomed: Vec<(ChunkKey, u32)>) {
+    pub(super) fn remove(&self, doomed: Vec<(ChunkKey, u32)>) {
         if doomed.is_empty() || self.others_wrote() {
             return;
         }

@@ -271,6 +271,11 @@ impl Files {
 
     // ---- removing ----
 
+    /// Whether there may be something to collect.
+    pub(super) fn has_retired(&self) -> bool {
+        !self.retired.is_empty()
+    }
+
     /// Files that readers have left by `epoch`, to be removed: their keys and lengths. To be handed to [`Files::removed`].
     pub(super) fn collect(&mut self, epoch: u64) -> Vec<(ChunkKey, u32)> {
         let mut out = Vec::new();

@@ -15,6 +15,7 @@ use parking_lot::{Mutex, RwLock};
 use super::backend::{Backend, BackendFile, read_exact_at};
 use super::cache::ChunkCache;
 use super::error::{no_room, refused};
+use super::sidecar::{self, LAST_PATIENCE, PATIENCE, Sidecar};
 use super::source::{Complain, Source, WRITTEN_BY_US, write_from};
 use super::{
     CacheStats, ChunkKey, DraftPool, Epochs, FrameImage, FrameStore, OpenOptions, ReadAt, ReadGuard, Result, SourceStat,
@@ -33,8 +34,8 @@ mod witness;
 use ahead::Ahead;
 use commit::{Disk, Unsynced};
 use descriptors::Descriptors;
-use files::{Files, name_of};
-use open::Opened;
+use files::{Files, id_of, name_of};
+use open::{OpenDir, Opened};
 use witness::Witness;
 
 /// How many entries of an index are looked up at a time.
@@ -49,6 +50,7 @@ fn index_name() -> &'static OsStr {
 /// Lock order: `disk`, `witness`, then any one of the others, which are held across no input or output.
 pub struct SframeStore {
     source: Source,
+    sidecar: Option<Sidecar>,
     shared: Arc<Shared>,
     ahead: Ahead,
     cache: ChunkCache,
@@ -120,9 +122,18 @@ impl SframeStore {
     }
 
     fn open_source(source: Source, options: OpenOptions) -> Result<Self> {
-        let Opened { dir, itself, dir_stat, index, index_stat, image, found, allocated } = open::open(&source)?;
+        let OpenDir { dir, itself, stat: dir_stat } = open::open_dir(&source)?;
+        let lock_file = || Sidecar::new(Arc::clone(&dir), OsStr::new(sidecar::SUFFIX), source.at(sidecar::SUFFIX), options);
+        let sidecar = options.locking.then(lock_file).transpose()?;
+        let turn = sidecar.as_ref().map(|sidecar| sidecar.wait_to_read(PATIENCE)).transpose()?;
+        let Opened { index, index_stat, image, found, allocated } = open::open(&source, &*dir)?;
+        if let Some(sidecar) = &sidecar {
+            sidecar.in_step(sidecar.count()?);
+        }
+        drop(turn);
         let lens = found.iter().map(|found| u64::from(found.len)).sum();
-        let store = Self::assemble(source, options, dir, itself, Files::opened(found), Witness::new(dir_stat));
+        let mut store = Self::assemble(source, options, dir, itself, Files::opened(found), Witness::new(dir_stat));
+        store.sidecar = sidecar;
         store.allocated.store(allocated, Relaxed);
         store.witness.lock().index_is(index, index_stat);
         *store.disk.lock() = Disk::opened(&image.header, store.sum_of(&image.entries, lens));
@@ -182,6 +193,7 @@ impl SframeStore {
     ) -> Self {
         SframeStore {
             source,
+            sidecar: None,
             drafts: DraftPool::new(Arc::clone(&dir), options.draft_bytes),
             shared: Arc::new(Shared {
                 dir: RwLock::new(dir),
@@ -286,6 +298,7 @@ impl FrameStore for SframeStore {
     fn stage(&self, chunk: &dyn ReadAt) -> Result<ChunkKey> {
         self.source.check_writable()?;
         let len = self.source.chunk_len(chunk)?;
+        let _turn = self.wait_for_turn(PATIENCE)?;
         let (key, file) = self.create_chunk(len)?;
         if let Some(index) = self.witness.lock().differing_owner(&*file) {
             file.copy_attributes(&*index);
@@ -328,10 +341,13 @@ impl FrameStore for SframeStore {
     }
 
     fn commit(&self, guard: ReadGuard<'_>, image: FrameImage) -> Result<()> {
-        commit::commit(self, guard, image)
+        let _turn = self.wait_for_turn(PATIENCE)?;
+        commit::commit(self, guard, image)?;
+        self.sidecar.as_ref().map_or(Ok(()), Sidecar::committed)
     }
 
     fn sync(&self) -> Result<()> {
+        let _turn = self.wait_for_turn(PATIENCE)?;
         commit::sync(self)
     }
 
@@ -346,21 +362,49 @@ impl FrameStore for SframeStore {
     }
 
     fn reload(&self) -> Result<Arc<FrameImage>> {
-        if !self.source.read_only {
-            return Err(self.source.unsupported(WRITTEN_BY_US));
+        let mut disk = self.disk.lock();
+        let mut dir = self.dir();
+        if self.source.read_only {
+            let open = open::open_dir(&self.source)?;
+            dir = open.dir;
+            self.witness.lock().dir = open.stat;
+        } else {
+            if self.sidecar.is_none() {
+                return Err(self.source.unsupported(WRITTEN_BY_US));
+            }
+            // Our lock is on the directory that we know.
+            let known = self.witness.lock().dir;
+            if disk.unborn().is_some() || !self.source.stat()?.is_some_and(|stat| stat.same_file(&known)) {
+                return Err(self.source.stale("it is not the directory that it was"));
+            }
         }
-        let _one_at_a_time = self.disk.lock();
-        let Opened { dir, dir_stat, index, index_stat, image, found, allocated, .. } = open::open(&self.source)?;
+        let Opened { index, index_stat, image, found, allocated } = open::open(&self.source, &*dir)?;
+        let lens = found.iter().map(|found| u64::from(found.len)).sum();
         let image = Arc::new(image);
-        *self.shared.files.lock() = Files::opened(found);
-        *self.shared.dir.write() = dir;
+        let (rest, known) = {
+            let mut files = self.shared.files.lock();
+            let mut rest = files.collect_rest(true);
+            // Others may have used an id again.
+            rest.retain(|(key, _)| found.binary_search_by_key(&id_of(*key).0, |found| found.id).is_err());
+            (rest, std::mem::replace(&mut *files, Files::opened(found)))
+        };
+        drop(known);
+        *self.shared.dir.write() = Arc::clone(&dir);
         self.shared.descriptors.clear();
         self.cache.clear();
+        *self.unsynced.lock() = Unsynced::default();
         self.allocated.store(allocated, Relaxed);
+        *disk = Disk::opened(&image.header, self.sum_of(&image.entries, lens));
         *self.published.write() = Some(Arc::clone(&image));
-        let mut witness = self.witness.lock();
-        *witness = Witness::new(dir_stat);
-        witness.index_is(index, index_stat);
+        {
+            let mut witness = self.witness.lock();
+            witness.stale = None;
+            witness.index_is(Arc::clone(&index), index_stat);
+        }
+        // What only our older states needed goes when the one that is there now is on disk.
+        if !self.source.read_only && !rest.is_empty() && index.sync_all().and_then(|()| dir.sync_dir()).is_ok() {
+            self.remove(rest);
+        }
         Ok(image)
     }
 
@@ -386,6 +430,10 @@ impl FrameStore for SframeStore {
         self.dir().statvfs().map_err(self.source.io("stat the file system"))
     }
 
+    fn sidecar(&self) -> Option<&Sidecar> {
+        self.sidecar.as_ref()
+    }
+
     fn drafts(&self) -> &Arc<DraftPool> {
         &self.drafts
     }
@@ -396,7 +444,12 @@ impl FrameStore for SframeStore {
 
     fn close(&self) -> Result<()> {
         self.ahead.stop();
-        if self.source.read_only { Ok(()) } else { commit::close(self) }
+        if self.source.read_only {
+            return Ok(());
+        }
+        let turn = self.wait_for_turn(LAST_PATIENCE);
+        let closed = commit::close(self, turn.is_ok());
+        turn.and(closed)
     }
 }
 

@@ -26,10 +26,6 @@ const ATTEMPTS: usize = 10;
 
 /// A frame as it was found.
 pub(super) struct Opened {
-    pub(super) dir: Arc<dyn Backend>,
-    /// The directory as a file, locked if it is to be written to.
-    pub(super) itself: Box<dyn BackendFile>,
-    pub(super) dir_stat: FileStat,
     pub(super) index: Arc<dyn BackendFile>,
     pub(super) index_stat: FileStat,
     pub(super) image: FrameImage,
@@ -39,9 +35,8 @@ pub(super) struct Opened {
     pub(super) allocated: u64,
 }
 
-/// Opens the directory, locked if it is to be written to, and reads what is in it.
-pub(super) fn open(source: &Source) -> Result<Opened> {
-    let OpenDir { dir, itself, stat: dir_stat } = open_dir(source)?;
+/// Reads what is in the directory.
+pub(super) fn open(source: &Source, dir: &dyn Backend) -> Result<Opened> {
     let mut attempt = 1;
     loop {
         let index = dir.open(index_name(), false).map_err(|error| match error.kind() {
@@ -56,7 +51,7 @@ pub(super) fn open(source: &Source) -> Result<Opened> {
             let reason = "is a symbolic link, which a commit would replace; mount with -o ro, or put the file itself there";
             return Err(source.at(INDEX).unsupported(reason));
         }
-        let looked_at = read(source, &*dir, &*index, index_stat.len);
+        let looked_at = read(source, dir, &*index, index_stat.len);
         // Whoever is writing may have been in the middle of it.
         if looked_at.is_err() && attempt < ATTEMPTS && dir.stat(index_name()).is_ok_and(|stat| touched_since(&index_stat, &stat))
         {
@@ -64,17 +59,20 @@ pub(super) fn open(source: &Source) -> Result<Opened> {
             continue;
         }
         let (image, Measured { found, allocated, .. }) = looked_at?;
-        return Ok(Opened { dir, itself, dir_stat, index: Arc::from(index), index_stat, image, found, allocated });
+        return Ok(Opened { index: Arc::from(index), index_stat, image, found, allocated });
     }
 }
 
-struct OpenDir {
-    dir: Arc<dyn Backend>,
-    itself: Box<dyn BackendFile>,
-    stat: FileStat,
+/// SOURCE's directory.
+pub(super) struct OpenDir {
+    pub(super) dir: Arc<dyn Backend>,
+    /// The directory as a file, locked if it is to be written to.
+    pub(super) itself: Box<dyn BackendFile>,
+    pub(super) stat: FileStat,
 }
 
-fn open_dir(source: &Source) -> Result<OpenDir> {
+/// Opens the directory, locked if it is to be written to.
+pub(super) fn open_dir(source: &Source) -> Result<OpenDir> {
     loop {
         let dir = source.backend.open_dir(&source.name).map_err(source.io("open"))?;
         let itself = dir.itself().map_err(source.io("open"))?;

@@ -19,7 +19,7 @@ const OLD: usize = 8;
 
 /// What was seen.
 pub(super) struct Witness {
-    dir: FileStat,
+    pub(super) dir: FileStat,
     index: Option<(Arc<dyn BackendFile>, FileStat)>,
     old: VecDeque<Arc<dyn BackendFile>>,
     /// What others have done; once seen, that stays so.

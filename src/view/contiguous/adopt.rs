@@ -3,6 +3,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use log::{debug, error, warn};
@@ -10,10 +11,13 @@ use parking_lot::Mutex;
 
 use super::ContiguousView;
 use super::consider::{Candidate, Found, consider, is_begun};
+use super::layout::Layout;
 use super::overlay::{Below, Inner, Overlaid, Overlay, Verdict};
 use super::state::State;
 use crate::format;
-use crate::store::{Draft, ReadAt};
+use crate::store::sidecar::PATIENCE;
+use crate::store::{Draft, ReadAt, Sidecar};
+use crate::view::locking::{Follow, out_of_step};
 use crate::view::pacer::Pacer;
 use crate::view::{Handle, Ino, Inval, Invals, Result, ViewError};
 
@@ -31,6 +35,43 @@ pub(super) enum Look {
     Truncate,
     /// Somebody who wants it on disk, or nobody: every frame is taken.
     Settle,
+}
+
+impl Follow for ContiguousView {
+    fn reload(&self) -> Result<()> {
+        let _nobody_writes = self.writing.lock();
+        let _nobody_commits = self.pacer.lock();
+        let mut state = self.state.write();
+        if state.is_uncommitted() {
+            return if self.store.changed_outside()? { Err(ViewError::Store(out_of_step(&*self.store))) } else { Ok(()) };
+        }
+        self.store.reload()?;
+        self.out_of_step.store(true, Relaxed);
+        let (layout, meta) = (Layout::canonical(&*self.store)?, self.store.source_stat()?.into());
+        state.reloaded(layout, meta, self.store.drafts());
+        self.out_of_step.store(false, Relaxed);
+        Ok(())
+    }
+
+    fn hand_over(&self, invals: &mut Invals) -> Result<()> {
+        if self.read_only {
+            return Ok(());
+        }
+        {
+            let _writing = self.writing.lock();
+            self.look(Look::Settle, invals)?;
+            // Who gives the lock back has no more to write.
+            let held = {
+                let state = self.state.read();
+                let overlay = state.overlay.as_ref().filter(|_| state.frame_writers() == 0);
+                overlay.map(|overlay| overlay.inner.read().verdict.clone())
+            };
+            if let Some(Verdict::Held(error)) = held {
+                self.drop_held(&error, invals);
+            }
+        }
+        self.publish()
+    }
 }
 
 impl ContiguousView {
@@ -223,18 +264,33 @@ impl ContiguousView {
     /// After a change: commits, or sees to it that a gathered commit follows.
     pub(super) fn publish_soon(&self) -> Result<()> {
         {
-            let state = self.state.read();
-            if state.version == state.published {
+            if self.state.read().is_published() {
                 return Ok(());
             }
         }
         let mut pacer = self.pacer.lock();
-        if pacer.now_or_later(Instant::now()) { self.commit(&mut pacer) } else { Ok(()) }
+        if pacer.now_or_later(Instant::now()) { self.commit_in_turn(&mut pacer) } else { Ok(()) }
     }
 
     /// Commits what was adopted, now.
     pub(super) fn publish(&self) -> Result<()> {
+        if self.state.read().is_published() {
+            self.pacer.lock().settle();
+            return Ok(());
+        }
+        let _turn = self.store.wait_for_turn(PATIENCE)?;
         self.commit(&mut self.pacer.lock())
+    }
+
+    /// Commits, unless others have their turn: then soon.
+    fn commit_in_turn(&self, pacer: &mut Pacer) -> Result<()> {
+        match self.store.sidecar().map(Sidecar::to_write).transpose()? {
+            Some(None) => {
+                pacer.not_our_turn();
+                Ok(())
+            }
+            _turn => self.commit(pacer),
+        }
     }
 
     fn commit(&self, pacer: &mut Pacer) -> Result<()> {
@@ -242,12 +298,15 @@ impl ContiguousView {
         let guard = self.store.enter(); // what is discarded from here on stays good until the store knows the image
         let (layout, version, staged) = {
             let state = self.state.read();
-            if state.version == state.published {
+            if state.is_published() {
                 pacer.settle();
                 return Ok(());
             }
             (Arc::clone(&state.layout), state.version, state.staged.clone())
         };
+        if self.out_of_step.load(Relaxed) {
+            return Err(ViewError::Store(out_of_step(&*self.store)));
+        }
         let committed = self.store.commit(guard, layout.image.clone());
         pacer.committed(began);
         committed?;
@@ -265,7 +324,7 @@ impl ContiguousView {
         let held = self.settle_due(now, invals);
         let mut pacer = self.pacer.lock();
         if pacer.due().is_some_and(|due| due <= now)
-            && let Err(error) = self.commit(&mut pacer)
+            && let Err(error) = self.commit_in_turn(&mut pacer)
         {
             error!("{error}");
             pacer.settle();

@@ -13,6 +13,7 @@
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant, SystemTime};
 
 use log::{debug, info};
@@ -23,6 +24,7 @@ use self::ahead::Ahead;
 use self::layout::Layout;
 use self::overlay::Overlaid;
 use self::state::{Content, State};
+use super::locking::Follow;
 use super::meta::Meta;
 use super::pacer::Pacer;
 use super::{
@@ -51,6 +53,8 @@ const WATCH_EVERY: Duration = Duration::from_millis(200);
 pub struct ContiguousView {
     store: Arc<dyn FrameStore>,
     read_only: bool,
+    /// The store has read SOURCE again, and what it found cannot be shown: nothing is committed.
+    out_of_step: AtomicBool,
     /// Whoever changes the overlay or makes a layout of it has this. Held while chunks are compared and staged, so readers
     /// never take it.
     writing: Mutex<()>,
@@ -81,6 +85,7 @@ impl ContiguousView {
         Ok(ContiguousView {
             store,
             read_only,
+            out_of_step: AtomicBool::new(false),
             writing: Mutex::new(()),
             pacer: Mutex::new(Pacer::new()),
             state: RwLock::new(state),
@@ -201,19 +206,10 @@ impl ContiguousView {
 
     /// Whether others have changed SOURCE under a read-only mount, and then shows what it holds now.
     fn watch(&self, now: Instant, invals: &mut Invals) -> Option<Instant> {
-        let load = || -> Result<Option<(Layout, Meta)>> {
-            if !self.store.changed_outside()? {
-                return Ok(None);
-            }
-            self.store.reload()?;
-            Ok(Some((Layout::canonical(&*self.store)?, self.store.source_stat()?.into())))
-        };
-        match load() {
-            Ok(None) => {}
-            Ok(Some((layout, meta))) => {
-                self.state.write().reloaded(layout, meta);
-                invals.push(Inval::All);
-            }
+        let changed = self.store.changed_outside().map_err(ViewError::from);
+        match changed.and_then(|changed| if changed { self.reload().map(|()| true) } else { Ok(false) }) {
+            Ok(false) => {}
+            Ok(true) => invals.push(Inval::All),
             // In the middle of a change by the library the frame does not parse: what was known goes on being shown.
             Err(error) => debug!("not shown yet: {error}"),
         }

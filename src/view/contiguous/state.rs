@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use super::Shown;
 use super::layout::Layout;
 use super::overlay::Overlay;
-use crate::store::{ChunkKey, Draft, FrameStore, SourceStat};
+use crate::store::{ChunkKey, Draft, DraftPool, FrameStore, SourceStat};
 use crate::view::meta::Meta;
 use crate::view::names::is_temporary;
 use crate::view::{Handle, Ino, ROOT, Result, ViewError};
@@ -318,9 +318,25 @@ impl State {
 
     // --- the frame ---
 
-    /// Others have changed SOURCE, which a read-only mount shows.
-    pub fn reloaded(&mut self, layout: Layout, meta: Meta) {
+    /// Whether the last commit took what was adopted last.
+    pub fn is_published(&self) -> bool {
+        self.version == self.published
+    }
+
+    /// Whether anything is written that SOURCE does not have.
+    pub fn is_uncommitted(&self) -> bool {
+        !self.is_published() || self.seen_overlay().is_some() || self.frame.is_none()
+    }
+
+    /// Takes over what SOURCE holds now, which others have changed. There is nothing uncommitted.
+    pub fn reloaded(&mut self, layout: Layout, meta: Meta, drafts: &Arc<DraftPool>) {
         self.layout = Arc::new(layout);
+        self.overlay = None;
+        self.staged.clear();
+        // The chunks of what was the frame may be gone.
+        for node in self.nodes.values_mut().filter(|node| matches!(node.content, Content::Former(_))) {
+            node.content = Content::Draft(Arc::new(Mutex::new(Draft::new(drafts))));
+        }
         self.root = meta.of_directory();
         if let Some(node) = self.frame.and_then(|ino| self.nodes.get_mut(&ino)) {
             node.meta = meta;

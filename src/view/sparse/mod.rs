@@ -11,6 +11,7 @@
 
 use std::ffi::OsStr;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use log::{debug, info};
@@ -46,6 +47,8 @@ const WATCH_EVERY: Duration = Duration::from_millis(200);
 pub struct SparseView {
     store: Arc<dyn FrameStore>,
     read_only: bool,
+    /// The store has read SOURCE again, and what it found cannot be shown: nothing is committed.
+    out_of_step: AtomicBool,
     /// One commit at a time. Taken before `state`, which is not held while the store commits.
     pacer: Mutex<Pacer>,
     /// Held for look-ups and changes in memory, and never across reads of chunks or commits.
@@ -59,7 +62,13 @@ impl SparseView {
     /// A chunk whose header lies, in a frame small enough to look at all.
     pub fn new(store: Arc<dyn FrameStore>, read_only: bool) -> Result<Self> {
         let state = Self::load(&*store)?;
-        Ok(SparseView { store, read_only, pacer: Mutex::new(Pacer::new()), state: RwLock::new(state) })
+        Ok(SparseView {
+            store,
+            read_only,
+            out_of_step: AtomicBool::new(false),
+            pacer: Mutex::new(Pacer::new()),
+            state: RwLock::new(state),
+        })
     }
 
     fn load(store: &dyn FrameStore) -> Result<State> {

@@ -1,6 +1,7 @@
 //! When a state goes to the store: at once, or gathered in a burst; and what becomes of everything at the end.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use log::{debug, error, warn};
@@ -9,10 +10,27 @@ use super::state::{Held, Kept, Source};
 use super::write::Unfinished;
 use super::{SETTLE_AFTER, SparseView, WATCH_EVERY};
 use crate::format::IndexEntry;
-use crate::store::{ChunkKey, FrameImage, ReadAt, StoreError, StoredChunk};
+use crate::store::sidecar::PATIENCE;
+use crate::store::{ChunkKey, FrameImage, ReadAt, Sidecar, StoreError, StoredChunk};
+use crate::view::locking::{Follow, out_of_step};
 use crate::view::names::{INDEX_NAME, Name};
 use crate::view::pacer::Pacer;
 use crate::view::{Inval, Invals, Result, ViewError};
+
+impl Follow for SparseView {
+    fn reload(&self) -> Result<()> {
+        let _nobody_commits = self.pacer.lock();
+        self.load_again()
+    }
+
+    fn hand_over(&self, invals: &mut Invals) -> Result<()> {
+        if self.read_only {
+            return Ok(());
+        }
+        self.settle(invals)?;
+        self.publish()
+    }
+}
 
 impl SparseView {
     /// After a change: commits, or sees to it that a gathered commit follows.
@@ -21,12 +39,28 @@ impl SparseView {
             return Ok(());
         }
         let mut pacer = self.pacer.lock();
-        if pacer.now_or_later(Instant::now()) { self.commit(&mut pacer) } else { Ok(()) }
+        if pacer.now_or_later(Instant::now()) { self.commit_in_turn(&mut pacer) } else { Ok(()) }
     }
 
     /// Commits what can be committed, now.
     pub(super) fn publish(&self) -> Result<()> {
+        if !self.state.read().publishable() {
+            self.pacer.lock().settle();
+            return Ok(());
+        }
+        let _turn = self.store.wait_for_turn(PATIENCE)?;
         self.commit(&mut self.pacer.lock())
+    }
+
+    /// Commits, unless others have their turn: then soon.
+    fn commit_in_turn(&self, pacer: &mut Pacer) -> Result<()> {
+        match self.store.sidecar().map(Sidecar::to_write).transpose()? {
+            Some(None) => {
+                pacer.not_our_turn();
+                Ok(())
+            }
+            _turn => self.commit(pacer),
+        }
     }
 
     fn commit(&self, pacer: &mut Pacer) -> Result<()> {
@@ -52,6 +86,9 @@ impl SparseView {
             let fresh: Vec<_> = state.fresh.keys().map(|id| (*id, state.table.get(*id).key())).collect();
             (image, state.frame_changed, fresh)
         };
+        if self.out_of_step.load(Relaxed) {
+            return Err(ViewError::Store(out_of_step(&*self.store)));
+        }
         let committed = self.store.commit(guard, image);
         pacer.committed(began);
         committed?;
@@ -73,7 +110,10 @@ impl SparseView {
             state.unsettled.then_some(state.last_change + SETTLE_AFTER)
         };
         if settle_at.is_some_and(|at| at <= now) {
-            let settled = self.settle(invals).and_then(|()| self.publish());
+            let settled = self.settle(invals).and_then(|()| {
+                let mut pacer = self.pacer.lock();
+                if self.state.read().publishable() { self.commit_in_turn(&mut pacer) } else { Ok(()) }
+            });
             if let Err(error) = settled {
                 error!("{error}");
             }
@@ -81,7 +121,7 @@ impl SparseView {
         }
         let mut pacer = self.pacer.lock();
         if pacer.due().is_some_and(|due| due <= now)
-            && let Err(error) = self.commit(&mut pacer)
+            && let Err(error) = self.commit_in_turn(&mut pacer)
         {
             error!("{error}");
             pacer.settle();
@@ -93,17 +133,27 @@ impl SparseView {
     pub(super) fn watch(&self, now: Instant, invals: &mut Invals) -> Option<Instant> {
         match self.store.changed_outside() {
             Ok(false) => {}
-            Ok(true) => match self.store.reload().map_err(ViewError::from).and_then(|_| Self::load(&*self.store)) {
-                Ok(state) => {
-                    *self.state.write() = state;
-                    invals.push(Inval::All);
-                }
+            Ok(true) => match self.reload() {
+                Ok(()) => invals.push(Inval::All),
                 // In the middle of a change by the library the file does not parse: what was known goes on being shown.
                 Err(error) => debug!("not shown yet: {error}"),
             },
             Err(error) => debug!("{error}"),
         }
         Some(now + WATCH_EVERY)
+    }
+
+    /// Looks at SOURCE again, which others have changed. The state is held meanwhile: what it names is not there any more.
+    fn load_again(&self) -> Result<()> {
+        let mut state = self.state.write();
+        if state.is_uncommitted() || self.store.committed().is_none() {
+            return if self.store.changed_outside()? { Err(ViewError::Store(out_of_step(&*self.store))) } else { Ok(()) };
+        }
+        self.store.reload()?;
+        self.out_of_step.store(true, Relaxed);
+        state.reloaded(Self::load(&*self.store)?);
+        self.out_of_step.store(false, Relaxed);
+        Ok(())
     }
 
     /// The end of a read-write mount: everything that can be committed is, and the rest is saved beside SOURCE.

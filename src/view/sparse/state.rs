@@ -578,6 +578,48 @@ impl State {
         self.touch();
     }
 
+    /// Whether anything is written that SOURCE does not have.
+    pub fn is_uncommitted(&self) -> bool {
+        let written = |node: &Node| match &node.name {
+            Some(Name::Temp(_)) => matches!(node.kept, Kept::Chunk(..)),
+            Some(_) => node.writing.as_ref().is_some_and(|writing| !writing.refused.load(Ordering::Relaxed)),
+            None => false,
+        };
+        self.frame_changed != self.published
+            || !matches!(self.held, Held::No)
+            || self.index_stale
+            || !self.removed.is_empty()
+            || !self.unnamed.is_empty()
+            || self.nodes.values().any(written)
+    }
+
+    /// Takes over what SOURCE holds now. Files keep their inodes by name, and stay open; there is nothing uncommitted.
+    pub fn reloaded(&mut self, now: State) {
+        let State { table, index_ino, adopted, index_bytes, root, defaults, .. } = now;
+        (self.table, self.adopted, self.index_bytes) = (table, adopted, index_bytes);
+        (self.root, self.defaults) = (root, defaults);
+        self.index_ino = self.index_ino.or(index_ino);
+        self.chunk_inos.retain(|id, _| self.table.get(*id).exists());
+        let (table, inos, defaults) = (&self.table, &self.chunk_inos, self.defaults);
+        self.nodes.retain(|ino, node| {
+            let lost = match &node.name {
+                Some(Name::Temp(_)) => return true,
+                Some(Name::Chunk(id)) => !table.get(*id).exists() || inos.get(id).is_some_and(|now| now != ino),
+                Some(Name::Index) | None => false,
+            };
+            if let Some(writing) = node.writing.take() {
+                writing.detached.store(true, Ordering::Relaxed);
+            }
+            // The chunk of a removed file may be gone with the frame that it was in.
+            node.kept = Kept::Nothing;
+            node.meta = defaults;
+            // The kernel still knows the file by that name. As it is gone, it looks the name up again.
+            !lost
+        });
+        self.fresh.clear();
+        self.index_changed = self.changes;
+    }
+
     /// Whether there is something new that can be committed.
     pub fn publishable(&self) -> bool {
         self.frame_changed != self.published

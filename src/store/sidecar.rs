@@ -1,0 +1,329 @@
+//! The lock file beside a frame, by which processes take turns that use C-Blosc2 with locking: `NAME.b2lock` beside a frame in one
+//! file, `.b2lock` in the directory of a sparse one.
+//!
+//! Who reads the frame holds the shared lock of flock(2) on it meanwhile, who changes it the exclusive one. The 8 bytes at
+//! offset 8, a number in native byte order, go up by one with each exclusive lock: who finds another number than at last reads
+//! everything again.
+//!
+//! The file is never replaced and never cut, and stays when nobody uses the frame any more.
+//!
+//! The daemon takes its turns by itself ([`Sidecar::to_write`]), or under the exclusive lock of a client of its mount, to which
+//! it has given one on an open file of the client's own ([`Sidecar::open`]). So a client and a process on SOURCE exclude each
+//! other.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+use super::backend::{Backend, BackendFile, FileStat, Flock};
+use super::source::{Complain, OpenOptions};
+use super::{Result, StoreError};
+
+/// What the lock file is called, after the frame's name; in a sparse frame's directory its whole name.
+pub const SUFFIX: &str = ".b2lock";
+/// How long a turn is waited for where somebody waits for us.
+pub const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a turn is waited for at the end, after which there is no other.
+pub const LAST_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Where the count of exclusive locks is.
+const COUNT_AT: u64 = 8;
+/// Length of the file, in bytes.
+const LEN: u64 = 16;
+/// Pause between two tries to get a turn.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// The lock file of one frame.
+pub struct Sidecar {
+    path: PathBuf,
+    dir: Arc<dyn Backend>,
+    name: OsString,
+    writable: bool,
+    /// The daemon's own open file.
+    file: Box<dyn BackendFile>,
+    hold: Mutex<Hold>,
+    /// Told when `depth` comes to 0.
+    idle: Condvar,
+    /// The count as of which the store knows what is in SOURCE.
+    seen: AtomicU64,
+    /// How often SOURCE was read again.
+    reloads: AtomicU64,
+}
+
+/// Who has the lock, as far as that is within this process. No other lock is taken under this one.
+#[derive(Default)]
+struct Hold {
+    /// Turns under way.
+    depth: u32,
+    /// The daemon's own lock that they are under; `None` if it is a client's.
+    own: Option<Flock>,
+    /// A client of the mount has the exclusive lock.
+    client: bool,
+    /// Something was committed under it.
+    used: bool,
+}
+
+/// Others wait, or read only, while this is held. Turns of one process do not exclude each other.
+#[must_use]
+pub struct Turn<'a>(&'a Sidecar);
+
+impl Sidecar {
+    /// Opens the lock file of that name, or makes it.
+    ///
+    /// # Errors
+    /// What the system refuses. For a store that only reads, a lock file that may only be read is good enough.
+    pub(super) fn new(dir: Arc<dyn Backend>, name: &OsStr, path: PathBuf, options: OpenOptions) -> Result<Self> {
+        let made = || match dir.open(name, true) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => match dir.create(name, 0o666) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => dir.open(name, true),
+                made => made,
+            },
+            opened => opened,
+        };
+        let (file, writable) = match made() {
+            Ok(file) => {
+                // Lengthening takes nothing from anyone who is writing the count just now.
+                if file.stat().map_err(path.io("stat the lock file"))?.len < LEN {
+                    file.set_len(LEN).map_err(path.io("write the lock file"))?;
+                }
+                (file, true)
+            }
+            Err(_) if options.read_only => (dir.open(name, false).map_err(path.io("open the lock file"))?, false),
+            Err(error) => return Err(path.io("open the lock file")(error)),
+        };
+        let (hold, idle) = (Mutex::default(), Condvar::new());
+        let (seen, reloads) = (AtomicU64::new(0), AtomicU64::new(0));
+        Ok(Sidecar { path, dir, name: name.to_owned(), writable, file, hold, idle, seen, reloads })
+    }
+
+    /// For messages.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The lock file's attributes.
+    ///
+    /// # Errors
+    /// What the system refuses, as with all that follow.
+    pub fn stat(&self) -> Result<FileStat> {
+        self.file.stat().map_err(self.path.io("stat the lock file"))
+    }
+
+    /// An open file of its own, for the locks of one client.
+    pub fn open(&self) -> Result<Box<dyn BackendFile>> {
+        self.dir.open(&self.name, self.writable).map_err(self.path.io("open the lock file"))
+    }
+
+    /// Reads its bytes as they are now.
+    pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
+        self.file.read_at(buf, offset).map_err(self.path.io("read the lock file"))
+    }
+
+    /// Writes to it what a client writes.
+    pub fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
+        self.file.write_at(data, offset).map_err(self.path.io("write the lock file"))
+    }
+
+    /// Exclusive locks until now.
+    pub fn count(&self) -> Result<u64> {
+        let mut bytes = [0; 8];
+        // As the library has it, a file that is too short says 0.
+        Ok(if self.read_at(&mut bytes, COUNT_AT)? == bytes.len() { u64::from_ne_bytes(bytes) } else { 0 })
+    }
+
+    /// Whether others have had the exclusive lock since SOURCE was read or written, whatever they did.
+    pub fn others_had_it(&self, count: u64) -> bool {
+        self.seen.load(SeqCst) != count
+    }
+
+    /// As of this count the store knows what is in SOURCE.
+    pub fn in_step(&self, count: u64) {
+        self.seen.store(count, SeqCst);
+    }
+
+    /// SOURCE has been read again; to be called before [`Sidecar::in_step`].
+    pub fn reloaded(&self) {
+        self.reloads.fetch_add(1, SeqCst);
+    }
+
+    /// How often SOURCE has been read again.
+    pub fn reloads(&self) -> u64 {
+        self.reloads.load(SeqCst)
+    }
+
+    /// The daemon's turn to change SOURCE, as part of one that it has, or under the lock of a client; `None` if others have
+    /// theirs.
+    pub fn to_write(&self) -> Result<Option<Turn<'_>>> {
+        let mut hold = self.hold.lock();
+        if hold.depth == 0 && !hold.client {
+            if !self.file.flock(Flock::Exclusive, false).map_err(self.path.io("lock"))? {
+                return Ok(None);
+            }
+            let bumped = self.count().and_then(|count| {
+                self.write_at(&count.wrapping_add(1).to_ne_bytes(), COUNT_AT)?;
+                // Who was in step stays so: nobody else writes now.
+                let _ = self.seen.compare_exchange(count, count.wrapping_add(1), SeqCst, SeqCst);
+                Ok(())
+            });
+            if let Err(error) = bumped {
+                let _ = self.file.unlock();
+                return Err(error);
+            }
+            hold.own = Some(Flock::Exclusive);
+        }
+        if hold.own == Some(Flock::Shared) {
+            return Ok(None);
+        }
+        hold.depth += 1;
+        Ok(Some(Turn(self)))
+    }
+
+    /// A turn to read SOURCE, as part of one that the daemon has; `None` if others are changing it.
+    pub fn to_read(&self) -> Result<Option<Turn<'_>>> {
+        let mut hold = self.hold.lock();
+        if hold.depth == 0 && !hold.client {
+            if !self.file.flock(Flock::Shared, false).map_err(self.path.io("lock"))? {
+                return Ok(None);
+            }
+            hold.own = Some(Flock::Shared);
+        }
+        hold.depth += 1;
+        Ok(Some(Turn(self)))
+    }
+
+    /// Waits for a turn to write.
+    ///
+    /// # Errors
+    /// EAGAIN if others do not give theirs back.
+    pub fn wait_to_write(&self, patience: Duration) -> Result<Turn<'_>> {
+        self.wait(patience, || self.to_write())
+    }
+
+    /// Waits for a turn to read.
+    ///
+    /// # Errors
+    /// As [`Sidecar::wait_to_write`].
+    pub fn wait_to_read(&self, patience: Duration) -> Result<Turn<'_>> {
+        self.wait(patience, || self.to_read())
+    }
+
+    fn wait<'a>(&self, patience: Duration, turn: impl Fn() -> Result<Option<Turn<'a>>>) -> Result<Turn<'a>> {
+        let until = Instant::now() + patience;
+        loop {
+            if let Some(turn) = turn()? {
+                return Ok(turn);
+            }
+            if Instant::now() >= until {
+                let source = io::Error::from_raw_os_error(libc::EAGAIN);
+                return Err(StoreError::Io { path: self.path.clone(), action: "get the lock, which others hold", source });
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// A client has been given the exclusive lock.
+    pub fn client_has_it(&self) {
+        self.hold.lock().client = true;
+    }
+
+    /// A client is about to give back the exclusive lock that it got when the count was `before`: returns when nothing is done
+    /// under it any more, and sees to it that what was is counted, should the client not have done so.
+    pub fn client_leaves(&self, before: u64) -> Result<()> {
+        let mut hold = self.hold.lock();
+        while hold.depth > 0 {
+            self.idle.wait(&mut hold);
+        }
+        hold.client = false;
+        if std::mem::take(&mut hold.used) && self.count()? == before {
+            self.write_at(&before.wrapping_add(1).to_ne_bytes(), COUNT_AT)?;
+        }
+        Ok(())
+    }
+
+    /// Something was committed; in a turn of the daemon's own, what is in SOURCE is what the store knows.
+    pub(super) fn committed(&self) -> Result<()> {
+        let mut hold = self.hold.lock();
+        if hold.own.is_some() {
+            self.in_step(self.count()?);
+        }
+        hold.used |= hold.client;
+        Ok(())
+    }
+
+    /// Whether a client of the mount has the exclusive lock, so that nobody need be waited for.
+    pub fn is_clients(&self) -> bool {
+        self.hold.lock().client
+    }
+
+    /// A file without a name, beside the lock file.
+    pub fn unnamed(&self) -> Result<Box<dyn BackendFile>> {
+        self.dir.create_unnamed().map_err(self.path.io("make a temporary file beside the lock file"))
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let mut hold = self.0.hold.lock();
+        hold.depth -= 1;
+        if hold.depth == 0 {
+            if hold.own.take().is_some()
+                && let Err(error) = self.0.file.unlock()
+            {
+                log::error!("{}: cannot unlock: {error}", self.0.path.display());
+            }
+            self.0.idle.notify_all();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::backend::FileBackend;
+    use super::*;
+
+    fn sidecar(dir: &Path) -> Sidecar {
+        let backend = Arc::new(FileBackend::open(dir).unwrap());
+        Sidecar::new(backend, OsStr::new("f.b2lock"), dir.join("f.b2lock"), OpenOptions::default()).unwrap()
+    }
+
+    #[test]
+    fn turns_of_two_daemons_exclude_each_other_and_are_counted() {
+        let dir = tempfile::tempdir().unwrap();
+        let (one, other) = (sidecar(dir.path()), sidecar(dir.path()));
+        let turn = one.to_write().unwrap().unwrap();
+        let nested = one.to_write().unwrap().unwrap();
+        assert!(other.to_write().unwrap().is_none() && other.to_read().unwrap().is_none());
+        drop(turn);
+        assert!(other.to_read().unwrap().is_none(), "a part of the turn is under way");
+        assert!(!one.others_had_it(1) && other.others_had_it(1));
+        drop(nested);
+        let reading = other.to_read().unwrap().unwrap();
+        assert!(one.to_read().unwrap().is_some() && one.to_write().unwrap().is_none());
+        assert!(other.to_write().unwrap().is_none(), "a turn to read is none to write");
+        drop(reading);
+        assert_eq!(std::fs::read(dir.path().join("f.b2lock")).unwrap()[8..], 1u64.to_ne_bytes());
+    }
+
+    #[test]
+    fn a_turn_under_a_clients_lock_neither_locks_nor_counts() {
+        let dir = tempfile::tempdir().unwrap();
+        let sidecar = sidecar(dir.path());
+        let client = sidecar.open().unwrap();
+        assert!(client.flock(Flock::Exclusive, false).unwrap());
+        assert!(sidecar.to_write().unwrap().is_none());
+        sidecar.client_has_it();
+        drop(sidecar.to_write().unwrap().unwrap());
+        assert_eq!(sidecar.count().unwrap(), 0);
+        sidecar.committed().unwrap();
+        sidecar.client_leaves(0).unwrap();
+        assert_eq!(sidecar.count().unwrap(), 1, "the client did not count what was done under its lock");
+        assert!(sidecar.to_write().unwrap().is_none(), "given back only with the client's own");
+        client.unlock().unwrap();
+        assert!(sidecar.to_write().unwrap().is_some());
+    }
+}

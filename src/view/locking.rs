@@ -1,0 +1,372 @@
+//! A view whose clients take turns with other processes on SOURCE, by the library's lock file.
+//!
+//! The lock file that the mount shows *is* the one of SOURCE: reads and writes go through to it, and a client's flock(2) becomes
+//! one on an open file of its own there. Before a lock is granted, SOURCE is read again if others have had the exclusive one;
+//! before an exclusive lock is given back, what was written under it is committed. So who reads under a lock reads neither torn
+//! nor stale, on whichever side.
+
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+use log::error;
+use parking_lot::Mutex;
+
+use super::meta::Meta;
+use super::{
+    Attr, Creation, DirEntry, Flock, Handle, Ino, Inval, Invals, Kind, OpenMode, ROOT, RenameMode, Result, SetAttr, View,
+    ViewError,
+};
+use crate::store::backend::BackendFile;
+use crate::store::sidecar::PATIENCE;
+use crate::store::{FrameStore, Sidecar, StoreError};
+
+/// The lock file's inode: between what the views number first, and what they number later.
+const LOCK_INO: Ino = Ino(3);
+/// The handles of the lock file are numbered from here on, far from what a view numbers.
+const FIRST_HANDLE: u64 = 1 << 62;
+/// The cookie that stands after the lock file in a listing: behind all others.
+const LAST: u64 = 1 << 62;
+/// How often a read-only view looks whether others have changed SOURCE, while others are changing it.
+const WATCH_AGAIN: Duration = Duration::from_millis(50);
+
+/// What a view can do that follows other processes.
+pub trait Follow: View {
+    /// Reads SOURCE again, in which others may have changed anything, and shows it.
+    ///
+    /// # Errors
+    /// [`StoreError::Stale`] if they have, and there is something uncommitted; or what is wrong with SOURCE.
+    fn reload(&self) -> Result<()>;
+
+    /// Commits everything that can be committed.
+    fn hand_over(&self, invals: &mut Invals) -> Result<()>;
+}
+
+/// Why SOURCE cannot be read again, or not be written to.
+pub(super) fn out_of_step(store: &dyn FrameStore) -> StoreError {
+    StoreError::Stale { path: store.path().into(), reason: "others had the lock meanwhile, and have changed it".into() }
+}
+
+/// A view with the lock file of SOURCE.
+pub struct Locking<V> {
+    view: V,
+    store: Arc<dyn FrameStore>,
+    /// What the lock file is called in the mount; `None` where the mount has no directory for it.
+    name: Option<OsString>,
+    clients: Mutex<HashMap<(Ino, Handle), Arc<Client>>>,
+    /// What locks on other files are taken on: files without names, that only this process knows.
+    stand_ins: Mutex<HashMap<Ino, Box<dyn BackendFile>>>,
+    /// How many handles of the lock file there have been.
+    handles: AtomicU64,
+    /// One at a time reads SOURCE again. Taken before any lock of the view.
+    following: Mutex<()>,
+    ended: AtomicBool,
+}
+
+/// An open file of a client that has had a lock.
+struct Client {
+    file: Box<dyn BackendFile>,
+    /// The count when it got the exclusive lock that it has.
+    exclusive: Mutex<Option<u64>>,
+}
+
+fn is_ours(handle: Handle) -> bool {
+    handle.0 >= FIRST_HANDLE
+}
+
+impl<V: Follow> Locking<V> {
+    /// `name` is what the lock file is called in the mount's directory, if that is one.
+    ///
+    /// # Errors
+    /// A store that was opened without locking.
+    pub fn new(view: V, store: Arc<dyn FrameStore>, name: Option<OsString>) -> Result<Self> {
+        let locking = Locking {
+            view,
+            store,
+            name,
+            clients: Mutex::default(),
+            stand_ins: Mutex::default(),
+            handles: AtomicU64::new(0),
+            following: Mutex::default(),
+            ended: AtomicBool::new(false),
+        };
+        locking.sidecar().map(drop)?;
+        Ok(locking)
+    }
+
+    fn sidecar(&self) -> Result<&Sidecar> {
+        self.store.sidecar().ok_or(ViewError::Invalid)
+    }
+
+    fn is_lock_file(&self, parent: Ino, name: &OsStr) -> bool {
+        parent == ROOT && self.name.as_deref() == Some(name)
+    }
+
+    /// A lock belongs to an open file, so each has a handle of its own.
+    fn new_handle(&self) -> Handle {
+        Handle(FIRST_HANDLE + self.handles.fetch_add(1, SeqCst))
+    }
+
+    /// Whether others may have changed SOURCE since the view has looked at it.
+    fn is_outdated(&self) -> bool {
+        let had = |sidecar: &Sidecar| sidecar.count().is_ok_and(|count| sidecar.others_had_it(count));
+        self.sidecar().is_ok_and(|sidecar| !sidecar.is_clients() && had(sidecar))
+    }
+
+    fn attr(&self) -> Result<Attr> {
+        let stat = self.sidecar()?.stat()?;
+        Ok(Meta::from(crate::store::SourceStat::from(stat)).attr(LOCK_INO, Kind::File, stat.len))
+    }
+
+    /// The open file that the locks of a handle are on.
+    fn client(&self, ino: Ino, handle: Handle) -> Result<Arc<Client>> {
+        let mut clients = self.clients.lock();
+        if let Some(client) = clients.get(&(ino, handle)) {
+            return Ok(Arc::clone(client));
+        }
+        let file = if ino == LOCK_INO { self.sidecar()?.open()? } else { self.stand_in(ino)? };
+        let client = Arc::new(Client { file, exclusive: Mutex::new(None) });
+        clients.insert((ino, handle), Arc::clone(&client));
+        Ok(client)
+    }
+
+    fn stand_in(&self, ino: Ino) -> Result<Box<dyn BackendFile>> {
+        let mut files = self.stand_ins.lock();
+        if !files.contains_key(&ino) {
+            files.insert(ino, self.sidecar()?.unnamed()?);
+        }
+        let fd = files.get(&ino).and_then(|file| file.fd()).ok_or(ViewError::Invalid)?;
+        Ok(Box::new(File::open(format!("/proc/self/fd/{}", fd.as_raw_fd())).map_err(|error| self.failed(error))?))
+    }
+
+    fn failed(&self, source: std::io::Error) -> ViewError {
+        ViewError::Store(StoreError::Io { path: self.store.path().into(), action: "lock", source })
+    }
+
+    /// Shows what SOURCE holds, of which a lock has been got.
+    fn follow(&self) -> Result<()> {
+        let _one_at_a_time = self.following.lock();
+        let sidecar = self.sidecar()?;
+        let count = sidecar.count()?;
+        if sidecar.others_had_it(count) {
+            self.view.reload()?;
+            sidecar.reloaded();
+            sidecar.in_step(count);
+        }
+        Ok(())
+    }
+
+    /// What is to be done before an exclusive lock is given back.
+    fn leave(&self, client: &Client, invals: &mut Invals) -> Result<()> {
+        let Some(before) = client.exclusive.lock().take() else { return Ok(()) };
+        let sidecar = self.sidecar()?;
+        let handed_over = self.view.hand_over(invals);
+        sidecar.client_leaves(before)?;
+        // Nobody else has written since it was granted, unless without locks.
+        if !matches!(handed_over, Err(ViewError::Store(StoreError::Stale { .. }))) {
+            sidecar.in_step(sidecar.count()?);
+        }
+        handed_over
+    }
+
+    fn unlock(&self, ino: Ino, handle: Handle, invals: &mut Invals) -> Result<()> {
+        let Some(client) = self.clients.lock().remove(&(ino, handle)) else { return Ok(()) };
+        let left = self.leave(&client, invals);
+        client.file.unlock().map_err(|error| self.failed(error))?;
+        if ino != LOCK_INO && !self.clients.lock().keys().any(|(other, _)| *other == ino) {
+            self.stand_ins.lock().remove(&ino);
+        }
+        left
+    }
+}
+
+impl<V: Follow> View for Locking<V> {
+    fn lock_file(&self) -> Option<Ino> {
+        self.name.as_ref().map(|_| LOCK_INO)
+    }
+
+    fn may_wait(&self) -> bool {
+        !self.store.sidecar().is_some_and(Sidecar::is_clients)
+    }
+
+    fn lock(&self, ino: Ino, handle: Handle, lock: Option<Flock>, wait: bool, invals: &mut Invals) -> Result<u64> {
+        let sidecar = self.sidecar()?;
+        let Some(lock) = lock else {
+            self.unlock(ino, handle, invals)?;
+            return Ok(sidecar.reloads());
+        };
+        let client = self.client(ino, handle)?;
+        self.leave(&client, invals)?;
+        if !client.file.flock(lock, wait).map_err(|error| self.failed(error))? {
+            return Err(ViewError::Locked);
+        }
+        if ino == LOCK_INO {
+            let granted = if self.ended.load(SeqCst) { Err(ViewError::Gone) } else { self.follow() };
+            if let Err(error) = granted {
+                let _ = client.file.unlock();
+                return Err(error);
+            }
+            if lock == Flock::Exclusive {
+                *client.exclusive.lock() = Some(sidecar.count()?);
+                sidecar.client_has_it();
+            }
+        }
+        Ok(sidecar.reloads())
+    }
+
+    fn catch_up(&self) -> Result<u64> {
+        let sidecar = self.sidecar()?;
+        let _turn = sidecar.wait_to_read(PATIENCE)?;
+        if !sidecar.is_clients() {
+            self.follow()?;
+        }
+        Ok(sidecar.reloads())
+    }
+
+    fn lookup(&self, parent: Ino, name: &OsStr) -> Result<Attr> {
+        if self.is_lock_file(parent, name) { self.attr() } else { self.view.lookup(parent, name) }
+    }
+
+    fn forget(&self, ino: Ino) {
+        if ino != LOCK_INO {
+            self.view.forget(ino);
+        }
+    }
+
+    fn getattr(&self, ino: Ino) -> Result<Attr> {
+        if ino == LOCK_INO { self.attr() } else { self.view.getattr(ino) }
+    }
+
+    fn setattr(&self, ino: Ino, handle: Option<Handle>, set: SetAttr, invals: &mut Invals) -> Result<Attr> {
+        // Nobody is to cut the lock file: the count would be gone.
+        if ino == LOCK_INO { self.attr() } else { self.view.setattr(ino, handle, set, invals) }
+    }
+
+    fn open(&self, ino: Ino, mode: OpenMode, invals: &mut Invals) -> Result<Handle> {
+        if ino == LOCK_INO { Ok(self.new_handle()) } else { self.view.open(ino, mode, invals) }
+    }
+
+    fn create(&self, parent: Ino, name: &OsStr, creation: Creation, mode: OpenMode) -> Result<(Attr, Handle)> {
+        match self.is_lock_file(parent, name) {
+            true if creation.exclusive => Err(ViewError::Exists),
+            true => Ok((self.attr()?, self.new_handle())),
+            false => self.view.create(parent, name, creation, mode),
+        }
+    }
+
+    fn read(&self, ino: Ino, handle: Option<Handle>, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        if ino == LOCK_INO {
+            return Ok(self.sidecar()?.read_at(buf, offset)?);
+        }
+        let read = self.view.read(ino, handle, offset, buf);
+        match read {
+            // Others may have taken away what it was, in their turn or in one that is over.
+            Err(ViewError::Store(_)) if self.is_outdated() => Err(ViewError::Locked),
+            read => read,
+        }
+    }
+
+    fn write(&self, handle: Handle, offset: u64, data: &[u8]) -> Result<()> {
+        if is_ours(handle) { Ok(self.sidecar()?.write_at(data, offset)?) } else { self.view.write(handle, offset, data) }
+    }
+
+    fn flush(&self, handle: Handle, invals: &mut Invals) -> Result<()> {
+        if is_ours(handle) { Ok(()) } else { self.view.flush(handle, invals) }
+    }
+
+    fn release(&self, handle: Handle, invals: &mut Invals) {
+        if !is_ours(handle) {
+            self.view.release(handle, invals);
+        }
+    }
+
+    fn fsync(&self, ino: Ino, invals: &mut Invals) -> Result<()> {
+        if ino == LOCK_INO { Ok(()) } else { self.view.fsync(ino, invals) }
+    }
+
+    fn unlink(&self, parent: Ino, name: &OsStr, invals: &mut Invals) -> Result<()> {
+        if self.is_lock_file(parent, name) { Err(ViewError::NotPermitted) } else { self.view.unlink(parent, name, invals) }
+    }
+
+    fn rename(&self, from: (Ino, &OsStr), to: (Ino, &OsStr), mode: RenameMode, invals: &mut Invals) -> Result<()> {
+        if self.is_lock_file(from.0, from.1) || self.is_lock_file(to.0, to.1) {
+            return Err(ViewError::NotPermitted);
+        }
+        self.view.rename(from, to, mode, invals)
+    }
+
+    fn readdir(&self, ino: Ino, cookie: u64, emit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
+        if cookie >= LAST {
+            return Ok(());
+        }
+        let mut more = true;
+        self.view.readdir(ino, cookie, &mut |entry| {
+            more = emit(entry);
+            more
+        })?;
+        if let Some(name) = self.name.as_deref().filter(|_| more && ino == ROOT) {
+            emit(DirEntry { ino: LOCK_INO, kind: Kind::File, name, next: LAST });
+        }
+        Ok(())
+    }
+
+    fn tick(&self, now: Instant, invals: &mut Invals) -> Option<Instant> {
+        if !self.view.read_only() {
+            return self.view.tick(now, invals);
+        }
+        // In the middle of a change by others there is nothing to look at.
+        let _one_at_a_time = self.following.lock();
+        let Some((sidecar, Ok(Some(_turn)))) = self.store.sidecar().map(|sidecar| (sidecar, sidecar.to_read())) else {
+            return Some(now + WATCH_AGAIN);
+        };
+        let count = sidecar.count();
+        let due = self.view.tick(now, invals);
+        if let (Ok(count), true) = (count, invals.contains(&Inval::All)) {
+            sidecar.reloaded();
+            sidecar.in_step(count);
+        }
+        due
+    }
+
+    fn shutdown(&self) -> Result<()> {
+        self.ended.store(true, SeqCst);
+        // No client is left, whatever the kernel has told us.
+        let clients: Vec<_> = self.clients.lock().keys().copied().collect();
+        for (ino, handle) in clients {
+            if let Err(error) = self.unlock(ino, handle, &mut Invals::new()) {
+                error!("{error}");
+            }
+        }
+        self.view.shutdown()
+    }
+
+    // ---- the view's own ----
+
+    fn read_only(&self) -> bool {
+        self.view.read_only()
+    }
+
+    fn next_files(&self, ino: Ino, count: usize) -> Vec<(Ino, u64)> {
+        self.view.next_files(ino, count)
+    }
+
+    fn expect(&self, inos: &[Ino]) {
+        self.view.expect(inos);
+    }
+
+    fn read_ahead(&self) -> Option<u32> {
+        self.view.read_ahead()
+    }
+
+    fn statfs(&self) -> Result<libc::statvfs> {
+        self.view.statfs()
+    }
+
+    fn report(&self) -> String {
+        self.view.report()
+    }
+}
