@@ -580,10 +580,8 @@ impl fuser::Filesystem for Adapter {
             if !read_only || shared.lock_file.is_some() {
                 shared.view.release(Handle(fh.0), &mut invals);
             }
-            if !read_only {
-                if write {
-                    shared.notify.writer_gone(ino);
-                }
+            if write {
+                shared.notify.writer_gone(ino);
             }
             // Only for an open file that has asked for a lock an owner is named.
             if owner.is_some()

@@ -6,6 +6,7 @@
 //! nor stale, on whichever side.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -136,10 +137,12 @@ impl<V: Follow> Locking<V> {
 
     fn stand_in(&self, ino: Ino) -> Result<Box<dyn BackendFile>> {
         let mut files = self.stand_ins.lock();
-        if !files.contains_key(&ino) {
-            files.insert(ino, self.sidecar()?.unnamed()?);
-        }
-        let fd = files.get(&ino).and_then(|file| file.fd()).ok_or(ViewError::Invalid)?;
+        let file = match files.entry(ino) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => entry.insert(self.sidecar()?.unnamed()?),
+        };
+        let fd = file.fd().ok_or(ViewError::Invalid)?;
+        // Opened anew, or all would share the locks of one open file.
         Ok(Box::new(File::open(format!("/proc/self/fd/{}", fd.as_raw_fd())).map_err(|error| self.failed(error))?))
     }
 
