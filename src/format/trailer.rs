@@ -69,7 +69,8 @@ impl Trailer {
             let at = (bytes.len() as u64).saturating_sub(LEN_FROM_END);
             return Err(Error::new("trailer: trailer_len", at, len, format_args!("{}, the trailer's length", bytes.len())));
         }
-        Ok(Trailer { raw: bytes.to_vec(), vlmetalayers: Table::parse(bytes, Part::Trailer)? })
+        let vlmetalayers = Table::parse(bytes, Part::Trailer)?;
+        Ok(Trailer { raw: bytes.to_vec(), vlmetalayers })
     }
 
     /// Builds a trailer as C-Blosc2 3 writes it.

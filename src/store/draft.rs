@@ -161,6 +161,14 @@ impl Draft {
         Ok(count)
     }
 
+    /// Bytes that are not stored anywhere and read as zeros, as far as the file system says.
+    pub fn hole(&self) -> u64 {
+        match &self.content {
+            Content::Memory(_) => 0,
+            Content::File { file, len } => len.saturating_sub(file.stat().map_or(0, |stat| stat.allocated)),
+        }
+    }
+
     /// Moves what is in memory to a file.
     fn spill(&mut self) -> io::Result<()> {
         let Content::Memory(bytes) = &mut self.content else { return Ok(()) };

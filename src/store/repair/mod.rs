@@ -188,13 +188,17 @@ fn unread(path: &Path, error: Unread) -> StoreError {
     }
 }
 
-/// A header whose frame_len is not to be believed, from the bytes at the beginning of a file.
+/// A header from the bytes at the beginning of a file, whatever it says of the frame's length.
 fn header_of(bytes: &[u8]) -> format::Result<FrameHeader> {
+    const FRAME_LEN: std::ops::Range<usize> = 16..24;
     let mut copy = bytes.to_vec();
-    if let Some(field) = copy.get_mut(16..24) {
+    let said = copy.get(FRAME_LEN).and_then(|field| field.first_chunk()).copied().map_or(0, u64::from_be_bytes);
+    if let Some(field) = copy.get_mut(FRAME_LEN) {
         field.copy_from_slice(&(i64::MAX as u64).to_be_bytes());
     }
-    FrameHeader::parse(&copy)
+    let mut header = FrameHeader::parse(&copy)?;
+    header.set_frame_len(said);
+    Ok(header)
 }
 
 /// An empty trailer, for a frame that has lost its own.

@@ -145,6 +145,26 @@ fn special_chunks_among_varying_ones_keep_their_bytes() {
 }
 
 #[test]
+fn a_trailer_is_found_where_the_header_says_that_the_frame_ends() {
+    // Without an index nothing else says where it is, and the file goes on behind it.
+    let name = "metalayers.b2frame";
+    let source = frame(&data("cframe").join(name));
+    let layers: Vec<_> = source.trailer.vlmetalayers().map(|layer| layer.name.to_vec()).collect();
+    assert!(!layers.is_empty());
+    let index = source.sections.index.start as usize..source.sections.index.end as usize;
+    let (_dir, path) = damaged(name, |bytes| {
+        // A chunk that was about to be appended, and of which little was written.
+        let chunk = bytes[source.sections.chunks.start as usize..][..32].to_vec();
+        bytes[index.clone()].fill(0);
+        bytes[index.start..index.start + 32].copy_from_slice(&chunk);
+        bytes.extend([0; 100]);
+    });
+    plan(&path).unwrap().carry_out().unwrap();
+    sound(&path);
+    assert!(frame(&path).trailer.vlmetalayers().map(|layer| layer.name.to_vec()).eq(layers));
+}
+
+#[test]
 fn a_frame_that_changed_since_it_was_looked_at_is_left_alone() {
     let (_dir, path) = damaged("chunks-3.b2frame", |bytes| bytes.truncate(bytes.len() - 10));
     let plan = plan(&path).unwrap();

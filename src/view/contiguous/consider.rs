@@ -53,12 +53,10 @@ use crate::format::trailer::Trailer;
 use crate::format::{self, ChunkOffset, Error, Fit, IndexEntry, index};
 use crate::store::frame::{Frame, Unread};
 use crate::store::{ChunkKey, FrameImage, ReadAt, StoreError};
-use crate::view::examine::{CHECKED_LEN, Examined, examine};
+use crate::view::examine::{CHECKED_LEN, Examined, MOST_HOLE, examine};
 
 mod search;
 
-/// Header, index and trailer are taken into memory, so no more than this of them may be a hole, which costs a client nothing.
-const MOST_HOLE: u64 = 64 << 20;
 /// Holes that are told one by one.
 const MOST_HOLES: usize = 64;
 /// No old chunk.

@@ -642,3 +642,30 @@ fn random_sessions_agree_with_the_model() {
         random_session(seed, 120);
     }
 }
+
+/// A hole costs a client nothing, and must not cost the daemon gibibytes.
+#[test]
+fn an_index_that_is_nearly_all_hole_is_not_read() {
+    let most = || {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        line.split_whitespace().next().unwrap().parse::<u64>().unwrap()
+    };
+    let mut mount = Mount::of(&[full(1), full(2), full(3)], CHUNKSIZE);
+    let before = mount.committed();
+    let file = mount.read("chunks.b2frame");
+    let (ino, mut invals) = (mount.ino("chunks.b2frame").unwrap(), Vec::new());
+    let mode = OpenMode { read: true, write: true, truncate: false };
+    let handle = mount.view().open(ino, mode, &mut invals).unwrap();
+    let len = 3u64 << 30;
+    mount.view().write(handle, 16, &len.to_be_bytes()).unwrap();
+    let set = SetAttr { size: Some(len), ..SetAttr::default() };
+    mount.view().setattr(ino, Some(handle), set, &mut invals).unwrap();
+    let memory = most();
+    let _ = mount.view().flush(handle, &mut invals);
+    assert!(most() - memory < 1 << 20, "{} KiB", most() - memory);
+    mount.view().release(handle, &mut invals);
+    mount.cp("chunks.b2frame", &file).unwrap();
+    mount.unmount();
+    assert_eq!(mount.committed(), before);
+}

@@ -14,7 +14,7 @@ use crate::format::chunk::ChunkHeader;
 use crate::format::index_file::{self, IndexFile};
 use crate::format::{self, ChunkId, Fit};
 use crate::store::{ChunkKey, Draft, FrameStore, ReadAt, StoreError};
-use crate::view::examine::{Examined, MAX_CHUNK_LEN, examine};
+use crate::view::examine::{Examined, MAX_CHUNK_LEN, MOST_HOLE, examine};
 use crate::view::names::Name;
 use crate::view::{Handle, Ino, Inval, Invals, Result, ViewError};
 
@@ -231,6 +231,11 @@ impl SparseView {
             let mut inner = writing.inner.lock();
             let len = inner.bytes.len();
             if !inner.dirty || len > index_file::MAX_LEN {
+                return Ok(());
+            }
+            let hole = inner.bytes.hole();
+            if hole > MOST_HOLE && hole > len / 2 {
+                debug!("{}: held: {hole} of {len} bytes were never written", self.show(ino));
                 return Ok(());
             }
             let mut file = vec![0; len as usize];
