@@ -89,9 +89,9 @@ pub struct MountRequest {
 /// A line of /proc/self/mountinfo.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountInfo {
-    /// Given again after an unmount, so to be compared together with `device`.
+    /// Given again after an unmount, so to be compared together with `device` and `source`.
     pub id: u64,
-    /// Device number as `major:minor`.
+    /// Device number as `major:minor`. Given again as well.
     pub device: String,
     /// Where it is mounted.
     pub point: PathBuf,
@@ -206,7 +206,9 @@ impl Mountpoint {
         let Some(ours) = &self.info else { return unmount(&self.point, lazy) };
         let all = mounts()?;
         // It may have been moved, so it is found by what it is and not by where it was.
-        let Some(place) = all.iter().position(|mount| mount.id == ours.id && mount.device == ours.device) else {
+        // Both numbers are given again at once to the next mount, which another daemon may have made since ours was taken away.
+        let is_ours = |mount: &MountInfo| mount.id == ours.id && mount.device == ours.device && mount.source == ours.source;
+        let Some(place) = all.iter().position(is_ours) else {
             return Ok(());
         };
         let point = &all[place].point;
