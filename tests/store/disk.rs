@@ -142,7 +142,7 @@ struct State {
     handles: u64,
     /// The operation, counted by its place in the log, that fails, and with which errno.
     fail: Option<(usize, i32)>,
-    failed: bool,
+    failed: Option<Op>,
 }
 
 /// A directory in memory.
@@ -242,9 +242,9 @@ impl Dir {
         self.state().fail = Some((at, errno));
     }
 
-    /// Whether it did.
-    pub fn failed(&self) -> bool {
-        self.state().failed
+    /// What failed, if it did.
+    pub fn failed(&self) -> Option<Op> {
+        self.state().failed.clone()
     }
 
     pub fn bytes(&self, name: &str) -> Option<Vec<u8>> {
@@ -271,7 +271,7 @@ impl Dir {
             && fail == at
         {
             state.fail = None;
-            state.failed = true;
+            state.failed = Some(op.clone());
             if let Op::Write { file, offset, data } = &op {
                 // Some of it was done, in whole sectors.
                 let part = (offset + data.len() as u64 / 2) / SECTOR * SECTOR;

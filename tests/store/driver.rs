@@ -372,7 +372,14 @@ impl<S: Store> Driver<S> {
             self.promise(before.oldest, before.newest + 1);
         }
         let first = self.store.committed().is_none();
-        self.store.commit(self.store.enter(), self.image())?;
+        if let Err(error) = self.store.commit(self.store.enter(), self.image()) {
+            if is_new && self.store.sync().is_ok() {
+                // It was an answer, and all is as before.
+                self.states.pop();
+                self.promise(before.newest, before.newest);
+            }
+            return Err(error);
+        }
         if is_new {
             self.promise(before.newest + usize::from(first), before.newest + 1);
         }
