@@ -1,6 +1,7 @@
 """Opens each frame whose path comes on standard input and says what the library finds in it.
 
-One line each: the number of vlmetalayers, and for every chunk the CRC of its bytes as stored, or its special value's code.
+One line each: the number of vlmetalayers, and for every chunk the CRC of its bytes as stored, or its special value's code; or what
+goes wrong.
 """
 
 import sys
@@ -23,4 +24,8 @@ def describe(path):
 
 
 for line in sys.stdin:
-    print(describe(line.rstrip("\n")), flush=True)
+    try:
+        words = describe(line.rstrip("\n"))
+    except Exception as error:
+        words = f"error: {error!r}"
+    print(words, flush=True)

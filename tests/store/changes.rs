@@ -15,6 +15,8 @@ use crate::history::{History, Plan};
 
 /// Bytes in a chunk, uncompressed.
 const CHUNKSIZE: u32 = 1200;
+/// Of floats, for which there is a NaN.
+const TYPESIZE: u8 = 4;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
@@ -45,11 +47,11 @@ impl Change {
     ];
 }
 
-/// A chunk that decodes to these bytes, plainly copied or by LZ4 in one block, whichever is shorter.
-pub fn encode(bytes: &[u8]) -> Vec<u8> {
+/// A chunk of items of this size that decodes to these bytes, plainly copied or by LZ4 in one block, whichever is shorter.
+fn encode(typesize: u8, bytes: &[u8]) -> Vec<u8> {
     let compressed = lz4_flex::block::compress(bytes);
     let plain = compressed.len() + 8 >= bytes.len();
-    let mut chunk = vec![5, 1, if plain { 0x02 | 0x05 } else { 1 << 5 | 0x10 | 0x05 }, 1];
+    let mut chunk = vec![5, 1, if plain { 0x02 | 0x05 } else { 1 << 5 | 0x10 | 0x05 }, typesize];
     for len in [bytes.len(), bytes.len(), 32 + if plain { bytes.len() } else { compressed.len() + 8 }] {
         chunk.extend((len as u32).to_le_bytes());
     }
@@ -69,7 +71,7 @@ fn some_chunk(random: &mut Random) -> Vec<u8> {
     let mut bytes = vec![7; CHUNKSIZE as usize];
     let noise = random.below(u64::from(CHUNKSIZE) + 1) as usize;
     bytes[..noise].iter_mut().for_each(|byte| *byte = random.next() as u8);
-    encode(&bytes)
+    encode(TYPESIZE, &bytes)
 }
 
 /// The trailer with a vlmetalayer of so many bytes: MessagePack in a chunk, as Python's has it.
@@ -77,7 +79,7 @@ fn trailer(len: u16, random: &mut Random) -> Trailer {
     let mut value = vec![0xc5]; // bin 16
     value.extend(len.to_be_bytes());
     value.extend((0..len).map(|_| random.next() as u8));
-    Trailer::encode(&[Metalayer { name: b"vl", content: &encode(&value) }]).unwrap()
+    Trailer::encode(&[Metalayer { name: b"vl", content: &encode(1, &value) }]).unwrap()
 }
 
 impl<S: Store> Driver<S> {
@@ -149,8 +151,13 @@ impl<S: Store> Driver<S> {
 pub fn small<S: Store>() -> Start {
     let dir = Dir::default();
     let mut driver = Driver::new(&dir, create::<S>(&dir).unwrap(), 1, 1);
-    let fields =
-        HeaderFields { varying_chunks: false, chunksize: CHUNKSIZE as i32, blocksize: CHUNKSIZE as i32, ..header(0).fields() };
+    let fields = HeaderFields {
+        varying_chunks: false,
+        chunksize: CHUNKSIZE as i32,
+        blocksize: CHUNKSIZE as i32,
+        typesize: TYPESIZE.into(),
+        ..header(0).fields()
+    };
     driver.header = FrameHeader::encode(&fields, &[Metalayer { name: b"shape", content: &[0; 6] }]).unwrap();
     for change in [Change::Append, Change::Append, Change::Grow, Change::Append, Change::Append, Change::Vlmetalayer] {
         driver.change(change).unwrap();

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime};
 
@@ -254,6 +255,24 @@ impl Dir {
 
     pub fn names(&self) -> Vec<OsString> {
         self.names_of(&self.state()).keys().cloned().collect()
+    }
+
+    /// Makes a directory of the real file system what this one is.
+    pub fn write_to(&self, path: &Path) {
+        let state = self.state();
+        for (name, node) in self.names_of(&state) {
+            match node {
+                Node::File(file) => std::fs::write(path.join(name), &state.files[*file].data).unwrap(),
+                Node::Dir(_) => std::fs::create_dir(path.join(name)).unwrap(),
+            }
+        }
+        let dirs: Vec<_> = self.names_of(&state).iter().map(|(name, node)| (name.clone(), *node)).collect();
+        drop(state);
+        for (name, node) in dirs {
+            if let Node::Dir(id) = node {
+                Dir { disk: Arc::clone(&self.disk), id }.write_to(&path.join(name));
+            }
+        }
     }
 
     /// A write by somebody else.

@@ -8,7 +8,7 @@ use std::io::ErrorKind;
 use b2fuse::store::StoreError;
 
 use crate::changes::Change;
-use crate::disk::{Dir, Op, Start, cuts, start};
+use crate::disk::{Cut, Dir, Op, Start, cuts, start};
 use crate::driver::{Driver, Frame, Promise, Store, create, open, try_frame_of};
 use crate::frames::Random;
 
@@ -56,6 +56,17 @@ impl History {
     fn promised(&self, upto: usize) -> Promise {
         let since = self.promises.partition_point(|promise| promise.since <= upto);
         self.promises[since - 1]
+    }
+
+    /// Disks as power cuts leave them, and what they may hold.
+    pub fn some_images(&self, count: u64, seed: u64) -> impl Iterator<Item = (Dir, Vec<&Frame>)> {
+        let mut random = Random(seed);
+        (0..count).map(move |_| {
+            let upto = random.below(self.log.len() as u64 + 1) as usize;
+            let Promise { oldest, newest, .. } = self.promised(upto);
+            let dir = Dir::after_cut(&self.start, &self.log[..upto], Cut::Any(random.next()));
+            (dir, self.states[oldest..=newest].iter().flatten().collect())
+        })
     }
 
     /// Cuts the power after every operation, several ways. The first image that holds something else than the last durable

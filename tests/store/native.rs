@@ -11,7 +11,8 @@ use b2fuse::format::trailer::Trailer;
 use b2fuse::format::{IndexEntry, Special};
 use b2fuse::store::{ChunkKey, FrameImage, FrameStore, OpenOptions};
 
-use crate::driver::Store;
+use crate::changes::{history, sequences, small};
+use crate::driver::{Frame, NAME, Store};
 use crate::for_both;
 use crate::frames::{Random, data, read};
 
@@ -59,12 +60,16 @@ impl Drop for Library {
 
 /// What it should find.
 fn expected(store: &dyn FrameStore, entries: &[IndexEntry<ChunkKey>], vlmetalayers: usize) -> String {
+    description(vlmetalayers, entries.iter().map(|entry| entry.map(|key| read(store, key))))
+}
+
+fn description(vlmetalayers: usize, entries: impl Iterator<Item = IndexEntry<Vec<u8>>>) -> String {
     let mut words = vec![vlmetalayers.to_string()];
     for entry in entries {
         words.push(match entry {
-            IndexEntry::Stored(key) => {
+            IndexEntry::Stored(bytes) => {
                 let mut crc = flate2::Crc::new();
-                crc.update(&read(store, *key));
+                crc.update(&bytes);
                 format!("{:08x}", crc.sum())
             }
             IndexEntry::Special(Special::Zeros) => "special-1".to_owned(),
@@ -75,7 +80,7 @@ fn expected(store: &dyn FrameStore, entries: &[IndexEntry<ChunkKey>], vlmetalaye
     words.join(" ")
 }
 
-for_both!(the_library_opens_the_frame_after_every_commit);
+for_both!(the_library_opens_the_frame_after_every_commit, the_library_opens_what_power_cuts_leave);
 
 fn the_library_opens_the_frame_after_every_commit<S: Store>() {
     let Some(mut library) = Library::start() else { return };
@@ -141,4 +146,26 @@ fn the_library_opens_the_frame_after_every_commit<S: Store>() {
     }
     let least = data(S::DATA).len() * 15;
     assert!(commits > least, "only {commits} commits were looked at");
+}
+
+fn the_library_opens_what_power_cuts_leave<S: Store>() {
+    let Some(mut library) = Library::start() else { return };
+    let small = small::<S>();
+    let mut images = 0;
+    for (seed, changes) in sequences(3, 31).enumerate() {
+        let (history, _) = history::<S>(&small, &changes, seed as u64);
+        for (disk, states) in history.some_images(10, seed as u64) {
+            let dir = tempfile::tempdir().unwrap();
+            disk.write_to(dir.path());
+            let found = library.describe(&dir.path().join(NAME));
+            let expected = |state: &&Frame| {
+                let vlmetalayers = Trailer::parse(&state.trailer).unwrap().vlmetalayers().count();
+                description(vlmetalayers, state.entries.iter().cloned())
+            };
+            let expected: Vec<String> = states.iter().map(expected).collect();
+            assert!(expected.contains(&found), "{changes:?}, seed {seed}: found {found}, expected one of {expected:#?}");
+            images += 1;
+        }
+    }
+    assert!(images > 300, "only {images} images were looked at");
 }
