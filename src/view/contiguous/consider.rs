@@ -31,9 +31,10 @@
 //! | update by a shorter chunk, or a special one | the **old index is still whole** if the chunk shrank by more than the index's length. It parses; where a chunk becomes a special one among chunks of the same length, every one behind it is *the next one*, and the last is the new index | longer than frame_len |
 //!
 //! What parses but is not whole waits: for the next round, or for a second in which nobody writes, since people patch files
-//! too. It is then taken, unless a chunk is now where another one was, or a new one reads as an index of this very frame: then
-//! it is one of the states in the last row, or in the middle of that round. So a library that is killed between its rounds
-//! leaves the state before, or the one after.
+//! too. It is then taken, unless a chunk is now where another one was, or a new one reads as an index of this very frame, or
+//! only a part of it was written: then it is one of the states in the last row, or in the middle of that round, where the first
+//! bytes that are moved end up in a chunk whose structure shows nothing of it. So a library that is killed between its rounds or
+//! in one leaves the state before, or the one after.
 //!
 //! After round 3 the state is adopted; round 4 writes what is there, which is seen without a look at the chunks. Where only
 //! header or trailer were written, and neither chunks nor index, the trailer must have been written whole or not at all.
@@ -337,6 +338,10 @@ impl Considering<'_> {
     fn stage(&mut self, start: u64, len: u32, position: u32) -> Result<ChunkKey, Stop> {
         let fit = self.fit(position);
         let part = Part { file: self.file, start, len: u64::from(len) };
+        if !self.whole && !self.written.covers(start..start + part.len) {
+            let error = Error::new("chunk", 0, "one that was written in parts only", "a whole one, as the index was not written");
+            return Err(Stop::Held(of_chunk(error, start, position)));
+        }
         let inside = |examined| match examined {
             Examined::Bad(error) => Stop::Held(of_chunk(error, start, position)),
             Examined::Io(error) => Stop::Io(error),

@@ -197,6 +197,22 @@ fn a_chunk_patched_in_place_is_taken_after_a_second() {
     assert_eq!(mount.committed(), [full(8), full(9), full(3)]);
 }
 
+/// A library that is killed when it has just begun to move what is behind a chunk has written over a part of one, and nothing in
+/// that chunk's structure tells.
+#[test]
+fn a_chunk_of_which_only_a_part_was_written_is_never_taken() {
+    let mut mount = Mount::of(&[full(1), full(2), full(3)], CHUNKSIZE);
+    for (offset, len) in [(32 + 40, 24), (32, 63), (0, 95), (1, 95)] {
+        assert_eq!(errno(mount.patch(BASE as u64 + 96 + offset, &chunk(9, CHUNKSIZE)[offset as usize..][..len])), libc::EINVAL);
+        mount.sync();
+        mount.wait(20);
+        assert_eq!(mount.committed(), [full(1), full(2), full(3)]);
+    }
+    assert_eq!(errno(mount.patch(BASE as u64 + 96 + 50, &[9; 10])), libc::EINVAL);
+    mount.unmount().unwrap();
+    assert_eq!(mount.committed(), [full(1), full(2), full(3)]);
+}
+
 #[test]
 fn what_is_left_at_the_unmount_is_taken_if_it_is_a_frame() {
     let mut mount = Mount::of(&[full(1), full(2)], CHUNKSIZE);
