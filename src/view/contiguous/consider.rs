@@ -121,15 +121,16 @@ impl From<Examined> for Stop {
 /// # Errors
 /// What cannot be read or staged; what was staged before is given back.
 pub fn consider(file: &Overlaid<'_>, accept: bool) -> Result<Found, StoreError> {
-    let (below, written, moved) = {
+    let (below, written, hole, moved) = {
         let inner = file.overlay.inner.read();
-        (inner.below(), inner.written().clone(), inner.moved().clone())
+        (inner.below(), inner.written().clone(), inner.hole(), inner.moved().clone())
     };
     let mut considering = Considering {
         file,
         layout: file.layout,
         below,
         written,
+        hole,
         moved,
         whole: true,
         dry: false,
@@ -177,6 +178,8 @@ struct Considering<'a> {
     /// Bytes of the layout that are still seen, from the beginning.
     below: u64,
     written: Intervals,
+    /// How much of `written` may be a hole.
+    hole: u64,
     moved: Moved,
     /// The change is a whole one.
     whole: bool,
@@ -261,7 +264,7 @@ impl Considering<'_> {
     fn check_hole(&self, part: Range<u64>) -> Result<(), Stop> {
         let unseen = self.below.clamp(part.start, part.end)..part.end;
         let written: u64 = self.written.within(unseen.clone()).map(|part| part.end - part.start).sum();
-        let hole = unseen.end - unseen.start - written;
+        let hole = unseen.end - unseen.start - written + self.hole.min(written);
         if hole <= MOST_HOLE {
             return Ok(());
         }

@@ -89,6 +89,8 @@ pub struct Inner {
     len: u64,
     /// All that was written: what is stored, and what is moved.
     written: Intervals,
+    /// Bytes of that which are a hole all the same, where it was a temporary file's.
+    hole: u64,
     /// What `data` has.
     stored: Intervals,
     /// What is somewhere below.
@@ -191,10 +193,12 @@ impl Overlay {
 
     /// One that covers all with the bytes of a draft.
     pub fn of_draft(serial: u64, draft: Draft) -> Self {
-        let len = draft.len();
+        let (len, hole) = (draft.len(), draft.hole());
         let mut written = Intervals::default();
         written.insert(0..len);
-        Self::with(serial, 0, len, written, Data::File(draft))
+        let mut overlay = Self::with(serial, 0, len, written, Data::File(draft));
+        overlay.inner.get_mut().hole = hole;
+        overlay
     }
 
     fn with(serial: u64, below: u64, len: u64, written: Intervals, data: Data) -> Self {
@@ -207,6 +211,7 @@ impl Overlay {
             run: 0..0,
             shift: 0,
             written,
+            hole: 0,
             data,
             dirty: true,
             verdict: Verdict::Open,
@@ -253,6 +258,11 @@ impl Inner {
     /// What was written.
     pub fn written(&self) -> &Intervals {
         &self.written
+    }
+
+    /// How much of what was written may be a hole all the same, which has cost a client nothing.
+    pub fn hole(&self) -> u64 {
+        self.hole
     }
 
     /// What was written that is somewhere below.

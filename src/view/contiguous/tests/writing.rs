@@ -346,6 +346,17 @@ fn lengths_that_lie_take_no_memory() {
         mount.view().write(handle, len - 35, &tail).unwrap();
         assert_eq!(errno(mount.close(handle)), libc::EINVAL);
     }
+    // Nor in a temporary file that is renamed over the frame.
+    let (len, header_len) = ((1u64 << 31) + 100, i32::MAX);
+    let mut head = before[..BASE].to_vec();
+    head[11..15].copy_from_slice(&header_len.to_be_bytes());
+    head[16..24].copy_from_slice(&len.to_be_bytes());
+    let handle = mount.open(".t", true).unwrap();
+    mount.view().write(handle, 0, &head).unwrap();
+    mount.view().write(handle, len - 35, &before[before.len() - 35..]).unwrap();
+    mount.close(handle).unwrap();
+    let Err(ViewError::Rejected(error)) = mount.mv(".t", NAME) else { panic!("not refused") };
+    assert!(error.got.ends_with("bytes that were never written"), "{error}");
     assert!(mount.read(NAME) == before);
 }
 
