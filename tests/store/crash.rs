@@ -19,6 +19,7 @@ for_both!(
     a_failed_operation_ends_all_writing_and_harms_nothing,
     a_change_by_others_is_not_overwritten,
     replacing_survives_power_cuts,
+    a_chunk_that_was_removed_and_comes_back_is_on_disk,
 );
 
 /// Fewer where the compiler has not made it fast.
@@ -247,4 +248,23 @@ fn replacing_survives_power_cuts<S: Store>() {
         let dir = Dir::after_cut(&start, &log, Cut::Any(1));
         assert!(found_either(&dir) == new, "it was on disk when the commit returned");
     }
+}
+
+/// A file that was removed while it is open keeps its chunk, and may get a name again.
+fn a_chunk_that_was_removed_and_comes_back_is_on_disk<S: Store>() {
+    let dir = Dir::default();
+    let start = start(&dir);
+    let mut driver = Driver::new(&dir, create::<S>(&dir).unwrap(), 1, 1500);
+    driver.commit().unwrap();
+    driver.add_large(1, 1500).unwrap();
+    let entry = driver.entries[0];
+    let key = entry.stored().unwrap();
+    driver.store.pin(key);
+    driver.entries.clear();
+    driver.let_go(entry);
+    driver.entries.push(entry);
+    driver.commit().unwrap();
+    driver.sync().unwrap();
+    let plan = Plan { any: 10, ..Plan::default() };
+    History::new(start, &driver).judge::<S>(plan).unwrap();
 }

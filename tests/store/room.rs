@@ -1,9 +1,9 @@
 //! How long a file becomes: less than one and a half times what lives in it, and three indexes, after every commit.
 
-use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use b2fuse::format::IndexEntry;
-use b2fuse::store::{CframeStore, FrameImage, FrameStore};
+use b2fuse::store::{CframeStore, ChunkKey, FrameStore};
 
 use crate::disk::Dir;
 use crate::driver::{NAME, create};
@@ -29,42 +29,103 @@ fn either(random: &mut Random, _at: f64) -> f64 {
     if random.below(2) == 0 { 0.01 } else { 1.0 }
 }
 
-/// Replaces random chunks, `batch` in a commit, and gives the worst ratio of the file's length without three indexes to what
-/// lives in it.
-fn worst(count: usize, max: f64, batch: usize, replacements: usize, sizes: Sizes, seed: u64) -> f64 {
-    let dir = Dir::forgetful();
-    let store = create::<CframeStore>(&dir).unwrap();
-    let mut random = Random(seed);
-    let mut entries = vec![];
-    let mut lens: Vec<u64> = vec![];
-    let mut worst: f64 = 0.0;
-    let mut done = 0;
-    while done < replacements {
-        for _ in 0..batch {
-            let len = (sizes(&mut random, done as f64 / replacements as f64) * max).max(33.0) as u32;
-            let key = store.stage(&chunk(len - 32, 7)).unwrap();
-            if entries.len() < count {
-                entries.push(IndexEntry::Stored(key));
-                lens.push(len.into());
-                continue;
-            }
-            let at = random.below(count as u64) as usize;
-            if let IndexEntry::Stored(old) = std::mem::replace(&mut entries[at], IndexEntry::Stored(key)) {
-                store.discard(old); // of those that were replaced twice in a batch
-            }
-            lens[at] = len.into();
-            done += 1;
+/// A frame whose chunks are replaced.
+struct Replacing {
+    dir: Dir,
+    store: CframeStore,
+    random: Random,
+    entries: Vec<IndexEntry<ChunkKey>>,
+    lens: Vec<u64>,
+    /// Bytes of the largest chunk.
+    max: f64,
+    /// The worst ratio, after any commit, of the file's length without three indexes to what lives in it.
+    worst: f64,
+}
+
+impl Replacing {
+    fn new(count: usize, max: f64, sizes: Sizes, seed: u64) -> Replacing {
+        let dir = Dir::forgetful();
+        let store = create::<CframeStore>(&dir).unwrap();
+        let (entries, lens) = (vec![], vec![]);
+        let mut this = Replacing { dir, store, random: Random(seed), entries, lens, max, worst: 0.0 };
+        for _ in 0..count {
+            let (key, len) = this.stage(sizes, 0.0);
+            this.entries.push(IndexEntry::Stored(key));
+            this.lens.push(len);
         }
-        let FrameImage { header, trailer, .. } = image(entries.clone());
-        store.commit(store.enter(), FrameImage { header, trailer, entries: Arc::new(entries.clone()) }).unwrap();
-        let committed = store.committed().unwrap();
+        this.commit();
+        this
+    }
+
+    fn stage(&mut self, sizes: Sizes, at: f64) -> (ChunkKey, u64) {
+        let len = (sizes(&mut self.random, at) * self.max).max(33.0) as u32;
+        (self.store.stage(&chunk(len - 32, 7)).unwrap(), len.into())
+    }
+
+    fn replace(&mut self, sizes: Sizes, at: f64) {
+        let (key, len) = self.stage(sizes, at);
+        let position = self.random.below(self.entries.len() as u64) as usize;
+        if let IndexEntry::Stored(old) = std::mem::replace(&mut self.entries[position], IndexEntry::Stored(key)) {
+            self.store.discard(old); // of those that were replaced twice in a batch
+        }
+        self.lens[position] = len;
+    }
+
+    fn commit(&mut self) {
+        self.store.commit(self.store.enter(), image(self.entries.clone())).unwrap();
+        let committed = self.store.committed().unwrap();
         let header = &committed.header;
         let tail = header.frame_len() - header.cbytes() - u64::from(header.header_len());
-        let live: u64 = lens.iter().sum();
-        let now = dir.len(NAME).saturating_sub(3 * tail + 1024) as f64 / live as f64;
-        worst = worst.max(now);
+        let live: u64 = self.lens.iter().sum();
+        let now = self.dir.len(NAME).saturating_sub(3 * tail + 1024) as f64 / live as f64;
+        self.worst = self.worst.max(now);
     }
-    worst
+}
+
+/// Replaces random chunks, `batch` in a commit, and gives the worst ratio.
+fn worst(count: usize, max: f64, batch: usize, replacements: usize, sizes: Sizes, seed: u64) -> f64 {
+    let mut frame = Replacing::new(count, max, sizes, seed);
+    for done in (0..replacements).step_by(batch) {
+        for _ in 0..batch {
+            frame.replace(sizes, done as f64 / replacements as f64);
+        }
+        frame.commit();
+    }
+    frame.worst
+}
+
+/// How many chunks are replaced in a commit, where their number is what counts.
+const AT_ONCE: usize = if cfg!(debug_assertions) { 10 } else { 1 };
+
+/// Replaces chunks and says how long staging and committing took.
+fn time(frame: &mut Replacing) -> Duration {
+    let began = Instant::now();
+    for _ in 0..AT_ONCE {
+        frame.replace(uniform, 0.0);
+    }
+    frame.commit();
+    began.elapsed()
+}
+
+#[test]
+fn a_hundred_thousand_replacements_leave_the_file_short_and_commits_fast() {
+    const COUNT: usize = 60;
+    let (mut old, mut young) = (Replacing::new(COUNT, 1000.0, uniform, 1), Replacing::new(COUNT, 1000.0, uniform, 2));
+    for (frame, commits) in [(&mut young, 1000 / AT_ONCE), (&mut old, 100_000 / AT_ONCE)] {
+        for _ in 0..commits {
+            time(frame);
+        }
+    }
+    println!("at most {:.3} times what lives in it", old.worst);
+    assert!(old.worst < 1.5, "longer than promised");
+    // By turns, so that whatever else the machine does slows both down.
+    let (mut olds, mut youngs): (Vec<_>, Vec<_>) = (0..300).map(|_| (time(&mut old), time(&mut young))).unzip();
+    let [old, young] = [&mut olds, &mut youngs].map(|times| {
+        times.sort_unstable();
+        times[times.len() / 2]
+    });
+    println!("a commit takes {young:?} after 1000 replacements, and {old:?} after 100,000");
+    assert!(old < 2 * young, "a commit takes {old:?} after 100,000 replacements, and {young:?} after 1000");
 }
 
 #[test]

@@ -211,6 +211,7 @@ impl SframeStore {
         for (key, len) in doomed {
             self.shared.descriptors.remove(key);
             self.cache.remove(key);
+            self.unsynced.lock().forget(key); // not before: as long as it is good a commit may name it
             match remove_chunk(&*dir, key, len) {
                 Ok(()) => {
                     self.allocated.fetch_sub(u64::from(len).next_multiple_of(4096).min(self.allocated.load(Relaxed)), Relaxed);

@@ -322,7 +322,6 @@ impl FrameStore for SframeStore {
     fn discard(&self, key: ChunkKey) {
         if !self.source.read_only {
             self.shared.files.lock().discard(key, self.shared.epochs.now());
-            self.unsynced.lock().forget(key);
             self.collect();
         }
     }
