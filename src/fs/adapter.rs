@@ -178,6 +178,32 @@ impl Shared {
         });
     }
 
+    /// Takes a lock, or gives it back: waiting here, or on a thread of its own, as `wait` allows.
+    fn lock(
+        self: &Arc<Self>,
+        ino: Ino,
+        handle: Handle,
+        lock: Option<Flock>,
+        wait: (bool, bool),
+        mut invals: Invals,
+        reply: ReplyEmpty,
+    ) {
+        match self.view.lock(ino, handle, lock, wait.0, &mut invals) {
+            Err(ViewError::Locked) if wait.1 => {
+                // Not as one request of those that the end waits for: who knows when others give it back.
+                let shared = Arc::clone(self);
+                let thread = std::thread::Builder::new().name("b2fuse-lock".into()).spawn(move || {
+                    let outcome = shared.view.lock(ino, handle, lock, true, &mut invals);
+                    shared.locked(ino, outcome, invals, reply);
+                });
+                if let Err(error) = thread {
+                    error!("no thread to wait for a lock, which fails: {error}");
+                }
+            }
+            outcome => self.locked(ino, outcome, invals, reply),
+        }
+    }
+
     /// Answers a request for a lock when the kernel has forgotten what others have changed.
     fn locked(self: &Arc<Self>, ino: Ino, outcome: Result<u64, ViewError>, mut invals: Invals, reply: ReplyEmpty) {
         let outcome = outcome.map_err(|refusal| errno("flock", ino, &refusal));
@@ -584,12 +610,10 @@ impl fuser::Filesystem for Adapter {
                 shared.notify.writer_gone(ino);
             }
             // Only for an open file that has asked for a lock an owner is named.
-            if owner.is_some()
-                && let Err(refusal) = shared.view.lock(ino, Handle(fh.0), None, false, &mut invals)
-            {
-                errno("unlock", ino, &refusal);
+            match owner {
+                Some(_) => shared.lock(ino, Handle(fh.0), None, (false, true), invals, reply),
+                None => shared.notify.answer(invals, Held::Nothing, move || reply.ok()),
             }
-            shared.notify.answer(invals, Held::Nothing, move || reply.ok());
             // Readers come and go by the thousand, and change nothing.
             if write {
                 shared.changed();
@@ -618,21 +642,7 @@ impl fuser::Filesystem for Adapter {
             _ => None,
         };
         // By the handle: the kernel may name another file's owner the same before it has released this one's.
-        let (ino, handle, mut invals) = (Ino(ino.0), Handle(fh.0), Invals::new());
-        match shared.view.lock(ino, handle, lock, false, &mut invals) {
-            Err(ViewError::Locked) if sleep => {
-                // Not as one request of those that the end waits for: who knows when others give it back.
-                let waiting = Arc::clone(shared);
-                let thread = std::thread::Builder::new().name("b2fuse-lock".into()).spawn(move || {
-                    let outcome = waiting.view.lock(ino, handle, lock, true, &mut invals);
-                    waiting.locked(ino, outcome, invals, reply);
-                });
-                if let Err(error) = thread {
-                    error!("no thread to wait for a lock, which fails: {error}");
-                }
-            }
-            outcome => shared.locked(ino, outcome, invals, reply),
-        }
+        shared.lock(Ino(ino.0), Handle(fh.0), lock, (lock.is_none(), sleep), Invals::new(), reply);
         shared.changed();
     }
 

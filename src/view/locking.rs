@@ -32,6 +32,8 @@ const LOCK_INO: Ino = Ino(3);
 const FIRST_HANDLE: u64 = 1 << 62;
 /// The cookie that stands after the lock file in a listing: behind all others.
 const LAST: u64 = 1 << 62;
+/// How long the files of a client that is killed take to be closed, at most.
+const CLOSING: Duration = Duration::from_millis(100);
 /// How often a read-only view looks whether others have changed SOURCE, while others are changing it.
 const WATCH_AGAIN: Duration = Duration::from_millis(50);
 
@@ -43,8 +45,14 @@ pub trait Follow: View {
     /// [`StoreError::Stale`] if they have, and there is something uncommitted; or what is wrong with SOURCE.
     fn reload(&self) -> Result<()>;
 
-    /// Commits everything that can be committed.
+    /// Commits everything that can be committed, after [`Follow::drop_unfinished`].
     fn hand_over(&self, invals: &mut Invals) -> Result<()>;
+
+    /// Whether something is held that is no frame, and somebody still has it open for writing.
+    fn is_unfinished(&self) -> bool;
+
+    /// Drops what is held and is no frame, if nobody has it open for writing: who was killed under a lock has left it.
+    fn drop_unfinished(&self, invals: &mut Invals);
 }
 
 /// Why SOURCE cannot be read again, or not be written to.
@@ -176,6 +184,19 @@ impl<V: Follow> Locking<V> {
         handed_over
     }
 
+    /// A client that is killed closes its lock file before what it was writing: to that, the lock still belongs.
+    fn closed(&self, ino: Ino, handle: Handle, wait: bool) -> Result<()> {
+        let exclusive = self.clients.lock().get(&(ino, handle)).is_some_and(|client| client.exclusive.lock().is_some());
+        let until = Instant::now() + CLOSING;
+        while exclusive && self.view.is_unfinished() && Instant::now() < until {
+            if !wait {
+                return Err(ViewError::Locked);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
     fn unlock(&self, ino: Ino, handle: Handle, invals: &mut Invals) -> Result<()> {
         let Some(client) = self.clients.lock().remove(&(ino, handle)) else { return Ok(()) };
         let left = self.leave(&client, invals);
@@ -199,6 +220,7 @@ impl<V: Follow> View for Locking<V> {
     fn lock(&self, ino: Ino, handle: Handle, lock: Option<Flock>, wait: bool, invals: &mut Invals) -> Result<u64> {
         let sidecar = self.sidecar()?;
         let Some(lock) = lock else {
+            self.closed(ino, handle, wait)?;
             self.unlock(ino, handle, invals)?;
             return Ok(sidecar.reloads());
         };
@@ -217,6 +239,7 @@ impl<V: Follow> View for Locking<V> {
                 *client.exclusive.lock() = Some(sidecar.count()?);
                 sidecar.client_has_it();
             }
+            self.view.drop_unfinished(invals);
         }
         Ok(sidecar.reloads())
     }

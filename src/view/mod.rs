@@ -225,7 +225,7 @@ pub trait View: Send + Sync {
     }
 
     /// flock(2) of an open file: takes a lock in place of any that it has, or gives it back; at the last close the latter is asked
-    /// for at any rate. Only with `wait` it may take long. Answers how often SOURCE was read again since the mount began: the kernel must have forgotten
+    /// for at any rate. Only with `wait` it may take long; giving back takes a moment at most then. Answers how often SOURCE was read again since the mount began: the kernel must have forgotten
     /// everything since the last time, before the client goes on.
     ///
     /// # Errors

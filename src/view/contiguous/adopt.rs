@@ -60,17 +60,23 @@ impl Follow for ContiguousView {
         {
             let _writing = self.writing.lock();
             self.look(Look::Settle, invals)?;
-            // Who gives the lock back has no more to write.
-            let held = {
-                let state = self.state.read();
-                let overlay = state.overlay.as_ref().filter(|_| state.frame_writers() == 0);
-                overlay.map(|overlay| overlay.inner.read().verdict.clone())
-            };
-            if let Some(Verdict::Held(error)) = held {
+        }
+        self.drop_unfinished(invals);
+        self.publish()
+    }
+
+    fn is_unfinished(&self) -> bool {
+        let state = self.state.read();
+        state.overlay.is_some() && state.frame_writers() > 0
+    }
+
+    fn drop_unfinished(&self, invals: &mut Invals) {
+        if self.left_behind().is_some() {
+            let _writing = self.writing.lock();
+            if let Some(error) = self.left_behind() {
                 self.drop_held(&error, invals);
             }
         }
-        self.publish()
     }
 }
 
@@ -365,6 +371,16 @@ impl ContiguousView {
             error!("{error}");
         }
         due(&self.state.read()).map(|(at, _)| at)
+    }
+
+    /// Why what is held is no frame, if nobody has it open for writing.
+    fn left_behind(&self) -> Option<format::Error> {
+        let state = self.state.read();
+        let overlay = state.overlay.as_ref().filter(|_| state.frame_writers() == 0)?;
+        match &overlay.inner.try_read()?.verdict {
+            Verdict::Held(error) => Some(error.clone()),
+            _ => None,
+        }
     }
 
     fn drop_held(&self, error: &format::Error, invals: &mut Invals) {

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use log::{debug, error, warn};
 
-use super::state::{Held, Kept, Source};
+use super::state::{Held, Kept, Node, Source};
 use super::write::Unfinished;
 use super::{SETTLE_AFTER, SparseView, WATCH_EVERY};
 use crate::format::IndexEntry;
@@ -27,8 +27,23 @@ impl Follow for SparseView {
         if self.read_only {
             return Ok(());
         }
+        self.drop_unfinished(invals);
         self.settle(invals)?;
         self.publish()
+    }
+
+    fn is_unfinished(&self) -> bool {
+        let state = self.state.read();
+        let written = |node: &Node| node.writing.is_some() && matches!(node.name, Some(Name::Index | Name::Chunk(_)));
+        state.handles.values().any(|open| open.write && state.nodes.get(&open.ino).is_some_and(written))
+    }
+
+    fn drop_unfinished(&self, invals: &mut Invals) {
+        if self.state.read().index_is_left_behind()
+            && let Err(error) = self.state.write().drop_index(invals)
+        {
+            error!("{}: {error}", self.store.path().display());
+        }
     }
 }
 

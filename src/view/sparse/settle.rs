@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use log::info;
+use log::{info, warn};
 
 use super::SparseView;
 
@@ -136,6 +136,21 @@ impl State {
         index.header.set_nbytes(nbytes);
         index.header.set_cbytes(cbytes);
         Some(index)
+    }
+
+    /// Whether the index file is no index, and nobody has it open for writing.
+    pub(super) fn index_is_left_behind(&self) -> bool {
+        let writers = self.index_ino.map(|ino| self.nodes.get(&ino).map_or(0, |node| node.writers));
+        matches!(self.held, Held::Unparsed) && self.adopted.is_some() && writers == Some(0)
+    }
+
+    /// Drops an index file that is no index, if nobody has it open for writing: it is the adopted one again.
+    pub(super) fn drop_index(&mut self, invals: &mut Invals) -> Result<()> {
+        let Some(ino) = self.index_ino.filter(|_| self.index_is_left_behind()) else { return Ok(()) };
+        warn!("what was written to the index is dropped, as it is no index");
+        self.end_writing(ino, None);
+        self.held = Held::No;
+        self.rewrite_index(invals)
     }
 
     /// Makes the index file say what `adopted` says.
