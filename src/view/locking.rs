@@ -396,3 +396,113 @@ impl<V: Follow> View for Locking<V> {
         self.view.report()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::store::{CframeStore, OpenOptions};
+    use crate::view::SparseView;
+    use crate::view::frames::{CHUNKSIZE, Cell, cells_of, cframe, chunk, full};
+
+    const ONE: Handle = Handle(1 << 63);
+    const EVERYTHING: OpenMode = OpenMode { read: true, write: true, truncate: true };
+
+    fn mount(path: &Path, cells: &[Cell]) -> Locking<SparseView> {
+        std::fs::write(path, cframe(cells, CHUNKSIZE, CHUNKSIZE as i32)).unwrap();
+        let options = OpenOptions { locking: true, ..OpenOptions::default() };
+        let store: Arc<dyn FrameStore> = Arc::new(CframeStore::open(path, options).unwrap());
+        Locking::new(SparseView::new(Arc::clone(&store), false).unwrap(), store, Some(".b2lock".into())).unwrap()
+    }
+
+    /// What another process does with the exclusive lock.
+    fn other(path: &Path, cells: &[Cell]) {
+        let file = File::options().read(true).write(true).open(path.with_extension("b2frame.b2lock")).unwrap();
+        assert!(file.flock(Flock::Exclusive, false).unwrap());
+        let mut count = [0; 8];
+        file.read_at(&mut count, 8).unwrap();
+        file.write_at(&(u64::from_ne_bytes(count) + 1).to_ne_bytes(), 8).unwrap();
+        std::fs::write(path, cframe(cells, CHUNKSIZE, CHUNKSIZE as i32)).unwrap();
+    }
+
+    fn lock(view: &impl View, lock: Option<Flock>) -> Result<u64> {
+        view.lock(LOCK_INO, ONE, lock, false, &mut Invals::new())
+    }
+
+    fn put(view: &impl View, name: &str, bytes: &[u8]) -> Ino {
+        let creation = Creation { uid: 0, gid: 0, mode: 0o644, exclusive: false };
+        let (attr, handle) = view.create(ROOT, OsStr::new(name), creation, EVERYTHING).unwrap();
+        view.write(handle, 0, bytes).unwrap();
+        view.flush(handle, &mut Invals::new()).unwrap();
+        view.release(handle, &mut Invals::new());
+        attr.ino
+    }
+
+    fn content(view: &impl View, name: &str) -> Vec<u8> {
+        let attr = view.lookup(ROOT, OsStr::new(name)).unwrap();
+        let mut bytes = vec![0; attr.size as usize];
+        assert_eq!(view.read(attr.ino, None, 0, &mut bytes).unwrap(), bytes.len());
+        bytes
+    }
+
+    #[test]
+    fn who_gets_a_lock_sees_what_others_did_and_the_next_sees_what_was_done_under_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f.b2frame");
+        let view = mount(&path, &[full(1), full(2)]);
+        assert_eq!(lock(&view, Some(Flock::Exclusive)).unwrap(), 0);
+        let made = put(&view, "00000002.chunk", &chunk(3, CHUNKSIZE));
+        assert_eq!(lock(&view, None).unwrap(), 0);
+        assert_eq!(cells_of(&path), [full(1), full(2), full(3)]);
+
+        other(&path, &[full(7), full(8)]);
+        assert_eq!(lock(&view, Some(Flock::Shared)).unwrap(), 1, "read again");
+        assert_eq!(content(&view, "00000000.chunk"), chunk(7, CHUNKSIZE));
+        // The kernel may know the file that is not there any more by its name.
+        assert!(matches!(view.lookup(ROOT, OsStr::new("00000002.chunk")), Err(ViewError::NotFound)));
+        assert!(matches!(view.open(made, EVERYTHING, &mut Invals::new()), Err(ViewError::Gone)));
+        assert_eq!(lock(&view, Some(Flock::Exclusive)).unwrap(), 1);
+        put(&view, "00000002.chunk", &chunk(9, CHUNKSIZE));
+        assert_eq!(lock(&view, None).unwrap(), 1);
+        assert_eq!(cells_of(&path), [full(7), full(8), full(9)]);
+        view.shutdown().unwrap();
+    }
+
+    #[test]
+    fn what_is_uncommitted_when_others_have_changed_source_keeps_everybody_from_locking() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f.b2frame");
+        let view = mount(&path, &[full(1), full(2)]);
+        let chunk = view.lookup(ROOT, OsStr::new("00000001.chunk")).unwrap().ino;
+        let handle = view.open(chunk, EVERYTHING, &mut Invals::new()).unwrap();
+        other(&path, &[full(7), full(8), full(9)]);
+        let refused = lock(&view, Some(Flock::Shared));
+        assert!(matches!(refused, Err(ViewError::Store(StoreError::Stale { .. }))), "{refused:?}");
+        view.release(handle, &mut Invals::new());
+    }
+
+    #[test]
+    fn what_a_killed_client_leaves_is_dropped_with_its_lock() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f.b2frame");
+        let view = mount(&path, &[full(1), full(2)]);
+        let index = content(&view, "chunks.b2frame");
+        lock(&view, Some(Flock::Exclusive)).unwrap();
+        let mut open = Vec::new();
+        for name in ["chunks.b2frame", "00000001.chunk"] {
+            let ino = view.lookup(ROOT, OsStr::new(name)).unwrap().ino;
+            open.push(view.open(ino, EVERYTHING, &mut Invals::new()).unwrap());
+        }
+        assert!(matches!(lock(&view, None), Err(ViewError::Locked)), "its other files are still to be closed");
+        for handle in open {
+            let _ = view.flush(handle, &mut Invals::new());
+            view.release(handle, &mut Invals::new());
+        }
+        lock(&view, None).unwrap();
+        assert_eq!(content(&view, "chunks.b2frame"), index);
+        assert_eq!(content(&view, "00000001.chunk"), chunk(2, CHUNKSIZE));
+        assert_eq!(cells_of(&path), [full(1), full(2)]);
+        view.shutdown().unwrap();
+    }
+}

@@ -28,6 +28,7 @@ impl Follow for SparseView {
             return Ok(());
         }
         self.drop_unfinished(invals);
+        self.state.write().drop_empty(invals);
         self.settle(invals)?;
         self.publish()
     }

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use super::table::Table;
 use crate::format::index_file::IndexFile;
 use crate::format::{ChunkId, IndexEntry};
-use crate::store::{ChunkKey, Draft, FrameStore, SourceStat};
+use crate::store::{ChunkKey, Draft, FrameStore, ReadAt, SourceStat};
 use crate::view::meta::Meta;
 use crate::view::names::Name;
 use crate::view::{Handle, Ino, Inval, Invals, ROOT, Result, ViewError};
@@ -474,6 +474,21 @@ impl State {
                 node.meta.mtime = mtime;
                 node.meta.ctime = mtime;
             }
+        }
+    }
+
+    /// Chunk files that were emptied, and that nobody has open for writing, hold their chunks again.
+    pub fn drop_empty(&mut self, invals: &mut Invals) {
+        let emptied = |node: &Node| match (&node.name, &node.writing) {
+            (Some(Name::Chunk(id)), Some(writing)) if node.writers == 0 && self.table.get(*id).key().is_some() => {
+                writing.inner.try_lock().is_some_and(|inner| inner.bytes.is_empty())
+            }
+            _ => false,
+        };
+        let emptied: Vec<Ino> = self.nodes.iter().filter(|(_, node)| emptied(node)).map(|(ino, _)| *ino).collect();
+        for ino in emptied {
+            self.end_writing(ino, None);
+            invals.push(Inval::Data(ino));
         }
     }
 
