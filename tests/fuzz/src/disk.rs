@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use b2fuse::format::IndexEntry;
 use b2fuse::format::chunk;
-use b2fuse::store::check::{Depth, Severity, check};
+use b2fuse::store::check::{Depth, Kind, Severity, check};
 use b2fuse::store::repair::{Outlook, plan};
 use b2fuse::store::{FrameImage, FrameStore, OpenOptions, open};
 
@@ -134,7 +134,8 @@ fn kept(before: &[Option<IndexEntry<Vec<u8>>>], after: &[Option<IndexEntry<Vec<u
 fn damage(path: &Path, deep: bool) -> Option<Vec<String>> {
     let mut damage = Vec::new();
     let mut found = |finding: b2fuse::store::check::Finding| {
-        if finding.severity == Severity::Damage {
+        // Repair moves nothing, and cannot know which of two chunks that share bytes is the right one.
+        if finding.severity == Severity::Damage && (deep || finding.kind != Kind::Overlap) {
             damage.push(finding.what);
         }
     };

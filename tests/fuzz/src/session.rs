@@ -60,7 +60,7 @@ pub fn sparse(data: &[u8]) {
         ".b2lock",
         "other",
     ];
-    Session::new(input, path, store, view, names).run(Session::sparse_frame);
+    Session::new(input, path, store, view, names).run(Session::sparse_frame, |_| None);
 }
 
 /// An sframe shown as one file.
@@ -72,7 +72,7 @@ pub fn contiguous(data: &[u8]) {
     let view =
         Box::new(ContiguousView::new(Arc::clone(&store), Shown::As(SHOWN.into()), false).expect("a frame of the library's"));
     let names = &[SHOWN, ".tmp", "shown.b2frame~", "shown.b2frame.b2lock", "other"];
-    Session::new(input, path, store, view, names).run(Session::contiguous_frame);
+    Session::new(input, path, store, view, names).run(Session::contiguous_frame, Session::contiguous_shown);
 }
 
 fn options() -> OpenOptions {
@@ -111,8 +111,9 @@ impl<'a> Session<'a> {
         Session { input, path, store, view, names, handles: Vec::new(), now: Instant::now(), last }
     }
 
-    /// `frame` does as the library does.
-    fn run(mut self, frame: fn(&mut Self)) {
+    /// `frame` does as the library does; `shown` is what the view shows, as chunks, where that must be what is
+    /// committed. (In a directory, files may wait for others.)
+    fn run(mut self, frame: fn(&mut Self), shown: fn(&Self) -> Option<Content>) {
         for _ in 0..MOST_OPS {
             if self.input.is_empty() {
                 break;
@@ -123,10 +124,24 @@ impl<'a> Session<'a> {
             }
             self.look();
         }
-        if self.input.byte() & 1 == 0 {
+        if self.input.byte() & 3 > 0 {
             for (handle, _) in std::mem::take(&mut self.handles) {
                 let _ = self.view.flush(handle, &mut Vec::new());
                 self.view.release(handle, &mut Vec::new());
+            }
+            // Long enough for what waits to be taken or given up.
+            for wait in [2, 20] {
+                self.view.tick(self.now.max(Instant::now()) + Duration::from_secs(wait), &mut Vec::new());
+            }
+            self.look();
+            if self.view.fsync(ROOT, &mut Vec::new()).is_ok() {
+                self.look();
+                if let (Some(shown), Some((_, content))) = (shown(&self), &self.last) {
+                    let brief = |content: &Content| -> Vec<_> {
+                        content.iter().flatten().map(|entry| entry.clone().map(|bytes| bytes.len())).collect()
+                    };
+                    assert!(shown == *content, "shown is {:?}, and committed {:?}", brief(&shown), brief(content));
+                }
             }
         }
         let _ = self.view.shutdown();
@@ -156,6 +171,18 @@ impl<'a> Session<'a> {
         assert!(found.trailer == image.trailer);
         assert!(found.header.metalayers().eq(image.header.metalayers()));
         assert_eq!(found.header.nbytes(), image.header.nbytes());
+    }
+
+    /// The chunks of the frame; nothing if its name is gone.
+    fn contiguous_shown(&self) -> Option<Content> {
+        let bytes = self.read(OsStr::new(SHOWN))?;
+        let frame = Frame::<ChunkOffset>::read(&bytes.as_slice()).expect("what was given up is not shown");
+        let chunk = |offset: ChunkOffset| {
+            let at = frame.sections.chunks.start as usize + offset.0 as usize;
+            let len = u32::from_le_bytes(bytes[at + 12..at + 16].try_into().expect("four bytes")) as usize;
+            bytes[at..at + len].to_vec()
+        };
+        Some(frame.entries.iter().map(|entry| Some(entry.map(chunk))).collect())
     }
 
     fn name(&mut self) -> &'static OsStr {
