@@ -303,6 +303,7 @@ impl View for SparseView {
                 Err(error) => return Err(error),
             }
         }
+        self.store_again(invals)?;
         self.settle(invals)?;
         self.publish()?;
         Ok(self.store.sync()?)

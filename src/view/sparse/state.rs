@@ -148,6 +148,8 @@ pub struct State {
     pub removed: BTreeMap<ChunkId, u32>,
     /// Chunks that `adopted` does not name.
     pub unnamed: BTreeMap<ChunkId, Unnamed>,
+    /// Files with a draft that SOURCE did not take when they were closed.
+    pub unstored: HashSet<Ino>,
     /// `changes` when the index was last written.
     pub index_changed: u64,
     /// Uncompressed sizes of the chunks that `adopted` names and no commit has taken yet.
@@ -199,6 +201,7 @@ impl State {
             index_stale: false,
             removed: BTreeMap::new(),
             unnamed: BTreeMap::new(),
+            unstored: HashSet::new(),
             index_changed: 0,
             fresh: HashMap::new(),
             changes: 0,

@@ -156,9 +156,26 @@ impl SparseView {
         };
         match (name, writing) {
             (Some(Name::Index), Some(writing)) => self.close_index(ino, &writing, invals),
-            (Some(Name::Chunk(id)), Some(writing)) => self.close_chunk(ino, id, &writing, unfinished, invals),
+            (Some(Name::Chunk(id)), Some(writing)) => {
+                let closed = self.close_chunk(ino, id, &writing, unfinished, invals);
+                if let Err(ViewError::Store(_)) = closed {
+                    self.state.write().unstored.insert(ino);
+                }
+                closed
+            }
             _ => Ok(()),
         }
+    }
+
+    /// Tries again what SOURCE did not take at a close, so that nobody is told that all is on disk while it is not: not every
+    /// writer looks at what close says. C-Blosc2 does not.
+    pub(super) fn store_again(&self, invals: &mut Invals) -> Result<()> {
+        if self.state.read().unstored.is_empty() {
+            return Ok(());
+        }
+        let left = std::mem::take(&mut self.state.write().unstored);
+        let closed: Vec<_> = left.into_iter().map(|ino| self.close_file(ino, Unfinished::Leave, invals)).collect();
+        closed.into_iter().collect()
     }
 
     fn close_chunk(
