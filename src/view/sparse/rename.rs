@@ -24,7 +24,15 @@ impl SparseView {
         }
         match to {
             Name::Temp(_) => self.move_name(&from, &to, ino),
-            Name::Chunk(id) => self.rename_onto_chunk(&from, id, ino, invals),
+            Name::Chunk(id) => {
+                let begun = self.state.read().nodes.get(&ino).is_none_or(|node| node.writing.is_none());
+                let renamed = self.rename_onto_chunk(&from, id, ino, invals);
+                if renamed.is_err() && begun {
+                    // What was begun only to look at it ends; an index goes on being the one that it was.
+                    let _ = self.close_file(ino, Unfinished::Leave, invals);
+                }
+                renamed
+            }
             Name::Index => {
                 self.draft_of(ino)?;
                 self.move_name(&from, &to, ino)?;

@@ -669,3 +669,15 @@ fn an_index_that_is_nearly_all_hole_is_not_read() {
     mount.unmount();
     assert_eq!(mount.committed(), before);
 }
+
+#[test]
+fn a_refused_rename_of_the_index_does_not_hold_up_commits() {
+    let mut mount = Mount::of(&[full(1), full(2), full(3)], CHUNKSIZE);
+    assert!(mount.mv("chunks.b2frame", "00000002.chunk").is_err());
+    let Cell::Chunk(bytes) = full(9) else { panic!("a stored chunk") };
+    mount.cp("00000000.chunk", &bytes).unwrap();
+    mount.sync();
+    assert_eq!(mount.committed(), [full(9), full(2), full(3)]);
+    mount.unmount();
+    assert_eq!(mount.committed(), [full(9), full(2), full(3)]);
+}
