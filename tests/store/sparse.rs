@@ -358,10 +358,16 @@ fn a_reader_sees_what_others_write_once_it_is_whole() {
     assert!(reader.changed_outside().unwrap());
     assert!(reader.reload().is_err());
     assert_eq!(content(&reader).len(), 3, "what was there stays");
+    std::fs::write(path.join("chunks.b2frame"), &index).unwrap();
+    reader.reload().unwrap();
     // Another directory under the same name.
     std::fs::rename(&path, dir.path().join("old")).unwrap();
     let (_other, other) = frame(&stored([5]));
     SframeStore::copy(&other, &path);
+    // Not yet whole when it is first looked at.
+    std::fs::rename(path.join("chunks.b2frame"), path.join("later")).unwrap();
+    assert!(reader.changed_outside().is_err() || reader.reload().is_err());
+    std::fs::rename(path.join("later"), path.join("chunks.b2frame")).unwrap();
     assert!(reader.changed_outside().unwrap());
     reader.reload().unwrap();
     assert!(content(&reader) == [IndexEntry::Stored(of(5))]);

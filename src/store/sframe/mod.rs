@@ -363,17 +363,16 @@ impl FrameStore for SframeStore {
     fn reload(&self) -> Result<Arc<FrameImage>> {
         let mut disk = self.disk.lock();
         let mut dir = self.dir();
+        let mut dir_stat = self.witness.lock().dir;
         if self.source.read_only {
             let open = open::open_dir(&self.source)?;
-            dir = open.dir;
-            self.witness.lock().dir = open.stat;
+            (dir, dir_stat) = (open.dir, open.stat);
         } else {
             if self.sidecar.is_none() {
                 return Err(self.source.unsupported(WRITTEN_BY_US));
             }
             // Our lock is on the directory that we know.
-            let known = self.witness.lock().dir;
-            if disk.unborn().is_some() || !self.source.stat()?.is_some_and(|stat| stat.same_file(&known)) {
+            if disk.unborn().is_some() || !self.source.stat()?.is_some_and(|stat| stat.same_file(&dir_stat)) {
                 return Err(self.source.stale("it is not the directory that it was"));
             }
         }
@@ -397,7 +396,7 @@ impl FrameStore for SframeStore {
         *self.published.write() = Some(Arc::clone(&image));
         {
             let mut witness = self.witness.lock();
-            witness.stale = None;
+            (witness.dir, witness.stale) = (dir_stat, None);
             witness.index_is(Arc::clone(&index), index_stat);
         }
         // What only our older states needed goes when the one that is there now is on disk.
