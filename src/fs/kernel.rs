@@ -89,7 +89,7 @@ pub struct MountRequest {
 /// A line of /proc/self/mountinfo.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountInfo {
-    /// Given again after an unmount, so to be compared together with `device` and `source`.
+    /// Given again after an unmount.
     pub id: u64,
     /// Device number as `major:minor`. Given again as well.
     pub device: String,
@@ -166,6 +166,8 @@ pub struct Mountpoint {
     point: PathBuf,
     /// Which of the mounts of this namespace is ours; `None` if it could not be found out.
     info: Option<MountInfo>,
+    /// Its number that is never given again, where the kernel has such (6.8 and later).
+    unique: Option<u64>,
     /// fusermount3 unmounts when this is closed.
     _auto_unmount: Option<UnixStream>,
 }
@@ -182,7 +184,8 @@ impl Mountpoint {
         let (device, socket) =
             if root && !request.auto_unmount { (mount_directly(request)?, None) } else { mount_by_helper(request)? };
         let info = mounted_at(&request.point).ok().flatten().filter(|info| info.fs_type == FS_TYPE);
-        Ok((Mountpoint { point: request.point.clone(), info, _auto_unmount: socket }, device))
+        let unique = unique_id(&request.point);
+        Ok((Mountpoint { point: request.point.clone(), info, unique, _auto_unmount: socket }, device))
     }
 
     /// Where it is.
@@ -207,6 +210,7 @@ impl Mountpoint {
         let all = mounts()?;
         // It may have been moved, so it is found by what it is and not by where it was.
         // Both numbers are given again at once to the next mount, which another daemon may have made since ours was taken away.
+        // It may even be one of the same SOURCE, so what counts is the number that is not given again.
         let is_ours = |mount: &MountInfo| mount.id == ours.id && mount.device == ours.device && mount.source == ours.source;
         let Some(place) = all.iter().position(is_ours) else {
             return Ok(());
@@ -215,8 +219,23 @@ impl Mountpoint {
         if all[place + 1..].iter().any(|mount| mount.point == *point) {
             return Err(io::Error::from_raw_os_error(libc::EBUSY));
         }
+        if self.unique.is_some() && unique_id(point) != self.unique {
+            return Ok(());
+        }
         unmount(point, lazy)
     }
+}
+
+/// The number of the mount on top at `point` that the kernel gives to no other. Asks nothing of whoever serves that mount.
+fn unique_id(point: &Path) -> Option<u64> {
+    let path = c_string(point.as_os_str()).ok()?;
+    let mut stat = std::mem::MaybeUninit::<libc::statx>::zeroed();
+    let flags = libc::AT_STATX_DONT_SYNC | libc::AT_SYMLINK_NOFOLLOW | libc::AT_NO_AUTOMOUNT;
+    // SAFETY: `path` is a C string that lives through the call, and `stat` has room for the answer.
+    let rc = unsafe { libc::statx(libc::AT_FDCWD, path.as_ptr(), flags, libc::STATX_MNT_ID_UNIQUE, stat.as_mut_ptr()) };
+    // SAFETY: all zeros are a valid statx, of which the call has filled a part.
+    let stat = unsafe { stat.assume_init() };
+    (rc == 0 && stat.stx_mask & libc::STATX_MNT_ID_UNIQUE != 0).then_some(stat.stx_mnt_id)
 }
 
 /// Unmounts what is on top at `point`.

@@ -23,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import blosc2
@@ -513,6 +514,7 @@ def main():
     parser.add_argument("--seed", type=int, help="one sequence, in this process")
     parser.add_argument("--seeds", type=seeds_of, help="a range such as 1-8, a process for each")
     parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), metavar="N", help="of a range, so many at once (default: all cores)")
     parser.add_argument("--kind", choices=sorted(KINDS), help="default: in turn by seed")
     parser.add_argument("--view-layout", choices=["sframe", "cframe"], default="sframe", help="what the mount shows")
     parser.add_argument("--self-test", action="store_true", help="a native frame in place of the view")
@@ -532,7 +534,8 @@ def main():
     at = next((i for i, word in enumerate(argv) if word.startswith("--seeds")), None)
     if at is not None:
         del argv[at : at + (1 if "=" in argv[at] else 2)]
-    results = [run_apart(seed, argv) for seed in options.seeds or seeds_of("1-5")]
+    with ThreadPoolExecutor(1 if options.keep else options.jobs) as pool:
+        results = list(pool.map(lambda seed: run_apart(seed, argv), options.seeds or seeds_of("1-5")))
     print(f"{sum(results)} passed, {len(results) - sum(results)} failed")
     return 0 if all(results) else 1
 

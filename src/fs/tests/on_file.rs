@@ -280,3 +280,31 @@ fn only_the_range_that_changed_is_forgotten() {
     }
     eventually("the ranges are forgotten", || mount.read(FILE).unwrap() == expected);
 }
+
+/// The kernel gives a mount's id and device number to the next one at once, which may be of the same SOURCE at the same place.
+#[test]
+fn a_mount_that_was_taken_away_unmounts_no_other() {
+    if !fuse() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let point = dir.path().canonicalize().unwrap();
+    let request = kernel::MountRequest {
+        point: point.clone(),
+        fsname: "the same".into(),
+        flags: 0,
+        access: kernel::Access::Owner,
+        auto_unmount: false,
+    };
+    let (first, device) = kernel::Mountpoint::mount(&request).unwrap();
+    let ours = kernel::mounted_at(&point).unwrap().unwrap();
+    kernel::unmount(&point, true).unwrap();
+    drop(device);
+    let (second, device) = kernel::Mountpoint::mount(&request).unwrap();
+    let theirs = kernel::mounted_at(&point).unwrap().unwrap();
+    first.unmount(true).unwrap();
+    assert!(kernel::mounted_at(&point).unwrap().is_some(), "{} {}, then {} {}", ours.id, ours.device, theirs.id, theirs.device);
+    second.unmount(true).unwrap();
+    assert!(kernel::mounted_at(&point).unwrap().is_none());
+    drop(device);
+}
