@@ -13,7 +13,7 @@ use log::{debug, warn};
 use super::backend::{Backend, BackendFile, FileStat};
 use super::error::Failed;
 use super::source::{Complain, Source};
-use super::{Result, StoreError};
+use super::{Result, StoreError, sidecar};
 use crate::format::{ChunkId, INDEX_NAME};
 
 /// Why a SOURCE that did not exist is not made.
@@ -90,7 +90,7 @@ fn claim(source: &Source) -> Result<Option<Replaced>> {
 /// Whether a name is one that a sparse frame's directory has.
 fn is_part_of_frame(name: &OsStr) -> bool {
     let bytes = name.as_bytes();
-    name == INDEX_NAME || name == ".b2lock" || bytes.starts_with(b".b2fuse-") || ChunkId::from_file_name(bytes).is_some()
+    name == INDEX_NAME || name == sidecar::SUFFIX || bytes.starts_with(b".b2fuse-") || ChunkId::from_file_name(bytes).is_some()
 }
 
 impl Unborn {

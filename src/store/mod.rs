@@ -4,6 +4,7 @@
 //! a header and a trailer. It stages the bytes of new chunks as they come, and hands over a whole [`FrameImage`] when the state
 //! is worth keeping.
 
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -89,6 +90,16 @@ pub struct CacheStats {
     pub bytes: u64,
     /// Bytes it may hold.
     pub capacity: u64,
+}
+
+impl fmt::Display for CacheStats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let CacheStats { hits, misses, bypassed, bytes, capacity } = self;
+        write!(
+            f,
+            "chunk cache: {hits} hits, {misses} misses, {bypassed} reads that had no use for it, {bytes} of {capacity} bytes"
+        )
+    }
 }
 
 /// Bytes that can be read at any place: a [`Draft`], a slice.

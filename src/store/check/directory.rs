@@ -12,10 +12,7 @@ use super::{Checked, Chunks, Depth, Finding, Kind, walk};
 use crate::format::chunk::ChunkHeader;
 use crate::format::{ChunkId, INDEX_NAME};
 use crate::store::backend::{Backend, BackendFile, FileBackend, read_exact_at};
-use crate::store::{Result, StoreError};
-
-/// The library's lock file.
-const LOCK_NAME: &str = ".b2lock";
+use crate::store::{Result, StoreError, sidecar};
 
 pub(super) fn check(
     path: &Path,
@@ -59,7 +56,7 @@ fn others(path: &Path, named: &HashSet<ChunkId>, found: &mut dyn FnMut(Finding))
         let name = entry.map_err(failed)?.file_name();
         match ChunkId::from_file_name(name.as_bytes()) {
             Some(id) if named.contains(&id) => {}
-            _ if name == INDEX_NAME || name == LOCK_NAME => {}
+            _ if name == INDEX_NAME || name == sidecar::SUFFIX => {}
             id => names.push((name, id.is_some())),
         }
     }

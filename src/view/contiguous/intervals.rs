@@ -96,6 +96,16 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    /// Found by the test below.
+    #[test]
+    fn nothing_inserted_is_nothing() {
+        let mut intervals = Intervals::default();
+        intervals.insert(0..0);
+        assert_eq!(intervals.iter().count(), 0);
+        assert!(!intervals.touches(248..301) && !intervals.covers(248..301));
+        assert_eq!(intervals.within(248..301).count(), 0);
+    }
+
     proptest! {
         #[test]
         fn are_what_a_table_of_bytes_says(steps in prop::collection::vec((0..200u64, 0..40u64, 0..10u8), 1..60), probe in (0..250u64, 0..60u64)) {

@@ -422,15 +422,7 @@ impl View for ContiguousView {
             let inner = overlay.inner.read();
             format!("; {} parts of {} bytes written", inner.written().count(), inner.len())
         });
-        format!(
-            "chunk cache: {} hits, {} misses, {} reads that had no use for it, {} of {} bytes; commits: {}; open: {open}{held}",
-            cache.hits,
-            cache.misses,
-            cache.bypassed,
-            cache.bytes,
-            cache.capacity,
-            self.pacer.lock().commits(),
-        )
+        format!("{cache}; commits: {}; open: {open}{held}", self.pacer.lock().commits(),)
     }
 }
 

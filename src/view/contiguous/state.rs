@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use super::Shown;
 use super::layout::Layout;
 use super::overlay::Overlay;
-use crate::store::{ChunkKey, Draft, DraftPool, FrameStore, SourceStat};
+use crate::store::{ChunkKey, Draft, DraftPool, FrameStore, SourceStat, sidecar};
 use crate::view::meta::Meta;
 use crate::view::names::is_temporary;
 use crate::view::{Handle, Ino, ROOT, Result, ViewError};
@@ -20,8 +20,6 @@ use crate::view::{Handle, Ino, ROOT, Result, ViewError};
 const FRAME_INO: Ino = Ino(2);
 /// Inodes of files made during the mount, handles and drafts are numbered from here on.
 const FIRST_NEW: u64 = 16;
-/// What the library's lock file is called, after the frame's name.
-const LOCK_SUFFIX: &str = ".b2lock";
 
 /// What a file holds.
 #[derive(Debug, Clone)]
@@ -140,7 +138,7 @@ impl State {
     pub fn check_name(&self, parent: Ino, name: &OsStr) -> Result<()> {
         self.check_parent(parent, name)?;
         let lock = || match &self.shown {
-            Shown::As(shown) => *name == *[shown, OsStr::new(LOCK_SUFFIX)].into_iter().collect::<OsString>(),
+            Shown::As(shown) => *name == *[shown, OsStr::new(sidecar::SUFFIX)].into_iter().collect::<OsString>(),
             Shown::OnFile => false,
         };
         if self.is_frame_name(name) || is_temporary(name, |of| self.is_frame_name(of)) || lock() {

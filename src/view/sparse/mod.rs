@@ -396,14 +396,6 @@ impl View for SparseView {
             let state = self.state.read();
             (state.nodes.len(), state.handles.len())
         };
-        format!(
-            "chunk cache: {} hits, {} misses, {} reads that had no use for it, {} of {} bytes; commits: {}; files touched: {files}, open: {open}",
-            cache.hits,
-            cache.misses,
-            cache.bypassed,
-            cache.bytes,
-            cache.capacity,
-            self.pacer.lock().commits(),
-        )
+        format!("{cache}; commits: {}; files touched: {files}, open: {open}", self.pacer.lock().commits(),)
     }
 }
