@@ -15,10 +15,9 @@ use super::layout::Layout;
 use super::overlay::{Below, Inner, Overlaid, Overlay, Verdict};
 use super::state::State;
 use crate::format;
-use crate::store::sidecar::PATIENCE;
-use crate::store::{Draft, ReadAt, Sidecar};
+use crate::store::{Draft, FrameStore, ReadAt};
 use crate::view::locking::{Follow, out_of_step};
-use crate::view::pacer::Pacer;
+use crate::view::pacer::{Pacer, Publish};
 use crate::view::{Handle, Ino, Inval, Invals, Result, ViewError};
 
 /// How long nobody may have written before a frame that was not written by whole changes is taken for one.
@@ -264,39 +263,19 @@ impl ContiguousView {
         }
         Err(refusal)
     }
+}
 
-    // --- publishing ---
-
-    /// After a change: commits, or sees to it that a gathered commit follows.
-    pub(super) fn publish_soon(&self) -> Result<()> {
-        {
-            if self.state.read().is_published() {
-                return Ok(());
-            }
-        }
-        let mut pacer = self.pacer.lock();
-        if pacer.now_or_later(Instant::now()) { self.commit_in_turn(&mut pacer) } else { Ok(()) }
+impl Publish for ContiguousView {
+    fn store(&self) -> &dyn FrameStore {
+        &*self.store
     }
 
-    /// Commits what was adopted, now.
-    pub(super) fn publish(&self) -> Result<()> {
-        if self.state.read().is_published() {
-            self.pacer.lock().settle();
-            return Ok(());
-        }
-        let _turn = self.store.wait_for_turn(PATIENCE)?;
-        self.commit(&mut self.pacer.lock())
+    fn pacer(&self) -> &Mutex<Pacer> {
+        &self.pacer
     }
 
-    /// Commits, unless others have their turn: then soon.
-    fn commit_in_turn(&self, pacer: &mut Pacer) -> Result<()> {
-        match self.store.sidecar().map(Sidecar::to_write).transpose()? {
-            Some(None) => {
-                pacer.not_our_turn();
-                Ok(())
-            }
-            _turn => self.commit(pacer),
-        }
+    fn has_news(&self) -> bool {
+        !self.state.read().is_published()
     }
 
     fn commit(&self, pacer: &mut Pacer) -> Result<()> {
@@ -322,20 +301,15 @@ impl ContiguousView {
         debug!("{}: committed", self.store.path().display());
         Ok(())
     }
+}
 
+impl ContiguousView {
     // --- time ---
 
     /// What a read-write mount has to do now, and when again.
     pub(super) fn work(&self, now: Instant, invals: &mut Invals) -> Option<Instant> {
         let held = self.settle_due(now, invals);
-        let mut pacer = self.pacer.lock();
-        if pacer.due().is_some_and(|due| due <= now)
-            && let Err(error) = self.commit_in_turn(&mut pacer)
-        {
-            error!("{error}");
-            pacer.settle();
-        }
-        [held, pacer.due()].into_iter().flatten().min()
+        [held, self.publish_due(now)].into_iter().flatten().min()
     }
 
     /// When what is held will be taken or dropped; does it if it is time.

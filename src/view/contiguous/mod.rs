@@ -26,7 +26,7 @@ use self::overlay::Overlaid;
 use self::state::{Content, State};
 use super::locking::Follow;
 use super::meta::Meta;
-use super::pacer::Pacer;
+use super::pacer::{Pacer, Publish};
 use super::{
     Attr, Creation, DirEntry, Handle, Ino, Inval, Invals, Kind, OpenMode, ROOT, RenameMode, Result, SetAttr, View, ViewError,
 };

@@ -21,7 +21,7 @@ use self::state::{Source, State};
 use self::write::Unfinished;
 use super::meta::Meta;
 use super::names::Name;
-use super::pacer::Pacer;
+use super::pacer::{Pacer, Publish};
 use super::{Attr, Creation, DirEntry, Handle, Ino, Invals, Kind, OpenMode, ROOT, RenameMode, Result, SetAttr, View, ViewError};
 use crate::format::index_file::IndexFile;
 use crate::format::{self, Fit, IndexEntry, Layout};

@@ -5,16 +5,16 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use log::{debug, error, warn};
+use parking_lot::Mutex;
 
 use super::state::{Held, Kept, Node, Source};
 use super::write::Unfinished;
 use super::{SETTLE_AFTER, SparseView, WATCH_EVERY};
 use crate::format::IndexEntry;
-use crate::store::sidecar::PATIENCE;
-use crate::store::{ChunkKey, FrameImage, ReadAt, Sidecar, StoreError, StoredChunk};
+use crate::store::{ChunkKey, FrameImage, FrameStore, ReadAt, StoreError, StoredChunk};
 use crate::view::locking::{Follow, out_of_step};
 use crate::view::names::{INDEX_NAME, Name};
-use crate::view::pacer::Pacer;
+use crate::view::pacer::{Pacer, Publish};
 use crate::view::{Inval, Invals, Result, ViewError};
 
 impl Follow for SparseView {
@@ -48,35 +48,17 @@ impl Follow for SparseView {
     }
 }
 
-impl SparseView {
-    /// After a change: commits, or sees to it that a gathered commit follows.
-    pub(super) fn publish_soon(&self) -> Result<()> {
-        if !self.state.read().publishable() {
-            return Ok(());
-        }
-        let mut pacer = self.pacer.lock();
-        if pacer.now_or_later(Instant::now()) { self.commit_in_turn(&mut pacer) } else { Ok(()) }
+impl Publish for SparseView {
+    fn store(&self) -> &dyn FrameStore {
+        &*self.store
     }
 
-    /// Commits what can be committed, now.
-    pub(super) fn publish(&self) -> Result<()> {
-        if !self.state.read().publishable() {
-            self.pacer.lock().settle();
-            return Ok(());
-        }
-        let _turn = self.store.wait_for_turn(PATIENCE)?;
-        self.commit(&mut self.pacer.lock())
+    fn pacer(&self) -> &Mutex<Pacer> {
+        &self.pacer
     }
 
-    /// Commits, unless others have their turn: then soon.
-    fn commit_in_turn(&self, pacer: &mut Pacer) -> Result<()> {
-        match self.store.sidecar().map(Sidecar::to_write).transpose()? {
-            Some(None) => {
-                pacer.not_our_turn();
-                Ok(())
-            }
-            _turn => self.commit(pacer),
-        }
+    fn has_news(&self) -> bool {
+        self.state.read().publishable()
     }
 
     fn commit(&self, pacer: &mut Pacer) -> Result<()> {
@@ -118,7 +100,9 @@ impl SparseView {
         debug!("{}: committed", self.store.path().display());
         Ok(())
     }
+}
 
+impl SparseView {
     /// What a read-write mount has to do now, and when again.
     pub(super) fn work(&self, now: Instant, invals: &mut Invals) -> Option<Instant> {
         let settle_at = {
@@ -128,21 +112,14 @@ impl SparseView {
         if settle_at.is_some_and(|at| at <= now) {
             let settled = self.settle(invals).and_then(|()| {
                 let mut pacer = self.pacer.lock();
-                if self.state.read().publishable() { self.commit_in_turn(&mut pacer) } else { Ok(()) }
+                if self.has_news() { self.commit_in_turn(&mut pacer) } else { Ok(()) }
             });
             if let Err(error) = settled {
                 error!("{error}");
             }
             return self.pacer.lock().due();
         }
-        let mut pacer = self.pacer.lock();
-        if pacer.due().is_some_and(|due| due <= now)
-            && let Err(error) = self.commit_in_turn(&mut pacer)
-        {
-            error!("{error}");
-            pacer.settle();
-        }
-        [settle_at, pacer.due()].into_iter().flatten().min()
+        [settle_at, self.publish_due(now)].into_iter().flatten().min()
     }
 
     /// Whether others have changed SOURCE under a read-only mount, and then shows what it holds now.

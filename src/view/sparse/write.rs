@@ -16,6 +16,7 @@ use crate::format::{self, ChunkId, Fit};
 use crate::store::{ChunkKey, Draft, FrameStore, ReadAt, StoreError};
 use crate::view::examine::{Examined, MAX_CHUNK_LEN, MOST_HOLE, examine};
 use crate::view::names::Name;
+use crate::view::pacer::Publish;
 use crate::view::{Handle, Ino, Inval, Invals, Result, ViewError};
 
 /// How much of a chunk is copied into a draft at once.
