@@ -77,8 +77,9 @@ class Mount:
         try:
             self.umount()
         except Exception as failure:
+            # Whatever is reported, the mount is not left behind.
+            subprocess.run(["umount", "-l", str(self.point)], capture_output=True)
             if kind is None:
                 raise
-            # The first failure is the one to report; this one must not leave the mount behind.
+            # The first failure is the one to report.
             print(f"while unmounting: {failure}", file=sys.stderr)
-            subprocess.run(["umount", "-l", str(self.point)], capture_output=True)
