@@ -10,6 +10,7 @@
     deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, clippy::arithmetic_side_effects)
 )]
 
+pub mod array;
 pub mod chunk;
 mod error;
 mod fit;
@@ -19,6 +20,7 @@ pub mod index;
 pub mod index_file;
 pub mod metalayer;
 mod msgpack;
+pub mod registry;
 pub mod trailer;
 
 pub use error::{Error, Result};

@@ -22,6 +22,10 @@ impl<'a> Reader<'a> {
     pub(super) fn position(&self) -> usize {
         self.whole.len().saturating_sub(self.rest.len())
     }
+    /// Whether nothing is left.
+    pub(super) fn is_empty(&self) -> bool {
+        self.rest.is_empty()
+    }
     /// The next `len` bytes.
     pub(super) fn take(&mut self, len: usize, field: &'static str) -> Result<&'a [u8]> {
         let (head, tail) = self.rest.split_at_checked(len).ok_or_else(|| self.short(field, len))?;

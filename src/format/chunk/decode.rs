@@ -227,7 +227,7 @@ fn pipeline(header: &ChunkHeader) -> Result<[Filter; 6]> {
         // An instrumented chunk holds measurements instead of data.
         return Ok([Filter::None; 6]);
     }
-    let mut pipeline = header.filters;
+    let mut pipeline = header.pipeline();
     pipeline.reverse();
     if let Some(Filter::Unknown(id)) = pipeline.iter().find(|filter| matches!(filter, Filter::Unknown(_))) {
         let expected = "shuffle 1, bitshuffle 2, delta 3 or truncated precision 4; a filter from a plugin can't be undone here";

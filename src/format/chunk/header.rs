@@ -9,6 +9,7 @@
 //! What is accepted and refused here is what C-Blosc2's own decoder accepts and refuses, so a chunk that passes is one that the
 //! library can read, as far as that can be seen without decoding it.
 
+use super::super::registry::{CodecId, FilterId};
 use super::super::{Error, Result, Special};
 use super::filters::Filter;
 
@@ -98,7 +99,8 @@ pub struct ChunkHeader {
     pub(super) codec: Codec,
     pub(super) content: Content,
     /// In the order in which they were applied.
-    pub(super) filters: [Filter; PIPELINE],
+    filter_ids: [u8; PIPELINE],
+    filters_meta: [u8; PIPELINE],
     /// Bytes of the header: 16 or 32.
     pub(super) len: usize,
     pub(super) split: bool,
@@ -211,10 +213,6 @@ impl ChunkHeader {
         }
 
         let blocksize = if !vl_blocks && nbytes > 0 { stored_blocksize.min(nbytes) } else { stored_blocksize };
-        let mut filters = [Filter::None; PIPELINE];
-        for ((filter, id), meta) in filters.iter_mut().zip(ids).zip(metas) {
-            *filter = Filter::new(id, meta, typesize);
-        }
         let header = ChunkHeader {
             nbytes,
             cbytes,
@@ -231,7 +229,8 @@ impl ChunkHeader {
                 other => Codec::Unknown(other),
             },
             content,
-            filters,
+            filter_ids: ids,
+            filters_meta: metas,
             len,
             split: flags & DONT_SPLIT == 0 && !vl_blocks,
             vl_blocks,
@@ -269,8 +268,60 @@ impl ChunkHeader {
         Ok(())
     }
 
+    /// The filters in the order in which they were applied, as the decoder sees them.
+    pub(super) fn pipeline(&self) -> [Filter; PIPELINE] {
+        let mut filters = [Filter::None; PIPELINE];
+        for (filter, (id, meta)) in filters.iter_mut().zip(self.filters()) {
+            *filter = Filter::new(id.0, meta, self.typesize);
+        }
+        filters
+    }
+
+    /// The six slots of the filter pipeline, empty ones included, each with its byte of meaning.
+    pub fn filters(&self) -> impl Iterator<Item = (FilterId, u8)> + use<> {
+        self.filter_ids.map(FilterId).into_iter().zip(self.filters_meta)
+    }
+
+    /// The codec, if the chunk's stream format is that of one; LZ4 stands for LZ4HC as well. What is not compressed has a codec too:
+    /// the one that was tried.
+    pub fn codec(&self) -> Option<CodecId> {
+        Some(CodecId(match self.codec {
+            Codec::BloscLz => 0,
+            Codec::Lz4 => 1,
+            Codec::Zlib => 4,
+            Codec::Zstd => 5,
+            Codec::User(id) => id,
+            Codec::Unknown(_) => return None,
+        }))
+    }
+
+    /// The data is stored as it is, neither filtered nor compressed.
+    pub fn is_copy(&self) -> bool {
+        self.content == Content::Copy
+    }
+
+    /// The chunk is a run of one value that it stores, of this many bytes.
+    pub fn repeated_value(&self) -> Option<u32> {
+        if let Content::Value(size) = self.content { Some(size) } else { None }
+    }
+
+    /// Blocks differ in size.
+    pub fn has_vl_blocks(&self) -> bool {
+        self.vl_blocks
+    }
+
+    /// The streams were compressed with a dictionary that the chunk holds.
+    pub fn has_dictionary(&self) -> bool {
+        self.use_dict
+    }
+
+    /// Each byte of the items has a stream of its own, where the compressor found it of use.
+    pub fn is_split(&self) -> bool {
+        self.split
+    }
+
     /// How many blocks the chunk has.
-    pub(super) fn nblocks(&self) -> u32 {
+    pub fn nblocks(&self) -> u32 {
         if self.vl_blocks { self.blocksize } else { self.nbytes.div_ceil(self.blocksize.max(1)) }
     }
 
