@@ -14,6 +14,11 @@ use crate::store::check::{Checked, Depth, Finding, Severity, check};
 /// Prints a line for each finding. Exits with 0 if all frames are sound, 1 if something is damaged, 2 if a frame cannot be read at
 /// all. What is only unused (holes in a file, files in a directory that belong to no chunk) is a note, and no damage.
 #[derive(clap::Args)]
+#[command(after_long_help = "\
+Examples:
+  b2fuse check pressure.b2frame many.b2frame
+  # Every byte that is stored, for a program to read
+  b2fuse check --deep --json pressure.b2frame >report.json")]
 pub(super) struct Args {
     /// Decode every chunk, and not only look at its header
     #[arg(long)]

@@ -20,6 +20,9 @@ use crate::store::{self, OpenOptions};
 /// Files of a sparse frame are numbered anew, and those that belong to no chunk are removed. Needs room for a second copy of the
 /// frame, which then takes its place at once.
 #[derive(clap::Args)]
+#[command(after_long_help = "\
+Examples:
+  b2fuse compact pressure.b2frame")]
 pub(super) struct Args {
     /// The frame, of either layout
     frame: PathBuf,

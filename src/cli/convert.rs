@@ -27,6 +27,12 @@ const MARGIN: u64 = 4096;
 
 /// Copy a frame into its other layout
 #[derive(clap::Args)]
+#[command(after_long_help = "\
+Examples:
+  # A file becomes a directory
+  b2fuse convert pressure.b2frame sparse.b2frame
+  # A directory becomes a file, in place of the one that is there
+  b2fuse convert --force many.b2frame pressure.b2frame")]
 pub(super) struct Args {
     /// Replace DST if it exists
     #[arg(long)]

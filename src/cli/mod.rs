@@ -17,6 +17,7 @@ mod check;
 mod compact;
 mod convert;
 mod frames;
+mod help;
 mod log;
 mod mount;
 mod options;
@@ -27,7 +28,19 @@ mod umount;
 
 /// Shows a Blosc2 frame in its other layout, live, for reading and writing.
 #[derive(Parser)]
-#[command(name = "b2fuse", version, disable_help_subcommand = true)]
+#[command(name = "b2fuse", version, long_version = help::version(), max_term_width = 100, disable_help_subcommand = true)]
+#[command(after_long_help = "\
+Exit codes:
+  0  done
+  1  failed, with one line on stderr that begins with the path
+  2  wrong usage
+
+Examples:
+  # A file as a directory of chunk files, for as long as it is mounted
+  b2fuse mount pressure.b2frame view
+  b2fuse umount view
+  # What the options of a command are
+  b2fuse mount --help")]
 struct Args {
     #[command(subcommand)]
     command: Command,
@@ -42,6 +55,8 @@ enum Command {
     Check(check::Args),
     Repair(repair::Args),
     Compact(compact::Args),
+    Completions(help::Completions),
+    Man(help::Manual),
 }
 
 /// Why a command failed: one line, beginning with the path.
@@ -92,6 +107,8 @@ pub fn main() -> ExitCode {
         Command::Check(args) => check::run(&args),
         Command::Repair(args) => repair::run(&args),
         Command::Compact(args) => compact::run(&args),
+        Command::Completions(args) => help::completions(&args),
+        Command::Man(args) => help::manual(&args),
     }));
     match end {
         Ok(End::Done) if panic::happened().is_none() => ExitCode::SUCCESS,

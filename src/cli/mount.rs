@@ -28,6 +28,16 @@ const CACHE_SIZE: u64 = 256 << 20;
 
 /// Mount a frame in its other layout
 #[derive(clap::Args)]
+#[command(after_long_help = "\
+Examples:
+  # A file as a directory of chunk files
+  b2fuse mount pressure.b2frame view
+  # A directory as one file, view/many.b2frame; nobody writes to it
+  b2fuse mount --read-only many.b2frame view
+  # For others as well, as fstab would have it
+  b2fuse mount -o ro,allow_other,umask=022 pressure.b2frame view
+  # A new frame: a sparse one that is copied to the mount becomes a file
+  b2fuse mount --create new.b2frame view")]
 pub(super) struct Args {
     /// Options as mount(8) and fstab spell them: ro, allow_other, fsname=NAME, uid=N, umask=OCTAL, ...
     #[arg(short = 'o', value_name = "OPTION,...")]

@@ -12,6 +12,11 @@ use crate::store::repair::{Outlook, plan};
 /// to FRAME.before-repair first. Data is never guessed: a chunk that is gone becomes an uninitialised one, and is named. Exits with
 /// 0 if the frame is sound or was mended, 1 if it is damaged still.
 #[derive(clap::Args)]
+#[command(after_long_help = "\
+Examples:
+  # What would be done
+  b2fuse repair pressure.b2frame
+  b2fuse repair --yes pressure.b2frame")]
 pub(super) struct Args {
     /// Do it
     #[arg(long)]

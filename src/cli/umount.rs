@@ -20,6 +20,11 @@ const REAP_WAIT: Duration = Duration::from_millis(100);
 
 /// Unmount, and return when everything is in the frame, on disk
 #[derive(clap::Args)]
+#[command(after_long_help = "\
+Examples:
+  b2fuse umount view
+  # Although some process works in it
+  b2fuse umount -z view")]
 pub(super) struct Args {
     /// Do not mind files that are still open: the mount ends with them
     #[arg(short = 'z', long)]

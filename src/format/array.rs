@@ -13,6 +13,8 @@ use super::metalayer::Metalayer;
 use super::msgpack::Reader;
 use super::{Error, Position, Result};
 
+/// The version of both metalayers. C-Blosc2 asks for none, and reads all as if they were of this one.
+pub const VERSION: u8 = 0;
 /// The most dimensions that C-Blosc2 takes.
 pub const MAX_DIM: u8 = 16;
 /// Bytes in front of the shape: array, version, ndim.

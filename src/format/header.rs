@@ -61,7 +61,7 @@ const CODEC_MASK: u8 = 0x0f;
 const CLEVEL_SHIFT: u32 = 4;
 const SPLIT_MASK: u8 = 0x03;
 /// The newest version that is known. C-Blosc2 writes 2, and 3 where chunks vary in size or have VL-blocks.
-const MAX_VERSION: u8 = 3;
+pub const MAX_VERSION: u8 = 3;
 const MAX_FILTERS: u8 = 6;
 /// The smallest chunk there is, by its header.
 const MIN_INDEX_LEN: u64 = 16;

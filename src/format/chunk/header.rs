@@ -45,7 +45,7 @@ const INSTRUMENTED: u8 = 0x80;
 const VL_BLOCKS: u8 = 0x01;
 
 /// The newest version that C-Blosc2 3.3 writes (chunks of VL-blocks).
-const VERSION_NEWEST: u8 = 6;
+pub const MAX_VERSION: u8 = 6;
 /// What C-Blosc2 writes for every other chunk.
 pub(super) const VERSION_STABLE: u8 = 5;
 /// Chunks of this version hold garbage in the sixth filter slot.
@@ -182,9 +182,9 @@ impl ChunkHeader {
             }
         }
         let vl_blocks = flags2 & VL_BLOCKS != 0;
-        if version > VERSION_NEWEST && flags2 & !VL_BLOCKS != 0 {
+        if version > MAX_VERSION && flags2 & !VL_BLOCKS != 0 {
             let got = format_args!("{version} with flags2 {flags2:#04x}");
-            return Err(Error::new("chunk: version", VERSION as u64, got, format_args!("at most {VERSION_NEWEST}")));
+            return Err(Error::new("chunk: version", VERSION as u64, got, format_args!("at most {MAX_VERSION}")));
         }
 
         let special = (blosc2_flags >> 4) & 7;

@@ -12,7 +12,7 @@ mod header;
 
 pub use decode::{Decoder, check, decode};
 pub use encode::encode;
-pub use header::ChunkHeader;
+pub use header::{ChunkHeader, MAX_VERSION};
 
 #[cfg(test)]
 mod tests;

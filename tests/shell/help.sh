@@ -1,0 +1,65 @@
+# Help: examples that run, completions, manual pages.
+
+# examples HELP: the commands in what --help ends with. What needs another user is left out.
+examples() { sed -n '/^Examples:$/,$p' <<<"$1" | sed -n 's/^  \(b2fuse .*\)/\1/p'; }
+# commands: those that there are, by their manual pages.
+commands() { "$B2FUSE" man "$T/man" && (cd "$T/man" && printf '%s\n' b2fuse-*.1) | sed 's/b2fuse-\(.*\)\.1/\1/'; }
+
+test_every_example_runs() {
+    local command line at
+    export HOME=$T PATH=${B2FUSE%/*}:$PATH
+    mkdir -p "$T/.local/share/bash-completion/completions" "$T/.config/fish/completions" "$T/.zfunc"
+    for command in "" $(commands); do
+        at=$T/in/$command
+        mkdir -p "$at/view"
+        cp "$FX/array.b2nd" "$at/pressure.b2frame"
+        cp -r "$FX/sparse/base.b2frame" "$at/many.b2frame"
+        cd "$at"
+        # shellcheck disable=SC2086 # none, or one word
+        while read -r line; do
+            echo "$line"
+            case $line in
+                *umount*) mountpoint -q view || b2fuse mount pressure.b2frame view ;;
+                *) ! mountpoint -q view || b2fuse umount view ;;
+            esac
+            bash -e -o pipefail -c "$line" >"$T/.out"
+        done < <(examples "$(b2fuse $command --help)")
+        ! mountpoint -q view || b2fuse umount view
+    done
+    [ -s "$T/.zfunc/_b2fuse" ]
+}
+
+test_completions() {
+    local shell
+    for shell in bash zsh fish elvish powershell; do
+        "$B2FUSE" completions "$shell" >"$T/$shell"
+        has "$(cat "$T/$shell")" read-only
+    done
+    bash -n "$T/bash"
+    # What bash makes of it.
+    # shellcheck disable=SC2016 # for the inner shell
+    equal "$(bash -c '. "$1"; COMP_WORDS=(b2fuse mo) COMP_CWORD=1; _b2fuse b2fuse mo b2fuse; echo "${COMPREPLY[@]}"' - "$T/bash")" mount
+    # shellcheck disable=SC2016
+    has "$(bash -c '. "$1"; COMP_WORDS=(b2fuse check --) COMP_CWORD=2; _b2fuse b2fuse -- check; echo "${COMPREPLY[@]}"' - "$T/bash")" --deep
+    if command -v zsh >/dev/null; then zsh -n "$T/zsh"; fi
+    exits 2 "$B2FUSE" completions tcsh
+    exits 1 bash -c '"$0" completions bash >/dev/full' "$B2FUSE"
+    exits 0 bash -o pipefail -c '"$0" completions bash | true' "$B2FUSE"
+}
+
+test_manual_pages() {
+    local page
+    "$B2FUSE" man "$T/man/man1"
+    "$B2FUSE" man "$T/man/man1"
+    for page in "$T"/man/man1/*; do
+        grep -q '^\.TH b2fuse' "$page"
+        grep -q '^\.SH EXAMPLES' "$page"
+        # No warning, and no markup in what is shown.
+        if command -v groff >/dev/null; then
+            groff -ww -man -Tutf8 "$page" >"$T/.out" 2>"$T/.err"
+            equal "$(cat "$T/.err")" ""
+        fi
+    done
+    [ "$(find "$T/man" -type f | wc -l)" -gt 8 ]
+    one_line /dev/null/x "not a directory" "$B2FUSE" man /dev/null/x
+}
