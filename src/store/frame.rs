@@ -1,13 +1,14 @@
 //! Reading a frame in either layout, all but its chunks, from bytes that can be read at any place: a file, a draft.
 
 use std::io;
+use std::path::Path;
 
-use super::ReadAt;
 use super::backend::{BackendFile, read_exact_at};
+use super::{ReadAt, StoreError};
 use crate::format::header::{FrameHeader, Sections};
 use crate::format::index::{self, Place};
 use crate::format::trailer::Trailer;
-use crate::format::{self, IndexEntry};
+use crate::format::{self, IndexEntry, Layout};
 
 /// A frame as it stands in a file, where `P` is what the index finds chunks by: [`ChunkOffset`](crate::format::ChunkOffset) in
 /// a cframe, [`ChunkId`](crate::format::ChunkId) in the index file of an sframe.
@@ -37,6 +38,24 @@ pub enum Unread {
     Format(format::Error),
     /// They are a frame of the other layout.
     OtherLayout,
+}
+
+impl Unread {
+    /// The error of a file that should have been one of `expected`.
+    pub(super) fn at(self, path: &Path, expected: Layout) -> StoreError {
+        let path = path.to_owned();
+        match self {
+            Unread::Io { action, source } => StoreError::Io { path, action, source },
+            Unread::Format(source) => StoreError::Format { path, source },
+            Unread::OtherLayout => {
+                let reason = match expected {
+                    Layout::Contiguous => "is the index file of a sparse frame; expected the directory that it is in",
+                    Layout::Sparse => "is a frame in one file, not the index file of a sparse frame",
+                };
+                StoreError::Unsupported { path, reason: reason.to_owned() }
+            }
+        }
+    }
 }
 
 impl From<format::Error> for Unread {

@@ -28,6 +28,7 @@ pub mod sframe;
 pub mod sidecar;
 mod source;
 mod space;
+pub mod survey;
 
 pub use cframe::CframeStore;
 pub use draft::{Draft, DraftPool};

@@ -1,6 +1,6 @@
 //! The encoder of index chunks.
 
-use super::super::{Error, Result};
+use super::super::{Error, Result, Special};
 use super::header::{self, ChunkHeader};
 use super::{blosclz, filters};
 
@@ -34,6 +34,31 @@ pub fn encode(items: &[u8]) -> Result<Vec<u8>> {
         Some(chunk) => Ok(chunk),
         None => Ok(copy(items, flags | header::MEMCPY)),
     }
+}
+
+/// The chunk of `nbytes` that is nothing but a special value, as C-Blosc2 makes one in memory for a special entry of an index: a
+/// header. A `typesize` that a chunk cannot have becomes 1.
+///
+/// # Errors
+/// NaN whose items are not of 4 or 8 bytes, or do not make up nbytes.
+pub fn special(special: Special, nbytes: u32, typesize: u32) -> Result<Vec<u8>> {
+    let whole = u8::try_from(typesize).ok().filter(|size| nbytes.checked_rem(u32::from(*size)) == Some(0));
+    let code = match special {
+        Special::Zeros => 1,
+        Special::Nan => 2,
+        Special::Uninit => 4,
+    };
+    if special == Special::Nan && !whole.is_some_and(|size| matches!(size, 4 | 8)) {
+        let expected = format_args!("4 or 8, dividing nbytes {nbytes}, the chunk being all NaN");
+        return Err(Error::new("chunk: typesize", header::TYPESIZE as u64, typesize, expected));
+    }
+    let flags = header::SHUFFLE | header::BITSHUFFLE;
+    let mut out = vec![header::VERSION_STABLE, 1, flags, whole.unwrap_or(1)];
+    out.extend(nbytes.to_le_bytes());
+    out.extend((BLOCK as u32).min(nbytes.max(1)).to_le_bytes());
+    out.extend([0; 19]);
+    out.push(code << 4);
+    Ok(finish(out))
 }
 
 /// The header of a chunk of `items` with its cbytes still open.

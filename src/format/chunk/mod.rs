@@ -11,7 +11,7 @@ mod filters;
 mod header;
 
 pub use decode::{Decoder, check, decode};
-pub use encode::encode;
+pub use encode::{encode, special};
 pub use header::{ChunkHeader, MAX_VERSION};
 
 #[cfg(test)]

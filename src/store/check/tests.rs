@@ -1,9 +1,11 @@
 //! What is found in frames that were damaged on purpose.
 
+use std::fs::File;
 use std::path::PathBuf;
 
 use super::*;
-use crate::format::index;
+use crate::format::{ChunkOffset, index};
+use crate::store::StoreError;
 use crate::store::frame::{FileBytes, Frame};
 
 fn data(name: &str) -> PathBuf {

@@ -1,11 +1,10 @@
 //! Frames in one file.
 
-use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
 use super::search::{Bytes, FoundIndex, fits};
-use super::{Plan, Saved, Work, empty_trailer, header_of, nbytes_of, unread};
+use super::{Plan, Saved, Work, empty_trailer, header_of, nbytes_of};
 use crate::format::chunk::Decoder;
 use crate::format::header::FrameHeader;
 use crate::format::trailer::Trailer;
@@ -13,6 +12,7 @@ use crate::format::{self, ChunkOffset, IndexEntry, Layout, Special, index};
 use crate::store::StoreError;
 use crate::store::backend::BackendFile;
 use crate::store::frame::{FileBytes, Frame, Unread};
+use crate::store::survey::open_file;
 
 /// What the repaired frame is to hold.
 struct Whole {
@@ -30,8 +30,7 @@ pub(super) fn plan(plan: &mut Plan) -> crate::store::Result<()> {
         let path = path.clone();
         move |source| StoreError::Io { path, action, source }
     };
-    let file = File::open(&path).map_err(io("open"))?;
-    let len = file.metadata().map_err(io("stat"))?.len();
+    let (file, len) = open_file(&path)?;
     let bytes = Bytes { file: &file, len };
     match Frame::<ChunkOffset>::read(&FileBytes { file: &file, len }) {
         Ok(frame) => chunks_of(plan, &bytes, frame).map_err(io("read"))?,
@@ -45,11 +44,11 @@ pub(super) fn plan(plan: &mut Plan) -> crate::store::Result<()> {
             };
             let header = header_of(&bytes.read(0, u64::from(header_len).max(128)).map_err(io("read"))?).map_err(no_header)?;
             if header.layout() != Layout::Contiguous {
-                return Err(unread(&path, Unread::OtherLayout));
+                return Err(Unread::OtherLayout.at(&path, Layout::Contiguous));
             }
             parts_of(plan, &bytes, header).map_err(io("read"))?;
         }
-        Err(other) => return Err(unread(&path, other)),
+        Err(other) => return Err(other.at(&path, Layout::Contiguous)),
     }
     Ok(())
 }

@@ -16,7 +16,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::backend::{Backend, BackendFile, FileBackend};
-use super::frame::Unread;
 use super::{Result, StoreError};
 use crate::format::chunk::Decoder;
 use crate::format::header::FrameHeader;
@@ -174,17 +173,6 @@ impl Saved {
         super::backend::copy_range(from, offset, &*to, 0, len)?;
         to.sync_all()?;
         self.dir.sync_dir()
-    }
-}
-
-fn unread(path: &Path, error: Unread) -> StoreError {
-    let path = path.to_owned();
-    match error {
-        Unread::Io { action, source } => StoreError::Io { path, action, source },
-        Unread::Format(source) => StoreError::Format { path, source },
-        Unread::OtherLayout => {
-            StoreError::Unsupported { path, reason: "is a frame of the other layout than it should be".to_owned() }
-        }
     }
 }
 

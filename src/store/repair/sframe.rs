@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use super::search::{Bytes, fits};
-use super::{Plan, Saved, Work, empty_trailer, header_of, nbytes_of, unread};
+use super::{Plan, Saved, Work, empty_trailer, header_of, nbytes_of};
 use crate::format::chunk::ChunkHeader;
 use crate::format::header::FrameHeader;
 use crate::format::index_file::IndexFile;
@@ -17,6 +17,7 @@ use crate::format::{ChunkId, INDEX_NAME, IndexEntry, Layout, Special, index};
 use crate::store::StoreError;
 use crate::store::backend::{Backend, FileBackend};
 use crate::store::frame::{FileBytes, Frame, Unread};
+use crate::store::survey::open_file;
 
 type Entries = Vec<IndexEntry<ChunkId>>;
 
@@ -27,8 +28,7 @@ pub(super) fn plan(plan: &mut Plan) -> crate::store::Result<()> {
         let path = path.clone();
         move |source| StoreError::Io { path, action, source }
     };
-    let file = File::open(&path).map_err(io("open"))?;
-    let len = file.metadata().map_err(io("stat"))?.len();
+    let (file, len) = open_file(&path)?;
     let bytes = Bytes { file: &file, len };
     let (header, trailer, entries, sound) = match Frame::<ChunkId>::read(&FileBytes { file: &file, len }) {
         Ok(Frame { header, mut trailer, entries, .. }) => {
@@ -40,7 +40,7 @@ pub(super) fn plan(plan: &mut Plan) -> crate::store::Result<()> {
             let no_header = |source| StoreError::Format { path: path.clone(), source };
             let header = header_of(&bytes.read(0, len.min(1 << 20)).map_err(io("read"))?).map_err(no_header)?;
             if header.layout() != Layout::Sparse {
-                return Err(unread(&path, Unread::OtherLayout));
+                return Err(Unread::OtherLayout.at(&path, Layout::Sparse));
             }
             let Some((entries, end)) = entries_of(plan, &dir, &bytes, &header).map_err(io("read"))? else {
                 plan.work = Work::Impossible;
@@ -50,7 +50,7 @@ pub(super) fn plan(plan: &mut Plan) -> crate::store::Result<()> {
             super::sound_layers(plan, &mut trailer);
             (header, trailer, entries, false)
         }
-        Err(other) => return Err(unread(&path, other)),
+        Err(other) => return Err(other.at(&path, Layout::Sparse)),
     };
     let count = entries.len();
     let (mut entries, mut sizes, mut cbytes, mut gone) = (entries, Vec::with_capacity(count), 0u64, false);

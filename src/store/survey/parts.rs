@@ -3,8 +3,8 @@
 use std::fs::File;
 use std::path::Path;
 
-use super::{Checked, Finding, Kind};
-use crate::format::chunk::{self, ChunkHeader, Decoder};
+use super::{Finding, Kind};
+use crate::format::chunk::ChunkHeader;
 use crate::format::header::FrameHeader;
 use crate::format::index::{self, Place};
 use crate::format::trailer::Trailer;
@@ -14,12 +14,12 @@ use crate::store::frame::{FileBytes, Frame, Unread};
 use crate::store::{Result, StoreError};
 
 /// What there is of a frame.
-pub(super) struct Parts<P> {
-    pub(super) header: FrameHeader,
-    pub(super) trailer: Option<Trailer>,
-    pub(super) entries: Option<Vec<IndexEntry<P>>>,
+pub(in crate::store) struct Parts<P> {
+    pub(in crate::store) header: FrameHeader,
+    pub(in crate::store) trailer: Option<Trailer>,
+    pub(in crate::store) entries: Option<Vec<IndexEntry<P>>>,
     /// Where a cframe's chunks section ends.
-    pub(super) chunks_end: u64,
+    pub(in crate::store) chunks_end: u64,
 }
 
 impl<P: Place> Parts<P> {
@@ -27,7 +27,7 @@ impl<P: Place> Parts<P> {
     ///
     /// # Errors
     /// A file without a frame header of this layout, or that cannot be read.
-    pub(super) fn read(path: &Path, file: &File, len: u64, found: &mut dyn FnMut(Finding)) -> Result<Self> {
+    pub(in crate::store) fn read(path: &Path, file: &File, len: u64, found: &mut dyn FnMut(Finding)) -> Result<Self> {
         match Frame::<P>::read(&FileBytes { file, len }) {
             Ok(Frame { header, trailer, entries, sections }) => {
                 let behind = len.saturating_sub(header.frame_len());
@@ -39,15 +39,8 @@ impl<P: Place> Parts<P> {
                 }
                 Ok(Parts { header, trailer: Some(trailer), entries: Some(entries), chunks_end: sections.chunks.end })
             }
-            Err(Unread::Io { action, source }) => Err(StoreError::Io { path: path.to_owned(), action, source }),
-            Err(Unread::OtherLayout) => {
-                let reason = match P::LAYOUT {
-                    Layout::Contiguous => "is the index file of a sparse frame: check the directory that it is in",
-                    Layout::Sparse => "is a frame in one file, not the index file of a sparse frame",
-                };
-                Err(StoreError::Unsupported { path: path.to_owned(), reason: reason.to_owned() })
-            }
             Err(Unread::Format(error)) => Self::salvage(path, file, len, error, found),
+            Err(other) => Err(other.at(path, P::LAYOUT)),
         }
     }
 
@@ -90,23 +83,6 @@ impl<P: Place> Parts<P> {
             }
         }
         Ok(Parts { header, trailer: trailer.ok(), entries: entries.ok(), chunks_end: chunks_end.min(len) })
-    }
-
-    /// Looks at the contents of the vlmetalayers, which are chunks.
-    pub(super) fn check_metadata(&self, deep: bool, found: &mut dyn FnMut(Finding)) {
-        let Some(trailer) = &self.trailer else { return };
-        let mut decoder = Decoder::default();
-        for layer in trailer.vlmetalayers() {
-            let checked = if deep { decoder.verify(layer.content) } else { chunk::check(layer.content) };
-            if let Err(error) = checked {
-                let name = String::from_utf8_lossy(layer.name);
-                found(Finding::damage(Kind::Vlmetalayer, format!("vlmetalayer \"{}\": {error}", name.escape_debug())));
-            }
-        }
-    }
-
-    pub(super) fn checked(&self, stored: u64, bytes: u64, deep: bool) -> Checked {
-        Checked { layout: P::LAYOUT, chunks: self.entries.as_ref().map(|entries| entries.len() as u64), stored, bytes, deep }
     }
 }
 

@@ -1,0 +1,32 @@
+//! What else lies in an sframe's directory.
+
+use std::collections::HashSet;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use super::{Finding, Kind};
+use crate::format::{ChunkId, INDEX_NAME};
+use crate::store::{Result, StoreError, sidecar};
+
+/// Tells of files that the index does not name.
+pub(super) fn others(path: &Path, named: &HashSet<ChunkId>, found: &mut dyn FnMut(Finding)) -> Result<()> {
+    let failed = |source| StoreError::Io { path: path.to_owned(), action: "list", source };
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(path).map_err(failed)? {
+        let name = entry.map_err(failed)?.file_name();
+        match ChunkId::from_file_name(name.as_bytes()) {
+            Some(id) if named.contains(&id) => {}
+            _ if name == INDEX_NAME || name == sidecar::SUFFIX => {}
+            id => names.push((name, id.is_some())),
+        }
+    }
+    names.sort_unstable();
+    for (name, chunk) in names {
+        let name = name.to_string_lossy();
+        found(match chunk {
+            true => Finding::note(Kind::Orphan, format!("{name}: no entry of the index names it")),
+            false => Finding::note(Kind::Surplus, format!("{name}: is no part of a frame")),
+        });
+    }
+    Ok(())
+}

@@ -1,0 +1,195 @@
+//! Stored chunks where they are, each by itself; and looking at many of them in several threads.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use parking_lot::Mutex;
+
+use super::{Finding, Kind, Seen};
+use crate::format::chunk::ChunkHeader;
+use crate::format::{ChunkId, ChunkOffset, IndexEntry, Position};
+use crate::store::backend::{Backend, BackendFile, FileBackend, read_exact_at};
+
+/// Entries that are looked at before they are told of, and the most that a thread takes at once.
+pub(in crate::store) const ROUND: usize = 16 * 1024;
+pub(in crate::store) const SHARE: usize = 32;
+
+/// Room for a chunk's header.
+pub(in crate::store) type Head = [u8; ChunkHeader::LEN];
+
+/// Where stored chunks are read from.
+pub(in crate::store) trait Chunks<P>: Sync {
+    /// Reads the first bytes of a chunk, as many of a header's as there are, and says how many, and how much room it has; or says
+    /// what is wrong.
+    fn head(&self, place: P, head: &mut Head) -> Result<(usize, u64), Box<Finding>>;
+    /// Reads a whole chunk, known to lie in its room.
+    fn whole(&self, place: P, cbytes: u32, buf: &mut Vec<u8>) -> io::Result<()>;
+    /// How a message calls the place.
+    fn name(&self, place: P) -> String;
+    /// Whether the room must be exactly the chunk's.
+    fn exact(&self) -> bool;
+}
+
+/// Damage at a place.
+pub(in crate::store) fn damage<P>(chunks: &impl Chunks<P>, place: P, kind: Kind, what: &dyn std::fmt::Display) -> Finding {
+    Finding::damage(kind, format!("{}: {what}", chunks.name(place)))
+}
+
+/// Reads a chunk's header, or says what is wrong with it.
+pub(in crate::store) fn see<P: Copy>(chunks: &impl Chunks<P>, place: P) -> Result<Seen, Box<Finding>> {
+    let mut head = [0; ChunkHeader::LEN];
+    let (len, room) = chunks.head(place, &mut head)?;
+    let bad = |what: &dyn std::fmt::Display| Box::new(damage(chunks, place, Kind::Chunk, what));
+    let header = ChunkHeader::parse(&head[..len]).map_err(|error| bad(&error))?;
+    let cbytes = u64::from(header.cbytes);
+    if cbytes > room {
+        return Err(bad(&format_args!(
+            "chunk: cbytes at byte 12: found {cbytes}, expected at most {room}, the room that it has"
+        )));
+    }
+    Ok(Seen { header, room })
+}
+
+/// Reads a whole chunk, or says what is wrong with it; its data are not looked at.
+pub(in crate::store) fn read<P: Copy>(chunks: &impl Chunks<P>, place: P, buf: &mut Vec<u8>) -> Result<(), Box<Finding>> {
+    let Seen { header, .. } = see(chunks, place)?;
+    let unread = |error: io::Error| Box::new(damage(chunks, place, Kind::Data, &format_args!("cannot be read: {error}")));
+    chunks.whole(place, header.cbytes, buf).map_err(unread)
+}
+
+/// The chunks of a cframe.
+pub(in crate::store) struct InFile {
+    pub(in crate::store) file: File,
+    /// Where offsets count from.
+    pub(in crate::store) base: u64,
+    /// Where the chunks section ends, or the file does.
+    pub(in crate::store) end: u64,
+}
+
+impl InFile {
+    fn start(&self, offset: ChunkOffset) -> u64 {
+        self.base.saturating_add(offset.0)
+    }
+}
+
+impl Chunks<ChunkOffset> for InFile {
+    fn head(&self, offset: ChunkOffset, head: &mut Head) -> Result<(usize, u64), Box<Finding>> {
+        let start = self.start(offset);
+        let room = self.end.saturating_sub(start);
+        if room < head.len() as u64 {
+            let what = format_args!("offset {} lies behind the chunks, which end at byte {}", offset.0, self.end);
+            return Err(Box::new(damage(self, offset, Kind::Offset, &what)));
+        }
+        match read_exact_at(&self.file, head, start) {
+            Ok(()) => Ok((head.len(), room)),
+            Err(error) => Err(Box::new(damage(self, offset, Kind::Chunk, &format_args!("cannot be read: {error}")))),
+        }
+    }
+
+    fn whole(&self, offset: ChunkOffset, cbytes: u32, buf: &mut Vec<u8>) -> io::Result<()> {
+        buf.resize(cbytes as usize, 0);
+        read_exact_at(&self.file, buf, self.start(offset))
+    }
+
+    fn name(&self, offset: ChunkOffset) -> String {
+        format!("chunk at byte {}", self.start(offset))
+    }
+
+    fn exact(&self) -> bool {
+        false
+    }
+}
+
+/// The chunk files of an sframe.
+pub(in crate::store) struct InDirectory(pub(in crate::store) FileBackend);
+
+impl InDirectory {
+    fn open(&self, id: ChunkId) -> io::Result<Box<dyn BackendFile>> {
+        self.0.open(OsStr::new(&id.file_name()), false)
+    }
+}
+
+impl Chunks<ChunkId> for InDirectory {
+    fn head(&self, id: ChunkId, head: &mut Head) -> Result<(usize, u64), Box<Finding>> {
+        let bad = |kind, what: &dyn std::fmt::Display| Box::new(damage(self, id, kind, what));
+        let file = self.open(id).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => bad(Kind::Missing, &"is not there"),
+            _ => bad(Kind::Chunk, &format_args!("cannot be opened: {error}")),
+        })?;
+        let unread = |error: io::Error| bad(Kind::Chunk, &format_args!("cannot be read: {error}"));
+        let stat = file.stat().map_err(unread)?;
+        if !stat.is_file() {
+            return Err(bad(Kind::Chunk, &"is no regular file"));
+        }
+        let len = stat.len.min(head.len() as u64) as usize;
+        read_exact_at(&*file, &mut head[..len], 0).map_err(unread)?;
+        Ok((len, stat.len))
+    }
+
+    fn whole(&self, id: ChunkId, cbytes: u32, buf: &mut Vec<u8>) -> io::Result<()> {
+        buf.resize(cbytes as usize, 0);
+        read_exact_at(&*self.open(id)?, buf, 0)
+    }
+
+    fn name(&self, id: ChunkId) -> String {
+        id.file_name()
+    }
+
+    fn exact(&self) -> bool {
+        true
+    }
+}
+
+/// Looks at the stored chunks of an index in several threads, `round` entries at a time, and then tells of these entries in order:
+/// of stored ones with what was seen. Each thread has an `S` of its own.
+///
+/// `go_on` is asked before every round, with the number of entries that are done. Answers whether all were told of.
+pub(in crate::store) fn in_order<P: Copy + Send + Sync, S: Default, T: Send>(
+    entries: &[IndexEntry<P>],
+    threads: usize,
+    round: usize,
+    look: &(impl Fn(&mut S, Position, P) -> T + Sync),
+    tell: &mut impl FnMut(Position, IndexEntry<P>, Option<T>) -> bool,
+    go_on: &mut dyn FnMut(usize) -> bool,
+) -> bool {
+    let mut done = 0;
+    for batch in entries.chunks(round) {
+        if !go_on(done) {
+            return false;
+        }
+        let shares = batch.chunks(SHARE);
+        let next = AtomicUsize::new(0);
+        let results = Mutex::new(Vec::with_capacity(shares.len()));
+        let work = || {
+            let mut state = S::default();
+            loop {
+                let n = next.fetch_add(1, Relaxed);
+                let Some(share) = shares.clone().nth(n) else { return };
+                let first = done + n * SHARE;
+                let seen = |(at, entry): (usize, &IndexEntry<P>)| {
+                    entry.stored().map(|place| look(&mut state, Position(at as u64), place))
+                };
+                let mine: Vec<Option<T>> = (first..).zip(share).map(seen).collect();
+                results.lock().push((n, mine));
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 1..threads.min(shares.len()) {
+                scope.spawn(work);
+            }
+            work();
+        });
+        let mut results = results.into_inner();
+        results.sort_unstable_by_key(|(n, _)| *n);
+        let seen = results.into_iter().flat_map(|(_, share)| share);
+        for ((position, entry), seen) in (done..).zip(batch).zip(seen) {
+            if !tell(Position(position as u64), *entry, seen) {
+                return false;
+            }
+        }
+        done += batch.len();
+    }
+    true
+}
