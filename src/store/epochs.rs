@@ -4,7 +4,43 @@
 //! is stamped with the current epoch, and is nobody's any more two epochs later: the first step on lets no new read in that
 //! could have seen it, and the second is not possible before the last of the old ones has ended.
 
+#[cfg(not(loom))]
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+#[cfg(loom)]
+use loom::sync::atomic::Ordering::SeqCst;
+#[cfg(loom)]
+use under_loom::AtomicU64;
+
+/// loom takes SeqCst for AcqRel in all but fences, so with it each access has one behind it.
+#[cfg(loom)]
+pub mod under_loom {
+    use loom::sync::atomic::{Ordering, fence};
+
+    /// An atomic number of which every access has its place in one order of all.
+    #[derive(Debug, Default)]
+    pub struct AtomicU64(loom::sync::atomic::AtomicU64);
+
+    fn fenced<T>(value: T) -> T {
+        fence(Ordering::SeqCst);
+        value
+    }
+
+    impl AtomicU64 {
+        pub fn load(&self, order: Ordering) -> u64 {
+            fenced(self.0.load(order))
+        }
+        pub fn store(&self, value: u64, order: Ordering) {
+            fenced(self.0.store(value, order));
+        }
+        pub fn fetch_add(&self, value: u64, order: Ordering) -> u64 {
+            fenced(self.0.fetch_add(value, order))
+        }
+        pub fn fetch_sub(&self, value: u64, order: Ordering) -> u64 {
+            fenced(self.0.fetch_sub(value, order))
+        }
+    }
+}
 
 /// A count of reads, alone on its cache line: every read writes to one of the two.
 #[derive(Debug, Default)]
@@ -65,7 +101,7 @@ impl Epochs {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
