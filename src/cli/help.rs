@@ -13,7 +13,7 @@ use clap_complete::Shell;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, roman};
 
-use super::{End, Failure};
+use super::{End, Failure, output};
 use crate::format::{array, chunk, header};
 
 /// Print a script that completes b2fuse's commands and options in a shell
@@ -62,12 +62,7 @@ pub(super) fn version() -> &'static str {
 pub(super) fn completions(args: &Completions) -> End {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut super::Args::command(), "b2fuse", &mut script);
-    match io::stdout().write_all(&script) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            End::Failed(Failure::from_text(format_args!("standard output: cannot be written: {error}")))
-        }
-        _ => End::Done,
-    }
+    output::written(io::stdout().write_all(&script)).into()
 }
 
 pub(super) fn manual(args: &Manual) -> End {

@@ -13,14 +13,17 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 
 mod background;
+mod cat;
 mod check;
 mod compact;
 mod convert;
 mod frames;
 mod help;
 mod log;
+mod ls;
 mod mount;
 mod options;
+mod output;
 mod panic;
 mod progress;
 mod repair;
@@ -51,6 +54,8 @@ enum Command {
     Mount(Box<mount::Args>),
     #[command(visible_alias = "unmount")]
     Umount(umount::Args),
+    Ls(ls::Args),
+    Cat(cat::Args),
     Convert(convert::Args),
     Check(check::Args),
     Repair(repair::Args),
@@ -103,6 +108,8 @@ pub fn main() -> ExitCode {
     let end = std::panic::catch_unwind(AssertUnwindSafe(|| match args.command {
         Command::Mount(args) => mount::run(*args),
         Command::Umount(args) => umount::run(&args),
+        Command::Ls(args) => ls::run(&args),
+        Command::Cat(args) => cat::run(&args),
         Command::Convert(args) => convert::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Repair(args) => repair::run(&args),

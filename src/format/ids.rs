@@ -62,6 +62,17 @@ pub enum Special {
     Uninit,
 }
 
+impl Special {
+    /// In a word, for programs.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Special::Zeros => "zeros",
+            Special::Nan => "nan",
+            Special::Uninit => "uninit",
+        }
+    }
+}
+
 /// One entry of an index, where `P` says what a stored chunk is found by: a [`ChunkOffset`], a [`ChunkId`] or a store's key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum IndexEntry<P> {

@@ -12,6 +12,8 @@ mod compact;
 mod content;
 mod contiguous;
 mod convert;
+mod golden;
+mod ls;
 mod mounts;
 
 /// A directory to work in, and the program.

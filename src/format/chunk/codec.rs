@@ -4,6 +4,7 @@ use std::fmt;
 
 use zstd::zstd_safe::{DCtx, DDict, get_error_name};
 
+use super::super::registry::CodecId;
 use super::super::{Error, Result};
 use super::blosclz;
 use super::header::{self, Blocks, Codec};
@@ -35,7 +36,8 @@ impl Codec {
             Codec::Zstd => 32 << 10,
             Codec::User(id) => {
                 let expected = "BloscLZ, LZ4, Zlib or Zstandard; a codec from a plugin can't be decoded here";
-                return Err(Error::new("chunk: user codec", header::USER_CODEC as u64, id, expected));
+                let got = format_args!("{id} ({})", CodecId(id));
+                return Err(Error::new("chunk: user codec", header::USER_CODEC as u64, got, expected));
             }
             Codec::Unknown(format) => {
                 return Err(Error::new("chunk: codec format", header::FLAGS as u64, format, "0, 1, 3, 4 or 6"));

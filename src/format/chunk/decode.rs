@@ -11,6 +11,7 @@
 //!
 //! In a chunk of VL-blocks the field holds the block's uncompressed size, and its stream ends where the next block begins.
 
+use super::super::registry::FilterId;
 use super::super::{Error, Result, Special};
 use super::codec::Codecs;
 use super::filters::{self, Filter};
@@ -229,9 +230,10 @@ fn pipeline(header: &ChunkHeader) -> Result<[Filter; 6]> {
     }
     let mut pipeline = header.pipeline();
     pipeline.reverse();
-    if let Some(Filter::Unknown(id)) = pipeline.iter().find(|filter| matches!(filter, Filter::Unknown(_))) {
+    if let Some(&Filter::Unknown(id)) = pipeline.iter().find(|filter| matches!(filter, Filter::Unknown(_))) {
+        let got = format_args!("{id} ({})", FilterId(id));
         let expected = "shuffle 1, bitshuffle 2, delta 3 or truncated precision 4; a filter from a plugin can't be undone here";
-        return Err(Error::new("chunk: filters", field::FILTERS as u64, id, expected));
+        return Err(Error::new("chunk: filters", field::FILTERS as u64, got, expected));
     }
     Ok(pipeline)
 }

@@ -157,16 +157,17 @@ fn errors_say_field_offset_got_and_expected() {
     ] {
         assert_eq!(spoil(name, |chunk| chunk[at..at + value.len()].copy_from_slice(value)), message);
     }
-    let message = spoil("lz4-shuffle", |chunk| (chunk[2], chunk[22]) = (chunk[2] & 0x1f | 6 << 5, 42));
+    let message = spoil("lz4-shuffle", |chunk| (chunk[2], chunk[22]) = (chunk[2] & 0x1f | 6 << 5, 33));
     assert_eq!(
         message,
-        "chunk: user codec at byte 22: found 42, expected BloscLZ, LZ4, Zlib or Zstandard; a codec from a plugin can't be decoded here"
+        "chunk: user codec at byte 22: found 33 (zfp_acc), expected BloscLZ, LZ4, Zlib or Zstandard; a codec from a plugin can't be \
+         decoded here"
     );
     let message = spoil("lz4-shuffle", |chunk| chunk[21] = 35);
     assert_eq!(
         message,
-        "chunk: filters at byte 16: found 35, expected shuffle 1, bitshuffle 2, delta 3 or truncated precision 4; a filter from a \
-         plugin can't be undone here"
+        "chunk: filters at byte 16: found 35 (bytedelta), expected shuffle 1, bitshuffle 2, delta 3 or truncated precision 4; a filter \
+         from a plugin can't be undone here"
     );
     let message = spoil("lz4-shuffle", |chunk| chunk.truncate(600));
     assert_eq!(message, "chunk: cbytes at byte 12: found 645, expected at most 600, what there is");

@@ -1,0 +1,145 @@
+//! `b2fuse cat`: what chunks hold, on standard output.
+
+use std::fs::File;
+use std::io::{self, IsTerminal, Write};
+use std::ops::Range;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use super::{End, Failure, output};
+use crate::format::Position;
+use crate::format::chunk::Decoder;
+use crate::store::StoreError;
+use crate::store::survey::Survey;
+
+/// Write chunks to standard output, decompressed
+///
+/// Chunks are written one after the other, in the order of the command line. Of a chunk that is all zeros, NaN or a repeated value,
+/// these are written, and zeros for one that was never initialised. A chunk of an array holds padding where it hangs over the edge.
+///
+/// With --raw, the chunks themselves are written, byte for byte as they are stored, header included; for a special one of which
+/// nothing is stored, the 32 bytes of the chunk that stands for it, as the library gives them.
+#[derive(clap::Args)]
+#[command(after_long_help = "\
+Examples:
+  # A chunk's data, and the chunk as it is stored
+  b2fuse cat pressure.b2frame 3 >data
+  b2fuse cat --raw pressure.b2frame 3 >00000003.chunk
+  # The first two chunks, and all from 4 on
+  b2fuse cat pressure.b2frame 0-1 4- | sha256sum
+  # The first items of a chunk as numbers
+  b2fuse cat pressure.b2frame 0 | od -A d -t f8 | head")]
+pub(super) struct Args {
+    /// Write the chunks as they are stored
+    #[arg(long)]
+    raw: bool,
+    /// Write to a terminal, too
+    #[arg(short, long)]
+    force: bool,
+    /// The frame, of either layout
+    frame: PathBuf,
+    /// Positions, counted from 0: one (3), a range (3-7), or all from one on (3-)
+    #[arg(required = true, value_name = "POSITION")]
+    positions: Vec<Positions>,
+}
+
+/// Chunks from one position to another, or to the end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Positions {
+    first: u64,
+    last: Option<u64>,
+}
+
+impl FromStr for Positions {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        const EXPECTED: &str = "expected a position such as 3, or a range such as 3-7 or 3-";
+        let number = |digits: &str| match digits.bytes().all(|byte| byte.is_ascii_digit()) {
+            true => digits.parse().map_err(|_| EXPECTED),
+            false => Err(EXPECTED),
+        };
+        let (first, last) = match text.split_once('-') {
+            None => (number(text)?, Some(number(text)?)),
+            Some((first, "")) => (number(first)?, None),
+            Some((first, last)) => (number(first)?, Some(number(last)?)),
+        };
+        match last {
+            Some(last) if last < first => Err("the range ends before it begins"),
+            _ => Ok(Positions { first, last }),
+        }
+    }
+}
+
+impl Positions {
+    /// The chunks of a frame, which must all be there; behind the last one, none are.
+    fn of(self, survey: &Survey) -> Result<Range<u64>, StoreError> {
+        let end = match (self.last, survey.nchunks()) {
+            (Some(last), _) => last.saturating_add(1),
+            (None, Some(count)) if self.first <= count => count,
+            (None, _) => self.first.saturating_add(1),
+        };
+        let range = self.first..end;
+        if let Some(last) = range.clone().last().filter(|last| survey.entry(Position(*last)).is_none()) {
+            // Which says why.
+            survey.read_chunk(Position(last))?;
+        }
+        Ok(range)
+    }
+}
+
+pub(super) fn run(args: &Args) -> End {
+    cat(args).into()
+}
+
+fn cat(args: &Args) -> Result<(), Failure> {
+    let stdout = io::stdout();
+    if stdout.is_terminal() && !args.force {
+        return Err(Failure::new(&args.frame, "is not written to a terminal, being no text; redirect it, or use --force"));
+    }
+    // Without a buffer that looks for lines.
+    let mut out = match stdout.as_fd().try_clone_to_owned() {
+        Ok(fd) => File::from(fd),
+        Err(error) => return output::written(Err(error)),
+    };
+    let survey = Survey::open(&args.frame)?;
+    let ranges = args.positions.iter().map(|positions| positions.of(&survey)).collect::<Result<Vec<_>, _>>()?;
+    let limit = match survey.header().chunksize() {
+        0 => usize::MAX,
+        size => size as usize,
+    };
+    let (mut decoder, mut data) = (Decoder::default(), Vec::new());
+    for position in ranges.into_iter().flatten() {
+        let chunk = survey.read_chunk(Position(position))?;
+        let bytes = if args.raw {
+            &chunk
+        } else {
+            let failed = |error| Failure::new(&args.frame, format_args!("chunk {position}: {error}"));
+            decoder.decode_into(&chunk, limit, &mut data).map_err(failed)?;
+            &data
+        };
+        if let Err(error) = out.write_all(bytes) {
+            return output::written(Err(error));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn positions_and_ranges() {
+        let range = |first, last| Ok(Positions { first, last });
+        for (text, parsed) in
+            [("0", range(0, Some(0))), ("3-7", range(3, Some(7))), ("3-3", range(3, Some(3))), ("3-", range(3, None))]
+        {
+            assert_eq!(text.parse::<Positions>(), parsed, "{text}");
+        }
+        for text in ["", "-", "-3", "3-7-", "3 ", "+3", "0x3", "7-3", "3..7", "99999999999999999999"] {
+            assert!(text.parse::<Positions>().is_err(), "{text}");
+        }
+    }
+}
