@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime};
 
 use b2fuse::store::backend::{Backend, BackendFile, FileStat};
@@ -144,13 +144,40 @@ struct State {
     /// The operation, counted by its place in the log, that fails, and with which errno.
     fail: Option<(usize, i32)>,
     failed: Option<Op>,
+    /// Nothing is written and nothing synced, and who wants that waits; how many do.
+    frozen: bool,
+    waiting: usize,
+}
+
+#[derive(Debug, Default)]
+struct Disk {
+    state: Mutex<State>,
+    /// Of `frozen` and `waiting`.
+    changed: Condvar,
 }
 
 /// A directory in memory.
 #[derive(Debug, Clone, Default)]
 pub struct Dir {
-    disk: Arc<Mutex<State>>,
+    disk: Arc<Disk>,
     id: DirId,
+}
+
+/// A disk that takes nothing.
+pub struct Frozen<'a>(&'a Dir);
+
+impl Frozen<'_> {
+    /// Returns when somebody waits for the disk.
+    pub fn wait_for_a_writer(&self) {
+        drop(self.0.disk.changed.wait_while(self.0.state(), |state| state.waiting == 0).unwrap());
+    }
+}
+
+impl Drop for Frozen<'_> {
+    fn drop(&mut self) {
+        self.0.state().frozen = false;
+        self.0.disk.changed.notify_all();
+    }
 }
 
 struct Handle {
@@ -203,10 +230,26 @@ impl Dir {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        let mut state = self.disk.lock().unwrap();
+        let mut state = self.disk.state.lock().unwrap();
         if state.dirs.is_empty() {
             state.dirs.push(Names::new());
         }
+        state
+    }
+
+    /// From now on the disk takes nothing, until the end of the answer. It can be read.
+    pub fn freeze(&self) -> Frozen<'_> {
+        self.state().frozen = true;
+        Frozen(self)
+    }
+
+    /// The state, once it may be changed.
+    fn thawed(&self) -> MutexGuard<'_, State> {
+        let mut state = self.state();
+        state.waiting += 1;
+        self.disk.changed.notify_all();
+        let mut state = self.disk.changed.wait_while(state, |state| state.frozen).unwrap();
+        state.waiting -= 1;
         state
     }
 
@@ -404,11 +447,11 @@ impl Backend for Dir {
         Ok(())
     }
     fn sync_dir(&self) -> io::Result<()> {
-        let mut state = self.state();
+        let mut state = self.thawed();
         self.record(&mut state, Op::SyncDir { dir: self.id })
     }
     fn sync_fs(&self) -> io::Result<()> {
-        let mut state = self.state();
+        let mut state = self.thawed();
         self.record(&mut state, Op::SyncFs)
     }
     fn stat(&self, name: &OsStr) -> io::Result<FileStat> {
@@ -438,7 +481,7 @@ impl BackendFile for Handle {
         Ok(count)
     }
     fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
-        let (mut state, file) = (self.dir.state(), self.file()?);
+        let (mut state, file) = (self.dir.thawed(), self.file()?);
         if !state.forgetful {
             self.dir.record(&mut state, Op::Write { file, offset, data: data.to_vec() })?;
         }
@@ -447,14 +490,14 @@ impl BackendFile for Handle {
         Ok(())
     }
     fn set_len(&self, len: u64) -> io::Result<()> {
-        let (mut state, file) = (self.dir.state(), self.file()?);
+        let (mut state, file) = (self.dir.thawed(), self.file()?);
         self.dir.record(&mut state, Op::SetLen { file, len })?;
         state.files[file].data.resize(len as usize, 0);
         state.files[file].changes += 1;
         Ok(())
     }
     fn sync_data(&self) -> io::Result<()> {
-        let (mut state, file) = (self.dir.state(), self.file()?);
+        let (mut state, file) = (self.dir.thawed(), self.file()?);
         self.dir.record(&mut state, Op::Sync { file })
     }
     fn sync_all(&self) -> io::Result<()> {

@@ -9,6 +9,7 @@ use b2fuse::format::metalayer::Metalayer;
 use b2fuse::format::trailer::Trailer;
 use b2fuse::format::{IndexEntry, Special};
 use b2fuse::store::{CframeStore, ChunkKey, FrameImage, FrameStore, OpenOptions, Result, SframeStore};
+use b2fuse::view::{ContiguousView, Shown, SparseView, View};
 
 use crate::disk::Dir;
 use crate::frames::{Random, chunk, header, read, try_content};
@@ -67,6 +68,8 @@ pub trait Store: FrameStore + Sized {
     fn create_at(path: &Path, options: OpenOptions) -> Result<Self>;
     /// Copies a real frame.
     fn copy(from: &Path, to: &Path);
+    /// What a mount shows of it.
+    fn view(self: Arc<Self>) -> Box<dyn View>;
 }
 
 impl Store for CframeStore {
@@ -91,6 +94,9 @@ impl Store for CframeStore {
     }
     fn copy(from: &Path, to: &Path) {
         std::fs::copy(from, to).unwrap();
+    }
+    fn view(self: Arc<Self>) -> Box<dyn View> {
+        Box::new(SparseView::new(self, false).unwrap())
     }
 }
 
@@ -120,6 +126,9 @@ impl Store for SframeStore {
         for file in std::fs::read_dir(from).unwrap().map(|entry| entry.unwrap()) {
             std::fs::copy(file.path(), to.join(file.file_name())).unwrap();
         }
+    }
+    fn view(self: Arc<Self>) -> Box<dyn View> {
+        Box::new(ContiguousView::new(self, Shown::As(NAME.into()), false).unwrap())
     }
 }
 

@@ -15,4 +15,5 @@ mod room;
 mod soak;
 mod sparse;
 mod speed;
+mod stuck;
 mod threads;

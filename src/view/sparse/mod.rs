@@ -139,7 +139,7 @@ impl SparseView {
             Source::Bytes(bytes) => bytes.len() as u64,
             Source::Chunk(key, len) => u64::from(self.chunk_len(&guard, ino, key, len)?),
             Source::Writing(writing) => {
-                let inner = writing.inner.lock();
+                let inner = writing.inner.read_recursive();
                 meta.mtime = inner.mtime;
                 meta.ctime = inner.mtime.max(meta.ctime);
                 inner.bytes.len()
@@ -205,7 +205,7 @@ impl View for SparseView {
             if let Some(mtime) = set.mtime {
                 drop(state);
                 if let Some(writing) = writing {
-                    writing.inner.lock().mtime = mtime;
+                    writing.inner.write().mtime = mtime;
                 }
             }
         }
@@ -266,7 +266,7 @@ impl View for SparseView {
             Source::Empty => Ok(0),
             Source::Bytes(bytes) => Ok(read_slice(&bytes, offset, buf)),
             Source::Writing(writing) => {
-                writing.inner.lock().bytes.read_at(buf, offset).map_err(|error| self.draft_error("read", error))
+                writing.inner.read_recursive().bytes.read_at(buf, offset).map_err(|error| self.draft_error("read", error))
             }
             Source::Chunk(key, len) => {
                 let len = self.chunk_len(&guard, ino, key, len)?;

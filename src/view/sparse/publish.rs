@@ -194,7 +194,7 @@ impl SparseView {
             self.save(&name.to_string_lossy(), &StoredChunk { store: &*self.store, key, len }, &mut first_error);
         }
         for (name, writing) in drafts {
-            let inner = writing.inner.lock();
+            let inner = writing.inner.read();
             if inner.dirty && !inner.bytes.is_empty() {
                 self.save(&name.to_string_lossy(), &inner.bytes, &mut first_error);
             }
@@ -215,7 +215,7 @@ impl SparseView {
         match index {
             Some(Source::Bytes(bytes)) if !bytes.is_empty() => self.save(INDEX_NAME, &bytes.as_slice(), &mut first_error),
             Some(Source::Writing(writing)) => {
-                let inner = writing.inner.lock();
+                let inner = writing.inner.read();
                 if !inner.bytes.is_empty() {
                     self.save(INDEX_NAME, &inner.bytes, &mut first_error);
                 }

@@ -57,18 +57,17 @@ impl SparseView {
     fn rename_onto_chunk(&self, from: &Name, id: ChunkId, ino: Ino, invals: &mut Invals) -> Result<()> {
         loop {
             let writing = self.draft_of(ino)?;
-            let (key, header, version, mtime) = {
-                let inner = writing.inner.lock();
+            let (key, header, version) = {
+                let inner = writing.inner.read();
                 let (key, header) = self.stage_draft(&inner.bytes, id)?.map_err(ViewError::Rejected)?;
-                (key, header, inner.version, inner.mtime)
+                (key, header, inner.version)
             };
             let mut state = self.state.write();
             let now = state.nodes.get(&ino).and_then(|node| node.writing.as_ref());
-            let unchanged = state.find(from) == Some(ino)
-                && now.is_some_and(|now| Arc::ptr_eq(now, &writing))
-                && writing.inner.lock().version == version;
+            let current = state.find(from) == Some(ino) && now.is_some_and(|now| Arc::ptr_eq(now, &writing));
+            let inner = writing.still(version).filter(|_| current);
             let fits = state.fit(id).check(header.nbytes);
-            if !unchanged || fits.is_err() {
+            let Some(inner) = inner.filter(|_| fits.is_ok()) else {
                 let gone = state.find(from) != Some(ino);
                 drop(state);
                 self.store.discard(key);
@@ -77,12 +76,13 @@ impl SparseView {
                     return Err(ViewError::NotFound);
                 }
                 continue;
-            }
+            };
             let old = state.stored_header(id, &*self.store)?;
             state.unlink(&Name::Chunk(id), true, &*self.store);
             state.unlink(from, true, &*self.store);
             state.link(Name::Chunk(id), ino);
-            state.end_writing(ino, Some(mtime));
+            state.end_writing(ino, Some(inner.mtime));
+            drop(inner);
             return state.accept(id, key, &header, old, &*self.store, invals);
         }
     }

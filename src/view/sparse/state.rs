@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Instant, SystemTime};
 
-use parking_lot::Mutex;
+use parking_lot::{RwLock, RwLockReadGuard};
 
 use super::table::Table;
 use crate::format::index_file::IndexFile;
@@ -27,8 +27,8 @@ const FIRST_NEW_INO: u64 = 1 << 34;
 
 /// Bytes being written to a file, in place of what it held.
 ///
-/// Lock order: the view's state before `inner`. `inner` may be held across I/O, so whoever holds the state must not wait for it,
-/// but for the moment in which an accepted draft is taken off its file.
+/// Lock order: the view's state before `inner`. `inner` may be held across I/O, so whoever holds the state must not wait for it. A
+/// close holds it shared while it stores the bytes; those who read them do not queue up behind a writer that waits for that.
 #[derive(Debug)]
 pub struct Writing {
     /// Tells this draft from others of the same file.
@@ -37,7 +37,15 @@ pub struct Writing {
     pub refused: AtomicBool,
     /// No longer what the file holds: a writer who finds this set, with `inner` locked, must look again.
     pub detached: AtomicBool,
-    pub inner: Mutex<Inner>,
+    pub inner: RwLock<Inner>,
+}
+
+impl Writing {
+    /// The bytes, if they are those of a version and nobody is changing them. Nobody does before the answer is dropped: whoever ends
+    /// the draft keeps it until that is done, or what is written in between would be lost.
+    pub fn still(&self, version: u64) -> Option<RwLockReadGuard<'_, Inner>> {
+        self.inner.try_read_recursive().filter(|inner| inner.version == version)
+    }
 }
 
 /// The part of a draft that changes with every write.
@@ -455,7 +463,7 @@ impl State {
         let serial = self.serial();
         let is_index = self.index_ino == Some(ino);
         let node = self.node(ino)?;
-        let inner = Mutex::new(Inner { bytes, version: 0, dirty: true, mtime: SystemTime::now() });
+        let inner = RwLock::new(Inner { bytes, version: 0, dirty: true, mtime: SystemTime::now() });
         let writing = Writing { serial, refused: AtomicBool::new(false), detached: AtomicBool::new(false), inner };
         if let Some(old) = node.writing.replace(Arc::new(writing)) {
             old.detached.store(true, Ordering::Relaxed);
@@ -484,7 +492,7 @@ impl State {
     pub fn drop_empty(&mut self, invals: &mut Invals) {
         let emptied = |node: &Node| match (&node.name, &node.writing) {
             (Some(Name::Chunk(id)), Some(writing)) if node.writers == 0 && self.table.get(*id).key().is_some() => {
-                writing.inner.try_lock().is_some_and(|inner| inner.bytes.is_empty())
+                writing.inner.try_read_recursive().is_some_and(|inner| inner.bytes.is_empty())
             }
             _ => false,
         };

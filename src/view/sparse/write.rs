@@ -82,7 +82,7 @@ impl SparseView {
                 self.begin_from_content(ino)?;
                 continue;
             };
-            let mut inner = writing.inner.lock();
+            let mut inner = writing.inner.write();
             if writing.detached.load(Ordering::Relaxed) {
                 continue;
             }
@@ -188,7 +188,7 @@ impl SparseView {
         invals: &mut Invals,
     ) -> Result<()> {
         let staged = {
-            let inner = writing.inner.lock();
+            let inner = writing.inner.read();
             // An empty file is not yet a chunk, and no reason to refuse anything.
             if !inner.dirty || inner.bytes.is_empty() {
                 return Ok(());
@@ -206,11 +206,7 @@ impl SparseView {
         let mut state = self.state.write();
         let current = state.nodes.get(&ino).filter(|node| node.name == Some(Name::Chunk(id)));
         let current = current.and_then(|node| node.writing.as_ref()).is_some_and(|now| Arc::ptr_eq(now, writing));
-        let mtime = {
-            let inner = writing.inner.lock();
-            (current && inner.version == version).then_some(inner.mtime)
-        };
-        let Some(mtime) = mtime else {
+        let Some(inner) = writing.still(version).filter(|_| current) else {
             // Written to again, renamed or removed meanwhile: another close will see to it.
             drop(state);
             self.store.discard(key);
@@ -224,7 +220,8 @@ impl SparseView {
             return Err(self.refuse(ino, error, invals));
         }
         let old = state.stored_header(id, &*self.store)?;
-        state.end_writing(ino, Some(mtime));
+        state.end_writing(ino, Some(inner.mtime));
+        drop(inner);
         state.accept(id, key, &header, old, &*self.store, invals)
     }
 
@@ -245,8 +242,8 @@ impl SparseView {
     }
 
     fn close_index(&self, ino: Ino, writing: &Arc<Writing>, invals: &mut Invals) -> Result<()> {
-        let (file, version, mtime) = {
-            let mut inner = writing.inner.lock();
+        let (file, version) = {
+            let mut inner = writing.inner.write();
             let len = inner.bytes.len();
             if !inner.dirty || len > index_file::MAX_LEN {
                 return Ok(());
@@ -259,7 +256,7 @@ impl SparseView {
             let mut file = vec![0; len as usize];
             inner.bytes.read_exact_at(&mut file, 0).map_err(|error| self.draft_error("read back what was written", error))?;
             inner.dirty = false;
-            (file, inner.version, inner.mtime)
+            (file, inner.version)
         };
         let index = match IndexFile::parse(&file) {
             Ok(index) => index,
@@ -271,10 +268,9 @@ impl SparseView {
         let mut state = self.state.write();
         let current = state.nodes.get(&ino).filter(|node| node.name == Some(Name::Index));
         let current = current.and_then(|node| node.writing.as_ref()).is_some_and(|now| Arc::ptr_eq(now, writing));
-        if !current || writing.inner.lock().version != version {
-            return Ok(());
-        }
-        state.end_writing(ino, Some(mtime));
+        let Some(inner) = writing.still(version).filter(|_| current) else { return Ok(()) };
+        state.end_writing(ino, Some(inner.mtime));
+        drop(inner);
         state.index_bytes = Some(Arc::new(file));
         state.consider(index, &*self.store, invals)
     }
