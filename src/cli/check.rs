@@ -115,7 +115,7 @@ fn in_words(checked: &Checked, damaged: u64, notes: u64) -> String {
     format!("{verdict}{notes}; {chunks} chunks, of which {stored} are stored in {bytes} bytes ({how})")
 }
 
-fn as_value(finding: &Finding) -> Value {
+pub(super) fn as_value(finding: &Finding) -> Value {
     json!({
         "severity": match finding.severity { Severity::Damage => "damage", Severity::Note => "note" },
         "kind": finding.kind.name(),

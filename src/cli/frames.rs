@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::Failure;
 use crate::format::{INDEX_NAME, Layout};
+use crate::store::survey::Survey;
 
 /// The extension of a frame that has no other.
 const EXTENSION: &str = "b2frame";
@@ -30,6 +31,17 @@ pub(super) fn layout(path: &Path) -> Result<Option<Layout>, Failure> {
         Ok(_) => failed("is no regular file; expected a Blosc2 frame"),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => failed(&format!("cannot be read: {error}")),
+    }
+}
+
+/// The frame at `path`, to be looked at.
+///
+/// # Errors
+/// What is there and no frame, or not there.
+pub(super) fn survey(path: &Path) -> Result<Survey, Failure> {
+    match layout(path)? {
+        Some(_) => Ok(Survey::open(path)?),
+        None => Err(Failure::new(path, "no such file or directory; expected a Blosc2 frame")),
     }
 }
 

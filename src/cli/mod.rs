@@ -19,6 +19,7 @@ mod compact;
 mod convert;
 mod frames;
 mod help;
+mod info;
 mod log;
 mod ls;
 mod mount;
@@ -57,6 +58,7 @@ enum Command {
     Ls(ls::Args),
     Cat(cat::Args),
     Convert(convert::Args),
+    Info(info::Args),
     Check(check::Args),
     Repair(repair::Args),
     Compact(compact::Args),
@@ -111,6 +113,7 @@ pub fn main() -> ExitCode {
         Command::Ls(args) => ls::run(&args),
         Command::Cat(args) => cat::run(&args),
         Command::Convert(args) => convert::run(&args),
+        Command::Info(args) => info::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Repair(args) => repair::run(&args),
         Command::Compact(args) => compact::run(&args),

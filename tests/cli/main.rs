@@ -13,6 +13,7 @@ mod content;
 mod contiguous;
 mod convert;
 mod golden;
+mod info;
 mod ls;
 mod mounts;
 

@@ -7,7 +7,7 @@ use super::content::{content, frames};
 use super::*;
 
 /// How a frame is mounted: SOURCE, MOUNTPOINT, and a file that the mount shows.
-struct Shape(&'static str, &'static str, &'static str);
+pub(super) struct Shape(pub(super) &'static str, pub(super) &'static str, pub(super) &'static str);
 
 const SHAPES: [Shape; 3] = [
     Shape("frame", "point", "point/chunks.b2frame"),
@@ -34,7 +34,7 @@ impl Place {
     }
 
     /// Mounts in front, and returns once the mount answers.
-    fn mount_in_front(&self, Shape(source, point, shown): &Shape, words: &str) -> Front {
+    pub(super) fn mount_in_front(&self, Shape(source, point, shown): &Shape, words: &str) -> Front {
         let mut command = self.command(&format!("mount -f {words} {source} {point}"));
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         eventually("mounted", || {
@@ -58,7 +58,7 @@ pub(super) fn copy_dir(from: &Path, to: &Path) {
 }
 
 /// A mount in front, killed when dropped.
-struct Front(Child);
+pub(super) struct Front(Child);
 
 impl Front {
     fn signal(&self, signal: &str) {

@@ -74,6 +74,8 @@ _lib.blosc2_vlcompress_ctx.argtypes = [
 _lib.blosc1_compress.argtypes = [
     ctypes.c_int, ctypes.c_int, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t,
 ]
+_lib.blosc2_meta_add.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int32]
+_lib.blosc2_vlmeta_add.argtypes = [*_lib.blosc2_meta_add.argtypes, ctypes.c_void_p]
 for _name in ["zeros", "nans", "uninit", "repeatval"]:
     _function = getattr(_lib, f"blosc2_chunk_{_name}")
     _function.argtypes = [CParams, ctypes.c_int32, ctypes.c_char_p, ctypes.c_int32]
@@ -144,3 +146,13 @@ def decompress(chunk, nbytes):
     size = _lib.blosc2_decompress_ctx(context, chunk, len(chunk), out, nbytes)
     _lib.blosc2_free_ctx(context)
     return out.raw[:size] if size >= 0 else size
+
+
+def add_metalayer(schunk, name, content):
+    """A metalayer of any bytes, where python-blosc2 packs what it is given. Before the first chunk only."""
+    assert _lib.blosc2_meta_add(schunk.c_schunk, name.encode(), content, len(content)) >= 0, name
+
+
+def add_vlmetalayer(schunk, name, content):
+    """Likewise, compressed."""
+    assert _lib.blosc2_vlmeta_add(schunk.c_schunk, name.encode(), content, len(content), None) >= 0, name

@@ -19,6 +19,7 @@ moved                after insert, delete, update, reorder: offsets not ascendin
 holes                made by hand from codec-lz4: old index and trailer left as a hole, new ones behind
 varying              chunks of varying size (chunksize 0)
 vlblocks-*           chunks of blocks of varying size, in chunks of one size and of varying size
+caterva              made by the package of that name, before b2nd; kept as it is (make_caterva_data.py)
 empty, empty-meta    no chunk yet
 emptied              no chunk any more: C-Blosc2 leaves the old cbytes in the header
 
@@ -229,6 +230,11 @@ def empty_meta(path, contiguous):
     frame.vlmeta["three"] = [3.0]
 
 
+def kept(path, contiguous):
+    """What this library does not make."""
+    assert path.exists(), f"{path}: is made by make_caterva_data.py"
+
+
 def emptied(path, contiguous):
     chunks(2)(path, contiguous)
     frame = blosc2.open(str(path), mode="a")
@@ -261,6 +267,7 @@ FRAMES = {
     "b2nd-string.b2nd": (CONTIGUOUS, b2nd(np.array([f"word {i}" for i in range(20)], "<U8"), (6,), (4,))),
     "b2nd-struct.b2nd": (CONTIGUOUS, b2nd(STRUCT, (4,), (2,))),
     "b2nd-wide.b2nd": (CONTIGUOUS, b2nd(np.array([f"item {i} " * 20 for i in range(10)], "S300"), (4,), (2,))),
+    "caterva.b2frame": (BOTH, kept),
     "moved.b2frame": (BOTH, moved),
     "holes.b2frame": (CONTIGUOUS, holes),
     "varying.b2frame": (BOTH, varying),
@@ -292,11 +299,12 @@ def main():
     top = Path(sys.argv[1]) if len(sys.argv) > 1 else DEFAULT_DATA
     lines = []
     for layout in BOTH:
-        shutil.rmtree(top / layout, ignore_errors=True)
-        (top / layout).mkdir(parents=True)
+        (top / layout).mkdir(parents=True, exist_ok=True)
         for name, (layouts, build) in FRAMES.items():
             if layout in layouts:
                 path = top / layout / name
+                if path.is_dir() and build != kept:
+                    shutil.rmtree(path)
                 build(path, layout == "cframe")
                 nchunks, nbytes, index_crc, data_crc = expected(path)
                 lines.append(f"{layout}/{name}\t{nchunks}\t{nbytes}\t{index_crc:08x}\t{data_crc:08x}\n")

@@ -22,6 +22,9 @@ mod others;
 #[cfg(test)]
 mod tests;
 
+/// Chunks that a thread takes at once to decode.
+const DEEP_SHARE: usize = 32;
+
 /// What was looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Checked {
@@ -145,7 +148,7 @@ fn walk<P: Place + Send + Sync>(
     let header = &parts.header;
     let count = entries.len() as u64;
     // A deep look takes long, and whoever watches wants to see it move.
-    let round = if depth.deep { SHARE * depth.threads.max(1) * 4 } else { ROUND };
+    let pace = if depth.deep { (DEEP_SHARE * depth.threads.max(1) * 4, DEEP_SHARE) } else { (ROUND, SHARE) };
     let look = |bench: &mut Bench, position: Position, place| {
         let fit = Fit::at(position.0, count, header.chunksize());
         one(chunks, place, fit, depth.deep.then_some(bench))
@@ -163,7 +166,7 @@ fn walk<P: Place + Send + Sync>(
         looked.findings.into_iter().for_each(|finding| found(finding.at(position)));
         true
     };
-    let whole = in_order(entries, depth.threads, round, &look, &mut tell, &mut |done| progress(done, entries.len()));
+    let whole = in_order(chunks, entries, depth.threads, pace, &look, &mut tell, &mut |done| progress(done, entries.len()));
     if whole {
         progress(entries.len(), entries.len());
     }

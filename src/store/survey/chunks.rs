@@ -12,9 +12,11 @@ use crate::format::chunk::ChunkHeader;
 use crate::format::{ChunkId, ChunkOffset, IndexEntry, Position};
 use crate::store::backend::{Backend, BackendFile, FileBackend, read_exact_at};
 
-/// Entries that are looked at before they are told of, and the most that a thread takes at once.
+/// Entries that are looked at before they are told of, and how many a thread takes at once, where only headers are read.
 pub(in crate::store) const ROUND: usize = 16 * 1024;
-pub(in crate::store) const SHARE: usize = 32;
+pub(in crate::store) const SHARE: usize = 256;
+/// Headers that are closer than this, on the whole, are read with all that is between them, in bytes: a disk is faster at that.
+const CLOSE: u64 = 16 << 10;
 
 /// Room for a chunk's header.
 pub(in crate::store) type Head = [u8; ChunkHeader::LEN];
@@ -30,6 +32,8 @@ pub(in crate::store) trait Chunks<P>: Sync {
     fn name(&self, place: P) -> String;
     /// Whether the room must be exactly the chunk's.
     fn exact(&self) -> bool;
+    /// Headers of these will be read soon: a hint.
+    fn expect(&self, _entries: &[IndexEntry<P>]) {}
 }
 
 /// Damage at a place.
@@ -100,6 +104,17 @@ impl Chunks<ChunkOffset> for InFile {
     fn exact(&self) -> bool {
         false
     }
+
+    fn expect(&self, entries: &[IndexEntry<ChunkOffset>]) {
+        const LEN: u64 = ChunkHeader::LEN as u64;
+        let starts = || entries.iter().filter_map(|entry| entry.stored()).map(|offset| self.start(offset));
+        let (Some(first), Some(last)) = (starts().min(), starts().max()) else { return };
+        if last - first <= CLOSE * entries.len() as u64 {
+            self.file.will_need(first, last - first + LEN);
+        } else {
+            starts().for_each(|start| self.file.will_need(start, LEN));
+        }
+    }
 }
 
 /// The chunk files of an sframe.
@@ -142,14 +157,15 @@ impl Chunks<ChunkId> for InDirectory {
     }
 }
 
-/// Looks at the stored chunks of an index in several threads, `round` entries at a time, and then tells of these entries in order:
-/// of stored ones with what was seen. Each thread has an `S` of its own.
+/// Looks at the stored chunks of an index in several threads, which take a `share` of entries at once, and after every `round` tells of
+/// these entries in order: of stored ones with what was seen. Each thread has an `S` of its own.
 ///
 /// `go_on` is asked before every round, with the number of entries that are done. Answers whether all were told of.
 pub(in crate::store) fn in_order<P: Copy + Send + Sync, S: Default, T: Send>(
+    chunks: &impl Chunks<P>,
     entries: &[IndexEntry<P>],
     threads: usize,
-    round: usize,
+    (round, share): (usize, usize),
     look: &(impl Fn(&mut S, Position, P) -> T + Sync),
     tell: &mut impl FnMut(Position, IndexEntry<P>, Option<T>) -> bool,
     go_on: &mut dyn FnMut(usize) -> bool,
@@ -159,19 +175,20 @@ pub(in crate::store) fn in_order<P: Copy + Send + Sync, S: Default, T: Send>(
         if !go_on(done) {
             return false;
         }
-        let shares = batch.chunks(SHARE);
+        let shares = batch.chunks(share);
         let next = AtomicUsize::new(0);
         let results = Mutex::new(Vec::with_capacity(shares.len()));
         let work = || {
             let mut state = S::default();
             loop {
                 let n = next.fetch_add(1, Relaxed);
-                let Some(share) = shares.clone().nth(n) else { return };
-                let first = done + n * SHARE;
+                let Some(mine) = shares.clone().nth(n) else { return };
+                chunks.expect(mine);
+                let first = done + n * share;
                 let seen = |(at, entry): (usize, &IndexEntry<P>)| {
                     entry.stored().map(|place| look(&mut state, Position(at as u64), place))
                 };
-                let mine: Vec<Option<T>> = (first..).zip(share).map(seen).collect();
+                let mine: Vec<Option<T>> = (first..).zip(mine).map(seen).collect();
                 results.lock().push((n, mine));
             }
         };

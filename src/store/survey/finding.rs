@@ -80,13 +80,16 @@ pub struct Finding {
 }
 
 impl Finding {
-    pub(in crate::store) fn damage(kind: Kind, what: impl Into<String>) -> Self {
+    /// Damage.
+    pub fn damage(kind: Kind, what: impl Into<String>) -> Self {
         Finding { severity: Severity::Damage, kind, position: None, what: what.into() }
     }
-    pub(in crate::store) fn note(kind: Kind, what: impl Into<String>) -> Self {
+    /// A note.
+    pub fn note(kind: Kind, what: impl Into<String>) -> Self {
         Finding { severity: Severity::Note, kind, position: None, what: what.into() }
     }
-    pub(in crate::store) fn at(self, position: Position) -> Self {
+    /// The same, about the chunk at a position.
+    pub fn at(self, position: Position) -> Self {
         Finding { position: Some(position), ..self }
     }
 }

@@ -175,7 +175,7 @@ impl Survey {
         either!(self, parts, chunks => {
             let look = |_: &mut (), _, place| chunks::see(chunks, place).map_err(|finding| *finding);
             let entries = parts.entries.as_deref().unwrap_or_default();
-            chunks::in_order(entries, threads, chunks::ROUND, &look, &mut |position, entry, seen| {
+            chunks::in_order(chunks, entries, threads, (chunks::ROUND, chunks::SHARE), &look, &mut |position, entry, seen| {
                 tell(position, entry.map(Place::from), seen)
             }, &mut |_| true);
         });

@@ -107,7 +107,10 @@ fn index_of<P: Place>(
     let head = read(at.min(len), room.min(ChunkHeader::LEN as u64))?;
     let cbytes = match ChunkHeader::parse(&head) {
         Ok(chunk) => u64::from(chunk.cbytes),
-        Err(error) => return Ok(Err(error)),
+        Err(error) => {
+            let offset = at.saturating_add(error.offset);
+            return Ok(Err(format::Error { field: "index: header", offset, ..error }));
+        }
     };
     if cbytes > room {
         let expected = format!("at most {room}, what the file has from byte {at} on");

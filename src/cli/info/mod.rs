@@ -1,0 +1,373 @@
+//! `b2fuse info`: what a frame is, without decoding its data.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::Write;
+use std::path::PathBuf;
+
+use self::content::Layer;
+use super::{End, Failure, frames, output};
+use crate::format::array::{Array, ArrayKind};
+use crate::format::chunk::ChunkHeader;
+use crate::format::header::HeaderFields;
+use crate::format::registry::CodecId;
+use crate::format::{IndexEntry, Layout, Special};
+use crate::store::survey::{Finding, Kind, Place, Severity, Survey, Unused};
+
+mod content;
+mod json;
+mod text;
+
+/// Chunks of a frame up to which their headers are read without being asked for: about what takes a second.
+const MOST_IN_FILE: u64 = 1 << 20;
+const MOST_IN_DIRECTORY: u64 = 1 << 16;
+/// Findings about chunks that are told; of the others, how many there are.
+const MOST_FINDINGS: usize = 20;
+
+/// Show what frames are: sizes, chunks, compression, array, metalayers
+///
+/// Of a frame that is damaged, what can be read is shown, and what cannot be is said. Exits with 0 if all could be read, and 1 if
+/// something could not, with one line on stderr for each such frame; `check` looks closer. A mount is shown as the frame that it
+/// looks like.
+///
+/// Sizes are in bytes. cbytes is what the frame's header says: of a file the length of its chunks section, holes included; of a
+/// directory the sum of its chunks. Headers of chunks tell how large they are, which are copies or repeated values, and what room is
+/// not used. They are read if there are at most 1,048,576 chunks in a file or 65,536 in a directory, which takes about a second;
+/// otherwise only with --all.
+#[derive(clap::Args)]
+#[command(after_long_help = "\
+Fields of --json:
+  One object a line for each frame. Fields may be added, and are not removed or changed.
+  Sizes are bytes. null is what is not known, or, where it says so, not there.
+
+  frame            the path, as given
+  error            only for what cannot be read at all; there are no other fields then
+  layout           \"cframe\" or \"sframe\"
+  version          of the frame format
+  nbytes, cbytes   as in the header
+  ratio            nbytes / cbytes; null where cbytes is 0
+  file_size        of the file; of a directory the sum of chunks.b2frame and the chunk
+                   files, null if their headers were not read
+  typesize, chunksize, blocksize
+                   chunksize 0: chunks vary in size, null: no chunk has given it yet;
+                   blocksize 0: left to the compressor
+  varying_chunks, vl_blocks
+                   flags of the header: chunks, or blocks, that vary in size
+  codec            {id, name, meta, level}; name is null for numbers without one
+  filters          [{id, name, meta}, ...] in the order of compression, without empty slots
+  splitmode        \"always\", \"never\", \"auto\" or \"forward_compat\"
+  dictionary       true or false
+  threads          {compress, decompress}
+  chunks           entries of the index: {count, stored, zeros, nan, uninit}; null if it
+                   cannot be read
+  stored           what headers of stored chunks say, null if they were not read:
+                   {cbytes, smallest, largest, copies, repeated, zeros, nan, uninit,
+                   dictionary, vl_blocks, unreadable, codecs, unused}: cbytes is their
+                   sum, smallest and largest are cbytes of one; the next are numbers of
+                   chunks: plain copies, those that are one value repeated or nothing but
+                   a special value, those with a dictionary or VL-blocks, those whose
+                   header cannot be read; codecs is {name: number of chunks, ...}; unused
+                   is {holes, bytes} between chunks or behind them, null if a header
+                   cannot be read
+  array            null for none, {kind, error} for one whose metalayer is wrong, or
+                   {kind, version, ndim, shape, chunkshape, blockshape, dtype_format,
+                   dtype}; kind is \"b2nd\" or \"caterva\"; dtype is null without one
+  metalayers       [{name, nbytes, hex, msgpack}, ...]: hex is the content. msgpack is
+                   only there if it is MessagePack and nothing else: numbers, strings,
+                   true, false, null and arrays as in JSON; maps with different strings
+                   as keys as objects, others as {\"map\": [[key, value], ...]}; bytes as
+                   {\"bytes\": HEX}, extensions as {\"ext\": TYPE, \"bytes\": HEX}; floats
+                   that JSON has not as {\"float\": \"nan\", \"inf\" or \"-inf\"}
+  vlmetalayers     likewise, with cbytes, decompressed; if that is not possible, or more
+                   than 16 MiB in all, with error in place of hex; null if they cannot
+                   be read
+  findings         [{severity, kind, position, what}, ...] as of check
+  findings_left_out
+                   how many more there are about chunks
+
+Examples:
+  b2fuse info pressure.b2frame
+  # All of many frames, for a program
+  b2fuse info --json pressure.b2frame many.b2frame >frames.json")]
+pub(super) struct Args {
+    /// Print one JSON object for each frame; --help has its fields
+    #[arg(long)]
+    json: bool,
+    /// Read every chunk's header, however many there are
+    #[arg(short, long)]
+    all: bool,
+    /// The frames, of either layout
+    #[arg(required = true)]
+    frames: Vec<PathBuf>,
+}
+
+pub(super) fn run(args: &Args) -> End {
+    let mut failed = false;
+    for (n, frame) in args.frames.iter().enumerate() {
+        let mut out = Vec::new();
+        let failure = match frames::survey(frame) {
+            Ok(survey) => {
+                let facts = Facts::gather(&survey, args.all);
+                match args.json {
+                    true => out.extend(format!("{}\n", json::frame(&facts)).bytes()),
+                    false => text::frame(&facts, n > 0, &mut out),
+                }
+                facts.failure()
+            }
+            Err(failure) => {
+                if args.json {
+                    out.extend(format!("{}\n", json::failure(frame, &failure)).bytes());
+                }
+                Some(failure)
+            }
+        };
+        // Colours are taken out where nobody sees them.
+        let mut stdout = anstream::stdout().lock();
+        if let Err(failure) = output::written(stdout.write_all(&out).and_then(|()| stdout.flush())) {
+            return End::Failed(failure);
+        }
+        if let Some(Failure(line)) = failure {
+            eprintln!("{line}");
+            failed = true;
+        }
+    }
+    if failed { End::Code(1) } else { End::Done }
+}
+
+/// All that is shown of a frame.
+struct Facts<'a> {
+    survey: &'a Survey,
+    header: HeaderFields,
+    index: Option<Entries>,
+    /// `None` where headers were not read.
+    stored: Option<Stored>,
+    array: Option<(ArrayKind, Result<Array, String>)>,
+    metalayers: Vec<Layer>,
+    vlmetalayers: Option<Vec<Layer>>,
+    findings: Vec<Finding>,
+    left_out: u64,
+}
+
+/// What an index says.
+#[derive(Default)]
+struct Entries {
+    count: u64,
+    stored: u64,
+    special: Specials,
+}
+
+/// Numbers of chunks of each special value.
+#[derive(Default, Clone, Copy)]
+struct Specials {
+    zeros: u64,
+    nan: u64,
+    uninit: u64,
+}
+
+impl Specials {
+    fn add(&mut self, special: Special) {
+        *match special {
+            Special::Zeros => &mut self.zeros,
+            Special::Nan => &mut self.nan,
+            Special::Uninit => &mut self.uninit,
+        } += 1;
+    }
+
+    fn named(self) -> [(u64, &'static str); 3] {
+        [(self.zeros, "zeros"), (self.nan, "NaN"), (self.uninit, "uninitialised")]
+    }
+}
+
+/// What the headers of stored chunks say.
+#[derive(Default)]
+struct Stored {
+    cbytes: u64,
+    /// Lengths of an sframe's chunk files.
+    files: u64,
+    /// cbytes of the smallest and the largest.
+    sizes: Option<(u32, u32)>,
+    copies: u64,
+    repeated: u64,
+    special: Specials,
+    dictionary: u64,
+    vl_blocks: u64,
+    unreadable: u64,
+    /// Of chunks that are compressed.
+    codecs: HashMap<Option<CodecId>, u64>,
+    unused: Option<Unused>,
+}
+
+impl Stored {
+    fn add(&mut self, chunk: &ChunkHeader) {
+        self.cbytes += u64::from(chunk.cbytes);
+        let (smallest, largest) = self.sizes.unwrap_or((chunk.cbytes, chunk.cbytes));
+        self.sizes = Some((smallest.min(chunk.cbytes), largest.max(chunk.cbytes)));
+        self.dictionary += u64::from(chunk.has_dictionary());
+        self.vl_blocks += u64::from(chunk.has_vl_blocks());
+        match chunk.special {
+            Some(special) => self.special.add(special),
+            None if chunk.is_copy() => self.copies += 1,
+            None if chunk.repeated_value().is_some() => self.repeated += 1,
+            None => *self.codecs.entry(chunk.codec()).or_default() += 1,
+        }
+    }
+
+    /// Numbers of chunks by the names of their codecs.
+    fn codecs(&self) -> BTreeMap<String, u64> {
+        let name = |codec: &Option<CodecId>| codec.map_or("unknown".to_owned(), |codec| codec.to_string());
+        self.codecs.iter().map(|(codec, count)| (name(codec), *count)).collect()
+    }
+}
+
+impl<'a> Facts<'a> {
+    fn gather(survey: &'a Survey, all: bool) -> Self {
+        let header = survey.header().fields();
+        let mut facts = Facts {
+            survey,
+            header,
+            index: survey.nchunks().map(|_| Entries::default()),
+            stored: None,
+            array: None,
+            metalayers: survey.header().metalayers().map(|layer| Layer::of(&layer)).collect(),
+            vlmetalayers: None,
+            findings: survey.findings().to_vec(),
+            left_out: 0,
+        };
+        facts.find_array();
+        if let Some(trailer) = survey.trailer() {
+            let mut room = content::MOST;
+            facts.vlmetalayers = Some(trailer.vlmetalayers().map(|layer| Layer::compressed(&layer, &mut room)).collect());
+            let broken = facts.vlmetalayers.iter().flatten().filter_map(|layer| Some((layer, layer.damage.as_ref()?)));
+            let told = broken.map(|(layer, error)| {
+                Finding::damage(Kind::Vlmetalayer, format!("vlmetalayer \"{}\": {error}", layer.name.escape_debug()))
+            });
+            facts.findings.extend(told.collect::<Vec<_>>());
+        }
+        if let Some(entries) = &mut facts.index {
+            for entry in survey.entries() {
+                entries.count += 1;
+                match entry {
+                    IndexEntry::Stored(_) => entries.stored += 1,
+                    IndexEntry::Special(special) => entries.special.add(special),
+                }
+            }
+            let most = if survey.layout() == Layout::Sparse { MOST_IN_DIRECTORY } else { MOST_IN_FILE };
+            if all || entries.count <= most {
+                facts.read_headers();
+            }
+        }
+        facts
+    }
+
+    fn find_array(&mut self) {
+        let Some(array) = Array::find(self.survey.header().metalayers()) else { return };
+        let b2nd = self.survey.header().metalayers().any(|layer| layer.name == ArrayKind::B2nd.name().as_bytes());
+        let kind = if b2nd { ArrayKind::B2nd } else { ArrayKind::Caterva };
+        let array = array.map_err(|error| error.to_string());
+        if let Err(error) = &array {
+            self.findings.push(Finding::damage(Kind::Header, format!("metalayer \"{}\": {error}", kind.name())));
+        }
+        self.array = Some((kind, array));
+    }
+
+    fn read_headers(&mut self) {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let mut stored = Stored::default();
+        let mut extents = self.survey.extents();
+        let (mut behind, mut found) = (Unused::default(), Vec::new());
+        let mut left_out = 0;
+        let mut tell = |finding| if found.len() < MOST_FINDINGS { found.push(finding) } else { left_out += 1 };
+        self.survey.chunks(threads, &mut |position, entry, seen| {
+            let (IndexEntry::Stored(place), Some(seen)) = (entry, seen) else { return true };
+            match seen {
+                Err(finding) => {
+                    stored.unreadable += 1;
+                    tell(finding.at(position));
+                }
+                Ok(seen) => {
+                    stored.add(&seen.header);
+                    match (place, &mut extents) {
+                        (Place::Offset(offset), Some(extents)) => extents.add(offset, seen.header.cbytes, position),
+                        _ => {
+                            let unused = seen.room - u64::from(seen.header.cbytes);
+                            stored.files += seen.room;
+                            behind.bytes += unused;
+                            behind.holes += u64::from(unused > 0);
+                        }
+                    }
+                }
+            }
+            true
+        });
+        let unused = match extents {
+            Some(extents) => extents.unused(&mut |position, what| tell(Finding::damage(Kind::Overlap, what).at(position))),
+            None => behind,
+        };
+        stored.unused = (stored.unreadable == 0).then_some(unused);
+        self.findings.append(&mut found);
+        self.left_out = left_out;
+        self.stored = Some(stored);
+    }
+
+    /// Bytes of the file or files, where they are known.
+    fn file_size(&self) -> Option<u64> {
+        match (self.survey.layout(), &self.stored) {
+            (Layout::Contiguous, _) => Some(self.survey.file_len()),
+            (Layout::Sparse, Some(stored)) if stored.unreadable == 0 => Some(self.survey.file_len() + stored.files),
+            _ => None,
+        }
+    }
+
+    fn ratio(&self) -> Option<f64> {
+        (self.header.cbytes > 0).then(|| self.header.nbytes as f64 / self.header.cbytes as f64)
+    }
+
+    /// The codec by its full number.
+    fn codec(&self) -> CodecId {
+        const OTHER: u8 = 6;
+        CodecId(if self.header.codec == OTHER { self.header.user_codec } else { self.header.codec })
+    }
+
+    /// The line for stderr, where something cannot be read.
+    fn failure(&self) -> Option<Failure> {
+        let mut damage = self.findings.iter().filter(|finding| finding.severity == Severity::Damage);
+        let first = damage.next()?;
+        let more = damage.count() as u64 + self.left_out;
+        let more = if more > 0 { format!(" (and {more} more)") } else { String::new() };
+        Some(Failure::new(self.survey.path(), format_args!("{}{more}", text::finding(first))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_one_byte_says_something_is_shown() {
+        let data = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/cframe");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("frame");
+        let mut shown = 0;
+        for name in ["b2nd-struct.b2nd", "caterva.b2frame", "chunks-3.b2frame", "empty-meta.b2frame", "vlblocks-varying.b2frame"]
+        {
+            let bytes = std::fs::read(data.join(name)).unwrap();
+            for at in 0..bytes.len() {
+                for value in [0, 0x7f, 0xff] {
+                    let mut bytes = bytes.clone();
+                    bytes[at] = value;
+                    std::fs::write(&path, bytes).unwrap();
+                    let Ok(survey) = frames::survey(&path) else { continue };
+                    let facts = Facts::gather(&survey, false);
+                    let mut out = Vec::new();
+                    text::frame(&facts, false, &mut out);
+                    assert!(!out.is_empty() && json::frame(&facts).is_object());
+                    assert_eq!(
+                        facts.failure().is_some(),
+                        facts.findings.iter().any(|finding| finding.severity == Severity::Damage)
+                    );
+                    shown += 1;
+                }
+            }
+        }
+        assert!(shown > 5000, "{shown}");
+    }
+}
