@@ -2,7 +2,6 @@
 """Frames for the shell tests: makes them, looks into them, compares them. All through the Blosc2 library."""
 
 import os
-import shutil
 import sys
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import blosc2
 import numpy as np
 
 from anatomy import Cframe, Sframe, footprint, parts, same_parts, written
+from bigframes import many_chunks
 from frames import contents, difference, open_frame, schunk_of, special_of
 
 CHUNKSIZE = 40_000
@@ -109,32 +109,6 @@ def holds(path, *expected):
                 sys.exit(f"{path}: chunk {place} is {kind}, expected {want}")
         elif chunk != Path(want).read_bytes():
             sys.exit(f"{path}: chunk {place} ({len(chunk)} bytes, {kind}) is not {want}")
-
-
-def many_chunks(path, count):
-    """An sframe of many small chunks, in time that grows with their number: the library alone would write the index for each."""
-    path, count = Path(path), int(count)
-    if (path / "chunks.b2frame").exists():
-        return
-    shutil.rmtree(path, ignore_errors=True)
-    rng = np.random.default_rng(2)
-    chunks = [blosc2.compress2(rng.bytes(1024), typesize=1) for _ in range(64)]
-    frame = blosc2.SChunk(chunksize=1024, urlpath=str(path), contiguous=False, mode="w", cparams={"typesize": 1})
-    frame.append_chunk(chunks[0])
-    del frame
-    old = bytearray((path / "chunks.b2frame").read_bytes())
-    header_len = int.from_bytes(old[11:15], "big")
-    trailer_len = int.from_bytes(old[-22:-18], "big")
-    index = blosc2.compress2(np.arange(count, dtype="<i8"), typesize=8, codec=blosc2.Codec.BLOSCLZ)
-    header = old[:header_len]
-    header[16:24] = (header_len + len(index) + trailer_len).to_bytes(8, "big")
-    header[30:38] = (count * 1024).to_bytes(8, "big")
-    header[39:47] = sum(len(chunks[n % 64]) for n in range(count)).to_bytes(8, "big")
-    for n in range(count):
-        (path / f"{n:08X}.chunk").write_bytes(chunks[n % 64])
-    (path / "chunks.b2frame").write_bytes(bytes(header) + index + bytes(old[-trailer_len:]))
-    frame = blosc2.open(str(path))
-    assert frame.nchunks == count and len(frame.decompress_chunk(count - 1)) == 1024
 
 
 def run(code, *arguments):

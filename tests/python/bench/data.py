@@ -1,0 +1,147 @@
+"""The frames that are measured, made once and kept; what is changed is a copy that goes again."""
+
+import shutil
+import subprocess
+import sys
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import blosc2
+import numpy as np
+
+from bigframes import hollow, many_chunks, stored, write_frame
+
+# The frame of most cases.
+CHUNKS, CHUNKSIZE = 4096, 128 * 1024
+# The frames of tiny chunks hold this much in each.
+TINY = 36
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The same frame in both layouts."""
+
+    directory: Path
+
+    @property
+    def sframe(self):
+        return self.directory / "sframe.b2frame"
+
+    @property
+    def cframe(self):
+        return self.directory / "cframe.b2frame"
+
+
+def noise(rng, nbytes=CHUNKSIZE, share=1.0):
+    """Random bytes for a share of it, zeros for the rest: chunks of sizes in between."""
+    cut = int(nbytes * share)
+    return rng.bytes(cut) + bytes(nbytes - cut)
+
+
+def noisy_chunk(rng, chunksize=CHUNKSIZE):
+    return blosc2.compress2(noise(rng, chunksize, rng.uniform(0.6, 1)), typesize=1, clevel=1, nthreads=1)
+
+
+class Data:
+    """All under one directory, by name; a name has its version, for when its contents become others."""
+
+    def __init__(self, root):
+        self.root = root
+
+    def _made(self, name, make):
+        """A directory that is there as a whole or not at all."""
+        path = self.root / name
+        if not path.exists():
+            print(f"making {path}", file=sys.stderr)
+            new = self.root / f"{name}.new"
+            shutil.rmtree(new, ignore_errors=True)
+            new.mkdir(parents=True)
+            make(Frame(new))
+            new.rename(path)
+        return Frame(path)
+
+    def plain(self):
+        """4096 chunks of 128 KiB, some more compressible than others: 512 MiB before, and about 450 after compression."""
+
+        def make(frame):
+            for contiguous, path in ((False, frame.sframe), (True, frame.cframe)):
+                rng = np.random.default_rng(1)
+                write_frame(
+                    path, contiguous, CHUNKS, CHUNKSIZE,
+                    lambda n: blosc2.compress2(noise(rng, share=1 - 0.3 * (n % 7) / 7), typesize=1, clevel=1),
+                )  # fmt: skip
+
+        return self._made("plain-1", make)
+
+    def small(self):
+        """32,768 chunks of 2 KiB."""
+
+        def make(frame):
+            for contiguous, path in ((False, frame.sframe), (True, frame.cframe)):
+                rng = np.random.default_rng(2)
+                write_frame(path, contiguous, 32_768, 2048, lambda n: stored(rng.bytes(2048)))
+
+        return self._made("small-1", make)
+
+    def hollow(self, count, chunksize=CHUNKSIZE):
+        """A frame of any size that takes 4 KiB of disk a chunk: stored zeros, as holes."""
+        head = hollow(chunksize)
+
+        def make(frame):
+            for contiguous, path in ((False, frame.sframe), (True, frame.cframe)):
+                write_frame(path, contiguous, count, chunksize, lambda n: head)
+
+        return self._made(f"hollow-1-{count}-{chunksize}", make)
+
+    def tiny(self, count):
+        """As many chunks of some bytes as one likes, as a cframe."""
+        chunk = stored(bytes(range(TINY)))
+        return self._made(f"tiny-1-{count}", lambda frame: write_frame(frame.cframe, True, count, TINY, lambda n: chunk))
+
+    def tiny_names(self, count):
+        """The directory of such a frame as `ls` and `find` see it: names and lengths, and holes where the bytes are."""
+
+        def make(frame):
+            frame.sframe.mkdir()
+            (frame.sframe / "chunks.b2frame").touch()
+            for n in range(count):
+                with open(frame.sframe / f"{n:08X}.chunk", "wb", buffering=0) as file:
+                    file.truncate(32 + TINY)
+
+        return self._made(f"tiny-names-1-{count}", make)
+
+    def many(self, count):
+        """Chunk files of 1 KiB, to copy."""
+        return self._made(f"many-1-{count}", lambda frame: many_chunks(frame.sframe, count))
+
+    def array(self):
+        """A b2nd array of 4096 x 4096 doubles, 128 MiB, in chunks of 128 KiB."""
+
+        def make(frame):
+            rng = np.random.default_rng(4)
+            values = np.cumsum(rng.integers(-3, 4, (4096, 4096)), axis=1).astype("f8")
+            for contiguous, path in ((False, frame.sframe), (True, frame.cframe)):
+                blosc2.asarray(values, chunks=(128, 128), blocks=(32, 32), urlpath=str(path), contiguous=contiguous, mode="w")
+
+        return self._made("array-1", make)
+
+    @contextmanager
+    def copies(self, *paths):
+        """Copies that a case may change, gone after it."""
+        where = self.root / "copies"
+        shutil.rmtree(where, ignore_errors=True)
+        where.mkdir(parents=True)
+        try:
+            made = []
+            for n, path in enumerate(paths):
+                made.append(where / f"{n}-{path.name}")
+                subprocess.run(["cp", "-r", path, made[-1]], check=True)
+            yield made
+        finally:
+            shutil.rmtree(where)
+
+    def remove(self, frame):
+        """One that is too large to keep."""
+        shutil.rmtree(frame.directory)
+
