@@ -19,7 +19,7 @@ use crate::store::survey::Survey;
 /// these are written, and zeros for one that was never initialised. A chunk of an array holds padding where it hangs over the edge.
 ///
 /// With --raw, the chunks themselves are written, byte for byte as they are stored, header included; for a special one of which
-/// nothing is stored, the 32 bytes of the chunk that stands for it, as the library gives them.
+/// nothing is stored, the 32 bytes of a chunk that stands for it, as the library makes them.
 #[derive(clap::Args)]
 #[command(after_long_help = "\
 Examples:
@@ -29,7 +29,7 @@ Examples:
   # The first two chunks, and all from 4 on
   b2fuse cat pressure.b2frame 0-1 4- | sha256sum
   # The first items of a chunk as numbers
-  b2fuse cat pressure.b2frame 0 | od -A d -t f8 | head")]
+  b2fuse cat pressure.b2frame 0 | od -A d -t f8 -N 80")]
 pub(super) struct Args {
     /// Write the chunks as they are stored
     #[arg(long)]

@@ -51,7 +51,7 @@ Examples:
   # The ten largest chunks
   b2fuse ls --sort cbytes --reverse pressure.b2frame | head -n 11
   # Positions of all chunks that are stored uncompressed
-  b2fuse ls --json pressure.b2frame | grep '\"copy\":true' | sed 's/,.*//; s/.*://'")]
+  b2fuse ls --json pressure.b2frame | sed -n 's/^{\"position\":\\([0-9]*\\),.*\"copy\":true.*/\\1/p'")]
 pub(super) struct Args {
     /// What to sort by; `id` is the same as `offset`. Chunks that are equal stay in the order of their positions
     #[arg(long, value_name = "COLUMN", default_value = "position")]

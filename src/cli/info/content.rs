@@ -258,7 +258,7 @@ mod tests {
 
     #[test]
     fn what_a_hostile_vlmetalayer_announces_is_not_made() {
-        let chunk = chunk::special(Special::Zeros, 10 << 20, 1).unwrap();
+        let chunk = chunk::special(Special::Zeros, 10 << 20, 1, 0).unwrap();
         let layer = Metalayer { name: b"a", content: &chunk };
         let mut room = MOST;
         assert_eq!(Layer::compressed(&layer, &mut room).content.unwrap().len(), 10 << 20);

@@ -37,11 +37,11 @@ pub fn encode(items: &[u8]) -> Result<Vec<u8>> {
 }
 
 /// The chunk of `nbytes` that is nothing but a special value, as C-Blosc2 makes one in memory for a special entry of an index: a
-/// header. A `typesize` that a chunk cannot have becomes 1.
+/// header. A `typesize` that a chunk cannot have becomes 1; a `blocksize` that does not fit, or is 0, one that does.
 ///
 /// # Errors
 /// NaN whose items are not of 4 or 8 bytes, or do not make up nbytes.
-pub fn special(special: Special, nbytes: u32, typesize: u32) -> Result<Vec<u8>> {
+pub fn special(special: Special, nbytes: u32, typesize: u32, blocksize: u32) -> Result<Vec<u8>> {
     let whole = u8::try_from(typesize).ok().filter(|size| nbytes.checked_rem(u32::from(*size)) == Some(0));
     let code = match special {
         Special::Zeros => 1,
@@ -55,7 +55,9 @@ pub fn special(special: Special, nbytes: u32, typesize: u32) -> Result<Vec<u8>> 
     let flags = header::SHUFFLE | header::BITSHUFFLE;
     let mut out = vec![header::VERSION_STABLE, 1, flags, whole.unwrap_or(1)];
     out.extend(nbytes.to_le_bytes());
-    out.extend((BLOCK as u32).min(nbytes.max(1)).to_le_bytes());
+    let fits =
+        |size: &u32| (1..=header::MAX_BLOCKSIZE).contains(size) && whole.is_none_or(|item| size.is_multiple_of(item.into()));
+    out.extend(Some(blocksize).filter(fits).unwrap_or(BLOCK as u32).min(nbytes.max(1)).to_le_bytes());
     out.extend([0; 19]);
     out.push(code << 4);
     Ok(finish(out))

@@ -51,7 +51,7 @@ pub(super) const VERSION_STABLE: u8 = 5;
 /// Chunks of this version hold garbage in the sixth filter slot.
 const VERSION_ALPHA: u8 = 3;
 /// BLOSC2_MAXBLOCKSIZE, which is also the largest size of a repeated value.
-const MAX_BLOCKSIZE: u32 = 536_866_816;
+pub(super) const MAX_BLOCKSIZE: u32 = 536_866_816;
 /// BLOSC2_MAXDICTSIZE.
 const MAX_DICT: u32 = 32 * 1024;
 

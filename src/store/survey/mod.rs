@@ -210,7 +210,8 @@ impl Survey {
 
     fn special_chunk(&self, position: Position, special: Special) -> std::result::Result<Vec<u8>, String> {
         let nbytes = self.special_nbytes(position).ok_or("is a special one, whose size nothing says, as chunks vary in size")?;
-        chunk::special(special, nbytes, self.header().typesize()).map_err(|error| error.to_string())
+        let blocksize = u32::try_from(self.header().fields().blocksize).unwrap_or(0);
+        chunk::special(special, nbytes, self.header().typesize(), blocksize).map_err(|error| error.to_string())
     }
 
     /// The room of a cframe's chunks, for [`Extents::add`] of what [`Survey::chunks`] tells; `None` for an sframe.
