@@ -12,7 +12,8 @@ use crate::store::check::{Checked, Depth, Finding, Severity, check};
 /// Look for damage in frames, without changing anything
 ///
 /// Prints a line for each finding. Exits with 0 if all frames are sound, 1 if something is damaged, 2 if a frame cannot be read at
-/// all. What is only unused (holes in a file, files in a directory that belong to no chunk) is a note, and no damage.
+/// all. What is only unused (holes in a file, files in a directory that belong to no chunk), or cannot be decoded without a plugin of the
+/// library, is a note, and no damage.
 #[derive(clap::Args)]
 #[command(after_long_help = "\
 Examples:
@@ -110,8 +111,12 @@ fn in_words(checked: &Checked, damaged: u64, notes: u64) -> String {
         n => format!(", {n} notes"),
     };
     let Some(chunks) = checked.chunks else { return format!("{verdict}{notes}; no index, so no chunk was looked at") };
-    let how = if checked.deep { "all decoded" } else { "headers read; --deep decodes them" };
-    let Checked { stored, bytes, .. } = checked;
+    let Checked { stored, bytes, undecoded, .. } = checked;
+    let how = match (checked.deep, undecoded) {
+        (false, _) => "headers read; --deep decodes them",
+        (true, 0) => "all decoded",
+        (true, n) => &format!("decoded, but for {n} that need a plugin"),
+    };
     format!("{verdict}{notes}; {chunks} chunks, of which {stored} are stored in {bytes} bytes ({how})")
 }
 
@@ -133,6 +138,7 @@ fn summary(frame: &Path, checked: &Checked, sound: bool, findings: Vec<Value>) -
         "chunks": checked.chunks,
         "stored": checked.stored,
         "bytes": checked.bytes,
+        "undecoded": checked.undecoded,
         "findings": findings,
     })
 }

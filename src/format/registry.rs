@@ -1,6 +1,6 @@
 //! The numbers that C-Blosc2 gives to codecs and filters, and their names.
 //!
-//! Numbers from 32 on are plugins registered with the project, from 160 on they are their users' own.
+//! Numbers from 32 on are plugins registered with the project, from 160 on they are their users' own. Neither are decoded here.
 
 use std::fmt;
 
@@ -12,10 +12,35 @@ pub struct CodecId(pub u8);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FilterId(pub u8);
 
+/// Where the numbers of plugins begin.
+const PLUGINS: u8 = 32;
 /// Where the numbers of users begin.
 const USERS: u8 = 160;
 
+/// What a chunk needs to be decoded that is no part of the library's own, and so not of b2fuse either.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Plugin {
+    /// A codec.
+    Codec(CodecId),
+    /// A filter.
+    Filter(FilterId),
+}
+
+impl fmt::Display for Plugin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Plugin::Codec(id) => write!(f, "{id} ({}), a plugin codec", id.0),
+            Plugin::Filter(id) => write!(f, "{id} ({}), a plugin filter", id.0),
+        }
+    }
+}
+
 impl CodecId {
+    /// It is a plugin's or a user's.
+    pub const fn is_plugin(self) -> bool {
+        self.0 >= PLUGINS
+    }
+
     /// The name in C-Blosc2, if it has one.
     pub const fn name(self) -> Option<&'static str> {
         Some(match self.0 {
@@ -41,6 +66,11 @@ impl CodecId {
 impl FilterId {
     /// No filter: an empty slot of a pipeline.
     pub const NONE: FilterId = FilterId(0);
+
+    /// It is a plugin's or a user's.
+    pub const fn is_plugin(self) -> bool {
+        self.0 >= PLUGINS
+    }
 
     /// The name in C-Blosc2, if it has one.
     pub const fn name(self) -> Option<&'static str> {

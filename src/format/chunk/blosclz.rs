@@ -8,6 +8,8 @@
 //!
 //! The first token is always a literal run: its upper bits mark the format.
 
+use super::copy::copy_back;
+
 /// Longest run of literals of one token.
 const MAX_COPY: usize = 32;
 /// From this distance (less one) on a match needs the long form.
@@ -21,7 +23,11 @@ pub(super) fn decompress(mut input: &[u8], output: &mut [u8]) -> Option<usize> {
         if token < 32 {
             let (literals, rest) = input.split_at_checked(usize::from(token).checked_add(1)?)?;
             let end = at.checked_add(literals.len())?;
-            output.get_mut(at..end)?.copy_from_slice(literals);
+            match (input.first_chunk::<MAX_COPY>(), output.get_mut(at..).and_then(|room| room.first_chunk_mut::<MAX_COPY>())) {
+                // More than is needed, which the next copy overwrites.
+                (Some(ahead), Some(room)) => *room = *ahead,
+                _ => output.get_mut(at..end)?.copy_from_slice(literals),
+            }
             (at, input) = (end, rest);
         } else {
             let mut len = usize::from(token >> 5).checked_add(2)?;
@@ -57,29 +63,6 @@ fn take(input: &mut &[u8]) -> Option<u8> {
     let (first, rest) = input.split_first()?;
     *input = rest;
     Some(*first)
-}
-
-/// Repeats at `at` the `len` bytes that stand `distance` before it, which may overlap what is written.
-pub(super) fn copy_back(output: &mut [u8], at: usize, distance: usize, len: usize) -> Option<usize> {
-    let from = at.checked_sub(distance)?;
-    let end = at.checked_add(len)?;
-    if end > output.len() {
-        return None;
-    }
-    if distance == 1 {
-        let value = *output.get(from)?;
-        output.get_mut(at..end)?.fill(value);
-        return Some(end);
-    }
-    // What was copied can be copied again: each round doubles what is there.
-    let mut done = at;
-    while done < end {
-        let have = done.checked_sub(from)?;
-        let step = have.min(end.checked_sub(done)?);
-        output.copy_within(from..from.checked_add(step)?, done);
-        done = done.checked_add(step)?;
-    }
-    Some(end)
 }
 
 /// Bits of a hash.

@@ -4,10 +4,10 @@ use std::fmt;
 
 use zstd::zstd_safe::{DCtx, DDict, get_error_name};
 
-use super::super::registry::CodecId;
+use super::super::registry::{CodecId, Plugin};
 use super::super::{Error, Result};
-use super::blosclz;
 use super::header::{self, Blocks, Codec};
+use super::{blosclz, lz4};
 
 /// States that are worth keeping between streams.
 #[derive(Default)]
@@ -35,9 +35,12 @@ impl Codec {
             // A block of 128 KiB with four bytes.
             Codec::Zstd => 32 << 10,
             Codec::User(id) => {
-                let expected = "BloscLZ, LZ4, Zlib or Zstandard; a codec from a plugin can't be decoded here";
-                let got = format_args!("{id} ({})", CodecId(id));
-                return Err(Error::new("chunk: user codec", header::USER_CODEC as u64, got, expected));
+                let (id, expected) = (CodecId(id), "blosclz, lz4, lz4hc, zlib or zstd");
+                return Err(if id.is_plugin() {
+                    Error::new("chunk: user codec", header::USER_CODEC as u64, Plugin::Codec(id), expected)
+                } else {
+                    Error::new("chunk: user codec", header::USER_CODEC as u64, id.0, expected)
+                });
             }
             Codec::Unknown(format) => {
                 return Err(Error::new("chunk: codec format", header::FLAGS as u64, format, "0, 1, 3, 4 or 6"));
@@ -85,11 +88,10 @@ impl Codecs {
         };
         let made = match codec {
             Codec::BloscLz => blosclz::decompress(stream, out).ok_or_else(|| bad("chunk: BloscLZ stream", &"a broken one"))?,
-            Codec::Lz4 => match dictionary {
-                Dictionary::Lz4(content) => lz4_flex::block::decompress_into_with_dict(stream, out, content),
-                _ => lz4_flex::block::decompress_into(stream, out),
+            Codec::Lz4 => {
+                let before = if let Dictionary::Lz4(content) = dictionary { content } else { &[][..] };
+                lz4::decompress(stream, out, before).ok_or_else(|| bad("chunk: LZ4 stream", &"a broken one"))?
             }
-            .map_err(|error| bad("chunk: LZ4 stream", &error))?,
             Codec::Zlib => {
                 let state = self.zlib.get_or_insert_with(|| flate2::Decompress::new(true));
                 state.reset(true);

@@ -11,12 +11,13 @@
 //!
 //! In a chunk of VL-blocks the field holds the block's uncompressed size, and its stream ends where the next block begins.
 
-use super::super::registry::FilterId;
+use super::super::registry::{FilterId, Plugin};
 use super::super::{Error, Result, Special};
+use super::ChunkHeader;
 use super::codec::Codecs;
+use super::copy::copy_back;
 use super::filters::{self, Filter};
 use super::header::{self as field, Blocks, Content, read_i32};
-use super::{ChunkHeader, blosclz};
 
 /// A decoder that keeps codec states and buffers from one chunk to the next.
 #[derive(Default)]
@@ -139,7 +140,8 @@ impl Decoder {
     }
 
     /// Checks that a whole chunk decodes, as [`check`] does and its streams besides. Nothing is kept of what they make, so the memory
-    /// that it takes is what one stream makes, which is bounded by the stream's length.
+    /// that it takes is what one stream makes, which is bounded by the stream's length. What needs a plugin
+    /// ([`ChunkHeader::plugin`]) passes as far as it can be looked at without.
     ///
     /// # Errors
     /// As [`check`] and [`Decoder::decode`].
@@ -148,8 +150,14 @@ impl Decoder {
         match header.content {
             Content::Value(size) => check_fill(&header, size as usize)?,
             Content::Blocks => {
+                let plugin = header.plugin();
+                if let Some(Plugin::Codec(_)) = plugin {
+                    return Ok(header);
+                }
+                if plugin.is_none() {
+                    pipeline(&header)?;
+                }
                 let blocks = header.blocks(bytes)?;
-                pipeline(&header)?;
                 let dictionary = self.codecs.dictionary(header.codec, &blocks)?;
                 each_block(&header, bytes, &blocks, |block| {
                     each_stream(bytes, &block, header.vl_blocks, |stream, size| {
@@ -230,10 +238,13 @@ fn pipeline(header: &ChunkHeader) -> Result<[Filter; 6]> {
     }
     let mut pipeline = header.pipeline();
     pipeline.reverse();
-    if let Some(&Filter::Unknown(id)) = pipeline.iter().find(|filter| matches!(filter, Filter::Unknown(_))) {
-        let got = format_args!("{id} ({})", FilterId(id));
-        let expected = "shuffle 1, bitshuffle 2, delta 3 or truncated precision 4; a filter from a plugin can't be undone here";
-        return Err(Error::new("chunk: filters", field::FILTERS as u64, got, expected));
+    if let Some(Filter::Unknown(id)) = pipeline.iter().find(|filter| matches!(filter, Filter::Unknown(_))) {
+        let (id, expected) = (FilterId(*id), "shuffle, bitshuffle, delta or trunc_prec");
+        return Err(if id.is_plugin() {
+            Error::new("chunk: filters", field::FILTERS as u64, Plugin::Filter(id), expected)
+        } else {
+            Error::new("chunk: filters", field::FILTERS as u64, id.0, expected)
+        });
     }
     Ok(pipeline)
 }
@@ -352,7 +363,7 @@ fn fill(header: &ChunkHeader, out: &mut [u8], value: &[u8]) -> Result<()> {
     let (size, len) = (value.len(), out.len());
     if let Some(first) = out.get_mut(..size) {
         first.copy_from_slice(value);
-        blosclz::copy_back(out, size, size, len.saturating_sub(size));
+        copy_back(out, size, size, len.saturating_sub(size));
     }
     Ok(())
 }

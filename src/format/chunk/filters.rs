@@ -2,8 +2,10 @@
 //!
 //! Shuffle gathers the n-th bytes of all items, bitshuffle the n-th bits; what is left behind the last whole item (for bitshuffle:
 //! the last whole eight items) stays where it is. Delta is an exclusive or with the item before in the first block of a chunk, and
-//! with the first block in the others. Both shuffles work on squares of 8 × 8 bytes held in eight words, two squares at a time so
-//! that the compiler can use vector registers.
+//! with the first block in the others. Undoing a shuffle is zipping planes: two at a time, in vector registers, until whole items
+//! stand there.
+
+use wide::u8x16;
 
 /// A filter in a pipeline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,47 +38,6 @@ impl Filter {
     }
 }
 
-/// Items that are worked on at once: few enough for the first-level cache, enough for the compiler to use vector registers.
-const TILE: usize = 128;
-
-/// Alternates the bytes of two sides of the same length.
-fn zip(a: &[u8], b: &[u8], out: &mut [u8]) {
-    for ((pair, a), b) in out.as_chunks_mut::<2>().0.iter_mut().zip(a).zip(b) {
-        *pair = [*a, *b];
-    }
-}
-
-/// Room for a tile of eight planes, twice: what one step has zipped, and what the next makes of it.
-type Tile = [[u8; TILE * 8]; 2];
-
-/// Zips `WIDTH` planes, of `TILE` bytes each, to items of `WIDTH` bytes, in rounds: each brings together planes that stand half of
-/// those left apart. `WIDTH` is 1, 2, 4 or 8.
-#[expect(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "constant bounds of fixed arrays")]
-#[inline(always)]
-fn zip_planes<const WIDTH: usize>(planes: [&[u8]; WIDTH], tile: &mut Tile, out: &mut [u8]) {
-    let [a, b] = tile;
-    let half = TILE * 8 / 2;
-    match WIDTH {
-        1 => out.copy_from_slice(planes[0]),
-        2 => zip(planes[0], planes[1 % WIDTH], out),
-        4 => {
-            for i in 0..2 {
-                zip(planes[i], planes[(i + 2) % WIDTH], &mut a[i * TILE * 2..][..TILE * 2]);
-            }
-            zip(&a[..TILE * 2], &a[TILE * 2..TILE * 4], out);
-        }
-        _ => {
-            for i in 0..4 {
-                zip(planes[i], planes[(i + 4) % WIDTH], &mut a[i * TILE * 2..][..TILE * 2]);
-            }
-            for i in 0..2 {
-                zip(&a[i * TILE * 2..][..TILE * 2], &a[(i + 2) * TILE * 2..][..TILE * 2], &mut b[i * half..][..half]);
-            }
-            zip(&b[..half], &b[half..], out);
-        }
-    }
-}
-
 /// Cuts a block in its shuffled part, of `len / typesize` bytes a plane, and the rest.
 fn cut(typesize: usize, len: usize) -> (usize, usize) {
     let items = len.checked_div(typesize).unwrap_or(0);
@@ -95,44 +56,119 @@ pub(super) fn unshuffle(typesize: usize, src: &[u8], dst: &mut [u8]) {
     }
     let (items, shuffled) = cut(typesize, src.len());
     dst[shuffled..].copy_from_slice(&src[shuffled..]);
-    let tiled = items / TILE * TILE;
-    let mut room: Tile = [[0; TILE * 8]; 2];
-    for at in (0..tiled).step_by(TILE) {
-        let tile = &mut dst[at * typesize..][..TILE * typesize];
-        let mut plane = 0;
-        while plane < typesize {
-            let from = &src[plane * items + at..];
-            plane += match typesize - plane {
-                8.. => place::<8>(from, items, tile, typesize, plane, &mut room),
-                4.. => place::<4>(from, items, tile, typesize, plane, &mut room),
-                2.. => place::<2>(from, items, tile, typesize, plane, &mut room),
-                _ => place::<1>(from, items, tile, typesize, plane, &mut room),
-            };
-        }
-    }
-    for (i, item) in dst[tiled * typesize..shuffled].chunks_exact_mut(typesize).enumerate() {
+    let dst = &mut dst[..shuffled];
+    let done = match typesize {
+        2 => whole_items::<2>(items, src, dst),
+        4 => whole_items::<4>(items, src, dst),
+        8 => whole_items::<8>(items, src, dst),
+        16 => whole_items::<16>(items, src, dst),
+        _ => parts_of_items(typesize, items, src, dst),
+    };
+    for (i, item) in dst[done * typesize..].chunks_exact_mut(typesize).enumerate() {
         for (plane, byte) in item.iter_mut().enumerate() {
-            *byte = src[plane * items + tiled + i];
+            *byte = src[plane * items + done + i];
         }
     }
 }
 
-/// Puts a tile of the `WIDTH` planes that begin `items` bytes apart in `src` to their place in items of `typesize`.
-#[expect(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "as in unshuffle")]
+/// Bytes of a vector register.
+const LANES: usize = 16;
+
+/// Zips `N` planes, 2, 4, 8 or 16, to items of `N` bytes, in rounds: each brings together planes that stand half of those left
+/// apart.
 #[inline(always)]
-fn place<const WIDTH: usize>(src: &[u8], items: usize, tile: &mut [u8], typesize: usize, plane: usize, room: &mut Tile) -> usize {
-    let planes: [&[u8]; WIDTH] = std::array::from_fn(|i| &src[i * items..][..TILE]);
-    if typesize == WIDTH {
-        zip_planes(planes, room, tile);
-    } else {
-        let mut zipped = [0; TILE * 8];
-        let zipped = &mut zipped[..TILE * WIDTH];
-        zip_planes(planes, room, zipped);
-        for (item, part) in tile.chunks_exact_mut(typesize).zip(zipped.as_chunks::<WIDTH>().0) {
-            item[plane..plane + WIDTH].copy_from_slice(part);
+fn zip<const N: usize>(mut planes: [u8x16; N]) -> [u8x16; N] {
+    #[expect(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "constant bounds of fixed arrays")]
+    #[inline(always)]
+    fn round<const N: usize>(before: [u8x16; N]) -> [u8x16; N] {
+        let mut after = before;
+        for i in 0..N / 2 {
+            let (a, b) = (before[i], before[i + N / 2]);
+            (after[2 * i], after[2 * i + 1]) = (u8x16::unpack_low(a, b), u8x16::unpack_high(a, b));
+        }
+        after
+    }
+    // No loop: the compiler must see where each register goes.
+    planes = round(planes);
+    if N > 2 {
+        planes = round(planes);
+    }
+    if N > 4 {
+        planes = round(planes);
+    }
+    if N > 8 {
+        planes = round(planes);
+    }
+    planes
+}
+
+/// Undoes shuffle for items of `N` bytes, and says for how many.
+#[expect(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "as in unshuffle")]
+fn whole_items<const N: usize>(items: usize, src: &[u8], dst: &mut [u8]) -> usize {
+    let mut planes = [&[[0; LANES]][..0]; N];
+    for (i, plane) in planes.iter_mut().enumerate() {
+        *plane = src[i * items..][..items].as_chunks().0;
+    }
+    for (n, out) in dst.as_chunks_mut::<LANES>().0.as_chunks_mut::<N>().0.iter_mut().enumerate() {
+        let mut lanes = [u8x16::default(); N];
+        for (lanes, plane) in lanes.iter_mut().zip(planes) {
+            *lanes = plane[n].into();
+        }
+        for (out, lanes) in out.iter_mut().zip(zip(lanes)) {
+            *out = lanes.to_array();
         }
     }
-    WIDTH
+    items / LANES * LANES
+}
+
+/// Items that other sizes are worked on at once: few enough for the first-level cache.
+const TILE: usize = 4 * LANES;
+
+/// Undoes shuffle for items of any size above 2, a few planes at a time, and says for how many.
+#[expect(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "as in unshuffle")]
+fn parts_of_items(typesize: usize, items: usize, src: &[u8], dst: &mut [u8]) -> usize {
+    let most = if typesize >= 16 { 16 } else { 1 << typesize.ilog2() };
+    for (n, tile) in dst.chunks_exact_mut(TILE * typesize).enumerate() {
+        let src = &src[n * TILE..];
+        let mut plane = 0;
+        while plane < typesize {
+            // The last ones may be done twice.
+            let step = if most == 16 { 16 } else { (typesize - plane).next_power_of_two().clamp(2, most) };
+            let first = plane.min(typesize - step);
+            match step {
+                16 => part::<16>(&src[first * items..], items, tile, typesize, first),
+                8 => part::<8>(&src[first * items..], items, tile, typesize, first),
+                4 => part::<4>(&src[first * items..], items, tile, typesize, first),
+                _ => part::<2>(&src[first * items..], items, tile, typesize, first),
+            }
+            plane += step;
+        }
+    }
+    items / TILE * TILE
+}
+
+/// Puts the `N` planes that begin `items` bytes apart in `src` to their place in a tile of items, at byte `first` of each.
+#[expect(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "as in unshuffle")]
+#[inline(always)]
+fn part<const N: usize>(src: &[u8], items: usize, tile: &mut [u8], typesize: usize, first: usize) {
+    let mut planes = [&[[0; LANES]; TILE / LANES]; N];
+    for (i, plane) in planes.iter_mut().enumerate() {
+        let Some(bytes) = src[i * items..][..TILE].as_chunks().0.first_chunk() else { return };
+        *plane = bytes;
+    }
+    let mut out = tile.chunks_exact_mut(typesize);
+    for n in 0..TILE / LANES {
+        let mut lanes = [u8x16::default(); N];
+        for (lanes, plane) in lanes.iter_mut().zip(planes) {
+            *lanes = plane[n].into();
+        }
+        for lanes in &zip(lanes) {
+            for part in lanes.to_array().as_chunks::<N>().0 {
+                let Some(item) = out.next() else { return };
+                item[first..first + N].copy_from_slice(part);
+            }
+        }
+    }
 }
 
 /// Shuffles items of 8 bytes. Both sides are as long.
@@ -187,7 +223,6 @@ pub(super) fn bitunshuffle(typesize: usize, version: u8, src: &[u8], dst: &mut [
     }
     let (row_len, planes) = (items / 8, &mut planes[..shuffled]);
     let mut rows = [[0; TILE]; 8];
-    let mut room: Tile = [[0; TILE * 8]; 2];
     for (plane, bits) in planes.chunks_exact_mut(items).zip(src[..shuffled].chunks_exact(items)) {
         for at in (0..row_len).step_by(TILE) {
             let n = TILE.min(row_len - at);
@@ -196,12 +231,11 @@ pub(super) fn bitunshuffle(typesize: usize, version: u8, src: &[u8], dst: &mut [
             }
             transpose_bits(&mut rows);
             // Row r holds the bytes of items r, r + 8, r + 16, …
-            let sides = rows.each_ref().map(|row| &row[..]);
             if n == TILE {
-                zip_planes(sides, &mut room, &mut plane[at * 8..][..TILE * 8]);
+                whole_items::<8>(TILE, rows.as_flattened(), &mut plane[at * 8..][..TILE * 8]);
             } else {
                 let mut zipped = [0; TILE * 8];
-                zip_planes(sides, &mut room, &mut zipped);
+                whole_items::<8>(TILE, rows.as_flattened(), &mut zipped);
                 plane[at * 8..][..n * 8].copy_from_slice(&zipped[..n * 8]);
             }
         }

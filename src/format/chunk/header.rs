@@ -9,7 +9,7 @@
 //! What is accepted and refused here is what C-Blosc2's own decoder accepts and refuses, so a chunk that passes is one that the
 //! library can read, as far as that can be seen without decoding it.
 
-use super::super::registry::{CodecId, FilterId};
+use super::super::registry::{CodecId, FilterId, Plugin};
 use super::super::{Error, Result, Special};
 use super::filters::Filter;
 
@@ -293,6 +293,19 @@ impl ChunkHeader {
             Codec::User(id) => id,
             Codec::Unknown(_) => return None,
         }))
+    }
+
+    /// The plugin that the chunk's data needs to be decoded, if it needs one: the codec, or else the filter that is undone first.
+    pub fn plugin(&self) -> Option<Plugin> {
+        if self.content != Content::Blocks || self.nbytes == 0 {
+            return None;
+        }
+        match self.codec {
+            Codec::User(id) if CodecId(id).is_plugin() => return Some(Plugin::Codec(CodecId(id))),
+            _ if self.instrumented => return None,
+            _ => {}
+        }
+        self.filter_ids.into_iter().rev().map(FilterId).find(|id| id.is_plugin()).map(Plugin::Filter)
     }
 
     /// The data is stored as it is, neither filtered nor compressed.

@@ -5,10 +5,12 @@
 
 mod blosclz;
 mod codec;
+mod copy;
 mod decode;
 mod encode;
 mod filters;
 mod header;
+mod lz4;
 
 pub use decode::{Decoder, check, decode};
 pub use encode::{encode, special};

@@ -3,6 +3,7 @@
 use proptest::{collection::vec, prelude::*};
 
 use super::super::Special;
+use super::super::registry::{CodecId, FilterId, Plugin};
 use super::*;
 
 /// An index of `n` entries as bytes.
@@ -157,24 +158,59 @@ fn errors_say_field_offset_got_and_expected() {
     ] {
         assert_eq!(spoil(name, |chunk| chunk[at..at + value.len()].copy_from_slice(value)), message);
     }
-    let message = spoil("lz4-shuffle", |chunk| (chunk[2], chunk[22]) = (chunk[2] & 0x1f | 6 << 5, 33));
-    assert_eq!(
-        message,
-        "chunk: user codec at byte 22: found 33 (zfp_acc), expected BloscLZ, LZ4, Zlib or Zstandard; a codec from a plugin can't be \
-         decoded here"
-    );
-    let message = spoil("lz4-shuffle", |chunk| chunk[21] = 35);
-    assert_eq!(
-        message,
-        "chunk: filters at byte 16: found 35 (bytedelta), expected shuffle 1, bitshuffle 2, delta 3 or truncated precision 4; a filter \
-         from a plugin can't be undone here"
-    );
     let message = spoil("lz4-shuffle", |chunk| chunk.truncate(600));
     assert_eq!(message, "chunk: cbytes at byte 12: found 645, expected at most 600, what there is");
     assert_eq!(
         check(&encode(&[1; 80]).unwrap()[..40]).unwrap_err().to_string(),
         "chunk: cbytes at byte 12: found 41, expected 40, the size of the chunk"
     );
+}
+
+#[test]
+fn plugins_are_named() {
+    for (codec, got) in [
+        (33, "zfp_acc (33), a plugin codec"),
+        (42, "unknown-codec-42 (42), a plugin codec"),
+        (200, "user-codec-200 (200), a plugin codec"),
+        (7, "7"),
+    ] {
+        let message = spoil("lz4-shuffle", |chunk| (chunk[2], chunk[22]) = (chunk[2] & 0x1f | 6 << 5, codec));
+        assert_eq!(message, format!("chunk: user codec at byte 22: found {got}, expected blosclz, lz4, lz4hc, zlib or zstd"));
+    }
+    let message = spoil("lz4-shuffle", |chunk| chunk[2] = chunk[2] & 0x1f | 2 << 5);
+    assert_eq!(message, "chunk: codec format at byte 2: found 2, expected 0, 1, 3, 4 or 6");
+    for (filter, got) in [(35, "bytedelta (35), a plugin filter"), (160, "user-filter-160 (160), a plugin filter"), (9, "9")] {
+        let message = spoil("lz4-shuffle", |chunk| chunk[20] = filter);
+        assert_eq!(message, format!("chunk: filters at byte 16: found {got}, expected shuffle, bitshuffle, delta or trunc_prec"));
+    }
+}
+
+/// What is there without the plugin is looked at all the same.
+#[test]
+fn what_needs_a_plugin_passes_as_far_as_it_can_be_seen() {
+    let plain = kinds().into_iter().find(|pinned| pinned.name == "zstd-shuffle").unwrap().chunk;
+    let with = |change: &dyn Fn(&mut Vec<u8>)| {
+        let mut chunk = plain.clone();
+        change(&mut chunk);
+        (Decoder::default().verify(&chunk).map(|header| header.plugin()), decode(&chunk, 1 << 20).is_ok())
+    };
+    let codec = |chunk: &mut Vec<u8>| (chunk[2], chunk[22]) = (chunk[2] & 0x1f | 6 << 5, 34);
+    assert_eq!(with(&|_| ()), (Ok(None), true));
+    assert_eq!(with(&codec), (Ok(Some(Plugin::Codec(CodecId(34)))), false));
+    assert_eq!(with(&|chunk| chunk[20] = 36), (Ok(Some(Plugin::Filter(FilterId(36)))), false));
+    // A stream that leads out of the chunk is damage whatever made it; one that does not decode is, if the codec is known.
+    let length = |chunk: &mut Vec<u8>| {
+        let start = u32::from_le_bytes(*chunk[32..].first_chunk().unwrap()) as usize;
+        chunk[start + 1] = 0x7f;
+    };
+    let broken = |chunk: &mut Vec<u8>| {
+        let mark = chunk.windows(4).position(|bytes| bytes == [0x28, 0xb5, 0x2f, 0xfd]).unwrap();
+        chunk[mark] = 0;
+    };
+    assert!(with(&|chunk| (codec(chunk), length(chunk)).1).0.is_err());
+    assert!(with(&|chunk| (chunk[20] = 36, length(chunk)).1).0.is_err());
+    assert!(with(&|chunk| (chunk[20] = 36, broken(chunk)).1).0.is_err());
+    assert!(with(&|chunk| (codec(chunk), broken(chunk)).1).0.is_ok());
 }
 
 #[test]
@@ -305,7 +341,46 @@ fn filters_are_undone_in_every_size() {
     }
 }
 
+/// Bytes with matches of all distances and lengths: pieces that are new, or repeat what stands some way before.
+fn pieces() -> impl Strategy<Value = Vec<u8>> {
+    let piece = (vec(any::<u8>(), 0..40), prop_oneof![1_usize..40, 1_usize..3000], prop_oneof![0_usize..80, 0_usize..1500]);
+    vec(piece, 0..30).prop_map(|pieces| {
+        let mut bytes: Vec<u8> = Vec::new();
+        for (new, distance, len) in pieces {
+            bytes.extend(new);
+            if let Some(from) = bytes.len().checked_sub(distance) {
+                (from..from + len).for_each(|at| bytes.push(bytes[at]));
+            }
+        }
+        bytes
+    })
+}
+
 proptest! {
+    #[test]
+    fn lz4_decodes_as_another_decoder_does(bytes in pieces(), dictionary in 0_usize..3000, at in any::<usize>(), value in any::<u8>()) {
+        let (dictionary, content) = bytes.split_at(dictionary.min(bytes.len()));
+        for dictionary in [&[][..], dictionary] {
+            let mut stream = lz4_flex::block::compress_with_dict(content, dictionary);
+            let (mut ours, mut theirs) = (vec![0xaa; content.len() + 50], vec![0; content.len() + 50]);
+            prop_assert_eq!(lz4::decompress(&stream, &mut ours[..content.len()], dictionary), Some(content.len()));
+            prop_assert_eq!(&ours[..content.len()], content);
+            prop_assert!(ours[content.len()..].iter().all(|byte| *byte == 0xaa));
+            if let Some(less) = content.len().checked_sub(1) {
+                prop_assert_eq!(lz4::decompress(&stream, &mut ours[..less], dictionary), None);
+            }
+            // A broken stream is broken to both, or makes the same.
+            let at = at % stream.len();
+            stream[at] = value;
+            let made = lz4::decompress(&stream, &mut ours, dictionary);
+            let expected = lz4_flex::block::decompress_into_with_dict(&stream, &mut theirs, dictionary).ok();
+            prop_assert_eq!(made, expected, "{:?}", stream);
+            if let Some(len) = made {
+                prop_assert_eq!(&ours[..len], &theirs[..len]);
+            }
+        }
+    }
+
     #[test]
     fn every_index_comes_back(entries in prop_oneof![
         vec(any::<u64>(), 0..200),

@@ -4,7 +4,7 @@
 //! time. What is found is told as it is found, in the order of the frame: its parts, then its chunks by position, then what
 //! lies between them.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
 use super::Result;
@@ -14,6 +14,7 @@ use super::survey::{Frame, Seen, Survey, Unused};
 use crate::format::chunk::{self, ChunkHeader, Decoder};
 use crate::format::header::FrameHeader;
 use crate::format::index::Place;
+use crate::format::registry::Plugin;
 use crate::format::{ChunkId, Fit, IndexEntry, Layout, Position};
 
 pub use super::survey::{Finding, Kind, Severity};
@@ -36,8 +37,10 @@ pub struct Checked {
     pub stored: u64,
     /// Bytes of the stored chunks.
     pub bytes: u64,
-    /// Whether every chunk was decoded.
+    /// Whether every chunk was decoded, but for those that need a plugin.
     pub deep: bool,
+    /// Chunks that were not decoded because they need a plugin.
+    pub undecoded: u64,
 }
 
 /// How to look.
@@ -85,8 +88,8 @@ pub fn check(
             sum
         }
     };
-    let Sum { stored, bytes, .. } = sum;
-    Ok(Checked { layout: survey.layout(), chunks: survey.nchunks(), stored, bytes, deep: depth.deep })
+    let Sum { stored, bytes, undecoded, .. } = sum;
+    Ok(Checked { layout: survey.layout(), chunks: survey.nchunks(), stored, bytes, deep: depth.deep, undecoded })
 }
 
 fn in_words(unused: Unused) -> String {
@@ -101,9 +104,14 @@ fn check_metadata(survey: &Survey, deep: bool, found: &mut dyn FnMut(Finding)) {
     let mut decoder = Decoder::default();
     for layer in survey.trailer().iter().flat_map(|trailer| trailer.vlmetalayers()) {
         let checked = if deep { decoder.verify(layer.content) } else { chunk::check(layer.content) };
-        if let Err(error) = checked {
-            let name = String::from_utf8_lossy(layer.name);
-            found(Finding::damage(Kind::Vlmetalayer, format!("vlmetalayer \"{}\": {error}", name.escape_debug())));
+        let name = String::from_utf8_lossy(layer.name);
+        let name = name.escape_debug();
+        match checked.map(|chunk| chunk.plugin()) {
+            Err(error) => found(Finding::damage(Kind::Vlmetalayer, format!("vlmetalayer \"{name}\": {error}"))),
+            Ok(Some(plugin)) if deep => {
+                found(Finding::note(Kind::Plugin, format!("vlmetalayer \"{name}\" was not decoded: needed is {plugin}")));
+            }
+            Ok(_) => {}
         }
     }
 }
@@ -130,6 +138,7 @@ struct Sum {
     stored: u64,
     bytes: u64,
     nbytes: u64,
+    undecoded: u64,
     complete: bool,
 }
 
@@ -153,6 +162,7 @@ fn walk<P: Place + Send + Sync>(
         let fit = Fit::at(position.0, count, header.chunksize());
         one(chunks, place, fit, depth.deep.then_some(bench))
     };
+    let mut plugins = BTreeMap::<String, u64>::new();
     let mut tell = |position, entry: IndexEntry<P>, looked: Option<Looked>| {
         let (IndexEntry::Stored(place), Some(looked)) = (entry, looked) else { return true };
         sum.stored += 1;
@@ -163,10 +173,18 @@ fn walk<P: Place + Send + Sync>(
         } else {
             sum.complete = false;
         }
+        if let Some(plugin) = looked.plugin {
+            sum.undecoded += 1;
+            *plugins.entry(plugin.to_string()).or_default() += 1;
+        }
         looked.findings.into_iter().for_each(|finding| found(finding.at(position)));
         true
     };
     let whole = in_order(chunks, entries, depth.threads, pace, &look, &mut tell, &mut |done| progress(done, entries.len()));
+    for (plugin, count) in plugins {
+        let chunks = if count == 1 { "1 chunk was" } else { &format!("{count} chunks were") };
+        found(Finding::note(Kind::Plugin, format!("{chunks} not decoded: needed is {plugin}")));
+    }
     if whole {
         progress(entries.len(), entries.len());
     }
@@ -191,16 +209,18 @@ struct Bench {
 struct Looked {
     /// Its header, where that can be believed.
     header: Option<ChunkHeader>,
+    /// What its data would have needed to be decoded.
+    plugin: Option<Plugin>,
     findings: Vec<Finding>,
 }
 
 fn one<P: Place>(chunks: &impl Chunks<P>, place: P, fit: Fit, deep: Option<&mut Bench>) -> Looked {
     let Seen { header, room } = match see(chunks, place) {
         Ok(seen) => seen,
-        Err(finding) => return Looked { header: None, findings: vec![*finding] },
+        Err(finding) => return Looked { header: None, plugin: None, findings: vec![*finding] },
     };
     let bad = |kind, what: &dyn std::fmt::Display| damage(chunks, place, kind, what);
-    let mut findings = Vec::new();
+    let (mut findings, mut plugin) = (Vec::new(), None);
     let behind = room - u64::from(header.cbytes);
     if chunks.exact() && behind > 0 {
         findings.push(Finding::note(Kind::Hole, format!("{}: {behind} bytes behind the chunk", chunks.name(place))));
@@ -211,12 +231,11 @@ fn one<P: Place>(chunks: &impl Chunks<P>, place: P, fit: Fit, deep: Option<&mut 
     if let Some(Bench { decoder, bytes }) = deep {
         match chunks.whole(place, header.cbytes, bytes) {
             Err(error) => findings.push(bad(Kind::Data, &format!("cannot be read: {error}"))),
-            Ok(()) => {
-                if let Err(error) = decoder.verify(bytes) {
-                    findings.push(bad(Kind::Data, &error));
-                }
-            }
+            Ok(()) => match decoder.verify(bytes) {
+                Ok(verified) => plugin = verified.plugin(),
+                Err(error) => findings.push(bad(Kind::Data, &error)),
+            },
         }
     }
-    Looked { header: Some(header), findings }
+    Looked { header: Some(header), plugin, findings }
 }

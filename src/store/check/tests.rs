@@ -165,6 +165,31 @@ fn only_a_deep_look_sees_damaged_data() {
 }
 
 #[test]
+fn a_chunk_that_needs_a_plugin_is_a_note() {
+    let source = frame(&data("cframe/codec-lz4hc.b2frame"));
+    let base = u64::from(source.header.header_len()) as usize;
+    let (_dir, path) = damaged("codec-lz4hc.b2frame", |bytes| {
+        for (n, entry) in source.entries.iter().filter_map(|entry| entry.stored()).enumerate() {
+            let chunk = &mut bytes[base + entry.0 as usize..];
+            if n == 0 {
+                chunk[18] = 35;
+            } else {
+                (chunk[2], chunk[22]) = (chunk[2] & 0x1f | 6 << 5, 33);
+            }
+        }
+    });
+    assert_eq!(kinds(&path, false), []);
+    let found = findings(&path, true).unwrap();
+    assert!(found.iter().all(|finding| (finding.severity, finding.kind) == (Severity::Note, Kind::Plugin)), "{found:?}");
+    let what: Vec<_> = found.iter().map(|finding| finding.what.as_str()).collect();
+    let expected = [
+        "1 chunk was not decoded: needed is bytedelta (35), a plugin filter",
+        "4 chunks were not decoded: needed is zfp_acc (33), a plugin codec",
+    ];
+    assert_eq!(what, expected);
+}
+
+#[test]
 fn a_vlmetalayer_that_is_no_chunk() {
     let source = frame(&data("cframe/metalayers.b2frame"));
     let layer = source.trailer.vlmetalayers().next().unwrap().content.to_vec();

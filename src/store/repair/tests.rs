@@ -189,3 +189,23 @@ fn whatever_one_byte_says_planning_ends() {
         }
     }
 }
+
+/// Nothing is known against it, and so it is not lost.
+#[test]
+fn a_chunk_that_needs_a_plugin_is_kept() {
+    let (_dir, path) = damaged("codec-lz4hc.b2frame", |bytes| {
+        let source = frame(&data("cframe/codec-lz4hc.b2frame"));
+        let base = source.header.header_len() as usize;
+        for (n, entry) in source.entries.iter().filter_map(|entry| entry.stored()).enumerate() {
+            let chunk = &mut bytes[base + entry.0 as usize..];
+            match n {
+                // One that is damaged, so that all the others are decoded.
+                0 => chunk[..16].fill(0xff),
+                1 => (chunk[2], chunk[22]) = (chunk[2] & 0x1f | 6 << 5, 33),
+                _ => chunk[18] = 35,
+            }
+        }
+    });
+    let plan = plan(&path).unwrap();
+    assert_eq!(plan.lost, ["chunk 0: it becomes an uninitialised one"]);
+}

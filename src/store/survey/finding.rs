@@ -42,6 +42,8 @@ pub enum Kind {
     Surplus,
     /// Room in a cframe that nothing uses.
     Hole,
+    /// Chunks that cannot be decoded without a plugin.
+    Plugin,
 }
 
 impl Kind {
@@ -62,6 +64,7 @@ impl Kind {
             Kind::Orphan => "orphan",
             Kind::Surplus => "surplus",
             Kind::Hole => "hole",
+            Kind::Plugin => "plugin",
         }
     }
 }

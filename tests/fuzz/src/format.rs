@@ -191,7 +191,8 @@ pub fn chunk(data: &[u8]) {
             clear(error);
         }
     }
-    if size > 0 && checked.is_ok() {
+    // Without the plugin that a chunk needs, less of it is looked at.
+    if size > 0 && checked.as_ref().is_ok_and(|header| header.plugin().is_none()) {
         assert_eq!(verified.is_ok(), decoded.is_ok(), "{verified:?}, {:?}", decoded.as_ref().err());
     }
     match decoded {
