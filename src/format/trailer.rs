@@ -25,6 +25,10 @@ const TAIL: usize = 23;
 pub(super) const LEN_FROM_END: u64 = TAIL as u64 - 1;
 const VERSION: u8 = 1;
 
+/// The most vlmetalayers that C-Blosc2 3.3 writes. It reads 8192, but of a frame that has more than these, every change fails in
+/// the middle.
+pub const MOST_WRITTEN: usize = 16;
+
 /// A trailer as it stands in a file: every byte is kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trailer {

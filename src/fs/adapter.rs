@@ -1,9 +1,8 @@
 //! FUSE requests to calls of a [`View`]: unpacks, calls, replies, and decides nothing about frames.
 //!
 //! Attributes and names are cached by the kernel for good; what a view makes untrue is told through [`Notify`]. Names that
-//! are not there are not cached at all. Permissions are the kernel's affair (`default_permissions`), so there is no ACCESS;
-//! nor are there extended attributes: answering ENOSYS once spares a request for each write, and for each file that `ls -l`
-//! shows. Locks of both kinds work inside the kernel, unless the view has a lock file: then those of flock(2) come here, and wait
+//! are not there are not cached at all. Permissions are the kernel's affair (`default_permissions`), so there is no ACCESS.
+//! Locks of both kinds work inside the kernel, unless the view has a lock file: then those of flock(2) come here, and wait
 //! on threads of their own, as does everything that may have to wait until other processes give their locks back.
 //!
 //! A read-only mount answers ENOSYS to OPEN and FLUSH as well, after which the kernel sends no more of either, and RELEASE
@@ -15,7 +14,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{
-    AtomicU64,
+    AtomicU32, AtomicU64,
     Ordering::{Relaxed, SeqCst},
 };
 use std::time::{Duration, SystemTime};
@@ -23,7 +22,7 @@ use std::time::{Duration, SystemTime};
 use fuser::{
     BsdFileFlags, Errno, FileAttr, FileHandle, FileType, FopenFlags, Generation, INodeNo, InitFlags, IoctlFlags, KernelConfig,
     LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
-    ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
+    ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use log::{debug, error, warn};
 use parking_lot::{RwLock, RwLockReadGuard};
@@ -32,6 +31,7 @@ use super::housekeeping::Housekeeping;
 use super::inodes::Inodes;
 use super::notify::{Held, Notify};
 use super::push::Streams;
+use super::xattr;
 use crate::view::{
     Attr, Creation, DirEntry, Flock, Handle, Ino, Inval, Invals, Kind, OpenMode, ROOT, RenameMode, SetAttr, View, ViewError,
 };
@@ -86,6 +86,8 @@ pub(super) struct Shared {
     forgotten: AtomicU64,
     /// READs answered.
     reads: AtomicU64,
+    /// Who was last refused the removal of an attribute.
+    pub(super) stripper: AtomicU32,
 }
 
 impl Shared {
@@ -101,6 +103,7 @@ impl Shared {
             streams: Streams::default(),
             overrides,
             reads: AtomicU64::new(0),
+            stripper: AtomicU32::new(0),
         }
     }
 
@@ -146,7 +149,7 @@ impl Shared {
 
     /// Runs `work` on a thread of its own where it may have to wait for other processes: the event loops must go on, or no
     /// client could give a lock back.
-    fn patiently(self: &Arc<Self>, work: impl FnOnce(&Arc<Self>) + Send + 'static) {
+    pub(super) fn patiently(self: &Arc<Self>, work: impl FnOnce(&Arc<Self>) + Send + 'static) {
         if !self.view.may_wait() {
             return work(self);
         }
@@ -221,7 +224,7 @@ impl Shared {
     }
 
     /// Something has changed: the view may want to be called.
-    fn changed(&self) {
+    pub(super) fn changed(&self) {
         self.housekeeping.poke();
     }
 }
@@ -249,7 +252,7 @@ impl Adapter {
 }
 
 /// The one place where a refusal becomes an errno. Those that a client cannot know the reason of are logged.
-fn errno(what: &str, ino: impl Into<Option<Ino>>, refusal: &ViewError) -> Errno {
+pub(super) fn errno(what: &str, ino: impl Into<Option<Ino>>, refusal: &ViewError) -> Errno {
     let ino = ino.into().map_or(0, |ino| ino.0);
     match refusal {
         ViewError::Store(_) => error!("{what}: {refusal}"),
@@ -656,6 +659,32 @@ impl fuser::Filesystem for Adapter {
         shared.patiently(move |shared| shared.fsync(Ino(ino.0), Held::Directory, reply));
     }
 
+    fn getxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        if !xattr::is_ours(name) {
+            return reply.error(Errno::EOPNOTSUPP);
+        }
+        let (shared, _entered) = enter!(self, reply);
+        xattr::answer("getxattr", Ino(ino.0), size, shared.view.xattr(Ino(ino.0), name), reply);
+    }
+
+    fn listxattr(&self, _req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        let (shared, _entered) = enter!(self, reply);
+        xattr::answer("listxattr", Ino(ino.0), size, shared.view.xattrs(Ino(ino.0)), reply);
+    }
+
+    fn setxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, value: &[u8], flags: i32, _position: u32, reply: ReplyEmpty) {
+        let (shared, _entered) = enter!(self, reply);
+        match xattr::set_mode(flags) {
+            Some(mode) => shared.set_xattr(Ino(ino.0), name, value, mode, reply),
+            None => reply.error(Errno::EINVAL),
+        }
+    }
+
+    fn removexattr(&self, req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let (shared, _entered) = enter!(self, reply);
+        shared.remove_xattr(req.pid(), Ino(ino.0), name, reply);
+    }
+
     fn opendir(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         if self.no_opendir {
             return reply.error(Errno::ENOSYS);
@@ -722,11 +751,11 @@ impl fuser::Filesystem for Adapter {
         reply.error(Errno::ENOTTY);
     }
 
-    // Everything else is answered ENOSYS by fuser, and the kernel does without: no ACCESS, no attributes but stat's, no
+    // Everything else is answered ENOSYS by fuser, and the kernel does without: no ACCESS, no
     // fallocate, lseek, bmap, poll, copy_file_range; locks of fcntl(2) stay inside it. What fuser logs about it goes to `-vv`.
 }
 
-fn empty(reply: ReplyEmpty, outcome: Result<(), Errno>) {
+pub(super) fn empty(reply: ReplyEmpty, outcome: Result<(), Errno>) {
     match outcome {
         Ok(()) => reply.ok(),
         Err(errno) => reply.error(errno),

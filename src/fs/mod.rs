@@ -7,6 +7,7 @@
 //! | `push` | the next files of a sequential reader, into the page cache ahead of it |
 //! | `inodes` | which inodes the kernel knows |
 //! | `housekeeping` | calls the view when it wants to be called |
+//! | `xattr` | extended attributes |
 //! | [`kernel`] | mount(2), fusermount3, umount2(2), /proc/self/mountinfo |
 //! | [`session`] | a mount from its first request to its last commit |
 //!
@@ -21,6 +22,7 @@ mod push;
 pub mod session;
 #[cfg(test)]
 mod tests;
+mod xattr;
 
 /// The name under which the FUSE library logs.
 pub const LIBRARY: &str = "fuser";

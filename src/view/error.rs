@@ -39,6 +39,20 @@ pub enum ViewError {
     Unfinished(format::Error),
     /// Others hold a lock that excludes the one asked for.
     Locked,
+    /// A client is in the middle of a change that this one would spoil.
+    InUse,
+    /// No extended attribute of that name.
+    NoAttribute,
+    /// An extended attribute that cannot be set, or not to this.
+    NotSettable,
+    /// An extended attribute whose value is damaged, or needs a plugin.
+    Unreadable(format::Error),
+    /// The value of an extended attribute is longer than any can be.
+    ValueTooBig,
+    /// The name of an extended attribute is longer than what it names can have.
+    OutOfRange,
+    /// A frame can have no more of these.
+    NoRoom,
     /// The store failed.
     Store(StoreError),
 }
@@ -59,6 +73,13 @@ impl ViewError {
             ViewError::NameTooLong => libc::ENAMETOOLONG,
             ViewError::TooBig => libc::EFBIG,
             ViewError::Locked => libc::EWOULDBLOCK,
+            ViewError::InUse => libc::EBUSY,
+            ViewError::NoAttribute => libc::ENODATA,
+            ViewError::NotSettable => libc::EOPNOTSUPP,
+            ViewError::Unreadable(_) => libc::EIO,
+            ViewError::ValueTooBig => libc::E2BIG,
+            ViewError::OutOfRange => libc::ERANGE,
+            ViewError::NoRoom => libc::ENOSPC,
             ViewError::Store(error) => match error {
                 StoreError::Io { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
                 StoreError::Format { .. } | StoreError::Unsupported { .. } | StoreError::Poisoned { .. } => libc::EIO,
@@ -84,6 +105,13 @@ impl fmt::Display for ViewError {
             ViewError::NameTooLong => f.write_str("the name is too long"),
             ViewError::TooBig => f.write_str("larger than anything a frame can hold"),
             ViewError::Locked => f.write_str("is locked by others"),
+            ViewError::InUse => f.write_str("the frame is being written, and not whole yet"),
+            ViewError::NoAttribute => f.write_str("no such extended attribute"),
+            ViewError::NotSettable => f.write_str("the extended attribute says what the bytes are, and cannot be set"),
+            ViewError::Unreadable(error) => error.fmt(f),
+            ViewError::ValueTooBig => f.write_str("the value is longer than an extended attribute can be"),
+            ViewError::OutOfRange => f.write_str("the extended attribute's name is too long"),
+            ViewError::NoRoom => f.write_str("the frame can have no more vlmetalayers"),
             ViewError::Rejected(error) => write!(f, "refused: {error}"),
             ViewError::Unfinished(error) => write!(f, "not a whole frame: {error}"),
             ViewError::Store(error) => error.fmt(f),

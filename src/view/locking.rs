@@ -19,8 +19,8 @@ use parking_lot::Mutex;
 
 use super::meta::Meta;
 use super::{
-    Attr, Creation, DirEntry, Flock, Handle, Ino, Inval, Invals, Kind, OpenMode, ROOT, RenameMode, Result, SetAttr, View,
-    ViewError,
+    Attr, Creation, DirEntry, Flock, Handle, Ino, Inval, Invals, Kind, OpenMode, ROOT, RenameMode, Result, SetAttr, SetMode,
+    View, ViewError,
 };
 use crate::store::backend::BackendFile;
 use crate::store::sidecar::PATIENCE;
@@ -36,6 +36,8 @@ const LAST: u64 = 1 << 62;
 const CLOSING: Duration = Duration::from_millis(100);
 /// How often a read-only view looks whether others have changed SOURCE, while others are changing it.
 const WATCH_AGAIN: Duration = Duration::from_millis(50);
+/// Pause between two tries to get a lock that others hold.
+const LOCK_AGAIN: Duration = Duration::from_millis(1);
 
 /// What a view can do that follows other processes.
 pub trait Follow: View {
@@ -323,6 +325,39 @@ impl<V: Follow> View for Locking<V> {
             return Err(ViewError::NotPermitted);
         }
         self.view.rename(from, to, mode, invals)
+    }
+
+    fn xattrs(&self, ino: Ino) -> Result<Vec<u8>> {
+        if ino == LOCK_INO { Ok(Vec::new()) } else { self.view.xattrs(ino) }
+    }
+
+    fn xattr(&self, ino: Ino, name: &OsStr) -> Result<Vec<u8>> {
+        if ino == LOCK_INO { Err(ViewError::NoAttribute) } else { self.view.xattr(ino, name) }
+    }
+
+    /// As a client would who takes the exclusive lock for it. Whoever has it already through this mount is in the middle of
+    /// something, and may be kept from going on by the kernel until this is answered: so that is not waited for.
+    fn set_xattr(&self, ino: Ino, name: &OsStr, value: Option<&[u8]>, mode: SetMode, invals: &mut Invals) -> Result<()> {
+        if ino == LOCK_INO {
+            return Err(ViewError::NotSettable);
+        }
+        if self.view.read_only() {
+            return Err(ViewError::ReadOnly);
+        }
+        let sidecar = self.sidecar()?;
+        let (handle, before, until) = (self.new_handle(), sidecar.reloads(), Instant::now() + PATIENCE);
+        let locked = loop {
+            match self.lock(LOCK_INO, handle, Some(Flock::Exclusive), false, invals) {
+                Err(ViewError::Locked) if !sidecar.is_clients() && Instant::now() < until => std::thread::sleep(LOCK_AGAIN),
+                locked => break locked,
+            }
+        };
+        let set = locked.and_then(|_| self.view.set_xattr(ino, name, value, mode, invals));
+        let unlocked = self.unlock(LOCK_INO, handle, invals);
+        if sidecar.reloads() != before {
+            invals.push(Inval::All);
+        }
+        set.and(unlocked)
     }
 
     fn readdir(&self, ino: Ino, cookie: u64, emit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {

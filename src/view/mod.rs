@@ -16,6 +16,7 @@ mod meta;
 mod names;
 mod pacer;
 mod sparse;
+mod xattr;
 
 pub use crate::store::backend::Flock;
 pub use contiguous::{ContiguousView, Shown};
@@ -124,6 +125,17 @@ pub enum RenameMode {
     Exchange,
 }
 
+/// How an extended attribute that exists, or does not, is set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SetMode {
+    /// Whether it exists or not.
+    Any,
+    /// EEXIST if it exists.
+    Create,
+    /// ENODATA if it does not.
+    Replace,
+}
+
 /// One name of a directory.
 #[derive(Debug, Clone, Copy)]
 pub struct DirEntry<'a> {
@@ -203,6 +215,15 @@ pub trait View: Send + Sync {
 
     /// Renames.
     fn rename(&self, from: (Ino, &OsStr), to: (Ino, &OsStr), mode: RenameMode, invals: &mut Invals) -> Result<()>;
+
+    /// The names of a file's extended attributes, each with a NUL behind it: no more than the kernel takes, 64 KiB.
+    fn xattrs(&self, ino: Ino) -> Result<Vec<u8>>;
+
+    /// The value of an extended attribute, at most 64 KiB.
+    fn xattr(&self, ino: Ino, name: &OsStr) -> Result<Vec<u8>>;
+
+    /// Sets an extended attribute, or without a value removes it. What a frame holds of it changes as by a write and a close.
+    fn set_xattr(&self, ino: Ino, name: &OsStr, value: Option<&[u8]>, mode: SetMode, invals: &mut Invals) -> Result<()>;
 
     /// Lists a directory from a cookie on (0: from the start) until `emit` answers false. Without `.` and `..`.
     fn readdir(&self, ino: Ino, cookie: u64, emit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()>;

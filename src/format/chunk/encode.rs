@@ -1,4 +1,4 @@
-//! The encoder of index chunks.
+//! The encoders: of index chunks, of special values, and of chunks that hold their bytes as they are.
 
 use super::super::{Error, Result, Special};
 use super::header::{self, ChunkHeader};
@@ -27,12 +27,12 @@ pub fn encode(items: &[u8]) -> Result<Vec<u8>> {
     }
     let flags = header::SHUFFLE | header::BITSHUFFLE;
     if items.len() < MIN_BUFFER {
-        return Ok(copy(items, flags | header::MEMCPY));
+        return Ok(copy(items, flags | header::MEMCPY, ITEM));
     }
     let flags = flags | header::DONT_SPLIT;
     match compress(items, flags) {
         Some(chunk) => Ok(chunk),
-        None => Ok(copy(items, flags | header::MEMCPY)),
+        None => Ok(copy(items, flags | header::MEMCPY, ITEM)),
     }
 }
 
@@ -63,11 +63,22 @@ pub fn special(special: Special, nbytes: u32, typesize: u32, blocksize: u32) -> 
     Ok(finish(out))
 }
 
+/// Encodes any bytes as a plain copy, which is what C-Blosc2 makes of those that do not shrink.
+///
+/// # Errors
+/// More than a chunk can hold.
+pub fn plain(bytes: &[u8]) -> Result<Vec<u8>> {
+    if bytes.len() > MAX {
+        return Err(Error::new("chunk: nbytes", 4, bytes.len(), format_args!("at most {MAX}")));
+    }
+    Ok(copy(bytes, header::SHUFFLE | header::BITSHUFFLE | header::MEMCPY, 1))
+}
+
 /// The header of a chunk of `items` with its cbytes still open.
-fn head(items: &[u8], flags: u8) -> Vec<u8> {
+fn head(items: &[u8], flags: u8, typesize: usize) -> Vec<u8> {
     let blocksize = if items.is_empty() { BLOCK } else { items.len().min(BLOCK) } as u32;
     let mut out = Vec::with_capacity(items.len().saturating_add(ChunkHeader::LEN));
-    out.extend([header::VERSION_STABLE, 1, flags, ITEM as u8]);
+    out.extend([header::VERSION_STABLE, 1, flags, typesize as u8]);
     out.extend((items.len() as u32).to_le_bytes());
     out.extend(blocksize.to_le_bytes());
     out.extend([0; 4]);
@@ -84,15 +95,15 @@ fn finish(mut chunk: Vec<u8>) -> Vec<u8> {
     chunk
 }
 
-fn copy(items: &[u8], flags: u8) -> Vec<u8> {
-    let mut out = head(items, flags);
+fn copy(items: &[u8], flags: u8, typesize: usize) -> Vec<u8> {
+    let mut out = head(items, flags, typesize);
     out.extend(items);
     finish(out)
 }
 
 /// `None` where the result would be longer than a plain copy.
 fn compress(items: &[u8], flags: u8) -> Option<Vec<u8>> {
-    let mut out = head(items, flags);
+    let mut out = head(items, flags, ITEM);
     let blocks = items.len().div_ceil(BLOCK);
     let starts_end = ChunkHeader::LEN.checked_add(blocks.checked_mul(4)?)?;
     let size = items.len().checked_add(ChunkHeader::LEN)?;

@@ -1,4 +1,4 @@
-//! Blosc2 chunks: headers, the decoder for all standard codecs and filters, and the encoder of index chunks.
+//! Blosc2 chunks: headers, the decoder for all standard codecs and filters, and encoders of index chunks and of plain copies.
 //!
 //! A chunk that [`check`] passes is whole; one that [`decode`] passes holds what C-Blosc2 would read from it. Nothing is allocated
 //! beyond the `limit` given to `decode` and a few blocks of working room, each no larger than the chunk's decoded size.
@@ -13,7 +13,7 @@ mod header;
 mod lz4;
 
 pub use decode::{Decoder, check, decode};
-pub use encode::{encode, special};
+pub use encode::{encode, plain, special};
 pub use header::{ChunkHeader, MAX_VERSION};
 
 #[cfg(test)]

@@ -192,6 +192,18 @@ impl State {
 }
 
 impl View for MemoryView {
+    fn xattrs(&self, _ino: Ino) -> Result<Vec<u8>> {
+        Ok(Vec::new())
+    }
+
+    fn xattr(&self, _ino: Ino, _name: &OsStr) -> Result<Vec<u8>> {
+        Err(ViewError::NoAttribute)
+    }
+
+    fn set_xattr(&self, _ino: Ino, _name: &OsStr, _value: Option<&[u8]>, _mode: SetMode, _: &mut Invals) -> Result<()> {
+        Err(ViewError::NotSettable)
+    }
+
     fn read_only(&self) -> bool {
         self.read_only
     }

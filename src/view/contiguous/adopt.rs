@@ -157,6 +157,7 @@ impl ContiguousView {
             _ => {}
         }
         let file = Overlaid { store: &*self.store, guard: &guard, layout: &layout, overlay: &overlay };
+        self.mend_len(&file, invals)?;
         let found = consider(&file, look == Look::Settle);
         let verdict = match &found {
             Ok(Found::Held(error)) => Verdict::Held(error.clone()),
@@ -218,6 +219,9 @@ impl ContiguousView {
         }
         if !same_image(&state.layout, &layout) {
             state.version += 1;
+        }
+        if state.layout.tail_start != layout.tail_start || state.layout.tail != layout.tail {
+            state.former_lens.clear();
         }
         for key in &dropped {
             // One that a commit has taken is the store's affair.

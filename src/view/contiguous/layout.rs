@@ -27,7 +27,7 @@ impl Extent {
 }
 
 /// Extents by where they begin; none overlaps another. 20 bytes each.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Extents {
     starts: Vec<u64>,
     lens: Vec<u32>,

@@ -4,7 +4,7 @@
 //! - [`overlay`]: what clients have written over it;
 //! - `consider`: when that is a frame, and which of its chunks are new; `adopt`: how it becomes the layout, and when it goes to
 //!   the store;
-//! - [`state`]: files, names and handles; `rename`: names that move.
+//! - [`state`]: files, names and handles; `rename`: names that move; `xattr`: extended attributes.
 //!
 //! Written bytes go to the overlay, which readers see. A close makes of it a new layout, with exactly the bytes that were
 //! written, or refuses it. The library caches offsets between its calls, so what is shown never moves under a client. A layout
@@ -12,6 +12,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant, SystemTime};
@@ -27,8 +28,10 @@ use self::state::{Content, State};
 use super::locking::Follow;
 use super::meta::Meta;
 use super::pacer::{Pacer, Publish};
+use super::xattr::{find, names};
 use super::{
-    Attr, Creation, DirEntry, Handle, Ino, Inval, Invals, Kind, OpenMode, ROOT, RenameMode, Result, SetAttr, View, ViewError,
+    Attr, Creation, DirEntry, Handle, Ino, Inval, Invals, Kind, OpenMode, ROOT, RenameMode, Result, SetAttr, SetMode, View,
+    ViewError,
 };
 use crate::store::{Draft, FrameStore, ReadAt, StoreError};
 
@@ -41,6 +44,7 @@ mod moved;
 mod overlay;
 mod rename;
 mod state;
+mod xattr;
 
 /// How far the kernel reads ahead: with its own 128 KiB there are four times as many READs, with more than this it gets slower.
 const READ_AHEAD: u32 = 4 << 20;
@@ -371,6 +375,18 @@ impl View for ContiguousView {
         self.writable()?;
         self.move_name(from, to, mode, invals)?;
         self.publish_soon()
+    }
+
+    fn xattrs(&self, ino: Ino) -> Result<Vec<u8>> {
+        self.attributes(ino, |attributes| names(attributes))
+    }
+
+    fn xattr(&self, ino: Ino, name: &OsStr) -> Result<Vec<u8>> {
+        self.attributes(ino, |attributes| find(attributes, name.as_bytes()))?
+    }
+
+    fn set_xattr(&self, ino: Ino, name: &OsStr, value: Option<&[u8]>, mode: SetMode, invals: &mut Invals) -> Result<()> {
+        self.set_attribute(ino, name.as_bytes(), value, mode, invals)
     }
 
     fn readdir(&self, ino: Ino, cookie: u64, emit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {

@@ -14,6 +14,7 @@ use super::overlay::Overlay;
 use crate::store::{ChunkKey, Draft, DraftPool, FrameStore, SourceStat, sidecar};
 use crate::view::meta::Meta;
 use crate::view::names::is_temporary;
+use crate::view::xattr::FormerLens;
 use crate::view::{Handle, Ino, ROOT, Result, ViewError};
 
 /// The inode of the frame's file that was there at mount, in a directory.
@@ -61,6 +62,8 @@ pub struct State {
     shown: Shown,
     /// The last state that was adopted: what the frame's file holds, but for the overlay.
     pub layout: Arc<Layout>,
+    /// What clients may still take for the file's length.
+    pub former_lens: FormerLens,
     /// What is written over it.
     pub overlay: Option<Arc<Overlay>>,
     /// The frame's file, unless it was removed or has another name now.
@@ -87,6 +90,7 @@ impl State {
         let meta = Meta::from(stat);
         let mut state = State {
             layout: Arc::new(layout),
+            former_lens: FormerLens::default(),
             overlay: None,
             frame: None,
             nodes: HashMap::new(),
@@ -329,6 +333,7 @@ impl State {
     /// Takes over what SOURCE holds now, which others have changed. There is nothing uncommitted.
     pub fn reloaded(&mut self, layout: Layout, meta: Meta, drafts: &Arc<DraftPool>) {
         self.layout = Arc::new(layout);
+        self.former_lens.clear();
         self.overlay = None;
         self.staged.clear();
         // The chunks of what was the frame may be gone.

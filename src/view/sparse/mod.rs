@@ -3,6 +3,7 @@
 //! - [`state`]: files, what they hold, and the index;
 //! - [`table`]: from ids to stored chunks;
 //! - `write`: drafts, and what a close makes of them; `rename`: names that move;
+//! - `xattr`: extended attributes;
 //! - `settle`: chunk files that take their places by position; `publish`: when a state goes to the store.
 //!
 //! What a write means is in three steps. Bytes are written to a draft, which readers see. A close makes the draft a chunk that
@@ -10,6 +11,7 @@
 //! to the store's commit.
 
 use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -22,7 +24,10 @@ use self::write::Unfinished;
 use super::meta::Meta;
 use super::names::Name;
 use super::pacer::{Pacer, Publish};
-use super::{Attr, Creation, DirEntry, Handle, Ino, Invals, Kind, OpenMode, ROOT, RenameMode, Result, SetAttr, View, ViewError};
+use super::xattr::{find, names};
+use super::{
+    Attr, Creation, DirEntry, Handle, Ino, Invals, Kind, OpenMode, ROOT, RenameMode, Result, SetAttr, SetMode, View, ViewError,
+};
 use crate::format::index_file::IndexFile;
 use crate::format::{self, Fit, IndexEntry, Layout};
 use crate::store::{ChunkKey, Draft, FrameImage, FrameStore, ReadAt, ReadGuard, StoreError};
@@ -35,6 +40,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod write;
+mod xattr;
 
 /// Frames of no more chunks have every chunk header read at mount: a damaged one is found then, and the sum of sizes that the
 /// index file's header gives is exact. For larger ones the cframe's own cbytes, holes included, stands in for it.
@@ -324,6 +330,18 @@ impl View for SparseView {
         }
         self.rename_file(source, target, mode, invals)?;
         self.publish_soon()
+    }
+
+    fn xattrs(&self, ino: Ino) -> Result<Vec<u8>> {
+        self.attributes(ino, |attributes| names(attributes))
+    }
+
+    fn xattr(&self, ino: Ino, name: &OsStr) -> Result<Vec<u8>> {
+        self.attributes(ino, |attributes| find(attributes, name.as_bytes()))?
+    }
+
+    fn set_xattr(&self, ino: Ino, name: &OsStr, value: Option<&[u8]>, mode: SetMode, invals: &mut Invals) -> Result<()> {
+        self.set_attribute(ino, name.as_bytes(), value, mode, invals)
     }
 
     fn readdir(&self, ino: Ino, cookie: u64, emit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {

@@ -16,6 +16,7 @@ use crate::format::{ChunkId, IndexEntry};
 use crate::store::{ChunkKey, Draft, FrameStore, ReadAt, SourceStat};
 use crate::view::meta::Meta;
 use crate::view::names::Name;
+use crate::view::xattr::FormerLens;
 use crate::view::{Handle, Ino, Inval, Invals, ROOT, Result, ViewError};
 
 /// The inode of the index file that was there at mount.
@@ -33,6 +34,8 @@ const FIRST_NEW_INO: u64 = 1 << 34;
 pub struct Writing {
     /// Tells this draft from others of the same file.
     pub serial: u64,
+    /// Nothing of what the file held before is in it, but for what was written again.
+    pub from_nothing: bool,
     /// A close found no chunk: readers see the old bytes again, but those who were writing may go on.
     pub refused: AtomicBool,
     /// No longer what the file holds: a writer who finds this set, with `inner` locked, must look again.
@@ -160,6 +163,8 @@ pub struct State {
     pub unstored: HashSet<Ino>,
     /// `changes` when the index was last written.
     pub index_changed: u64,
+    /// What clients may still take for the index file's length.
+    pub former_lens: FormerLens,
     /// Uncompressed sizes of the chunks that `adopted` names and no commit has taken yet.
     pub fresh: HashMap<ChunkId, u32>,
 
@@ -211,6 +216,7 @@ impl State {
             unnamed: BTreeMap::new(),
             unstored: HashSet::new(),
             index_changed: 0,
+            former_lens: FormerLens::default(),
             fresh: HashMap::new(),
             changes: 0,
             frame_changed: 0,
@@ -463,8 +469,9 @@ impl State {
         let serial = self.serial();
         let is_index = self.index_ino == Some(ino);
         let node = self.node(ino)?;
+        let from_nothing = bytes.is_empty();
         let inner = RwLock::new(Inner { bytes, version: 0, dirty: true, mtime: SystemTime::now() });
-        let writing = Writing { serial, refused: AtomicBool::new(false), detached: AtomicBool::new(false), inner };
+        let writing = Writing { serial, from_nothing, refused: AtomicBool::new(false), detached: AtomicBool::new(false), inner };
         if let Some(old) = node.writing.replace(Arc::new(writing)) {
             old.detached.store(true, Ordering::Relaxed);
         }
@@ -643,6 +650,7 @@ impl State {
             !lost
         });
         self.fresh.clear();
+        self.former_lens.clear();
         self.index_changed = self.changes;
     }
 

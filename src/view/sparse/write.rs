@@ -242,7 +242,7 @@ impl SparseView {
     }
 
     fn close_index(&self, ino: Ino, writing: &Arc<Writing>, invals: &mut Invals) -> Result<()> {
-        let (file, version) = {
+        let (mut file, version) = {
             let mut inner = writing.inner.write();
             let len = inner.bytes.len();
             if !inner.dirty || len > index_file::MAX_LEN {
@@ -258,6 +258,7 @@ impl SparseView {
             inner.dirty = false;
             (file, inner.version)
         };
+        let mended = self.state.write().mend_len(&mut file);
         let index = match IndexFile::parse(&file) {
             Ok(index) => index,
             Err(error) => {
@@ -271,6 +272,10 @@ impl SparseView {
         let Some(inner) = writing.still(version).filter(|_| current) else { return Ok(()) };
         state.end_writing(ino, Some(inner.mtime));
         drop(inner);
+        match mended {
+            true => invals.push(Inval::Data(ino)),
+            false => state.former_lens.clear(),
+        }
         state.index_bytes = Some(Arc::new(file));
         state.consider(index, &*self.store, invals)
     }
