@@ -239,3 +239,99 @@ impl FormerLens {
         former
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format;
+    use crate::view::frames::{chunk, errno, header};
+
+    fn trailer(layers: &[(&[u8], &[u8])]) -> Trailer {
+        let layers: Vec<_> = layers.iter().map(|(name, content)| Metalayer { name, content }).collect();
+        Trailer::encode(&layers).unwrap()
+    }
+
+    fn listed(trailer: &Trailer) -> Vec<Vec<u8>> {
+        let list = names(of_frame(&header(Layout::Sparse, 0, 0, 1 << 20, 64), trailer));
+        list.split_inclusive(|byte| *byte == 0).map(|name| name[..name.len() - 1].to_vec()).collect()
+    }
+
+    fn read(trailer: &Trailer, name: &[u8]) -> Result<Vec<u8>> {
+        find(of_frame(&header(Layout::Sparse, 0, 0, 1 << 20, 64), trailer), name)
+    }
+
+    #[test]
+    fn names_that_no_attribute_can_have_and_values_that_are_too_long_are_left_out() {
+        let (large, largest) = (chunk(1, MOST as u32 + 1), chunk(2, MOST as u32));
+        let trailer = trailer(&[
+            (b"a\0b", &chunk(3, 4)),
+            (b"twice", &chunk(4, 4)),
+            (b"twice", &chunk(5, 4)),
+            (b"large", &large),
+            (b"largest", &largest),
+            (b"\xff\n", &chunk(6, 4)),
+            (b"broken", b"no chunk"),
+        ]);
+        let ours = |name: &[u8]| [VLMETA.as_bytes(), name].concat();
+        let expected = [ours(b"twice"), ours(b"largest"), ours(b"\xff\n"), ours(b"broken")];
+        assert_eq!(listed(&trailer)[1..], expected);
+        assert_eq!(read(&trailer, &ours(b"twice")).unwrap(), [4; 4]);
+        assert_eq!(read(&trailer, &ours(b"largest")).unwrap(), [2; MOST]);
+        assert_eq!(errno(read(&trailer, &ours(b"large"))), libc::E2BIG);
+        assert_eq!(errno(read(&trailer, &ours(b"broken"))), libc::EIO);
+        assert_eq!(errno(read(&trailer, b"user.b2frame.vlmeta")), libc::ENODATA);
+        // Of those of one name, the one that the library finds is set, and all are removed.
+        let set = changed(&trailer, &ours(b"twice"), Some(b"new")).unwrap();
+        assert_eq!(read(&set, &ours(b"twice")).unwrap(), b"new");
+        assert_eq!(errno(read(&changed(&trailer, &ours(b"twice"), None).unwrap(), &ours(b"twice"))), libc::ENODATA);
+    }
+
+    #[test]
+    fn a_list_is_no_longer_than_the_kernel_takes() {
+        let names: Vec<String> = (0..2000).map(|n| format!("{n:031}")).collect();
+        let content = chunk(1, 4);
+        let layers: Vec<(&[u8], &[u8])> = names.iter().map(|name| (name.as_bytes(), &content[..])).collect();
+        // An index of names is no longer than that either, in bytes.
+        let trailer = trailer(&layers[..1700]);
+        let list = listed(&trailer);
+        let len: usize = list.iter().map(|name| name.len() + 1).sum();
+        assert!(len <= MOST && len > MOST - 60, "{len}");
+        assert!(list.len() < 1700);
+    }
+
+    #[test]
+    fn what_can_be_set() {
+        let empty = trailer(&[]);
+        let set = |name: &str| errno(changed(&empty, name.as_bytes(), Some(b"x")));
+        let longest = format!("{VLMETA}{}", "n".repeat(MAX_NAME_LEN));
+        assert_eq!((set(&longest), set(&format!("{longest}n"))), (0, libc::ERANGE));
+        assert_eq!((set(VLMETA), set("user.b2frame.meta.x")), (libc::EINVAL, libc::EOPNOTSUPP));
+        assert_eq!(errno(changed(&empty, b"user.b2frame.vlmeta.\xff", Some(b"x"))), libc::EINVAL);
+        assert_eq!(errno(changed(&empty, b"user.b2frame.vlmeta.x", Some(&[0; MOST + 1]))), libc::E2BIG);
+        // The library would write no seventeenth.
+        let mut full = empty;
+        for n in 0..MOST_WRITTEN {
+            full = changed(&full, format!("{VLMETA}{n}").as_bytes(), Some(b"x")).unwrap();
+        }
+        assert_eq!(errno(changed(&full, longest.as_bytes(), Some(b"x"))), libc::ENOSPC);
+        assert_eq!(
+            read(&changed(&full, format!("{VLMETA}3").as_bytes(), Some(b"y")).unwrap(), b"user.b2frame.vlmeta.3").unwrap(),
+            b"y"
+        );
+    }
+
+    #[test]
+    fn what_modes_allow() {
+        let (some, none) = (|| Ok(b"x".to_vec()), || Err(ViewError::NoAttribute));
+        let news = |now, value, mode| is_news(&now, value, mode).map_err(|error| error.errno());
+        assert_eq!(news(some(), Some(&b"x"[..]), SetMode::Any), Ok(false));
+        assert_eq!(news(some(), Some(b"y"), SetMode::Replace), Ok(true));
+        assert_eq!(news(some(), Some(b"x"), SetMode::Create), Err(libc::EEXIST));
+        assert_eq!(news(none(), Some(b"x"), SetMode::Create), Ok(true));
+        assert_eq!(news(none(), Some(b"x"), SetMode::Replace), Err(libc::ENODATA));
+        assert_eq!(news(none(), None, SetMode::Any), Err(libc::ENODATA));
+        let damaged = || Err(ViewError::Unreadable(format::Error::new("chunk", 0, "", "")));
+        assert_eq!(news(damaged(), Some(b"x"), SetMode::Any), Ok(true), "can be mended");
+        assert_eq!(news(damaged(), Some(b"x"), SetMode::Create), Err(libc::EEXIST));
+    }
+}

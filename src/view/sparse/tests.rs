@@ -13,6 +13,8 @@ use crate::store::{CframeStore, OpenOptions};
 use crate::view::Inval;
 use crate::view::frames::{CHUNKSIZE, Cell, cells_of, cframe, chunk, errno, full, header, zeros};
 
+mod xattr;
+
 struct Mount {
     dir: tempfile::TempDir,
     view: Option<SparseView>,

@@ -8,14 +8,14 @@ use crate::format::{ChunkOffset, IndexEntry, index};
 
 /// What a round does to the file.
 #[derive(Debug, Clone)]
-enum Do {
+pub enum Do {
     Write(u64, Vec<u8>),
     Truncate(u64),
 }
 
 /// One mutation.
 #[derive(Debug, Clone)]
-enum Op {
+pub enum Op {
     Append(Cell),
     Insert(usize, Cell),
     Update(usize, Cell),
@@ -26,14 +26,14 @@ enum Op {
 
 /// The library's idea of the file.
 #[derive(Clone)]
-struct Library {
+pub struct Library {
     header: FrameHeader,
-    cells: Vec<Cell>,
+    pub cells: Vec<Cell>,
     entries: Vec<IndexEntry<ChunkOffset>>,
     /// Length of the chunks section.
     cbytes: u64,
     trailer: Vec<u8>,
-    file: Vec<u8>,
+    pub file: Vec<u8>,
 }
 
 fn stored(cell: &Cell) -> &[u8] {
@@ -58,7 +58,7 @@ fn trailer(len: usize) -> Vec<u8> {
 }
 
 impl Library {
-    fn new(cells: &[Cell], vlmeta: usize) -> Self {
+    pub fn new(cells: &[Cell], vlmeta: usize) -> Self {
         let file = cframe(cells, CHUNKSIZE, CHUNKSIZE as i32);
         let mut offset = 0;
         let entries = cells.iter().map(|cell| {
@@ -108,7 +108,7 @@ impl Library {
     }
 
     /// The rounds of a mutation; the cells are those after it.
-    fn rounds(&mut self, op: &Op) -> Vec<Vec<Do>> {
+    pub fn rounds(&mut self, op: &Op) -> Vec<Vec<Do>> {
         let base = self.header.as_bytes().len() as u64;
         let mut first = Vec::new();
         match op {
@@ -204,7 +204,7 @@ impl Library {
 }
 
 /// An open, writes, a close, as the library does it: without a look at what the close says.
-fn play(mount: &Mount, round: &[Do]) {
+pub fn play(mount: &Mount, round: &[Do]) {
     let handle = mount.open(NAME, false).unwrap();
     for what in round {
         match what {
@@ -222,7 +222,7 @@ fn play(mount: &Mount, round: &[Do]) {
     let _ = mount.close(handle);
 }
 
-fn varied(seed: u64) -> Cell {
+pub fn varied(seed: u64) -> Cell {
     match seed % 7 {
         0 => zeros(),
         1 => Cell::Special(Special::Nan),
@@ -253,7 +253,7 @@ impl Random {
         (self.0 >> 11) % below.max(1)
     }
 
-    fn op(&mut self, count: usize) -> Op {
+    pub fn op(&mut self, count: usize) -> Op {
         let at = self.next(count as u64) as usize;
         let cell = varied(self.next(1 << 20));
         match self.next(if count == 0 { 2 } else { 12 }) {

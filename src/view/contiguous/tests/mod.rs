@@ -13,6 +13,7 @@ mod library;
 mod model;
 mod names;
 mod writing;
+mod xattr;
 
 struct Mount {
     dir: tempfile::TempDir,
