@@ -193,6 +193,7 @@ impl Plan {
             auto_unmount: options.auto_unmount,
             threads: args.threads.or(options.threads).unwrap_or(THREADS),
             overrides: options.overrides,
+            xattrs: options.xattrs,
         };
         Ok(Plan {
             source,

@@ -237,17 +237,19 @@ pub(super) struct Adapter {
     no_open: bool,
     /// The kernel can do without OPENDIR, if told ENOSYS, and caches listings then.
     no_opendir: bool,
+    /// Whether there are extended attributes.
+    xattrs: bool,
 }
 
 impl Adapter {
     /// A mount that fusermount3 is to unmount if we die must not do without OPENDIR, nor OPEN if it is a file: by opening the
     /// mount point it finds out.
-    pub(super) fn new(shared: Arc<Shared>, auto_unmount: bool) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, auto_unmount: bool, xattrs: bool) -> Self {
         let read_only = shared.view.read_only();
         let on_file = shared.view.getattr(ROOT).is_ok_and(|root| root.kind == Kind::File);
         // Without OPEN there is no RELEASE, which gives locks back.
         let no_open = read_only && !(auto_unmount && on_file) && shared.lock_file.is_none();
-        Adapter { no_open, no_opendir: !auto_unmount, read_only, shared }
+        Adapter { no_open, no_opendir: !auto_unmount, read_only, xattrs, shared }
     }
 }
 
@@ -660,8 +662,10 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn getxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        if !xattr::is_ours(name) {
-            return reply.error(Errno::EOPNOTSUPP);
+        match (self.xattrs, xattr::is_ours(name)) {
+            (true, true) => {}
+            (true, false) => return reply.error(Errno::EOPNOTSUPP),
+            (false, _) => return reply.error(Errno::ENOSYS),
         }
         let (shared, _entered) = enter!(self, reply);
         xattr::answer("getxattr", Ino(ino.0), size, shared.view.xattr(Ino(ino.0), name), reply);
@@ -669,12 +673,16 @@ impl fuser::Filesystem for Adapter {
 
     fn listxattr(&self, _req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
         let (shared, _entered) = enter!(self, reply);
+        if !self.xattrs {
+            return reply.error(Errno::ENOSYS);
+        }
         xattr::answer("listxattr", Ino(ino.0), size, shared.view.xattrs(Ino(ino.0)), reply);
     }
 
     fn setxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, value: &[u8], flags: i32, _position: u32, reply: ReplyEmpty) {
         let (shared, _entered) = enter!(self, reply);
         match xattr::set_mode(flags) {
+            _ if !self.xattrs => reply.error(Errno::ENOSYS),
             Some(mode) => shared.set_xattr(Ino(ino.0), name, value, mode, reply),
             None => reply.error(Errno::EINVAL),
         }
@@ -682,6 +690,9 @@ impl fuser::Filesystem for Adapter {
 
     fn removexattr(&self, req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let (shared, _entered) = enter!(self, reply);
+        if !self.xattrs {
+            return reply.error(Errno::ENOSYS);
+        }
         shared.remove_xattr(req.pid(), Ino(ino.0), name, reply);
     }
 

@@ -54,6 +54,8 @@ pub struct Config {
     pub threads: usize,
     /// What is shown instead of a view's own attributes.
     pub overrides: Overrides,
+    /// Whether there are extended attributes. Without, the kernel does not ask for `security.capability` before writes.
+    pub xattrs: bool,
 }
 
 /// What a mount is told while it runs.
@@ -133,7 +135,8 @@ impl Mounted {
         options.n_threads = Some(config.threads.max(1));
         // The kernel lets in only the owner, or everyone; that root should be the only other is for fuser to see to.
         let acl = if config.access == Access::Root { SessionACL::RootAndOwner } else { SessionACL::All };
-        let session = fuser::Session::from_fd(Adapter::new(self.shared.clone(), config.auto_unmount), device, acl, options)?;
+        let adapter = Adapter::new(self.shared.clone(), config.auto_unmount, config.xattrs);
+        let session = fuser::Session::from_fd(adapter, device, acl, options)?;
         if let Some(bytes) = self.shared.view.read_ahead()
             && let Err(error) = self.point.set_read_ahead(bytes)
         {

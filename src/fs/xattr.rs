@@ -3,7 +3,7 @@
 //! The kernel asks for those of others, too: `security.capability` when a file that was just looked up is written for the first
 //! time (for each write it would be without HANDLE_KILLPRIV_V2), the lists of access rights for each file that `ls -l` shows. Not a
 //! word of that reaches a view. The answer is that there is no support, not that there are none: then `ls` does not ask again.
-//! ENOSYS would have the kernel never ask again, but not for ours either.
+//! ENOSYS would have the kernel never ask again, but not for ours either: that is what the option `nouser_xattr` is for.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

@@ -39,7 +39,7 @@ pub enum ViewError {
     Unfinished(format::Error),
     /// Others hold a lock that excludes the one asked for.
     Locked,
-    /// A client is in the middle of a change that this one would spoil.
+    /// Others are in the middle of a change that this one would spoil.
     InUse,
     /// No extended attribute of that name.
     NoAttribute,
@@ -105,7 +105,7 @@ impl fmt::Display for ViewError {
             ViewError::NameTooLong => f.write_str("the name is too long"),
             ViewError::TooBig => f.write_str("larger than anything a frame can hold"),
             ViewError::Locked => f.write_str("is locked by others"),
-            ViewError::InUse => f.write_str("the frame is being written, and not whole yet"),
+            ViewError::InUse => f.write_str("the frame is being changed by others"),
             ViewError::NoAttribute => f.write_str("no such extended attribute"),
             ViewError::NotSettable => f.write_str("the extended attribute says what the bytes are, and cannot be set"),
             ViewError::Unreadable(error) => error.fmt(f),

@@ -357,7 +357,11 @@ impl<V: Follow> View for Locking<V> {
         if sidecar.reloads() != before {
             invals.push(Inval::All);
         }
-        set.and(unlocked)
+        match set {
+            // The kernel would make another error of EAGAIN.
+            Err(ViewError::Locked) => Err(ViewError::InUse),
+            set => set.and(unlocked),
+        }
     }
 
     fn readdir(&self, ino: Ino, cookie: u64, emit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {

@@ -115,12 +115,7 @@ fn list(sizes: &[impl Display]) -> String {
 
 /// The attributes of a chunk file.
 pub fn of_chunk<'a>(header: &ChunkHeader, position: Option<u32>) -> impl Iterator<Item = Attribute<'a>> + use<'a> {
-    let special = match header.special {
-        Some(Special::Zeros) => Some("zeros"),
-        Some(Special::Nan) => Some("nan"),
-        Some(Special::Uninit) => Some("uninit"),
-        None => header.repeated_value().map(|_| "value"),
-    };
+    let special = header.special.map(Special::name).or(header.repeated_value().map(|_| "value"));
     [
         position.map(|position| text(FRAME, "position", position)),
         Some(text(FRAME, "nbytes", header.nbytes)),

@@ -195,6 +195,8 @@ class Pair:
             raise Difference(f"{mutation}: {' '.join(map(str, answers[0]))}, natively {' '.join(map(str, answers[1]))}")
         if answers[0][0] == "raised":
             raise Difference(f"{mutation}: {answers[0][1]}, natively as well: the test asked for what cannot be")
+        if mutation.other_bytes:
+            self.subject.twin = self.subject.first = False
         if mutation.on_path:
             self.open_writers()
 

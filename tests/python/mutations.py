@@ -5,9 +5,11 @@ allows. What the library itself cannot do on a native frame is not drawn, and th
 """
 
 import ctypes
+import os
 from pathlib import Path
 
 import blosc2
+import msgpack
 import numpy as np
 
 ZERO, NAN, VALUE, UNINIT = (blosc2.SpecialValue[name] for name in ("ZERO", "NAN", "VALUE", "UNINIT"))
@@ -18,8 +20,10 @@ FILTERS = [blosc2.Filter.NOFILTER, blosc2.Filter.SHUFFLE, blosc2.Filter.BITSHUFF
 class Mutation:
     """One change, applicable to any number of handles (or paths, if it opens the frame itself)."""
 
-    def __init__(self, text, apply, on_path=False, composite=False):
+    def __init__(self, text, apply, on_path=False, composite=False, other_bytes=False):
         self.text, self.apply, self.on_path = text, apply, on_path
+        # A mount makes other bytes of it than the library.
+        self.other_bytes = other_bytes
         # Made of several changes, each of which leaves a whole frame.
         self.composite = composite
 
@@ -81,13 +85,43 @@ class Kind:
 
     def vlmeta_change(self, state):
         names = [key.split()[1] for key in state if key.startswith("vlmetalayer ")]
+        by_attribute = self.rng.random() < 0.3
         if names and self.rng.random() < 0.3:
             name = self.pick(*names)
+            if by_attribute:
+                return self.attribute(name, None)
             return Mutation(f"del vlmeta[{name!r}]", lambda frame: frame.vlmeta.__delitem__(name))
         name = self.pick(f"vl{self.upto(10**6)}", *names[:1], *names[-1:])
         size = self.pick(0, 1, 10, 1000, 60_000)
         value = self.pick(self.rng.bytes(size), "word" * (size // 4), {"n": size}, [1.5] * (size // 9), None)
+        if by_attribute:
+            return self.attribute(name, msgpack.packb(value))
         return Mutation(f"vlmeta[{name!r}] = {type(value).__name__} of {size}", lambda frame: frame.vlmeta.__setitem__(name, value))
+
+    @staticmethod
+    def attribute(name, value):
+        """A vlmetalayer set or, for None, removed: on a mount by its extended attribute, natively by the library."""
+        attribute = f"user.b2frame.vlmeta.{name}"
+
+        def is_mount(path):
+            try:
+                return bool(os.getxattr(path, "user.b2frame.layout"))
+            except OSError:
+                return False
+
+        def apply(path):
+            if is_mount(path):
+                os.removexattr(path, attribute) if value is None else os.setxattr(path, attribute, value)
+                return
+            frame = blosc2.open(path, mode="a")
+            vlmeta = getattr(frame, "schunk", frame).vlmeta
+            if value is None:
+                del vlmeta[name]
+            else:
+                vlmeta[name] = msgpack.unpackb(value)
+
+        what = "removed" if value is None else f"set to {len(value)} bytes"
+        return Mutation(f"attribute {attribute} {what}", apply, on_path=True, other_bytes=True)
 
     def meta_change(self):
         # A metalayer keeps its size for ever.

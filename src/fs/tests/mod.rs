@@ -50,6 +50,7 @@ fn config(point: PathBuf) -> Config {
         access: Access::Owner,
         auto_unmount: false,
         threads: 2,
+        xattrs: true,
         overrides: Overrides::default(),
     }
 }
