@@ -180,12 +180,12 @@ fn a_mount_is_what_it_looks_like() {
     if !fuse() {
         return;
     }
-    let place = Place::with_frames();
-    let source = as_json(&info(&mut place.command("info --json frame")));
     for (shape, shown, layout) in [
         (Shape("frame", "point", "point/chunks.b2frame"), "point", "sframe"),
         (Shape("sparse", "file", "file"), "file", "cframe"),
     ] {
+        let place = Place::with_frames();
+        let source = as_json(&info(&mut place.command("info --json frame")));
         let _mount = place.mount_in_front(&shape, "");
         let object = as_json(&info(&mut place.command(&format!("info --json {shown}"))));
         assert_eq!(object["layout"], layout);

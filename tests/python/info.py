@@ -53,7 +53,7 @@ OBJECTS = {"complex": 1 + 2j, "set": {1, 2}, "array": np.arange(5), "date": "202
 def schunk(path, contiguous, typesize=4, chunksize=800, meta=None, **cparams):
     return blosc2.SChunk(
         chunksize=chunksize, urlpath=str(path), contiguous=contiguous, mode="w", meta=meta,
-        cparams={"typesize": typesize, "nthreads": 1, **cparams},
+        cparams={"typesize": typesize, "nthreads": 1, **cparams}, dparams={"nthreads": 1},
     )
 
 
@@ -80,6 +80,42 @@ def dictionary(codec):
             frame.append_data((np.arange(4096, dtype="<i4") % 977 * 31).tobytes())
 
     return build
+
+
+def plugin(dtype=None, **cparams):
+    """A codec that is registered with the project, which takes arrays of two dimensions."""
+
+    def build(path, contiguous, rng):
+        values = (np.arange(40 * 40) % 64).reshape(40, 40).astype(dtype)
+        params = {"nthreads": 1, "splitmode": S.NEVER_SPLIT, "filters": [F.NOFILTER], "filters_meta": [0], **cparams}
+        blosc2.asarray(
+            values, chunks=(20, 20), blocks=(10, 10), urlpath=str(path), contiguous=contiguous, mode="w", cparams=params
+        )
+
+    return build
+
+
+def own_codec(path, contiguous, rng):
+    """A codec of a user's own, which here copies all but what is one value repeated."""
+    frame = schunk(path, contiguous, 1, 100, codec=OWN_CODEC, codec_meta=3, filters=[F.NOFILTER], filters_meta=[0])
+    for n in range(3):
+        frame.append_data(bytes(50) + bytes(range(n, n + 50)))
+
+
+OWN_CODEC = 170
+
+
+def shorten(source, target, meta, schunk):
+    """Data that begin with zeros, without these."""
+    data = np.trim_zeros(source, "f")
+    target[: len(data)] = data
+    return len(data) if len(data) < len(source) else 0
+
+
+def restore(source, target, meta, schunk):
+    target[:] = 0
+    target[len(target) - len(source) :] = source
+    return len(target)
 
 
 def special(path, contiguous, rng):
@@ -210,6 +246,12 @@ def builders(rng):
             typesize, typesize * rng.randrange(1, 300), codec=rng.choice(CODECS), clevel=rng.randrange(10),
             splitmode=rng.choice(list(SPLITS)), filters=filters, filters_meta=metas,
         )
+    yield plain(4, filters=[F.SHUFFLE, F.BYTEDELTA], filters_meta=[0, 4])
+    yield plain(4, filters=[F.INT_TRUNC], filters_meta=[20])
+    yield plugin("<f4", codec=blosc2.Codec.ZFP_RATE, codec_meta=37)
+    yield plugin("<f8", codec=blosc2.Codec.ZFP_ACC, codec_meta=2)
+    yield plugin("|u1", codec=blosc2.Codec.NDLZ, codec_meta=4)
+    yield own_codec
     yield from (dictionary(blosc2.Codec.ZSTD), dictionary(blosc2.Codec.LZ4))
     yield from [special] * 5
     yield from (filled(V.ZERO), filled(V.NAN), filled(V.UNINIT), filled(V.VALUE, 77))
@@ -256,9 +298,15 @@ def layer(name, content):
     return expected
 
 
+def codec_of(number):
+    """As the library names them; its users' own have no name."""
+    names = {codec.value: codec.name.lower() for codec in blosc2.Codec}
+    return {"id": number, "name": names.get(number)}
+
+
 def expected(path):
     """What the library says, in the fields of --json."""
-    opened = blosc2.open(str(path), mode="r")
+    opened = blosc2.open(str(path), mode="r", dparams={"nthreads": 1})
     frame = schunk_of(opened)
     cparams = frame.cparams
     sparse = path.is_dir()
@@ -269,7 +317,7 @@ def expected(path):
     codecs = collections.Counter()
     for chunk in stored:
         if not chunk[2] & 2 and not chunk[31] >> 4 & 7:
-            codecs[{0: "blosclz", 1: "lz4", 3: "zlib", 4: "zstd"}[chunk[2] >> 5]] += 1
+            codecs[{0: "blosclz", 1: "lz4", 3: "zlib", 4: "zstd", 6: codec_of(chunk[22])["name"] or "user-codec-170"}[chunk[2] >> 5]] += 1
     fields = {
         "frame": str(path),
         "layout": "cframe" if frame.contiguous else "sframe",
@@ -283,7 +331,7 @@ def expected(path):
         "blocksize": frame.blocksize,
         "varying_chunks": bool(raw.data[25] & 0x40),
         "vl_blocks": bool(raw.data[25] & 0x80),
-        "codec": {"id": cparams.codec.value, "name": cparams.codec.name.lower(), "meta": cparams.codec_meta, "level": cparams.clevel},
+        "codec": {**codec_of(getattr(cparams.codec, "value", cparams.codec)), "meta": cparams.codec_meta, "level": cparams.clevel},
         "filters": [
             {"id": filter.value, "name": filter.name.lower(), "meta": meta}
             for filter, meta in zip(cparams.filters, cparams.filters_meta) if filter != F.NOFILTER
@@ -360,6 +408,8 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--keep", help="make the frames here, and leave them")
     options = parser.parse_args()
+    blosc2.set_nthreads(1)  # as codecs in Python need
+    blosc2.register_codec("shorten", OWN_CODEC, shorten, restore)
     with tempfile.TemporaryDirectory() as temporary:
         top = Path(options.keep or temporary)
         paths = []

@@ -8,12 +8,31 @@ use serde_json::{Map, Value, json};
 use crate::format::chunk::{ChunkHeader, Decoder};
 use crate::format::metalayer::Metalayer;
 
-/// What the vlmetalayers of a frame may decompress to, all together.
-pub(super) const MOST: usize = 16 << 20;
-/// Contents that are longer are not taken apart: a byte may stand for a value that takes dozens in memory.
+/// What is shown of the metalayers of a frame, in bytes of all contents together. The same bytes may be the content of many.
+const MOST: usize = 16 << 20;
+/// What of that is taken apart: a byte may stand for a value that takes dozens in memory.
 const MOST_PARSED: usize = 1 << 20;
 /// How deep values may be nested.
 const DEPTH: usize = 64;
+
+/// What may still be shown of the metalayers of a frame.
+pub(super) struct Room {
+    bytes: usize,
+    parsed: usize,
+}
+
+impl Default for Room {
+    fn default() -> Self {
+        Room { bytes: MOST, parsed: MOST_PARSED }
+    }
+}
+
+/// Takes some off, if there is enough.
+fn take(room: &mut usize, len: usize) -> bool {
+    let left = room.checked_sub(len);
+    *room = left.unwrap_or(*room);
+    left.is_some()
+}
 
 /// A metalayer.
 pub(super) struct Layer {
@@ -27,26 +46,29 @@ pub(super) struct Layer {
     pub(super) content: Result<Vec<u8>, String>,
     /// The content cannot be read.
     pub(super) damage: Option<String>,
+    /// The content is short enough to be taken apart.
+    parse: bool,
 }
 
 impl Layer {
     /// One of the header.
-    pub(super) fn of(layer: &Metalayer<'_>) -> Self {
+    pub(super) fn of(layer: &Metalayer<'_>, room: &mut Room) -> Self {
         let name = String::from_utf8_lossy(layer.name).into_owned();
-        Layer { name, cbytes: None, nbytes: Some(layer.content.len()), content: Ok(layer.content.to_vec()), damage: None }
+        let len = layer.content.len();
+        let content = if take(&mut room.bytes, len) { Ok(layer.content.to_vec()) } else { Err(too_much()) };
+        Layer { name, cbytes: None, nbytes: Some(len), content, damage: None, parse: take(&mut room.parsed, len) }
     }
 
-    /// One of the trailer, decompressed if `room` is enough, which becomes less by that.
-    pub(super) fn compressed(layer: &Metalayer<'_>, room: &mut usize) -> Self {
+    /// One of the trailer, decompressed.
+    pub(super) fn compressed(layer: &Metalayer<'_>, room: &mut Room) -> Self {
         let name = String::from_utf8_lossy(layer.name).into_owned();
         let (mut nbytes, mut damage) = (None, None);
         let content = ChunkHeader::parse(layer.content).map_err(|error| Err(error.to_string())).and_then(|header| {
             let len = header.nbytes as usize;
             nbytes = Some(len);
-            if len > *room {
-                return Err(Ok(format!("not shown: with it, more than {} MiB would be", MOST >> 20)));
+            if !take(&mut room.bytes, len) {
+                return Err(Ok(too_much()));
             }
-            *room -= len;
             Decoder::default().decode(layer.content, len).map_err(|error| Err(error.to_string()))
         });
         let content = content.map_err(|reason| {
@@ -55,12 +77,13 @@ impl Layer {
                 error
             })
         });
-        Layer { name, cbytes: Some(layer.content.len()), nbytes, content, damage }
+        let parse = nbytes.is_some_and(|len| take(&mut room.parsed, len));
+        Layer { name, cbytes: Some(layer.content.len()), nbytes, content, damage, parse }
     }
 
     /// The content as MessagePack, if it is that and nothing else.
     fn msgpack(&self) -> Option<ValueRef<'_>> {
-        let mut bytes = self.content.as_deref().ok().filter(|bytes| bytes.len() <= MOST_PARSED)?;
+        let mut bytes = self.content.as_deref().ok().filter(|_| self.parse)?;
         let value = rmpv::decode::read_value_ref_with_max_depth(&mut bytes, DEPTH).ok()?;
         bytes.is_empty().then_some(value)
     }
@@ -102,7 +125,11 @@ impl Layer {
     }
 }
 
-pub(super) fn hex(bytes: &[u8]) -> String {
+fn too_much() -> String {
+    format!("not shown: with it, more than {} MiB would be", MOST >> 20)
+}
+
+fn hex(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]).map(|digit| char::from(DIGITS[usize::from(digit)])).collect()
 }
@@ -205,7 +232,7 @@ mod tests {
     use crate::format::{Special, chunk};
 
     fn layer(content: &[u8]) -> Layer {
-        Layer::of(&Metalayer { name: b"a", content })
+        Layer::of(&Metalayer { name: b"a", content }, &mut Room::default())
     }
 
     /// For programs, and for people.
@@ -260,12 +287,12 @@ mod tests {
     fn what_a_hostile_vlmetalayer_announces_is_not_made() {
         let chunk = chunk::special(Special::Zeros, 10 << 20, 1, 0).unwrap();
         let layer = Metalayer { name: b"a", content: &chunk };
-        let mut room = MOST;
+        let mut room = Room::default();
         assert_eq!(Layer::compressed(&layer, &mut room).content.unwrap().len(), 10 << 20);
         let second = Layer::compressed(&layer, &mut room);
         assert_eq!((second.nbytes, second.damage), (Some(10 << 20), None));
         assert_eq!(second.content.unwrap_err(), "not shown: with it, more than 16 MiB would be");
-        assert_eq!(room, 6 << 20, "there is room for smaller ones");
+        assert_eq!(room.bytes, 6 << 20, "there is room for smaller ones");
         let broken = Layer::compressed(&Metalayer { name: b"a", content: &chunk[..20] }, &mut room);
         assert!(broken.damage.is_some() && broken.content.is_err());
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
 use std::path::PathBuf;
 
-use self::content::Layer;
+use self::content::{Layer, Room};
 use super::{End, Failure, frames, output};
 use crate::format::array::{Array, ArrayKind};
 use crate::format::chunk::ChunkHeader;
@@ -17,7 +17,7 @@ mod content;
 mod json;
 mod text;
 
-/// Chunks of a frame up to which their headers are read without being asked for: about what takes a second.
+/// Stored chunks of a frame up to which their headers are read without being asked for: about what takes a second.
 const MOST_IN_FILE: u64 = 1 << 20;
 const MOST_IN_DIRECTORY: u64 = 1 << 16;
 /// Findings about chunks that are told; of the others, how many there are.
@@ -72,14 +72,15 @@ Fields of --json:
                    {kind, version, ndim, shape, chunkshape, blockshape, dtype_format,
                    dtype}; kind is \"b2nd\" or \"caterva\"; dtype is null without one
   metalayers       [{name, nbytes, hex, msgpack}, ...]: hex is the content. msgpack is
-                   only there if it is MessagePack and nothing else: numbers, strings,
+                   only there if it is MessagePack and nothing else (and no more than
+                   1 MiB in all metalayers before and with it): numbers, strings,
                    true, false, null and arrays as in JSON; maps with different strings
                    as keys as objects, others as {\"map\": [[key, value], ...]}; bytes as
                    {\"bytes\": HEX}, extensions as {\"ext\": TYPE, \"bytes\": HEX}; floats
                    that JSON has not as {\"float\": \"nan\", \"inf\" or \"-inf\"}
-  vlmetalayers     likewise, with cbytes, decompressed; if that is not possible, or more
-                   than 16 MiB in all, with error in place of hex; null if they cannot
-                   be read
+  vlmetalayers     likewise, decompressed, and with cbytes; null if they cannot be read.
+                   Where the content cannot be read, or would make more than 16 MiB of all
+                   metalayers, there is error in place of hex
   findings         [{severity, kind, position, what}, ...] as of check
   findings_left_out
                    how many more there are about chunks
@@ -221,20 +222,20 @@ impl Stored {
 impl<'a> Facts<'a> {
     fn gather(survey: &'a Survey, all: bool) -> Self {
         let header = survey.header().fields();
+        let mut room = Room::default();
         let mut facts = Facts {
             survey,
             header,
             index: survey.nchunks().map(|_| Entries::default()),
             stored: None,
             array: None,
-            metalayers: survey.header().metalayers().map(|layer| Layer::of(&layer)).collect(),
+            metalayers: survey.header().metalayers().map(|layer| Layer::of(&layer, &mut room)).collect(),
             vlmetalayers: None,
             findings: survey.findings().to_vec(),
             left_out: 0,
         };
         facts.find_array();
         if let Some(trailer) = survey.trailer() {
-            let mut room = content::MOST;
             facts.vlmetalayers = Some(trailer.vlmetalayers().map(|layer| Layer::compressed(&layer, &mut room)).collect());
             let broken = facts.vlmetalayers.iter().flatten().filter_map(|layer| Some((layer, layer.damage.as_ref()?)));
             let told = broken.map(|(layer, error)| {
@@ -251,7 +252,7 @@ impl<'a> Facts<'a> {
                 }
             }
             let most = if survey.layout() == Layout::Sparse { MOST_IN_DIRECTORY } else { MOST_IN_FILE };
-            if all || entries.count <= most {
+            if all || entries.stored <= most {
                 facts.read_headers();
             }
         }
