@@ -31,7 +31,7 @@ const MOST_FINDINGS: usize = 20;
 ///
 /// Sizes are in bytes. cbytes is what the frame's header says: of a file the length of its chunks section, holes included; of a
 /// directory the sum of its chunks. Headers of chunks tell how large they are, which are copies or repeated values, and what room is
-/// not used. They are read if there are at most 1,048,576 chunks in a file or 65,536 in a directory, which takes about a second;
+/// not used. They are read if a file has at most 1,048,576 stored chunks or a directory 65,536, which takes about a second;
 /// otherwise only with --all.
 #[derive(clap::Args)]
 #[command(after_long_help = "\
@@ -65,7 +65,8 @@ Fields of --json:
                    sum, smallest and largest are cbytes of one; the next are numbers of
                    chunks: plain copies, those that are one value repeated or nothing but
                    a special value, those with a dictionary or VL-blocks, those whose
-                   header cannot be read; codecs is {name: number of chunks, ...}; unused
+                   header cannot be read; codecs is {name: number of chunks, ...} of those
+                   that are compressed; unused
                    is {holes, bytes} between chunks or behind them, null if a header
                    cannot be read
   array            null for none, {kind, error} for one whose metalayer is wrong, or

@@ -7,6 +7,7 @@ use b2fuse::format::IndexEntry;
 use b2fuse::format::chunk;
 use b2fuse::store::check::{Depth, Kind, Severity, check};
 use b2fuse::store::repair::{Outlook, plan};
+use b2fuse::store::survey::Survey;
 use b2fuse::store::{FrameImage, FrameStore, OpenOptions, open};
 
 use crate::memory::within;
@@ -143,8 +144,25 @@ fn damage(path: &Path, deep: bool) -> Option<Vec<String>> {
     Some(damage)
 }
 
+/// What a survey shows of a frame agrees with what it reads.
+fn surveyed(path: &Path) {
+    let Ok(survey) = Survey::open(path) else { return };
+    let mut count = 0;
+    survey.chunks(1, &mut |position, _, seen| {
+        count += 1;
+        if let Some(seen) = seen {
+            let read = survey.read_chunk(position);
+            assert_eq!(seen.as_ref().ok().map(|seen| seen.header.cbytes as usize), read.ok().map(|bytes| bytes.len()));
+        } else if let Ok(bytes) = survey.read_chunk(position) {
+            chunk::check(&bytes).expect("a special chunk that was made");
+        }
+        count < MOST_CHUNKS
+    });
+}
+
 pub fn examine(data: &[u8]) {
     let Some(path) = put(data) else { return };
+    within(LIMIT, || surveyed(&path));
     let found = within(LIMIT, || damage(&path, true));
     let Ok(planned) = within(LIMIT, || plan(&path)) else { return };
     match planned.outlook() {

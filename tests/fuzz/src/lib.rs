@@ -8,7 +8,7 @@
 //! | [`index_file`] | the index file of a sparse frame | the same, and a file made again does not change |
 //! | [`chunk`] | a chunk | what decodes passes the check; a used decoder decodes as a new one |
 //! | [`store`] | a cframe, or an index file with chunk files | what opens can be committed to, and keeps the chunks that were not touched |
-//! | [`examine`] | likewise | `check` and `repair` end, and what was repaired is sound |
+//! | [`examine`] | likewise | `check`, `repair` and what is shown to people end, and what was repaired is sound |
 //! | [`sparse`], [`contiguous`] | operations of a client | SOURCE is always the state that was last committed, and every chunk in it is whole |
 //!
 //! `scripts/fuzz` runs them.
