@@ -13,10 +13,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{
-    AtomicU32, AtomicU64,
-    Ordering::{Relaxed, SeqCst},
-};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, SystemTime};
 
 use fuser::{
@@ -33,22 +30,20 @@ use super::notify::{Held, Notify};
 use super::push::Streams;
 use super::xattr;
 use crate::view::{
-    Attr, Creation, DirEntry, Flock, Handle, Ino, Inval, Invals, Kind, OpenMode, ROOT, RenameMode, SetAttr, View, ViewError,
+    Attr, Creation, DirEntry, Flock, Handle, Ino, Invals, Kind, OpenMode, ROOT, RenameMode, SetAttr, View, ViewError,
 };
 
 /// ioctl(2) on any file of a mount: the daemon's process id as an `i32`. `_IOR(0xB2, 1, int)`.
 pub(super) const IOCTL_PID: u32 = 2 << 30 | (size_of::<i32>() as u32) << 16 | 0xB2 << 8 | 1;
 
 /// For good. The kernel takes any number of seconds and cuts it to what its clock can hold.
-const FOREVER: Duration = Duration::from_secs(1 << 31);
+pub(super) const FOREVER: Duration = Duration::from_secs(1 << 31);
 /// Numbers are never given twice, so there are no generations.
-const GENERATION: Generation = Generation(0);
+pub(super) const GENERATION: Generation = Generation(0);
 /// Cookies 1 and 2 stand behind `.` and `..`; a view's own begin here.
-const FIRST_COOKIE: u64 = 2;
+pub(super) const FIRST_COOKIE: u64 = 2;
 /// Directories of no more files are always listed with attributes.
 const LISTED_WHOLE: usize = 16_384;
-/// Entries that readdirplus takes from a view at once.
-const BATCH: usize = 128;
 /// The longest WRITE that the kernel may send, in bytes.
 const MAX_WRITE: u32 = 1 << 20;
 /// The longest READ that is answered in one piece, in bytes; the kernel asks for [`MAX_WRITE`] at most.
@@ -83,7 +78,7 @@ pub(super) struct Shared {
     /// [`View::lock_file`].
     lock_file: Option<Ino>,
     /// How often SOURCE had been read again when the kernel last forgot everything.
-    forgotten: AtomicU64,
+    pub(super) forgotten: AtomicU64,
     /// READs answered.
     reads: AtomicU64,
     /// Who was last refused the removal of an attribute.
@@ -112,12 +107,12 @@ impl Shared {
         format!("reads answered: {}; files pushed: {}", self.reads.load(Relaxed), self.notify.pushed.load(Relaxed))
     }
 
-    fn enter(&self) -> Option<RwLockReadGuard<'_, bool>> {
+    pub(super) fn enter(&self) -> Option<RwLockReadGuard<'_, bool>> {
         let closed = self.closed.read();
         if *closed { None } else { Some(closed) }
     }
 
-    fn attr(&self, attr: &Attr) -> FileAttr {
+    pub(super) fn attr(&self, attr: &Attr) -> FileAttr {
         FileAttr {
             ino: INodeNo(attr.ino.0),
             size: attr.size,
@@ -145,82 +140,6 @@ impl Shared {
             true => FopenFlags::FOPEN_KEEP_CACHE,
             false => FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH,
         }
-    }
-
-    /// Runs `work` on a thread of its own where it may have to wait for other processes: the event loops must go on, or no
-    /// client could give a lock back.
-    pub(super) fn patiently(self: &Arc<Self>, work: impl FnOnce(&Arc<Self>) + Send + 'static) {
-        if !self.view.may_wait() {
-            return work(self);
-        }
-        let shared = Arc::clone(self);
-        let thread = std::thread::Builder::new().name("b2fuse-wait".into()).spawn(move || {
-            if let Some(_entered) = shared.enter() {
-                work(&shared);
-            }
-        });
-        if let Err(error) = thread {
-            error!("no thread for a request that may have to wait, which fails: {error}");
-        }
-    }
-
-    /// Answers a READ when other processes have done what they are doing to what is read.
-    fn read_patiently(self: &Arc<Self>, ino: Ino, handle: Option<Handle>, offset: u64, len: usize, reply: ReplyData) {
-        self.patiently(move |shared| {
-            let mut buffer = vec![0; len];
-            let read = shared.view.catch_up().and_then(|reloads| {
-                if shared.forgotten.load(SeqCst) < reloads {
-                    shared.notify.forget(vec![Inval::All]);
-                }
-                shared.view.read(ino, handle, offset, &mut buffer)
-            });
-            match read {
-                Ok(n) => reply.data(&buffer[..n]),
-                Err(refusal) => reply.error(errno("read", ino, &refusal)),
-            }
-        });
-    }
-
-    /// Takes a lock, or gives it back: waiting here, or on a thread of its own, as `wait` allows.
-    fn lock(
-        self: &Arc<Self>,
-        ino: Ino,
-        handle: Handle,
-        lock: Option<Flock>,
-        wait: (bool, bool),
-        mut invals: Invals,
-        reply: ReplyEmpty,
-    ) {
-        match self.view.lock(ino, handle, lock, wait.0, &mut invals) {
-            Err(ViewError::Locked) if wait.1 => {
-                // Not as one request of those that the end waits for: who knows when others give it back.
-                let shared = Arc::clone(self);
-                let thread = std::thread::Builder::new().name("b2fuse-lock".into()).spawn(move || {
-                    let outcome = shared.view.lock(ino, handle, lock, true, &mut invals);
-                    shared.locked(ino, outcome, invals, reply);
-                });
-                if let Err(error) = thread {
-                    error!("no thread to wait for a lock, which fails: {error}");
-                }
-            }
-            outcome => self.locked(ino, outcome, invals, reply),
-        }
-    }
-
-    /// Answers a request for a lock when the kernel has forgotten what others have changed.
-    fn locked(self: &Arc<Self>, ino: Ino, outcome: Result<u64, ViewError>, mut invals: Invals, reply: ReplyEmpty) {
-        let outcome = outcome.map_err(|refusal| errno("flock", ino, &refusal));
-        // Another client's answer may be on its way behind the same: it does no harm to forget twice.
-        if outcome.is_ok_and(|reloads| self.forgotten.load(SeqCst) < reloads) {
-            invals.push(Inval::All);
-        }
-        let shared = Arc::clone(self);
-        self.notify.answer(invals, Held::Nothing, move || {
-            if let Ok(reloads) = outcome {
-                shared.forgotten.fetch_max(reloads, SeqCst);
-            }
-            empty(reply, outcome.map(drop));
-        });
     }
 
     /// Something has changed: the view may want to be called.
@@ -264,7 +183,7 @@ pub(super) fn errno(what: &str, ino: impl Into<Option<Ino>>, refusal: &ViewError
     Errno::from_i32(refusal.errno())
 }
 
-fn file_type(kind: Kind) -> FileType {
+pub(super) fn file_type(kind: Kind) -> FileType {
     match kind {
         Kind::Directory => FileType::Directory,
         Kind::File => FileType::RegularFile,
@@ -785,56 +704,6 @@ impl Shared {
     fn notify_push(&self, ino: Ino, reading: bool, see: impl FnOnce(&dyn View, &Streams) -> Vec<super::push::Hint>) {
         let hints = see(&*self.view, &self.streams);
         self.notify.push(ino, reading, hints);
-    }
-
-    fn has_more_than(&self, files: usize) -> bool {
-        let mut count = 0;
-        let listed = self.view.readdir(ROOT, 0, &mut |_| {
-            count += 1;
-            count <= files
-        });
-        listed.is_ok() && count > files
-    }
-
-    /// A view may not be called back from within its readdir, so entries are taken in batches.
-    fn readdirplus(&self, ino: Ino, offset: u64, reply: &mut ReplyDirectoryPlus) -> crate::view::Result<()> {
-        let dir = self.attr(&self.view.getattr(ino)?);
-        for (cookie, name) in [(1, "."), (2, "..")] {
-            // The kernel looks neither of these up.
-            if offset < cookie && reply.add(dir.ino, cookie, name, &FOREVER, &dir, GENERATION) {
-                return Ok(());
-            }
-        }
-        let mut from = offset.saturating_sub(FIRST_COOKIE);
-        loop {
-            let mut batch = Vec::with_capacity(BATCH);
-            self.view.readdir(ino, from, &mut |entry| {
-                batch.push((entry.ino, entry.kind, entry.next, entry.name.to_owned()));
-                batch.len() < BATCH
-            })?;
-            self.view.expect(&batch.iter().map(|(ino, ..)| *ino).collect::<Vec<_>>());
-            for (ino, kind, next, name) in &batch {
-                from = *next;
-                let (attr, ttl) = match self.view.getattr(*ino) {
-                    Ok(attr) => (self.attr(&attr), FOREVER),
-                    // Removed since it was listed.
-                    Err(ViewError::NotFound) => continue,
-                    // Listed, but nothing of it is to be believed: whoever looks closer meets the error.
-                    Err(refusal) => {
-                        errno("listing", *ino, &refusal);
-                        (FileAttr { ino: INodeNo(ino.0), kind: file_type(*kind), size: 0, blocks: 0, ..dir }, Duration::ZERO)
-                    }
-                };
-                self.inodes.looked_up(*ino);
-                if reply.add(attr.ino, next + FIRST_COOKIE, name, &ttl, &attr, GENERATION) {
-                    self.inodes.forgotten(*ino, 1);
-                    return Ok(());
-                }
-            }
-            if batch.len() < BATCH {
-                return Ok(());
-            }
-        }
     }
 }
 

@@ -7,6 +7,8 @@
 //! | `push` | the next files of a sequential reader, into the page cache ahead of it |
 //! | `inodes` | which inodes the kernel knows |
 //! | `housekeeping` | calls the view when it wants to be called |
+//! | `waiting` | requests that may have to wait for other processes |
+//! | `listing` | listings with attributes |
 //! | `xattr` | extended attributes |
 //! | [`kernel`] | mount(2), fusermount3, umount2(2), /proc/self/mountinfo |
 //! | [`session`] | a mount from its first request to its last commit |
@@ -17,11 +19,13 @@ mod adapter;
 mod housekeeping;
 mod inodes;
 pub mod kernel;
+mod listing;
 mod notify;
 mod push;
 pub mod session;
 #[cfg(test)]
 mod tests;
+mod waiting;
 mod xattr;
 
 /// The name under which the FUSE library logs.

@@ -1,0 +1,90 @@
+//! Requests that may have to wait until other processes give their locks back: on threads of their own, since the event loops must
+//! go on, or no client could give one back either.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+
+use fuser::{ReplyData, ReplyEmpty};
+use log::error;
+
+use super::adapter::{Shared, empty, errno};
+use super::notify::Held;
+use crate::view::{Flock, Handle, Ino, Inval, Invals, ViewError};
+
+impl Shared {
+    /// Runs `work` on a thread of its own where it may have to wait for other processes: the event loops must go on, or no
+    /// client could give a lock back.
+    pub(super) fn patiently(self: &Arc<Self>, work: impl FnOnce(&Arc<Self>) + Send + 'static) {
+        if !self.view.may_wait() {
+            return work(self);
+        }
+        let shared = Arc::clone(self);
+        let thread = std::thread::Builder::new().name("b2fuse-wait".into()).spawn(move || {
+            if let Some(_entered) = shared.enter() {
+                work(&shared);
+            }
+        });
+        if let Err(error) = thread {
+            error!("no thread for a request that may have to wait, which fails: {error}");
+        }
+    }
+
+    /// Answers a READ when other processes have done what they are doing to what is read.
+    pub(super) fn read_patiently(self: &Arc<Self>, ino: Ino, handle: Option<Handle>, offset: u64, len: usize, reply: ReplyData) {
+        self.patiently(move |shared| {
+            let mut buffer = vec![0; len];
+            let read = shared.view.catch_up().and_then(|reloads| {
+                if shared.forgotten.load(SeqCst) < reloads {
+                    shared.notify.forget(vec![Inval::All]);
+                }
+                shared.view.read(ino, handle, offset, &mut buffer)
+            });
+            match read {
+                Ok(n) => reply.data(&buffer[..n]),
+                Err(refusal) => reply.error(errno("read", ino, &refusal)),
+            }
+        });
+    }
+
+    /// Takes a lock, or gives it back: waiting here, or on a thread of its own, as `wait` allows.
+    pub(super) fn lock(
+        self: &Arc<Self>,
+        ino: Ino,
+        handle: Handle,
+        lock: Option<Flock>,
+        wait: (bool, bool),
+        mut invals: Invals,
+        reply: ReplyEmpty,
+    ) {
+        match self.view.lock(ino, handle, lock, wait.0, &mut invals) {
+            Err(ViewError::Locked) if wait.1 => {
+                // Not as one request of those that the end waits for: who knows when others give it back.
+                let shared = Arc::clone(self);
+                let thread = std::thread::Builder::new().name("b2fuse-lock".into()).spawn(move || {
+                    let outcome = shared.view.lock(ino, handle, lock, true, &mut invals);
+                    shared.locked(ino, outcome, invals, reply);
+                });
+                if let Err(error) = thread {
+                    error!("no thread to wait for a lock, which fails: {error}");
+                }
+            }
+            outcome => self.locked(ino, outcome, invals, reply),
+        }
+    }
+
+    /// Answers a request for a lock when the kernel has forgotten what others have changed.
+    fn locked(self: &Arc<Self>, ino: Ino, outcome: Result<u64, ViewError>, mut invals: Invals, reply: ReplyEmpty) {
+        let outcome = outcome.map_err(|refusal| errno("flock", ino, &refusal));
+        // Another client's answer may be on its way behind the same: it does no harm to forget twice.
+        if outcome.is_ok_and(|reloads| self.forgotten.load(SeqCst) < reloads) {
+            invals.push(Inval::All);
+        }
+        let shared = Arc::clone(self);
+        self.notify.answer(invals, Held::Nothing, move || {
+            if let Ok(reloads) = outcome {
+                shared.forgotten.fetch_max(reloads, SeqCst);
+            }
+            empty(reply, outcome.map(drop));
+        });
+    }
+}
