@@ -1,7 +1,7 @@
 //! `b2fuse cat`: what chunks hold, on standard output.
 
 use std::fs::File;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, BufWriter, IsTerminal, Write};
 use std::ops::Range;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
@@ -12,6 +12,9 @@ use crate::format::Position;
 use crate::format::chunk::Decoder;
 use crate::store::StoreError;
 use crate::store::survey::Survey;
+
+/// Bytes that are written at once.
+const BUFFER: usize = 64 << 10;
 
 /// Write chunks to standard output, decompressed
 ///
@@ -76,16 +79,17 @@ impl Positions {
     /// The chunks of a frame, which must all be there; behind the last one, none are.
     fn of(self, survey: &Survey) -> Result<Range<u64>, StoreError> {
         let end = match (self.last, survey.nchunks()) {
-            (Some(last), _) => last.saturating_add(1),
             (None, Some(count)) if self.first <= count => count,
-            (None, _) => self.first.saturating_add(1),
+            (last, _) => {
+                let last = last.unwrap_or(self.first);
+                if survey.entry(Position(last)).is_none() {
+                    // Which says why.
+                    survey.read_chunk(Position(last))?;
+                }
+                last.saturating_add(1)
+            }
         };
-        let range = self.first..end;
-        if let Some(last) = range.clone().last().filter(|last| survey.entry(Position(*last)).is_none()) {
-            // Which says why.
-            survey.read_chunk(Position(last))?;
-        }
-        Ok(range)
+        Ok(self.first..end)
     }
 }
 
@@ -98,9 +102,9 @@ fn cat(args: &Args) -> Result<(), Failure> {
     if stdout.is_terminal() && !args.force {
         return Err(Failure::new(&args.frame, "is not written to a terminal, being no text; redirect it, or use --force"));
     }
-    // Without a buffer that looks for lines.
+    // A buffer for small chunks, and none that looks for lines. What is in it is written after a failure as well.
     let mut out = match stdout.as_fd().try_clone_to_owned() {
-        Ok(fd) => File::from(fd),
+        Ok(fd) => BufWriter::with_capacity(BUFFER, File::from(fd)),
         Err(error) => return output::written(Err(error)),
     };
     let survey = Survey::open(&args.frame)?;
@@ -123,7 +127,7 @@ fn cat(args: &Args) -> Result<(), Failure> {
             return output::written(Err(error));
         }
     }
-    Ok(())
+    output::written(out.flush())
 }
 
 #[cfg(test)]

@@ -138,7 +138,7 @@ fn cat_writes_what_the_library_reads() {
             seen += 1;
         }
         let count: u64 = nchunks.parse().unwrap();
-        for words in [format!("{count}"), format!("0-{count}"), format!("{}-", count + 1)] {
+        for words in [format!("{count}"), format!("0-{count}"), format!("{}-", count + 1), u64::MAX.to_string()] {
             let mut command = place.command("cat");
             let output = command.arg(data(name)).arg(&words).output().unwrap();
             assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0), "{name} {words}");

@@ -48,16 +48,20 @@ test_completions() {
 }
 
 test_manual_pages() {
-    local page
+    local page line command
     "$B2FUSE" man "$T/man/man1"
     "$B2FUSE" man "$T/man/man1"
     for page in "$T"/man/man1/*; do
         grep -q '^\.TH b2fuse' "$page"
         grep -q '^\.SH EXAMPLES' "$page"
-        # No warning, and no markup in what is shown.
+        # No warning, and the examples to the letter.
         if command -v groff >/dev/null; then
-            groff -ww -man -Tutf8 "$page" >"$T/.out" 2>"$T/.err"
+            groff -ww -man -rLL=200n -Tascii "$page" >"$T/.out" 2>"$T/.err"
             equal "$(cat "$T/.err")" ""
+            command=${page##*/}
+            command=${command#b2fuse} command=${command%.1}
+            # shellcheck disable=SC2086 # none, or one word
+            while read -r line; do grep -qF -e "$line" "$T/.out"; done < <(examples "$("$B2FUSE" ${command#-} --help)")
         fi
     done
     [ "$(find "$T/man" -type f | wc -l)" -gt 8 ]
