@@ -24,6 +24,7 @@ use fuser::{
 use log::{debug, error, warn};
 use parking_lot::{RwLock, RwLockReadGuard};
 
+use super::follow::Follow;
 use super::housekeeping::Housekeeping;
 use super::inodes::Inodes;
 use super::notify::{Held, Notify};
@@ -46,6 +47,8 @@ pub(super) const FIRST_COOKIE: u64 = 2;
 const LISTED_WHOLE: usize = 16_384;
 /// The longest WRITE that the kernel may send, in bytes.
 const MAX_WRITE: u32 = 1 << 20;
+/// A READ of so many bytes, or more, behind a file's beginning is one that the kernel makes ahead of the client.
+const READ_AHEAD: usize = 64 << 10;
 /// The longest READ that is answered in one piece, in bytes; the kernel asks for [`MAX_WRITE`] at most.
 const MAX_READ: usize = 16 << 20;
 
@@ -71,6 +74,7 @@ pub(super) struct Shared {
     pub(super) inodes: Inodes,
     pub(super) notify: Notify,
     pub(super) housekeeping: Housekeeping,
+    pub(super) follow: Follow,
     /// True once the view is being shut down while the kernel may still ask. Held for reading through every request.
     pub(super) closed: RwLock<bool>,
     streams: Streams,
@@ -94,6 +98,7 @@ impl Shared {
             inodes: Inodes::default(),
             notify: Notify::default(),
             housekeeping: Housekeeping::default(),
+            follow: Follow::default(),
             closed: RwLock::new(false),
             streams: Streams::default(),
             overrides,
@@ -247,8 +252,9 @@ impl fuser::Filesystem for Adapter {
         Ok(())
     }
 
-    fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+    fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let (shared, _entered) = enter!(self, reply);
+        shared.follow.asked(req.pid());
         match shared.view.lookup(Ino(parent.0), name) {
             Ok(attr) => {
                 shared.inodes.looked_up(attr.ino);
@@ -265,8 +271,9 @@ impl fuser::Filesystem for Adapter {
         }
     }
 
-    fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+    fn getattr(&self, req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
         let (shared, _entered) = enter!(self, reply);
+        shared.follow.asked(req.pid());
         match shared.view.getattr(Ino(ino.0)) {
             Ok(attr) => reply.attr(&FOREVER, &shared.attr(&attr)),
             Err(refusal) => reply.error(errno("getattr", Ino(ino.0), &refusal)),
@@ -395,6 +402,7 @@ impl fuser::Filesystem for Adapter {
 
     fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let (shared, _entered) = enter!(self, reply);
+        shared.follow.asked(req.pid());
         let (ino, mode) = (Ino(ino.0), open_mode(flags.0));
         if self.read_only {
             if self.no_open {
@@ -434,6 +442,7 @@ impl fuser::Filesystem for Adapter {
 
     fn create(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, flags: i32, reply: ReplyCreate) {
         let (shared, _entered) = enter!(self, reply);
+        shared.follow.asked(req.pid());
         let open = open_mode(flags);
         let exclusive = flags & libc::O_EXCL != 0;
         let creation = Creation { uid: req.uid(), gid: req.gid(), mode: mode & 0o777, exclusive };
@@ -466,6 +475,12 @@ impl fuser::Filesystem for Adapter {
         let handle = (!self.read_only).then_some(Handle(fh.0));
         let len = (size as usize).min(MAX_READ);
         shared.reads.fetch_add(1, Relaxed);
+        // What lies behind the beginning the kernel reads ahead, while the client works.
+        if offset > 0 && len >= READ_AHEAD {
+            shared.follow.streaming()
+        } else {
+            shared.follow.asked(req.pid())
+        }
         BUFFER.with_borrow_mut(|buffer| {
             if buffer.len() < len {
                 buffer.resize(len, 0);
@@ -481,7 +496,7 @@ impl fuser::Filesystem for Adapter {
 
     fn write(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
         fh: FileHandle,
         offset: u64,
@@ -492,6 +507,7 @@ impl fuser::Filesystem for Adapter {
         reply: ReplyWrite,
     ) {
         let (shared, _entered) = enter!(self, reply);
+        shared.follow.asked(req.pid());
         match shared.view.write(Handle(fh.0), offset, data) {
             Ok(()) => reply.written(data.len() as u32),
             Err(refusal) => reply.error(errno("write", Ino(ino.0), &refusal)),
@@ -499,8 +515,9 @@ impl fuser::Filesystem for Adapter {
         shared.changed();
     }
 
-    fn flush(&self, _req: &Request, ino: INodeNo, fh: FileHandle, _owner: LockOwner, reply: ReplyEmpty) {
+    fn flush(&self, req: &Request, ino: INodeNo, fh: FileHandle, _owner: LockOwner, reply: ReplyEmpty) {
         let (shared, _entered) = enter!(self, reply);
+        shared.follow.asked(req.pid());
         if self.read_only {
             return reply.error(Errno::ENOSYS);
         }
