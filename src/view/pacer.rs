@@ -1,9 +1,10 @@
 //! When a view's states go to its store: at once, or gathered in a burst of changes, and never in others' turn.
 
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use log::error;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::Result;
 use crate::store::sidecar::PATIENCE;
@@ -60,13 +61,65 @@ impl Pacer {
         self.due = None;
     }
 
-    /// Whether to commit now what became ready now; if not, it is due later.
+    /// Whether to commit now what became ready now; if not, it is due later. What waits already goes on waiting for the tick, so
+    /// that in a burst no client waits for a commit.
     pub fn now_or_later(&mut self, now: Instant) -> bool {
-        if now >= self.rested {
+        if now >= self.rested && self.due.is_none() {
             return true;
         }
-        self.due.get_or_insert(self.rested.min(now + LONGEST_WAIT));
+        self.later(now);
         false
+    }
+
+    fn later(&mut self, now: Instant) {
+        self.due.get_or_insert(self.rested.min(now + LONGEST_WAIT));
+    }
+}
+
+/// A [`Pacer`] by turns: one commit at a time.
+pub struct Pacing {
+    pacer: Mutex<Pacer>,
+    /// Who has the lock is committing.
+    committing: AtomicBool,
+    /// Something became ready meanwhile that the commit may not have, and that nobody waited with.
+    left: AtomicBool,
+}
+
+impl Pacing {
+    pub fn new() -> Self {
+        Pacing { pacer: Mutex::new(Pacer::new()), committing: AtomicBool::new(false), left: AtomicBool::new(false) }
+    }
+
+    /// Waits for the commit under way.
+    pub fn lock(&self) -> MutexGuard<'_, Pacer> {
+        self.pacer.lock()
+    }
+
+    /// As during a commit, until it is dropped.
+    #[cfg(test)]
+    pub fn committing(&self) -> impl Drop {
+        struct Committing<'a>(&'a Pacing, Option<MutexGuard<'a, Pacer>>);
+        impl Drop for Committing<'_> {
+            fn drop(&mut self) {
+                self.0.committing.store(false, SeqCst);
+                self.1.take();
+            }
+        }
+        let pacer = self.pacer.lock();
+        self.committing.store(true, SeqCst);
+        Committing(self, Some(pacer))
+    }
+
+    /// Does not wait for the commit under way: then what is new is left to the tick.
+    fn lock_or_leave(&self) -> Option<MutexGuard<'_, Pacer>> {
+        match self.pacer.try_lock() {
+            None if self.committing.load(SeqCst) => {
+                self.left.store(true, SeqCst);
+                None
+            }
+            None => Some(self.pacer.lock()),
+            pacer => pacer,
+        }
     }
 }
 
@@ -76,7 +129,7 @@ pub trait Publish {
     fn store(&self) -> &dyn FrameStore;
 
     /// One commit at a time.
-    fn pacer(&self) -> &Mutex<Pacer>;
+    fn pacing(&self) -> &Pacing;
 
     /// Whether there is a state that the store does not have.
     fn has_news(&self) -> bool;
@@ -89,28 +142,31 @@ pub trait Publish {
         if !self.has_news() {
             return Ok(());
         }
-        let mut pacer = self.pacer().lock();
+        let Some(mut pacer) = self.pacing().lock_or_leave() else { return Ok(()) };
         if pacer.now_or_later(Instant::now()) { self.commit_in_turn(&mut pacer) } else { Ok(()) }
     }
 
     /// Commits what can be committed, now.
     fn publish(&self) -> Result<()> {
         if !self.has_news() {
-            self.pacer().lock().settle();
+            self.pacing().lock().settle();
             return Ok(());
         }
         let _turn = self.store().wait_for_turn(PATIENCE)?;
-        self.commit(&mut self.pacer().lock())
+        self.commit_now(&mut self.pacing().lock())
     }
 
     /// Commits what has waited long enough; answers when to look again.
     fn publish_due(&self, now: Instant) -> Option<Instant> {
-        let mut pacer = self.pacer().lock();
+        let mut pacer = self.pacing().lock();
         if pacer.due().is_some_and(|due| due <= now)
             && let Err(error) = self.commit_in_turn(&mut pacer)
         {
             error!("{error}");
             pacer.settle();
+        }
+        if self.pacing().left.swap(false, SeqCst) && self.has_news() {
+            pacer.later(now);
         }
         pacer.due()
     }
@@ -122,7 +178,15 @@ pub trait Publish {
                 pacer.not_our_turn();
                 Ok(())
             }
-            _turn => self.commit(pacer),
+            _turn => self.commit_now(pacer),
         }
+    }
+
+    /// Commits, while others need not wait.
+    fn commit_now(&self, pacer: &mut Pacer) -> Result<()> {
+        self.pacing().committing.store(true, SeqCst);
+        let committed = self.commit(pacer);
+        self.pacing().committing.store(false, SeqCst);
+        committed
     }
 }

@@ -17,7 +17,7 @@ use super::state::State;
 use crate::format;
 use crate::store::{Draft, FrameStore, ReadAt};
 use crate::view::locking::{Follow, out_of_step};
-use crate::view::pacer::{Pacer, Publish};
+use crate::view::pacer::{Pacer, Pacing, Publish};
 use crate::view::{Handle, Ino, Inval, Invals, Result, ViewError};
 
 /// How long nobody may have written before a frame that was not written by whole changes is taken for one.
@@ -274,7 +274,7 @@ impl Publish for ContiguousView {
         &*self.store
     }
 
-    fn pacer(&self) -> &Mutex<Pacer> {
+    fn pacing(&self) -> &Pacing {
         &self.pacer
     }
 

@@ -27,7 +27,7 @@ use self::overlay::Overlaid;
 use self::state::{Content, State};
 use super::locking::Follow;
 use super::meta::Meta;
-use super::pacer::{Pacer, Publish};
+use super::pacer::{Pacing, Publish};
 use super::xattr::{find, names};
 use super::{
     Attr, Creation, DirEntry, Handle, Ino, Inval, Invals, Kind, OpenMode, ROOT, RenameMode, Result, SetAttr, SetMode, View,
@@ -63,7 +63,7 @@ pub struct ContiguousView {
     /// never take it.
     writing: Mutex<()>,
     /// One commit at a time.
-    pacer: Mutex<Pacer>,
+    pacer: Pacing,
     /// Held for look-ups and changes in memory, and never across input or output.
     state: RwLock<State>,
     /// A leaf.
@@ -91,7 +91,7 @@ impl ContiguousView {
             read_only,
             out_of_step: AtomicBool::new(false),
             writing: Mutex::new(()),
-            pacer: Mutex::new(Pacer::new()),
+            pacer: Pacing::new(),
             state: RwLock::new(state),
             ahead: Mutex::new(Ahead::default()),
         })

@@ -5,7 +5,6 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use log::{debug, error, warn};
-use parking_lot::Mutex;
 
 use super::state::{Held, Kept, Node, Source};
 use super::write::Unfinished;
@@ -14,7 +13,7 @@ use crate::format::IndexEntry;
 use crate::store::{ChunkKey, FrameImage, FrameStore, ReadAt, StoreError, StoredChunk};
 use crate::view::locking::{Follow, out_of_step};
 use crate::view::names::{INDEX_NAME, Name};
-use crate::view::pacer::{Pacer, Publish};
+use crate::view::pacer::{Pacer, Pacing, Publish};
 use crate::view::{Inval, Invals, Result, ViewError};
 
 impl Follow for SparseView {
@@ -53,7 +52,7 @@ impl Publish for SparseView {
         &*self.store
     }
 
-    fn pacer(&self) -> &Mutex<Pacer> {
+    fn pacing(&self) -> &Pacing {
         &self.pacer
     }
 
@@ -105,6 +104,7 @@ impl Publish for SparseView {
 impl SparseView {
     /// What a read-write mount has to do now, and when again.
     pub(super) fn work(&self, now: Instant, invals: &mut Invals) -> Option<Instant> {
+        self.store.tidy();
         let settle_at = {
             let state = self.state.read();
             state.unsettled.then_some(state.last_change + SETTLE_AFTER)
