@@ -18,6 +18,27 @@ pub struct IndexFile {
     pub entries: Arc<Vec<IndexEntry<ChunkId>>>,
 }
 
+/// An index chunk and what it says, for the files to come that have the same one.
+#[derive(Debug)]
+pub struct KnownIndex {
+    chunk: Vec<u8>,
+    entries: Arc<Vec<IndexEntry<ChunkId>>>,
+}
+
+impl KnownIndex {
+    /// Of a file that was parsed to `index`.
+    pub fn of(file: &[u8], index: &IndexFile) -> Self {
+        let trailer_start = file.len().saturating_sub(index.trailer.as_bytes().len());
+        let chunk = file.get(index.header.header_len() as usize..trailer_start).unwrap_or_default();
+        KnownIndex { chunk: chunk.to_vec(), entries: Arc::clone(&index.entries) }
+    }
+
+    /// Whether a file's entries were taken from here.
+    pub fn gave(&self, index: &IndexFile) -> bool {
+        Arc::ptr_eq(&self.entries, &index.entries)
+    }
+}
+
 /// The largest index file that is looked at: what 2^31 bytes of index, the library's limit, and generous metadata take.
 pub const MAX_LEN: u64 = 4 << 30;
 
@@ -28,6 +49,14 @@ impl IndexFile {
     /// # Errors
     /// What does not fit, with its place.
     pub fn parse(file: &[u8]) -> Result<IndexFile> {
+        Self::parse_known(file, None)
+    }
+
+    /// The same. An index chunk that is known is not decoded again: its file shares the entries.
+    ///
+    /// # Errors
+    /// As [`IndexFile::parse`].
+    pub fn parse_known(file: &[u8], known: Option<&KnownIndex>) -> Result<IndexFile> {
         let len = file.len() as u64;
         let header = FrameHeader::parse(file)?;
         if header.layout() != Layout::Sparse {
@@ -42,6 +71,8 @@ impl IndexFile {
         let trailer = Trailer::parse(file.get(trailer_start..).unwrap_or_default())?;
         let header_len = header.header_len() as usize;
         let chunk = file.get(header_len..trailer_start).unwrap_or_default();
+        let count = header.nchunks();
+        let known = known.filter(|known| count.is_none_or(|count| count == known.entries.len() as u64));
         let entries = if header.nbytes() == 0 {
             if !chunk.is_empty() {
                 return Err(Error::new(
@@ -51,11 +82,13 @@ impl IndexFile {
                     "none, as nbytes is 0",
                 ));
             }
-            Vec::new()
+            Arc::default()
+        } else if let Some(known) = known.filter(|known| known.chunk == chunk) {
+            Arc::clone(&known.entries)
         } else {
-            index::decode::<ChunkId>(chunk, header.nchunks())?
+            Arc::new(index::decode::<ChunkId>(chunk, count)?)
         };
-        Ok(IndexFile { header, trailer, entries: Arc::new(entries) })
+        Ok(IndexFile { header, trailer, entries })
     }
 
     /// The file's bytes, with the header's own lengths and layout set right.

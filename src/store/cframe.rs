@@ -9,7 +9,7 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use parking_lot::{Mutex, RwLock};
 
@@ -31,8 +31,13 @@ use crate::format::{self, ChunkOffset};
 
 /// Positions that a key has room for.
 const POSITION_BITS: u32 = 48;
-/// How many headers of older chunks are read for a new chunk that finds no hole.
-const SWEEP: usize = 32;
+/// How many headers of older chunks are to be read for each new chunk that finds no hole: where chunks are of a size, the holes
+/// are known before the file is longer by an eighth.
+const SWEEP: usize = 8;
+/// How many of these may be put off: nobody who waits for a new chunk should wait for the disk as well.
+const MOST_OWED: usize = 4096;
+/// How many are read at once.
+const SWEEP_AT_ONCE: usize = 256;
 
 /// Where chunks are read from.
 pub(super) struct Place {
@@ -82,6 +87,8 @@ pub struct CframeStore {
     /// Taken for reading while a chunk is being staged, for writing while the file is being exchanged.
     pub(super) gate: RwLock<()>,
     ground: Mutex<Ground>,
+    /// Headers that are to be read.
+    owed: AtomicUsize,
     witness: Mutex<Witness>,
 }
 
@@ -184,6 +191,7 @@ impl CframeStore {
             disk: Mutex::new(disk),
             gate: RwLock::new(()),
             ground: Mutex::new(Ground { space: None, names: HashMap::new(), opened: None }),
+            owed: AtomicUsize::new(0),
             witness: Mutex::new(Witness { seen: stat, writers: 0, stale: None }),
         }
     }
@@ -282,7 +290,9 @@ impl CframeStore {
         if !self.with_ground(|space, names| {
             self.collect(space, names);
             space.has_hole(room)
-        }) {
+        }) && self.owed.fetch_add(SWEEP, Relaxed) >= MOST_OWED
+        {
+            self.owed.fetch_sub(SWEEP, Relaxed);
             self.sweep(SWEEP);
         }
         self.with_ground(|space, _| {
@@ -610,6 +620,14 @@ impl FrameStore for CframeStore {
         *self.published.write() = Some(Arc::clone(&image));
         *self.witness.lock() = Witness { seen: stat, writers: 0, stale: None };
         Ok(image)
+    }
+
+    fn tidy(&self) {
+        let owed = self.owed.load(Relaxed).min(SWEEP_AT_ONCE);
+        if owed > 0 {
+            self.owed.fetch_sub(owed, Relaxed);
+            self.sweep(owed);
+        }
     }
 
     fn save_lost(&self, name: &str, content: &dyn ReadAt) -> Result<PathBuf> {

@@ -214,6 +214,9 @@ pub trait FrameStore: Send + Sync {
     /// Reads SOURCE again, after others have changed it under a read-only mount. What is no frame changes nothing.
     fn reload(&self) -> Result<Arc<FrameImage>>;
 
+    /// Does some of the work that nobody waits for. To be called now and then, by one thread.
+    fn tidy(&self) {}
+
     /// Saves bytes that found no place in the frame to `SOURCE.lost/NAME`, never over an older file; returns where.
     fn save_lost(&self, name: &str, content: &dyn ReadAt) -> Result<PathBuf>;
 

@@ -17,13 +17,13 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use log::{debug, info};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::RwLock;
 
 use self::state::{Source, State};
 use self::write::Unfinished;
 use super::meta::Meta;
 use super::names::Name;
-use super::pacer::{Pacer, Publish};
+use super::pacer::{Pacing, Publish};
 use super::xattr::{find, names};
 use super::{
     Attr, Creation, DirEntry, Handle, Ino, Invals, Kind, OpenMode, ROOT, RenameMode, Result, SetAttr, SetMode, View, ViewError,
@@ -32,6 +32,7 @@ use crate::format::index_file::IndexFile;
 use crate::format::{self, Fit, IndexEntry, Layout};
 use crate::store::{ChunkKey, Draft, FrameImage, FrameStore, ReadAt, ReadGuard, StoreError};
 
+mod adopt;
 mod publish;
 mod rename;
 mod settle;
@@ -56,7 +57,7 @@ pub struct SparseView {
     /// The store has read SOURCE again, and what it found cannot be shown: nothing is committed.
     out_of_step: AtomicBool,
     /// One commit at a time. Taken before `state`, which is not held while the store commits.
-    pacer: Mutex<Pacer>,
+    pacer: Pacing,
     /// Held for look-ups and changes in memory, and never across reads of chunks or commits.
     state: RwLock<State>,
 }
@@ -68,13 +69,7 @@ impl SparseView {
     /// A chunk whose header lies, in a frame small enough to look at all.
     pub fn new(store: Arc<dyn FrameStore>, read_only: bool) -> Result<Self> {
         let state = Self::load(&*store)?;
-        Ok(SparseView {
-            store,
-            read_only,
-            out_of_step: AtomicBool::new(false),
-            pacer: Mutex::new(Pacer::new()),
-            state: RwLock::new(state),
-        })
+        Ok(SparseView { store, read_only, out_of_step: AtomicBool::new(false), pacer: Pacing::new(), state: RwLock::new(state) })
     }
 
     fn load(store: &dyn FrameStore) -> Result<State> {

@@ -11,7 +11,7 @@ use std::time::{Instant, SystemTime};
 use parking_lot::{RwLock, RwLockReadGuard};
 
 use super::table::Table;
-use crate::format::index_file::IndexFile;
+use crate::format::index_file::{IndexFile, KnownIndex};
 use crate::format::{ChunkId, IndexEntry};
 use crate::store::{ChunkKey, Draft, FrameStore, ReadAt, SourceStat};
 use crate::view::meta::Meta;
@@ -150,6 +150,10 @@ pub struct State {
 
     /// The index that positions in `table` follow; its header is kept true while chunks are replaced.
     pub adopted: Option<IndexFile>,
+    /// `adopted` names a chunk at more than one position, of which `table` has the last.
+    pub named_twice: bool,
+    /// The index chunk that was decoded last.
+    pub known_index: Option<Arc<KnownIndex>>,
     /// The index file's bytes where it is not being written.
     pub index_bytes: Option<Arc<Vec<u8>>>,
     pub held: Held,
@@ -210,6 +214,8 @@ impl State {
             last_serial: FIRST_NEW_INO,
             held: if index_bytes.is_some() { Held::No } else { Held::Unparsed },
             adopted,
+            named_twice: false,
+            known_index: None,
             index_bytes,
             index_stale: false,
             removed: BTreeMap::new(),
@@ -567,49 +573,7 @@ impl State {
         }
     }
 
-    // --- the index ---
-
-    /// Makes `index`, all of whose chunks are there, the one that files take their places from. Chunks that the one before
-    /// named and this one does not are dropped.
-    pub fn adopt(&mut self, index: IndexFile, bytes: Arc<Vec<u8>>, store: &dyn FrameStore, invals: &mut Invals) {
-        let old = self.adopted.take();
-        let same = old.as_ref().is_some_and(|old| old.entries == index.entries);
-        if !same {
-            for id in old.iter().flat_map(|old| stored(&old.entries)) {
-                self.table.set_position(id, None);
-            }
-            for (position, entry) in (0u32..).zip(index.entries.iter()) {
-                if let IndexEntry::Stored(id) = entry {
-                    self.table.set_position(*id, Some(position));
-                }
-            }
-            let table = &self.table;
-            let fresh = &mut self.fresh;
-            self.unnamed.retain(|id, chunk| {
-                let named = table.get(*id).position().is_some();
-                if named {
-                    fresh.insert(*id, chunk.nbytes);
-                }
-                !named
-            });
-            for id in old.iter().flat_map(|old| stored(&old.entries)) {
-                if self.table.get(id).position().is_none()
-                    && let Some(ino) = self.unlink(&Name::Chunk(id), false, store)
-                {
-                    invals.push(Inval::Entry(ROOT, Name::Chunk(id).to_os_string()));
-                    invals.push(Inval::Attr(ino));
-                }
-            }
-        }
-        self.removed.clear();
-        self.adopted = Some(index);
-        self.index_bytes = Some(bytes);
-        self.held = Held::No;
-        self.index_stale = false;
-        self.changed_frame();
-        self.index_changed = self.changes;
-        self.touch();
-    }
+    // --- commits ---
 
     /// Whether anything is written that SOURCE does not have.
     pub fn is_uncommitted(&self) -> bool {
@@ -629,6 +593,7 @@ impl State {
     /// Takes over what SOURCE holds now. Files keep their inodes by name, and stay open; there is nothing uncommitted.
     pub fn reloaded(&mut self, now: State) {
         let State { table, index_ino, adopted, index_bytes, root, defaults, .. } = now;
+        self.named_twice = false;
         (self.table, self.adopted, self.index_bytes) = (table, adopted, index_bytes);
         (self.root, self.defaults) = (root, defaults);
         self.index_ino = self.index_ino.or(index_ino);

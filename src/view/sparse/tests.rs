@@ -683,3 +683,51 @@ fn a_refused_rename_of_the_index_does_not_hold_up_commits() {
     mount.unmount();
     assert_eq!(mount.committed(), [full(9), full(2), full(3)]);
 }
+
+/// What an index has in common with the adopted one is not looked at again, and yet nothing of it escapes.
+#[test]
+fn an_index_like_the_adopted_one() {
+    let mount = Mount::of(&[full(1), full(2), full(3)], CHUNKSIZE);
+    let view = mount.view();
+    let same = index_file(&[id(0), id(1), id(2)], CHUNKSIZE);
+    mount.cp("chunks.b2frame", &same).unwrap();
+    let entries = |view: &SparseView| Arc::clone(&view.state.read().adopted.as_ref().unwrap().entries);
+    let first = entries(view);
+    mount.cp("chunks.b2frame", &same).unwrap();
+    assert!(Arc::ptr_eq(&first, &entries(view)), "decoded once");
+    // A chunk of the common part that is missing.
+    mount.rm("00000001.chunk").unwrap();
+    mount.cp("chunks.b2frame", &same).unwrap();
+    assert!(matches!(&view.state.read().held, state::Held::Waiting(_, missing) if missing.len() == 1));
+    mount.cp("00000001.chunk", &chunk(7, CHUNKSIZE)).unwrap();
+    assert!(matches!(view.state.read().held, state::Held::No));
+    // One of it, new, that fits as the last, which it is no more.
+    mount.cp("00000002.chunk", &chunk(8, 10)).unwrap();
+    mount.cp("00000003.chunk", &chunk(9, CHUNKSIZE)).unwrap();
+    mount.cp("chunks.b2frame", &index_file(&[id(0), id(1), id(2), id(3)], CHUNKSIZE)).unwrap();
+    assert!(matches!(view.state.read().held, state::Held::Unparsed));
+    mount.rm("00000003.chunk").unwrap();
+    // A chunk at two positions, then at the first of them alone.
+    mount.cp("00000002.chunk", &chunk(8, CHUNKSIZE)).unwrap();
+    mount.cp("chunks.b2frame", &index_file(&[id(0), id(1), id(2), id(0)], CHUNKSIZE)).unwrap();
+    assert_eq!(view.state.read().table.get(ChunkId(0)).position(), Some(3));
+    mount.cp("chunks.b2frame", &index_file(&[id(0), id(1), id(2)], CHUNKSIZE)).unwrap();
+    assert_eq!(view.state.read().table.get(ChunkId(0)).position(), Some(0));
+    assert_eq!(mount.names(), ["chunks.b2frame", "00000000.chunk", "00000001.chunk", "00000002.chunk"]);
+    mount.sync();
+    assert_eq!(mount.committed(), [full(1), Cell::Chunk(chunk(7, CHUNKSIZE)), Cell::Chunk(chunk(8, CHUNKSIZE))]);
+}
+
+#[test]
+fn who_closes_during_a_commit_leaves_the_next_one_to_the_tick() {
+    let mount = Mount::of(&[full(1), full(2)], CHUNKSIZE);
+    let view = mount.view();
+    let committing = view.pacer.committing();
+    mount.cp("00000000.chunk", &chunk(5, CHUNKSIZE)).unwrap();
+    assert_eq!(mount.committed()[0], full(1), "the close waited for nobody");
+    drop(committing);
+    let due = view.tick(Instant::now(), &mut Vec::new()).unwrap();
+    assert!(due <= Instant::now() + std::time::Duration::from_secs(1));
+    view.tick(due, &mut Vec::new());
+    assert_eq!(mount.committed()[0], full(5));
+}

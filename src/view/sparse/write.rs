@@ -1,6 +1,5 @@
 //! Drafts, and what a close makes of them: a staged chunk, an adopted index, or a refusal.
 
-use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,9 +8,9 @@ use log::{debug, warn};
 
 use super::SparseView;
 
-use super::state::{Held, Inner, Source, State, Unnamed, Writing, stored};
+use super::state::{Held, Inner, Source, State, Unnamed, Writing};
 use crate::format::chunk::ChunkHeader;
-use crate::format::index_file::{self, IndexFile};
+use crate::format::index_file::{self, IndexFile, KnownIndex};
 use crate::format::{self, ChunkId, Fit};
 use crate::store::{ChunkKey, Draft, FrameStore, ReadAt, StoreError};
 use crate::view::examine::{Examined, MAX_CHUNK_LEN, MOST_HOLE, examine};
@@ -259,7 +258,8 @@ impl SparseView {
             (file, inner.version)
         };
         let mended = self.state.write().mend_len(&mut file);
-        let index = match IndexFile::parse(&file) {
+        let known = self.state.read().known_index.clone();
+        let index = match IndexFile::parse_known(&file, known.as_deref()) {
             Ok(index) => index,
             Err(error) => {
                 debug!("{}: held: {error}", self.show(ino));
@@ -275,6 +275,9 @@ impl SparseView {
         match mended {
             true => invals.push(Inval::Data(ino)),
             false => state.former_lens.clear(),
+        }
+        if !known.is_some_and(|known| known.gave(&index)) {
+            state.known_index = Some(Arc::new(KnownIndex::of(&file, &index)));
         }
         state.index_bytes = Some(Arc::new(file));
         state.consider(index, &*self.store, invals)
@@ -351,50 +354,6 @@ impl State {
             }
         }
         Ok(())
-    }
-
-    /// Adopts an index that parses, whose bytes are in `index_bytes`, or keeps it until what it names is there.
-    pub(super) fn consider(&mut self, index: IndexFile, store: &dyn FrameStore, invals: &mut Invals) -> Result<()> {
-        let missing: HashSet<ChunkId> = stored(&index.entries).filter(|id| self.table.get(*id).key().is_none()).collect();
-        self.touch();
-        if !missing.is_empty() {
-            debug!("the index is held: {} chunks that it names are not there", missing.len());
-            self.held = Held::Waiting(Box::new(index), missing);
-            return Ok(());
-        }
-        if let Some(error) = self.misfit(&index, store)? {
-            warn!("the index is held: {error}");
-            self.held = Held::Unparsed;
-            return Ok(());
-        }
-        let bytes = self.index_bytes.clone().unwrap_or_default();
-        self.adopt(index, bytes, store, invals);
-        Ok(())
-    }
-
-    /// The first chunk that does not fit where a new index puts it. Chunks that fitted before are not looked at again.
-    fn misfit(&self, index: &IndexFile, store: &dyn FrameStore) -> Result<Option<format::Error>> {
-        let chunksize = index.header.chunksize();
-        let rescan = self.adopted.as_ref().is_none_or(|old| old.header.chunksize() != chunksize) && chunksize != 0;
-        if chunksize == 0 || (self.fresh.is_empty() && self.unnamed.is_empty() && !rescan) {
-            return Ok(None);
-        }
-        for (position, entry) in (0u64..).zip(index.entries.iter()) {
-            let format::IndexEntry::Stored(id) = entry else { continue };
-            let nbytes = match self.fresh.get(id).copied().or_else(|| self.unnamed.get(id).map(|chunk| chunk.nbytes)) {
-                Some(nbytes) => nbytes,
-                None if !rescan => continue,
-                None => {
-                    let guard = store.enter();
-                    let Some(key) = self.table.get(*id).key() else { continue };
-                    store.chunk_header(&guard, key)?.nbytes
-                }
-            };
-            if let Err(error) = index.fit(position).check(nbytes) {
-                return Ok(Some(error));
-            }
-        }
-        Ok(None)
     }
 }
 

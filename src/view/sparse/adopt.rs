@@ -1,0 +1,134 @@
+//! Taking an index: whether all that it names is there and fits, and what becomes of what it does not name any more.
+//!
+//! The library writes the index in four rounds for each change, and the file is looked at whenever it is whole. Only what differs
+//! from the adopted index is: to replace a chunk costs the same in a frame of any size.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use log::{debug, warn};
+
+use super::state::{Held, State, stored};
+use crate::format::index_file::IndexFile;
+use crate::format::{self, ChunkId, IndexEntry};
+use crate::store::FrameStore;
+use crate::view::names::Name;
+use crate::view::{Inval, Invals, ROOT, Result};
+
+impl State {
+    /// Adopts an index that parses, whose bytes are in `index_bytes`, or keeps it until what it names is there.
+    pub(super) fn consider(&mut self, index: IndexFile, store: &dyn FrameStore, invals: &mut Invals) -> Result<()> {
+        let kept = self.unchanged(&index);
+        let missing = self.missing(&index, kept);
+        self.touch();
+        if !missing.is_empty() {
+            debug!("the index is held: {} chunks that it names are not there", missing.len());
+            self.held = Held::Waiting(Box::new(index), missing);
+            return Ok(());
+        }
+        if let Some(error) = self.misfit(&index, kept, store)? {
+            warn!("the index is held: {error}");
+            self.held = Held::Unparsed;
+            return Ok(());
+        }
+        let bytes = self.index_bytes.clone().unwrap_or_default();
+        self.adopt(index, bytes, store, invals);
+        Ok(())
+    }
+
+    /// How many entries an index has in common with the adopted one, from the first on. `table` has the positions of all of them.
+    fn unchanged(&self, index: &IndexFile) -> usize {
+        let Some(old) = self.adopted.as_ref().filter(|_| !self.named_twice) else { return 0 };
+        if Arc::ptr_eq(&old.entries, &index.entries) {
+            return index.entries.len();
+        }
+        old.entries.iter().zip(index.entries.iter()).take_while(|(old, new)| old == new).count()
+    }
+
+    /// Chunks that an index names and that are not there: of what the adopted index names as well, those that were removed.
+    fn missing(&self, index: &IndexFile, kept: usize) -> HashSet<ChunkId> {
+        let is_missing = |id: &ChunkId| self.table.get(*id).key().is_none();
+        let before = |id: &ChunkId| self.table.get(*id).position().is_some_and(|position| (position as usize) < kept);
+        let removed = self.removed.keys().copied().filter(|id| before(id) && is_missing(id));
+        removed.chain(stored(index.entries.get(kept..).unwrap_or_default()).filter(is_missing)).collect()
+    }
+
+    /// The first chunk that does not fit where a new index puts it. Chunks that fitted before are not looked at again.
+    fn misfit(&self, index: &IndexFile, kept: usize, store: &dyn FrameStore) -> Result<Option<format::Error>> {
+        let chunksize = index.header.chunksize();
+        let rescan = self.adopted.as_ref().is_none_or(|old| old.header.chunksize() != chunksize) && chunksize != 0;
+        if chunksize == 0 || (self.fresh.is_empty() && self.unnamed.is_empty() && !rescan) {
+            return Ok(None);
+        }
+        let kept = if rescan { 0 } else { kept };
+        for (id, nbytes) in &self.fresh {
+            if let Some(position) = self.table.get(*id).position().filter(|position| (*position as usize) < kept)
+                && let Err(error) = index.fit(position.into()).check(*nbytes)
+            {
+                return Ok(Some(error));
+            }
+        }
+        for (position, entry) in (kept as u64..).zip(index.entries.get(kept..).unwrap_or_default()) {
+            let IndexEntry::Stored(id) = entry else { continue };
+            let nbytes = match self.fresh.get(id).copied().or_else(|| self.unnamed.get(id).map(|chunk| chunk.nbytes)) {
+                Some(nbytes) => nbytes,
+                None if !rescan => continue,
+                None => {
+                    let guard = store.enter();
+                    let Some(key) = self.table.get(*id).key() else { continue };
+                    store.chunk_header(&guard, key)?.nbytes
+                }
+            };
+            if let Err(error) = index.fit(position).check(nbytes) {
+                return Ok(Some(error));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Makes `index`, all of whose chunks are there, the one that files take their places from. Chunks that the one before
+    /// named and this one does not are dropped.
+    pub(super) fn adopt(&mut self, index: IndexFile, bytes: Arc<Vec<u8>>, store: &dyn FrameStore, invals: &mut Invals) {
+        let kept = self.unchanged(&index);
+        let old = self.adopted.take();
+        let old = old.as_ref().and_then(|old| old.entries.get(kept..)).unwrap_or_default();
+        let new = index.entries.get(kept..).unwrap_or_default();
+        if !(old.is_empty() && new.is_empty()) {
+            for id in stored(old) {
+                self.table.set_position(id, None);
+            }
+            self.named_twice = false;
+            for (position, entry) in (kept as u32..).zip(new) {
+                if let IndexEntry::Stored(id) = entry {
+                    self.named_twice |= self.table.get(*id).position().is_some();
+                    self.table.set_position(*id, Some(position));
+                }
+            }
+            let table = &self.table;
+            let fresh = &mut self.fresh;
+            self.unnamed.retain(|id, chunk| {
+                let named = table.get(*id).position().is_some();
+                if named {
+                    fresh.insert(*id, chunk.nbytes);
+                }
+                !named
+            });
+            for id in stored(old) {
+                if self.table.get(id).position().is_none()
+                    && let Some(ino) = self.unlink(&Name::Chunk(id), false, store)
+                {
+                    invals.push(Inval::Entry(ROOT, Name::Chunk(id).to_os_string()));
+                    invals.push(Inval::Attr(ino));
+                }
+            }
+        }
+        self.removed.clear();
+        self.adopted = Some(index);
+        self.index_bytes = Some(bytes);
+        self.held = Held::No;
+        self.index_stale = false;
+        self.changed_frame();
+        self.index_changed = self.changes;
+        self.touch();
+    }
+}
