@@ -29,16 +29,19 @@ def main():
     bench = Bench(options, Data(data), data / "mnt")
     blosc2.set_nthreads(1)
     began, load = time.time(), os.getloadavg()
-    found = []
+    shown = []
+    print(f"{'':42} {'median':>9} {'against':>9}  {'ratio':>7} {'of the rounds':>15}  target")
     for case in options.cases:
         bench.rounds = range(options.rounds or case.rounds)
         if case in options.chosen:
             run(bench, case)
         elif case.full:
             bench.note(case.name, "not measured: only with --full or --only")
-        found += [{"case": case.name, **result(row, bench)} for row in case.rows]
-    shown = [row for row in found if row["value"] is not None or row["target"]]
-    table(shown, began)
+        rows = [{"case": case.name, **result(row, bench)} for row in case.rows]
+        rows = [row for row in rows if row["value"] is not None or row["target"]]
+        # As soon as they are there.
+        table(case.name, rows)
+        shown += rows
     for what, why in bench.notes.items():
         print(f"{what}: {why}")
     loads = f"load {load[0]:.1f} at the start, {os.getloadavg()[0]:.1f} at the end"
@@ -67,21 +70,19 @@ def commit():
     return done.stdout.strip() or None
 
 
-def table(rows, began):
-    print(f"{'':42} {'median':>9} {'against':>9}  {'ratio':>7} {'of the rounds':>15}  target")
-    case = None
+def table(name, rows):
+    print(name)
     for row in rows:
-        if row["case"] != case:
-            case = row["case"]
-            print(case)
-        verdict = "" if row["target"] is None else f"{row['target']:8} {'MISSED' if row['met'] is False else 'met' if row['met'] else ''}"
+        line = f"  {row['what']:40} "
         if row["value"] is None:
-            print(f"  {row['what']:40} {'-':>9} {'':>9}  {'':>7} {'':>15}  {verdict}")
-            continue
-        against = row.get("against value")
-        number = f"{row['ratio']:7.2f} {row['ratios'][0]:7.2f}-{row['ratios'][1]:<7.2f}"
-        second = f"{against:9.3f}" if against is not None else f"{row['unit']:>9}"
-        print(f"  {row['what']:40} {row['value']:9.3f} {second}  {number}  {verdict}")
+            line += f"{'-':>9} {'':35}"
+        else:
+            second = f"{row['against value']:9.3f}" if row["against"] else f"{row['unit']:>9}"
+            low, high = row["ratios"]
+            line += f"{row['value']:9.3f} {second}  {row['ratio']:7.2f} {low:7.2f}-{high:<7.2f}"
+        if row["target"]:
+            line += f"  {row['target']:8} {'' if row['met'] is None else 'met' if row['met'] else 'MISSED'}"
+        print(line, flush=True)
 
 
 def arguments():
