@@ -30,7 +30,7 @@ def main():
     blosc2.set_nthreads(1)
     began, load = time.time(), os.getloadavg()
     shown = []
-    print(f"{'':42} {'median':>9} {'against':>9}  {'ratio':>7} {'of the rounds':>15}  target")
+    print(f"{'':46} {'median':>9} {'against':>9}  {'ratio':>7} {'of the rounds':>15}  target")
     for case in options.cases:
         bench.rounds = range(options.rounds or case.rounds)
         if case in options.chosen:
@@ -73,7 +73,7 @@ def commit():
 def table(name, rows):
     print(name)
     for row in rows:
-        line = f"  {row['what']:40} "
+        line = f"  {row['what']:44} "
         if row["value"] is None:
             line += f"{'-':>9} {'':35}"
         else:
