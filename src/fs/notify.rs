@@ -71,6 +71,8 @@ struct Names {
 struct PagesQueue {
     items: VecDeque<Pages>,
     pushes: VecDeque<push::Hint>,
+    /// What is to be pushed and the view has not been told of.
+    expected: Vec<Ino>,
     /// The inode that is being pushed just now.
     pushing: Option<Ino>,
     /// Inodes open for writing, with the number of handles: never pushed.
@@ -198,6 +200,7 @@ impl Notify {
             queue.pushes.pop_front();
         }
         if !queue.stopped && !hints.is_empty() {
+            queue.expected.extend(hints.iter().filter(|hint| hint.is_long()).map(|hint| hint.ino));
             queue.pushes.extend(hints);
             let excess = queue.pushes.len().saturating_sub(push::LONGEST_QUEUE);
             queue.pushes.drain(..excess);
@@ -254,6 +257,10 @@ impl Notify {
                 if let Some(answer) = item.answer {
                     answer();
                 }
+            } else if !queue.expected.is_empty() && !queue.stopped {
+                let expected = std::mem::take(&mut queue.expected);
+                drop(queue);
+                view.expect_reads(&expected);
             } else if let Some(hint) = queue.pushes.pop_front() {
                 if queue.writers.contains_key(&hint.ino) || !inodes.knows(hint.ino) {
                     continue;

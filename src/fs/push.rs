@@ -3,13 +3,14 @@
 //! A reader is *sequential* when the same thread has read two files in the view's order, one after the other. Then the next
 //! files are stored into the kernel's page cache from the pages thread of [`notify`](super::notify), which saves their READs
 //! altogether. Pushed files give no sign of being read in a read-only mount (no OPEN, no READ), so the
-//! end of one in the middle is left out, whose READ asks for more in time; a read-write mount sees the OPENs.
+//! end of one in the middle is left out (all of a small one), whose READ asks for more in time; a read-write mount sees the OPENs.
 //!
 //! Who looks only at the beginnings of files gets beginnings, of more files.
 //!
 //! Not pushed: files the kernel does not know, files above [`LARGEST`] (their own readahead does as well), files open for writing.
 
 use std::collections::VecDeque;
+use std::ops::RangeInclusive;
 
 use fuser::{INodeNo, Notifier};
 use log::debug;
@@ -19,8 +20,9 @@ use crate::view::{Ino, View};
 
 /// Largest file pushed, in bytes.
 pub(super) const LARGEST: u64 = 512 << 10;
-/// Whole files pushed ahead.
-const WINDOW: usize = 16;
+/// Whole files pushed ahead: as many as these bytes hold, but within these bounds.
+const WINDOW_BYTES: u64 = 4 << 20;
+const WINDOW: RangeInclusive<u64> = 16..=128;
 /// Files of which the beginning is pushed ahead.
 const HEAD_WINDOW: usize = 64;
 /// The kernel's smallest page, in bytes: as much is pushed of a beginning.
@@ -28,7 +30,7 @@ const PAGE: u64 = 4096;
 /// Files above this, in bytes, can do without their end: the READ of it is cheap beside that of the file.
 const TRIPWIRE: u64 = 8 * PAGE;
 /// More hints than this are not kept: what was asked for first is dropped first.
-pub(super) const LONGEST_QUEUE: usize = 4 * HEAD_WINDOW;
+pub(super) const LONGEST_QUEUE: usize = 8 * HEAD_WINDOW;
 /// Readers told apart.
 const STREAMS: usize = 8;
 /// Places that one reader may be at: it may look into the index between chunks.
@@ -133,7 +135,10 @@ impl Stream {
     /// Chooses what to push, when half a window is used up. Where nothing is seen of that for want of OPENs, one file in the
     /// middle is pushed without its end, and the READ of that tells.
     fn refill(&mut self, view: &dyn View) -> Vec<Hint> {
-        let window = if self.whole { WINDOW } else { HEAD_WINDOW };
+        let window = match self.whole {
+            true => (WINDOW_BYTES / self.size.max(1)).clamp(*WINDOW.start(), *WINDOW.end()) as usize,
+            false => HEAD_WINDOW,
+        };
         if self.run < 2 || self.pushed > window / 2 {
             return Vec::new();
         }
@@ -144,15 +149,23 @@ impl Stream {
         self.pushed = end;
         let tripwire = begin.max(window / 2);
         let fresh = self.ahead.range(begin..end).zip(begin..);
-        let hints = fresh.filter(|((_, size), _)| (1..=LARGEST).contains(size)).map(|(&(ino, size), place)| {
+        let hints = fresh.filter(|((_, size), _)| (1..=LARGEST).contains(size)).filter_map(|(&(ino, size), place)| {
             let len = match (self.whole, self.opens) {
                 (false, _) => size.min(PAGE),
                 (true, false) if place == tripwire && size > TRIPWIRE => (size - 1) / PAGE * PAGE,
+                (true, false) if place == tripwire => return None,
                 (true, _) => size,
             };
-            Hint { ino, len }
+            Some(Hint { ino, len })
         });
         hints.collect()
+    }
+}
+
+impl Hint {
+    /// More than a look at a file's beginning.
+    pub(super) fn is_long(&self) -> bool {
+        self.len > PAGE
     }
 }
 

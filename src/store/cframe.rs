@@ -36,6 +36,8 @@ const POSITION_BITS: u32 = 48;
 const SWEEP: usize = 8;
 /// How many of these may be put off: nobody who waits for a new chunk should wait for the disk as well.
 const MOST_OWED: usize = 4096;
+/// Chunks with no more bytes between them are read as one.
+const NEAR: u64 = 64 << 10;
 /// How many are read at once.
 const SWEEP_AT_ONCE: usize = 256;
 
@@ -468,6 +470,20 @@ impl FrameStore for CframeStore {
         };
         for position in positions {
             file.will_need(position, ChunkHeader::LEN as u64);
+        }
+    }
+
+    fn expect_chunks(&self, chunks: &[(ChunkKey, u32)]) {
+        let (file, ranges) = {
+            let place = self.place.read();
+            let range = |&(key, len): &(ChunkKey, u32)| (position(&place.moved, key), u64::from(len));
+            (Arc::clone(&place.file), chunks.iter().map(range).collect::<Vec<_>>())
+        };
+        // One hint for chunks that follow each other: what is asked for at once is read at once.
+        for run in ranges.chunk_by(|(start, len), (next, _)| next.checked_sub(start + len).is_some_and(|gap| gap <= NEAR)) {
+            if let (Some((start, _)), Some((last, len))) = (run.first(), run.last()) {
+                file.will_need(*start, last + len - start);
+            }
         }
     }
 

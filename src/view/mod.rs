@@ -234,6 +234,9 @@ pub trait View: Send + Sync {
     /// Attributes of these will be asked for soon, one after the other: a hint.
     fn expect(&self, _inos: &[Ino]) {}
 
+    /// These will be read soon and whole, in this order: a hint.
+    fn expect_reads(&self, _inos: &[Ino]) {}
+
     /// How far the kernel should read ahead in a file of this view, in bytes; `None` for what it does by itself.
     fn read_ahead(&self) -> Option<u32> {
         None

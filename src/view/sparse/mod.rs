@@ -388,6 +388,19 @@ impl View for SparseView {
         }
     }
 
+    fn expect_reads(&self, inos: &[Ino]) {
+        let chunks: Vec<_> = {
+            let state = self.state.read();
+            let source = |ino: &Ino| state.source(*ino).ok();
+            let chunk = |source| match source {
+                Source::Chunk(key, Some(len)) => Some((key, len)),
+                _ => None,
+            };
+            inos.iter().filter_map(source).filter_map(chunk).collect()
+        };
+        self.store.expect_chunks(&chunks);
+    }
+
     fn statfs(&self) -> Result<libc::statvfs> {
         Ok(self.store.statvfs()?)
     }
