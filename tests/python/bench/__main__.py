@@ -13,12 +13,12 @@ import blosc2
 
 from mounts import ROOT
 
-from . import copying, decoding, library, listing, mounting, reading, slopes
+from . import copying, decoding, library, listing, mounting, parallel, reading, slopes
 from .data import Data
 from .harness import Bench, Skip, result
 
 # Each has a list CASES of its own.
-MODULES = (reading, library, copying, listing, mounting, slopes, decoding)
+MODULES = (reading, library, copying, listing, mounting, parallel, slopes, decoding)
 CASES = [case for module in MODULES for case in module.CASES]
 
 
