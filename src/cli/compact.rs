@@ -56,7 +56,7 @@ fn compact(frame: &Path) -> Result<(), Failure> {
 
 /// Whether there is nothing to gain: no hole, nothing left over, every chunk in its place.
 fn is_compact(frame: &Path, entries: &[crate::format::IndexEntry<store::ChunkKey>]) -> Result<bool, Failure> {
-    let keys: Vec<u64> = entries.iter().filter_map(|entry| entry.stored()).map(|key| key.0).collect();
+    let keys: Vec<u64> = entries.iter().filter_map(|entry| entry.stored()).map(|key| key.number()).collect();
     let in_place = match frame.is_dir() {
         true => keys.iter().zip(0..).all(|(key, n)| *key == n),
         false => keys.is_sorted(),

@@ -186,13 +186,13 @@ impl ChunkCache {
 mod tests {
     use super::*;
 
-    const KEY: ChunkKey = ChunkKey(7);
+    const KEY: ChunkKey = ChunkKey::new(7);
 
     fn load(cache: &ChunkCache, key: ChunkKey, len: u32) {
         let (mut looks, wanted) = (0, 10);
         loop {
             match cache.plan(key, len, if looks == 0 { 50 } else { 0 }, wanted) {
-                Plan::Load(ticket) => break cache.insert(key, Arc::new(vec![key.0 as u8; len as usize]), ticket),
+                Plan::Load(ticket) => break cache.insert(key, Arc::new(vec![key.number() as u8; len as usize]), ticket),
                 Plan::Bypass => looks += 1,
                 Plan::Hit(_) => panic!("cached already"),
             }
@@ -210,7 +210,7 @@ mod tests {
             // The second overtook the first.
             assert!(matches!(cache.plan(KEY, 100, offset, 20), Plan::Bypass));
         }
-        let other = ChunkKey(8);
+        let other = ChunkKey::new(8);
         assert!(matches!(cache.plan(other, 100, 0, 20), Plan::Bypass));
         assert!(matches!(cache.plan(other, 100, 30, 20), Plan::Load(_)), "it comes back elsewhere");
         assert_eq!((cache.stats().bypassed, cache.stats().misses), (9, 1));
@@ -231,13 +231,13 @@ mod tests {
     fn bytes_stay_within_the_capacity_and_the_least_used_goes_first() {
         let cache = ChunkCache::new(10_000);
         for key in 0..50 {
-            load(&cache, ChunkKey(key), 1000);
+            load(&cache, ChunkKey::new(key), 1000);
             assert!(cache.stats().bytes <= 10_000);
             if key > 0 {
-                assert!(matches!(cache.plan(ChunkKey(0), 1000, 5, 5), Plan::Hit(_)), "used every time, so kept");
+                assert!(matches!(cache.plan(ChunkKey::new(0), 1000, 5, 5), Plan::Hit(_)), "used every time, so kept");
             }
         }
-        assert!(matches!(cache.plan(ChunkKey(1), 1000, 5, 5), Plan::Bypass), "long gone");
+        assert!(matches!(cache.plan(ChunkKey::new(1), 1000, 5, 5), Plan::Bypass), "long gone");
     }
 
     #[test]

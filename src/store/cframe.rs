@@ -101,11 +101,11 @@ struct Parsed {
 }
 
 pub(super) fn key_at(position: u64, generation: u16) -> ChunkKey {
-    ChunkKey(position | u64::from(generation) << POSITION_BITS)
+    ChunkKey::new(position | u64::from(generation) << POSITION_BITS)
 }
 
 fn position_of(key: ChunkKey) -> u64 {
-    key.0 & ((1 << POSITION_BITS) - 1)
+    key.number() & ((1 << POSITION_BITS) - 1)
 }
 
 impl CframeStore {

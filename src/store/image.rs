@@ -65,7 +65,7 @@ pub(super) fn difference(old: &[IndexEntry<ChunkKey>], new: &[IndexEntry<ChunkKe
 /// The complaint about an index that names what is not stored.
 pub(super) fn unknown(key: ChunkKey, entries: &[IndexEntry<ChunkKey>]) -> format::Error {
     let position = entries.iter().position(|entry| *entry == IndexEntry::Stored(key)).unwrap_or(0);
-    let got = format!("key {:#x} for chunk {position}", key.0);
+    let got = format!("key {:#x} for chunk {position}", key.number());
     format::Error::new("image: entry", 8 * position as u64, got, "the key of a chunk that is stored")
 }
 

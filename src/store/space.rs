@@ -26,6 +26,9 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
 
+/// No chunk has a larger one; a key has no room for the very last.
+const LAST_GENERATION: u16 = u16::MAX - 1;
+
 /// The number of a commit, counted from 1; 0 is the state at open.
 pub(super) type Seq = u64;
 
@@ -373,16 +376,20 @@ impl Space {
     pub(super) fn stage(&mut self, len: u32) -> (u64, u16) {
         let room = u64::from(len).max(MIN_ROOM);
         let pos = self.alloc(room);
-        self.generation = self.generation.checked_add(1).unwrap_or(1); // 0 is what was there at open
+        self.next_generation();
         self.used.insert(pos, Chunk::new(room as u32, 0, self.generation, State::Staged));
         self.credit = self.credit.saturating_add(room);
         self.recent += room;
         (pos, self.generation)
     }
 
+    fn next_generation(&mut self) {
+        self.generation = if self.generation < LAST_GENERATION { self.generation + 1 } else { 1 }; // 0 is what was there at open
+    }
+
     /// Another generation for a chunk that was just staged.
     pub(super) fn regenerate(&mut self, pos: u64) -> u16 {
-        self.generation = self.generation.checked_add(1).unwrap_or(1);
+        self.next_generation();
         if let Some(chunk) = self.used.get_mut(&pos) {
             chunk.generation = self.generation;
         }

@@ -236,7 +236,7 @@ fn images_that_would_harm_are_refused() {
     let mut entries = (*old.entries).clone();
     entries[1] = IndexEntry::Stored(staged);
     let gone = with(entries.clone());
-    entries[1] = IndexEntry::Stored(b2fuse::store::ChunkKey(12345));
+    entries[1] = IndexEntry::Stored(b2fuse::store::ChunkKey::new(12345));
     let never = with(entries);
     let mut header = old.header.clone();
     header.set_nbytes(0);

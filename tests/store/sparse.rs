@@ -127,7 +127,7 @@ fn ids_in_any_order_with_gaps_and_twice() {
     assert!(sum < 0xdead_beef);
     let header = store.committed().unwrap().header.clone();
     assert_eq!(header.cbytes(), 0xdead_beef + 32, "C-Blosc2 opens no frame with an id beyond it");
-    changed.retain(|entry| *entry != IndexEntry::Stored(ChunkKey(0xdead_beef)));
+    changed.retain(|entry| *entry != IndexEntry::Stored(ChunkKey::new(0xdead_beef)));
     commit(&store, changed).unwrap();
     assert_eq!(store.committed().unwrap().header.cbytes() as usize, sum - of(0xdead_beef).len());
     store.close().unwrap();
@@ -442,12 +442,12 @@ fn few_files_are_open_at_a_time() {
         fds.filter(|file| file.starts_with(&here)).count()
     };
     let store = SframeStore::open(&path, OpenOptions::default()).unwrap();
-    let keys: Vec<_> = (0..2000).map(ChunkKey).collect();
+    let keys: Vec<_> = (0..2000).map(ChunkKey::new).collect();
     let hints: Vec<_> = keys.iter().map(|key| (*key, 500)).collect();
     for part in hints.chunks(100) {
         store.expect_chunks(part);
         for (key, _) in part {
-            assert!(read(&store, *key) == of(key.0 as u32));
+            assert!(read(&store, *key) == of(key.number() as u32));
         }
         assert!(open() <= 1024 + 20, "{} open files", open());
     }
@@ -472,12 +472,12 @@ fn a_read_that_has_begun_keeps_its_file() {
     commit(&store, old[..1].to_vec()).unwrap();
     store.sync().unwrap();
     let mut bytes = vec![0; of(2).len()];
-    assert_eq!(store.read_chunk(&guard, ChunkKey(2), bytes.len() as u32, 0, &mut bytes).unwrap(), bytes.len());
+    assert_eq!(store.read_chunk(&guard, ChunkKey::new(2), bytes.len() as u32, 0, &mut bytes).unwrap(), bytes.len());
     assert!(bytes == of(2));
     drop(guard);
     store.sync().unwrap();
     assert_eq!(names(&path), [&name(0), "chunks.b2frame"]);
-    assert!(store.chunk_header(&store.enter(), ChunkKey(2)).is_err());
+    assert!(store.chunk_header(&store.enter(), ChunkKey::new(2)).is_err());
 }
 
 #[test]

@@ -18,6 +18,9 @@ use std::ffi::OsString;
 use super::super::ChunkKey;
 use crate::format::ChunkId;
 
+/// No file has a larger one: the most that a key has room for.
+const LAST_SERIAL: u32 = (ChunkKey::MAX >> 32) as u32;
+
 /// Numbers states, in the order in which they are published.
 pub(super) type Seq = u64;
 
@@ -82,20 +85,20 @@ pub(super) fn name_of(key: ChunkKey) -> OsString {
 
 /// The id of a chunk's file.
 pub(super) fn id_of(key: ChunkKey) -> ChunkId {
-    ChunkId(key.0 as u32)
+    ChunkId(key.number() as u32)
 }
 
 /// The key of a file that was there at open.
 pub(super) fn key_of(id: ChunkId) -> ChunkKey {
-    ChunkKey(id.0.into())
+    ChunkKey::new(id.0.into())
 }
 
 fn key(id: u32, serial: u32) -> ChunkKey {
-    ChunkKey(u64::from(id) | u64::from(serial) << 32)
+    ChunkKey::new(u64::from(id) | u64::from(serial) << 32)
 }
 
 fn serial_of(key: ChunkKey) -> u32 {
-    (key.0 >> 32) as u32
+    (key.number() >> 32) as u32
 }
 
 /// Takes the first of a queue, if its time has come.
@@ -172,7 +175,7 @@ impl Files {
                 }
             }
         };
-        self.serial = self.serial.checked_add(1).unwrap_or(1);
+        self.serial = if self.serial < LAST_SERIAL { self.serial + 1 } else { 1 };
         let file = File { serial: self.serial, len, pins: 0, state: State::Staged, mark: 0, discarded: false };
         self.known.insert(id, file);
         Some(key(id, self.serial))

@@ -318,7 +318,7 @@ impl Considering<'_> {
         let missed = self.shuffled(&places, missed, &mut found)?;
         let lens: HashMap<usize, u32> = missed.iter().copied().collect();
         let mut extents = Extents::with_capacity(places.len());
-        let mut entries: Vec<_> = offsets.iter().map(|entry| entry.map(|_| ChunkKey(0))).collect();
+        let mut entries: Vec<_> = offsets.iter().map(|entry| entry.map(|_| ChunkKey::new(0))).collect();
         for (n, (start, position)) in places.iter().enumerate() {
             let (len, key) = match self.layout.extents.get(found[n] as usize) {
                 Some(old) if found[n] != NONE => (old.len, old.key),
@@ -351,7 +351,7 @@ impl Considering<'_> {
         };
         let key = if part.len > CHECKED_LEN {
             examine(&part, fit).map_err(inside)?;
-            if self.dry { ChunkKey(0) } else { self.file.store.stage(&part)? }
+            if self.dry { ChunkKey::new(0) } else { self.file.store.stage(&part)? }
         } else {
             let bytes = self.bytes(start..start + part.len)?;
             let header = examine(&bytes, fit).map_err(inside)?;
@@ -359,7 +359,7 @@ impl Considering<'_> {
                 let error = Error::new("chunk", 0, "an index of this frame", "a chunk, as the index was not written");
                 return Err(Stop::Held(of_chunk(error, start, position)));
             }
-            if self.dry { ChunkKey(0) } else { self.file.store.stage(&bytes)? }
+            if self.dry { ChunkKey::new(0) } else { self.file.store.stage(&bytes)? }
         };
         if !self.dry {
             self.staged.push(key);

@@ -38,7 +38,7 @@ impl Slot {
 
     /// The accepted chunk.
     pub fn key(&self) -> Option<ChunkKey> {
-        (self.key < BLANK).then_some(ChunkKey(self.key))
+        (self.key < BLANK).then(|| ChunkKey::new(self.key))
     }
 
     /// The accepted chunk's length, once known.
@@ -102,7 +102,7 @@ impl Table {
     pub fn set_chunk(&mut self, id: ChunkId, key: ChunkKey, len: u32) -> Option<ChunkKey> {
         let slot = self.get_mut(id);
         let old = slot.key();
-        slot.key = key.0;
+        slot.key = key.number();
         slot.len = AtomicU32::new(len);
         old
     }
@@ -146,18 +146,18 @@ mod tests {
     #[test]
     fn far_ids_join_the_dense_part_when_it_reaches_them() {
         let mut table = Table::with_len(2);
-        table.set_chunk(ChunkId(u32::MAX), ChunkKey(7), 1);
-        table.set_chunk(ChunkId(5000), ChunkKey(5), 1);
+        table.set_chunk(ChunkId(u32::MAX), ChunkKey::new(7), 1);
+        table.set_chunk(ChunkId(5000), ChunkKey::new(5), 1);
         table.set_blank(ChunkId(1));
         for id in (0..6000).step_by(1000) {
             table.set_blank(ChunkId(id));
         }
         let ids: Vec<u32> = table.files_from(0).map(|(id, _)| id.0).collect();
         assert_eq!(ids, [0, 1, 1000, 2000, 3000, 4000, 5000, u32::MAX]);
-        assert_eq!(table.get(ChunkId(5000)).key(), Some(ChunkKey(5)));
+        assert_eq!(table.get(ChunkId(5000)).key(), Some(ChunkKey::new(5)));
         assert_eq!(table.files_from(4001).count(), 2);
         assert_eq!(table.files_from(u64::from(u32::MAX) + 1).count(), 0);
-        assert_eq!(table.remove(ChunkId(5000)), Some((ChunkKey(5), Some(1))));
+        assert_eq!(table.remove(ChunkId(5000)), Some((ChunkKey::new(5), Some(1))));
         assert!(!table.get(ChunkId(5000)).exists());
         assert_eq!(table.get(ChunkId(1)).key(), None);
     }
@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn positions_outlive_the_file_until_the_index_changes() {
         let mut table = Table::with_len(3);
-        table.set_chunk(ChunkId(2), ChunkKey(9), 4);
+        table.set_chunk(ChunkId(2), ChunkKey::new(9), 4);
         table.set_position(ChunkId(2), Some(0));
         table.remove(ChunkId(2));
         assert_eq!(table.get(ChunkId(2)).position(), Some(0));
