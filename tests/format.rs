@@ -275,6 +275,54 @@ fn indexes_encode_to_the_same_bytes() {
 }
 
 #[test]
+fn an_index_like_another_is_encoded_to_the_same_bytes_for_less_work() {
+    let mut state = 1u64;
+    let mut random = move |below: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % below
+    };
+    // Offsets of chunks of one length, of varying lengths, and such as do not compress at all.
+    for (kind, spread) in [0, 500, 1 << 40].into_iter().enumerate() {
+        let mut end = 0;
+        let mut entry = |random: &mut dyn FnMut(u64) -> u64| match random(20) {
+            0 if kind != 2 => IndexEntry::Special(Special::Zeros),
+            _ => {
+                end += 400 + if spread > 0 { random(spread) } else { 0 };
+                IndexEntry::Stored(ChunkOffset(end % (1 << 50)))
+            }
+        };
+        let mut old: Vec<_> = std::iter::repeat_with(|| entry(&mut random)).take(20_000).collect();
+        old[0] = IndexEntry::Stored(ChunkOffset(7));
+        let mut chunk = index::encode(old.iter().copied()).unwrap();
+        for round in 0..60 {
+            let mut new = old.clone();
+            match round % 4 {
+                0 => {
+                    let more = random(3000) as usize;
+                    new.extend(std::iter::repeat_with(|| entry(&mut random)).take(more));
+                }
+                1 => new.truncate(new.len() - random(2500) as usize),
+                _ => {}
+            }
+            for _ in 0..random(3) {
+                let at = random(new.len() as u64 - 1) as usize + 1;
+                new[at] = entry(&mut random);
+            }
+            let asked = std::cell::Cell::new(0);
+            let entries = |stretch: std::ops::Range<usize>| {
+                asked.set(asked.get() + stretch.len());
+                new[stretch].iter().copied()
+            };
+            let same = |stretch: std::ops::Range<usize>| old[stretch.clone()] == new[stretch];
+            let made = index::encode_like(new.len(), entries, Some(index::Before { chunk: &chunk, same: &same })).unwrap();
+            assert_eq!(made, index::encode(new.iter().copied()).unwrap(), "kind {kind}, round {round}");
+            assert!(kind == 2 || asked.get() <= 1 + 6 * 2048, "{} of {} entries", asked.get(), new.len());
+            (old, chunk) = (new, made);
+        }
+    }
+}
+
+#[test]
 fn an_index_is_never_larger_than_it_must_be() {
     let nans = |count: usize| (0..count).map(|_| IndexEntry::<ChunkOffset>::Special(Special::Nan));
     let encoded = index::encode(nans(1_000_000)).unwrap();

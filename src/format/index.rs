@@ -10,6 +10,8 @@
 //! compared with what the frame's header says before anything is allocated. Both may lie: where so few bytes would unfold to more
 //! than [`MOST_UNFOLDED`] entries, they are refused. (C-Blosc2 opens such frames, as it unfolds nothing.)
 
+use std::ops::Range;
+
 use super::{ChunkId, ChunkOffset, Error, IndexEntry, Layout, Result, Special, chunk};
 
 /// Bytes of an entry.
@@ -156,6 +158,58 @@ pub fn encode<P: Place>(entries: impl ExactSizeIterator<Item = IndexEntry<P>>) -
     words.for_each(|word| raw.extend(word.to_le_bytes()));
     chunk::encode(&raw)
 }
+
+/// An index as [`encode`] makes them, for another that has much of it.
+#[derive(Clone, Copy)]
+pub struct Before<'a> {
+    /// Its bytes.
+    pub chunk: &'a [u8],
+    /// Whether the entries in a range of positions, which both have, are the same.
+    pub same: &'a dyn Fn(Range<usize>) -> bool,
+}
+
+/// As [`encode`], of `count` entries that `entries` gives a stretch at a time; the same bytes, for less work the more of the index
+/// before is left. Of one that C-Blosc2 made, the streams are taken over as they are, if they stand in order.
+///
+/// # Errors
+/// As [`encode`].
+pub fn encode_like<P: Place, I: Iterator<Item = IndexEntry<P>>>(
+    count: usize,
+    entries: impl Fn(Range<usize>) -> I,
+    before: Option<Before<'_>>,
+) -> Result<Vec<u8>> {
+    let is_special = |entry: IndexEntry<P>| matches!(entry, IndexEntry::Special(_));
+    if count as u64 > MAX_ENTRIES || !entries(0..count.min(1)).any(|entry| !is_special(entry)) {
+        // What can be a run, or nothing at all.
+        return encode(Stretch { entries: entries(0..count), left: count });
+    }
+    let positions = |bytes: Range<usize>| bytes.start / ENTRY_LEN..bytes.end / ENTRY_LEN;
+    let items = |bytes: Range<usize>, into: &mut Vec<u8>| {
+        entries(positions(bytes)).map(entry_to_raw).for_each(|word| into.extend(word.to_le_bytes()));
+    };
+    let same = |bytes: Range<usize>| before.is_some_and(|before| (before.same)(positions(bytes)));
+    let before = before.map(|before| chunk::Before { chunk: before.chunk, same: &same });
+    chunk::encode_like(count.saturating_mul(ENTRY_LEN), items, before)
+}
+
+/// An iterator of known length.
+struct Stretch<I> {
+    entries: I,
+    left: usize,
+}
+
+impl<I: Iterator> Iterator for Stretch<I> {
+    type Item = I::Item;
+    fn next(&mut self) -> Option<I::Item> {
+        self.left = self.left.saturating_sub(1);
+        self.entries.next()
+    }
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.left, Some(self.left))
+    }
+}
+
+impl<I: Iterator> ExactSizeIterator for Stretch<I> {}
 
 /// The chunk that stands for `count` times `word`, at most [`MAX_ENTRIES`].
 fn repeated(word: u64, count: usize) -> Vec<u8> {

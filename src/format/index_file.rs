@@ -1,5 +1,6 @@
 //! The index file, `chunks.b2frame`: what a sparse frame's one has in it, and how one is made.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::chunk::ChunkHeader;
@@ -96,10 +97,17 @@ impl IndexFile {
     /// # Errors
     /// More chunks than an index can hold.
     pub fn make_file(&mut self) -> Result<Vec<u8>> {
-        let chunk = match self.entries.len() {
-            0 => Vec::new(),
-            _ => index::encode(self.entries.iter().copied())?,
-        };
+        self.make_file_like(None)
+    }
+
+    /// As [`IndexFile::make_file`], where much of the index is as it was in another such file: `before` is about the bytes that
+    /// [`IndexFile::index_in`] finds there.
+    ///
+    /// # Errors
+    /// As [`IndexFile::make_file`].
+    pub fn make_file_like(&mut self, before: Option<index::Before<'_>>) -> Result<Vec<u8>> {
+        let entries = |stretch: Range<usize>| self.entries.get(stretch).unwrap_or_default().iter().copied();
+        let chunk = index::encode_like(self.entries.len(), entries, before)?;
         let trailer = self.trailer.as_bytes();
         let len = self.header.as_bytes().len().saturating_add(chunk.len()).saturating_add(trailer.len());
         self.header.set_layout(Layout::Sparse);
@@ -116,6 +124,13 @@ impl IndexFile {
         file.extend_from_slice(&chunk);
         file.extend_from_slice(trailer);
         Ok(file)
+    }
+
+    /// The index in the bytes of a file that is one.
+    pub fn index_in(&self, file: &[u8]) -> Range<usize> {
+        let start = self.header.header_len() as usize;
+        let end = file.len().saturating_sub(self.trailer.as_bytes().len());
+        start.min(end)..end
     }
 
     /// The sizes that a chunk at `position` may have, in uncompressed bytes.

@@ -49,7 +49,7 @@ use super::backend::{BackendFile, copy_range};
 use super::birth::{Unborn, with_temp_name};
 use super::cframe::{CframeStore, create_locked, key_at, position};
 use super::error::Failed;
-use super::image;
+use super::image::{self, Encoded};
 use super::source::Complain;
 use super::space::{Doomed, Seq, Space, State};
 use super::{ChunkKey, FrameImage, FrameStore, ReadGuard, Result};
@@ -82,6 +82,8 @@ pub(super) struct Disk {
     settled_at: Option<u64>,
     /// P has no chunks: nothing but the trailer follows its header.
     empty: bool,
+    /// The index of P, by offsets from a header of this length.
+    encoded: Option<(u32, Encoded)>,
     closed: bool,
 }
 
@@ -91,7 +93,18 @@ impl Disk {
         let (bytes, frame_len) = (header.as_bytes().to_vec(), header.frame_len());
         let high = bytes.len() as u64;
         let lens = VecDeque::from([frame_len]);
-        Disk { header: bytes, high, published: 0, durable: 0, unborn: None, lens, settled_at: None, empty, closed: false }
+        Disk {
+            header: bytes,
+            high,
+            published: 0,
+            durable: 0,
+            unborn: None,
+            lens,
+            settled_at: None,
+            empty,
+            encoded: None,
+            closed: false,
+        }
     }
     /// Of a file that has only a temporary name yet.
     pub(super) fn created(unborn: Unborn) -> Self {
@@ -104,6 +117,7 @@ impl Disk {
             lens: VecDeque::new(),
             settled_at: None,
             empty: false,
+            encoded: None,
             closed: false,
         }
     }
@@ -336,20 +350,24 @@ fn late(old: &[u8], new: &[u8]) -> Range<usize> {
     }
 }
 
-/// The index as it is written for a header of this length. `moves` are positions that are about to change.
-fn encode(store: &CframeStore, image: &FrameImage, moves: &HashMap<u64, u64>) -> Result<Vec<u8>> {
+/// The index as it is written for a header of this length. `moves` are positions that are about to change; `before` is an index that
+/// is right but for what differs in the entries.
+fn encode(store: &CframeStore, image: &FrameImage, moves: &HashMap<u64, u64>, before: Option<&Encoded>) -> Result<Vec<u8>> {
     let base = u64::from(image.header.header_len());
-    let moved = store.place.read().moved.clone(); // readers must not wait for the encoder
-    let entries = image.entries.iter().map(|entry| match entry {
-        IndexEntry::Stored(key) => {
-            let position = position(&moved, *key);
+    let entries = |stretch: Range<usize>| {
+        let place = store.place.read(); // for a stretch only: readers must not wait for the encoder
+        let offset = |key| {
+            let position = position(&place.moved, key);
             let position = if moves.is_empty() { position } else { *moves.get(&position).unwrap_or(&position) };
             // No chunk begins below the header's end: the floor and the moves see to that.
-            IndexEntry::Stored(ChunkOffset(position.saturating_sub(base)))
-        }
-        IndexEntry::Special(special) => IndexEntry::Special(*special),
-    });
-    index::encode(entries).map_err(|error| store.source.format(error))
+            ChunkOffset(position.saturating_sub(base))
+        };
+        let stretch = image.entries.get(stretch).unwrap_or_default();
+        stretch.iter().map(|entry| entry.map(offset)).collect::<Vec<_>>().into_iter()
+    };
+    let same = |stretch: Range<usize>| before.is_some_and(|before| before.has(&image.entries, stretch));
+    let before = before.map(|before| index::Before { chunk: before.chunk(), same: &same });
+    index::encode_like(image.entries.len(), entries, before).map_err(|error| store.source.format(error))
 }
 
 fn in_place(
@@ -363,8 +381,14 @@ fn in_place(
     let (seq, first) = (disk.published + 1, !disk.linked());
     let write_failed = |action| move |source: io::Error| Failed::write(store.io(action)(source));
     // Step 1.
-    move_chunks(store, &*file, change, seq).map_err(write_failed("move a chunk"))?;
-    let mut tail = encode(store, &image, &HashMap::new()).map_err(Failed::harmless)?;
+    let mut moved = Vec::new();
+    let moving = move_chunks(store, &*file, change, seq, &mut moved);
+    let of_use = |(base, before): &mut (u32, Encoded)| before.moved(&moved) && *base == image.header.header_len();
+    let before = disk.encoded.take().and_then(|mut before| of_use(&mut before).then_some(before));
+    moving.map_err(write_failed("move a chunk"))?;
+    let before = before.as_ref().map(|(_, before)| before);
+    let mut tail = encode(store, &image, &HashMap::new(), before).map_err(Failed::harmless)?;
+    let index_len = tail.len();
     tail.extend_from_slice(image.trailer.as_bytes());
     let header_len = u64::from(image.header.header_len());
     let empty = image.entries.is_empty();
@@ -415,6 +439,7 @@ fn in_place(
         }
     }
     // Step 4.
+    disk.encoded = Some((image.header.header_len(), Encoded::new(tail, 0..index_len, &image.entries)));
     published(store, disk, image, change, seq);
     if first {
         durable(store, disk, seq);
@@ -423,7 +448,14 @@ fn in_place(
 }
 
 /// Copies chunks to other places while the file is longer than it need be.
-fn move_chunks(store: &CframeStore, file: &dyn BackendFile, change: &Change, seq: Seq) -> io::Result<()> {
+/// Those that were, also if there is an error, are noted.
+fn move_chunks(
+    store: &CframeStore,
+    file: &dyn BackendFile,
+    change: &Change,
+    seq: Seq,
+    renamed: &mut Vec<ChunkKey>,
+) -> io::Result<()> {
     let mut moves = store.with_ground(|space, names| {
         store.collect(space, names);
         space.moves(&change.doomed, change.settling)
@@ -447,7 +479,7 @@ fn move_chunks(store: &CframeStore, file: &dyn BackendFile, change: &Change, seq
         let copied = store.writing(file, || copy_range(file, step.from, file, step.to, step.len));
         store.with_ground(|space, names| match &copied {
             Ok(()) => {
-                rename(store, space, names, step.from, step.to);
+                renamed.extend(rename(store, space, names, step.from, step.to));
                 space.moved(step, seq);
             }
             Err(_) => space.discard(step.to, store.epochs.now()),
@@ -457,13 +489,14 @@ fn move_chunks(store: &CframeStore, file: &dyn BackendFile, change: &Change, seq
 }
 
 /// The key of the chunk at `from` stands for `to` from now on.
-fn rename(store: &CframeStore, space: &Space, names: &mut HashMap<u64, ChunkKey>, from: u64, to: u64) {
+fn rename(store: &CframeStore, space: &Space, names: &mut HashMap<u64, ChunkKey>, from: u64, to: u64) -> Option<ChunkKey> {
     let key = names.remove(&from).or_else(|| space.generation(from).map(|generation| key_at(from, generation)));
     if let Some(key) = key {
         names.insert(to, key);
         store.place.write().moved.insert(key, to);
         store.raise_limit(to + space.room(from).unwrap_or(0));
     }
+    key
 }
 
 /// Step 4: what was written is what SOURCE holds.
@@ -547,6 +580,7 @@ fn replace(store: &CframeStore, disk: &mut Disk, image: FrameImage, change: &Cha
         }
     })?;
     // From here on SOURCE is the new file.
+    disk.encoded = None;
     remove_unborn(store, disk);
     let NewFile { image, moves, low, tail_at, tail_len } = new;
     let stat = file.stat();
@@ -631,7 +665,7 @@ fn write_new_file(
         moves.push((from, to));
         copy_range(&*old, from, file, to, len.min(old_len.saturating_sub(from))).map_err(failed)?;
     }
-    let mut tail = encode(store, &image, &moves.iter().copied().collect()).map_err(Failed::harmless)?;
+    let mut tail = encode(store, &image, &moves.iter().copied().collect(), None).map_err(Failed::harmless)?;
     tail.extend_from_slice(image.trailer.as_bytes());
     let tail_len = tail.len() as u64;
     let tail_at = if empty {

@@ -1,6 +1,7 @@
 //! Comparing images, and holding them against what readers accept.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::{ChunkKey, FrameImage};
@@ -36,6 +37,51 @@ pub(super) fn successor(old: Option<&FrameImage>, mut image: FrameImage, layout:
     let same_entries = || Arc::ptr_eq(&image.entries, &old.entries) || image.entries == old.entries;
     let same = image.header == old.header && image.trailer == old.trailer && same_entries();
     Ok((!same).then_some(image))
+}
+
+/// An index as it was encoded, so that of the next one only what is new has to be.
+pub(super) struct Encoded {
+    /// The bytes, in the middle of what was written with them.
+    bytes: Vec<u8>,
+    part: Range<usize>,
+    entries: Arc<Vec<IndexEntry<ChunkKey>>>,
+    /// Keys whose chunks are at other places since then. In order.
+    moved: Vec<ChunkKey>,
+}
+
+impl Encoded {
+    /// More moved chunks than these are not looked for.
+    const MOST_MOVED: usize = 256;
+
+    /// The index of `entries` is in that part of `bytes`.
+    pub(super) fn new(bytes: Vec<u8>, part: Range<usize>, entries: &Arc<Vec<IndexEntry<ChunkKey>>>) -> Self {
+        Encoded { bytes, part, entries: Arc::clone(entries), moved: Vec::new() }
+    }
+
+    /// Chunks are at other places. Answers whether it is still of use.
+    pub(super) fn moved(&mut self, keys: &[ChunkKey]) -> bool {
+        self.moved.extend(keys);
+        self.moved.sort_unstable();
+        self.moved.dedup();
+        self.moved.len() <= Self::MOST_MOVED
+    }
+
+    /// All that was written.
+    pub(super) fn file(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Its bytes.
+    pub(super) fn chunk(&self) -> &[u8] {
+        self.bytes.get(self.part.clone()).unwrap_or_default()
+    }
+
+    /// Whether a stretch of `entries` is encoded here as it is now.
+    pub(super) fn has(&self, entries: &[IndexEntry<ChunkKey>], stretch: Range<usize>) -> bool {
+        let now = entries.get(stretch.clone());
+        let moved = |entry: &IndexEntry<ChunkKey>| entry.stored().is_some_and(|key| self.moved.binary_search(&key).is_ok());
+        now.is_some() && now == self.entries.get(stretch) && (self.moved.is_empty() || !now.unwrap_or_default().iter().any(moved))
+    }
 }
 
 /// How two indexes differ in the stored chunks that they name, and how much more often.

@@ -1,5 +1,7 @@
 //! The encoders: of index chunks, of special values, and of chunks that hold their bytes as they are.
 
+use std::ops::Range;
+
 use super::super::{Error, Result, Special};
 use super::header::{self, ChunkHeader};
 use super::{blosclz, filters};
@@ -21,18 +23,76 @@ const MAX: usize = i32::MAX as usize - ChunkHeader::LEN;
 /// # Errors
 /// When `items` is no whole number of words, or more than a chunk can hold.
 pub fn encode(items: &[u8]) -> Result<Vec<u8>> {
-    if !items.len().is_multiple_of(ITEM) || items.len() > MAX {
+    let part = |range: Range<usize>, into: &mut Vec<u8>| into.extend(items.get(range).unwrap_or_default());
+    encode_like(items.len(), part, None)
+}
+
+/// A chunk as [`encode`] makes them, for another that has some of its items in the same places.
+#[derive(Clone, Copy)]
+pub struct Before<'a> {
+    /// The chunk.
+    pub chunk: &'a [u8],
+    /// Whether the items in a range, counted in bytes, are the same.
+    pub same: &'a dyn Fn(Range<usize>) -> bool,
+}
+
+/// As [`encode`], of `nbytes` of items that `items` appends a block at a time. A block of the chunk before, all of whose items are the
+/// same, is not compressed again; the answer is the same.
+///
+/// # Errors
+/// As [`encode`].
+pub fn encode_like(
+    nbytes: usize,
+    mut items: impl FnMut(Range<usize>, &mut Vec<u8>),
+    before: Option<Before<'_>>,
+) -> Result<Vec<u8>> {
+    if !nbytes.is_multiple_of(ITEM) || nbytes > MAX {
         let expected = format_args!("a multiple of {ITEM} up to {MAX}");
-        return Err(Error::new("chunk: nbytes", 4, items.len(), expected));
+        return Err(Error::new("chunk: nbytes", 4, nbytes, expected));
     }
     let flags = header::SHUFFLE | header::BITSHUFFLE;
-    if items.len() < MIN_BUFFER {
-        return Ok(copy(items, flags | header::MEMCPY, ITEM));
+    if nbytes < MIN_BUFFER {
+        return Ok(copy(nbytes, items, flags | header::MEMCPY, ITEM));
     }
     let flags = flags | header::DONT_SPLIT;
-    match compress(items, flags) {
+    match compress(nbytes, &mut items, flags, before) {
         Some(chunk) => Ok(chunk),
-        None => Ok(copy(items, flags | header::MEMCPY, ITEM)),
+        None => Ok(copy(nbytes, items, flags | header::MEMCPY, ITEM)),
+    }
+}
+
+/// The ranges of bytes that are blocks.
+fn blocks(nbytes: usize) -> impl Iterator<Item = Range<usize>> {
+    (0..nbytes).step_by(BLOCK).map(move |start| start..start.saturating_add(BLOCK).min(nbytes))
+}
+
+impl<'a> Before<'a> {
+    /// If it is made of compressed blocks.
+    fn of_blocks(self, flags: u8) -> Option<Self> {
+        let alike = head(0, flags, ITEM);
+        let before = self.chunk.get(..ChunkHeader::LEN)?;
+        // Flags, the size of items and of blocks; the filters.
+        let same = |range: Range<usize>| before.get(range.clone()) == alike.get(range);
+        let same = same(0..header::NBYTES) && same(header::BLOCKSIZE..header::CBYTES) && same(header::FILTERS..ChunkHeader::LEN);
+        same.then_some(self)
+    }
+
+    /// The stream of a block that both chunks have whole, its csize before it, if it is the same in both.
+    fn stream(&self, n: usize, block: &Range<usize>) -> Option<&'a [u8]> {
+        let word = |at: usize| self.chunk.get(at..)?.first_chunk().map(|word| u32::from_le_bytes(*word) as usize);
+        let nbytes = word(header::NBYTES)?;
+        if block.end > nbytes || block.len() != BLOCK || !(self.same)(block.clone()) {
+            return None;
+        }
+        let field = ChunkHeader::LEN.checked_add(n.checked_mul(4)?)?;
+        let next = if block.end < nbytes { word(field.checked_add(4)?)? } else { self.chunk.len() };
+        let stream = self.chunk.get(word(field)?..next)?;
+        // Another writer may have put its blocks in another order.
+        let stored = match i32::from_le_bytes(*stream.first_chunk()?) {
+            csize @ 0.. => csize as usize,
+            _ => 1,
+        };
+        (stream.len().checked_sub(4)? == stored).then_some(stream)
     }
 }
 
@@ -71,15 +131,15 @@ pub fn plain(bytes: &[u8]) -> Result<Vec<u8>> {
     if bytes.len() > MAX {
         return Err(Error::new("chunk: nbytes", 4, bytes.len(), format_args!("at most {MAX}")));
     }
-    Ok(copy(bytes, header::SHUFFLE | header::BITSHUFFLE | header::MEMCPY, 1))
+    let part = |range: Range<usize>, into: &mut Vec<u8>| into.extend(bytes.get(range).unwrap_or_default());
+    Ok(copy(bytes.len(), part, header::SHUFFLE | header::BITSHUFFLE | header::MEMCPY, 1))
 }
 
-/// The header of a chunk of `items` with its cbytes still open.
-fn head(items: &[u8], flags: u8, typesize: usize) -> Vec<u8> {
-    let blocksize = if items.is_empty() { BLOCK } else { items.len().min(BLOCK) } as u32;
-    let mut out = Vec::with_capacity(items.len().saturating_add(ChunkHeader::LEN));
-    out.extend([header::VERSION_STABLE, 1, flags, typesize as u8]);
-    out.extend((items.len() as u32).to_le_bytes());
+/// The header of a chunk of `nbytes` with its cbytes still open.
+fn head(nbytes: usize, flags: u8, typesize: usize) -> Vec<u8> {
+    let blocksize = if nbytes == 0 { BLOCK } else { nbytes.min(BLOCK) } as u32;
+    let mut out = vec![header::VERSION_STABLE, 1, flags, typesize as u8];
+    out.extend((nbytes as u32).to_le_bytes());
     out.extend(blocksize.to_le_bytes());
     out.extend([0; 4]);
     out.extend([0, 0, 0, 0, 0, filters::Filter::SHUFFLE]);
@@ -95,41 +155,57 @@ fn finish(mut chunk: Vec<u8>) -> Vec<u8> {
     chunk
 }
 
-fn copy(items: &[u8], flags: u8, typesize: usize) -> Vec<u8> {
-    let mut out = head(items, flags, typesize);
-    out.extend(items);
+fn copy(nbytes: usize, mut items: impl FnMut(Range<usize>, &mut Vec<u8>), flags: u8, typesize: usize) -> Vec<u8> {
+    let mut out = head(nbytes, flags, typesize);
+    out.reserve(nbytes);
+    blocks(nbytes).for_each(|block| items(block, &mut out));
     finish(out)
 }
 
 /// `None` where the result would be longer than a plain copy.
-fn compress(items: &[u8], flags: u8) -> Option<Vec<u8>> {
-    let mut out = head(items, flags, ITEM);
-    let blocks = items.len().div_ceil(BLOCK);
-    let starts_end = ChunkHeader::LEN.checked_add(blocks.checked_mul(4)?)?;
-    let size = items.len().checked_add(ChunkHeader::LEN)?;
+fn compress(
+    nbytes: usize,
+    items: &mut impl FnMut(Range<usize>, &mut Vec<u8>),
+    flags: u8,
+    before: Option<Before<'_>>,
+) -> Option<Vec<u8>> {
+    let mut out = head(nbytes, flags, ITEM);
+    let count = nbytes.div_ceil(BLOCK);
+    let starts_end = ChunkHeader::LEN.checked_add(count.checked_mul(4)?)?;
+    let size = nbytes.checked_add(ChunkHeader::LEN)?;
     if starts_end > size {
         return None;
     }
-    out.resize(size, 0);
+    let before = before.and_then(|before| before.of_blocks(flags));
+    out.reserve(before.map_or(0, |before| before.chunk.len()));
+    out.resize(starts_end, 0);
     let mut table = blosclz::Table::default();
-    let mut shuffled = vec![0; items.len().min(BLOCK)];
-    let mut at = starts_end;
-    for (n, block) in items.chunks(BLOCK).enumerate() {
+    let (mut plain, mut shuffled) = (Vec::with_capacity(BLOCK), vec![0; nbytes.min(BLOCK)]);
+    let mut room = vec![0; BLOCK];
+    for (n, block) in blocks(nbytes).enumerate() {
         let start = ChunkHeader::LEN.checked_add(n.checked_mul(4)?)?;
-        out.get_mut(start..start.checked_add(4)?)?.copy_from_slice(&(at as u32).to_le_bytes());
+        let at = out.len() as u32;
+        out.get_mut(start..start.checked_add(4)?)?.copy_from_slice(&at.to_le_bytes());
+        let left = size.checked_sub(out.len())?.checked_sub(4)?;
+        // With less room than the block is long, its stream may be another.
+        if let Some(stream) = before.filter(|_| left >= block.len()).and_then(|before| before.stream(n, &block)) {
+            out.extend_from_slice(stream);
+            continue;
+        }
+        plain.clear();
+        items(block.clone(), &mut plain);
         let shuffled = shuffled.get_mut(..block.len())?;
-        filters::shuffle8(block, shuffled);
-        let (csize, room) = out.get_mut(at..)?.split_first_chunk_mut::<4>()?;
+        filters::shuffle8(plain.get(..block.len())?, shuffled);
+        let room = room.get_mut(..left.min(BLOCK))?;
         let (field, stored) = stream(shuffled, room, &mut table)?;
-        *csize = field.to_le_bytes();
-        at = at.checked_add(4)?.checked_add(stored)?;
+        out.extend(field.to_le_bytes());
+        out.extend_from_slice(room.get(..stored)?);
     }
-    if at == starts_end.checked_add(blocks.checked_mul(4)?)? {
+    if out.len() == starts_end.checked_add(count.checked_mul(4)?)? {
         // Nothing but runs of zeros.
-        at = ChunkHeader::LEN;
+        out.truncate(ChunkHeader::LEN);
         *out.get_mut(header::BLOSC2_FLAGS)? |= 1 << 4;
     }
-    out.truncate(at);
     Some(finish(out))
 }
 

@@ -13,7 +13,7 @@ mod header;
 mod lz4;
 
 pub use decode::{Decoder, check, decode};
-pub use encode::{encode, plain, special};
+pub use encode::{Before, encode, encode_like, plain, special};
 pub use header::{ChunkHeader, MAX_VERSION};
 
 #[cfg(test)]

@@ -28,6 +28,7 @@
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -36,14 +37,15 @@ use log::debug;
 use super::super::backend::{Backend, BackendFile};
 use super::super::birth::Unborn;
 use super::super::error::Failed;
+use super::super::image::{self, Encoded};
 use super::super::sidecar::Sidecar;
 use super::super::source::Complain;
-use super::super::{ChunkKey, FrameImage, FrameStore, ReadGuard, Result, image};
+use super::super::{ChunkKey, FrameImage, FrameStore, ReadGuard, Result};
 use super::files::{Seq, State, id_of, name_of};
 use super::{INDEX, SframeStore, index_name};
 use crate::format::header::FrameHeader;
 use crate::format::index_file::IndexFile;
-use crate::format::{IndexEntry, Layout};
+use crate::format::{IndexEntry, Layout, index};
 
 /// The name of an index file that is not finished. Who has the directory's lock is the only one to use it.
 const UNFINISHED: &str = ".b2fuse-chunks.tmp";
@@ -60,6 +62,8 @@ pub(super) struct Disk {
     durable: Seq,
     /// The lengths of the chunks that P names, added up.
     stored: u64,
+    /// The index of P.
+    encoded: Option<Encoded>,
     /// For as long as SOURCE does not exist.
     unborn: Option<Unborn>,
     closed: bool,
@@ -282,16 +286,21 @@ fn write(store: &SframeStore, disk: &mut Disk, mut image: FrameImage, change: &C
         trailer: image.trailer,
         entries: Arc::new(image.entries.iter().map(|entry| entry.map(id_of)).collect()),
     };
-    let bytes = index.make_file().map_err(|error| Failed::harmless(store.source.format(error)))?;
+    let encoded = disk.encoded.take();
+    let same = |stretch: Range<usize>| encoded.as_ref().is_some_and(|before| before.has(&image.entries, stretch));
+    let before = encoded.as_ref().map(|before| index::Before { chunk: before.chunk(), same: &same });
+    let bytes = index.make_file_like(before).map_err(|error| Failed::harmless(store.source.format(error)))?;
+    let part = index.index_in(&bytes);
     let IndexFile { header, trailer, entries } = index;
     drop(entries);
     let image = FrameImage { header, trailer, entries: image.entries };
+    let encoded = Encoded::new(bytes, part, &image.entries);
     let dir = store.dir();
-    let file = unfinished(store, &*dir, &bytes).map_err(Failed::write)?;
-    drop(bytes);
+    let file = unfinished(store, &*dir, encoded.file()).map_err(Failed::write)?;
     let done = finish(store, disk, &*dir, file, image, change);
-    if done.is_err() {
-        let _ = dir.remove(OsStr::new(UNFINISHED));
+    match done {
+        Ok(()) => disk.encoded = Some(encoded),
+        Err(_) => drop(dir.remove(OsStr::new(UNFINISHED))),
     }
     done
 }
