@@ -26,6 +26,10 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
 
+mod used;
+
+use used::Used;
+
 /// No chunk has a larger one; a key has no room for the very last.
 const LAST_GENERATION: u16 = u16::MAX - 1;
 
@@ -59,7 +63,7 @@ pub(super) enum State {
 }
 
 /// An extent that holds a chunk. 16 bytes, as there may be millions.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Chunk {
     /// Room in bytes; 0 while unknown.
     len: u32,
@@ -120,7 +124,7 @@ pub(super) type Doomed = HashMap<u64, u32>;
 /// The map of a file.
 #[derive(Debug)]
 pub(super) struct Space {
-    used: BTreeMap<u64, Chunk>,
+    used: Used,
     /// Holes, by position and by length; no two touch, none ends at `end`, all lie between `floor` and `end`.
     free: BTreeMap<u64, u64>,
     by_len: BTreeSet<(u64, u64)>,
@@ -154,7 +158,7 @@ impl Space {
     /// The map of a new file that leaves `floor` bytes for the header.
     pub(super) fn new(floor: u64) -> Self {
         Space {
-            used: BTreeMap::new(),
+            used: Used::default(),
             free: BTreeMap::new(),
             by_len: BTreeSet::new(),
             free_bytes: 0,
@@ -181,14 +185,7 @@ impl Space {
         let first = positions.first().copied();
         let floor = reserve.max(header_len).min(first.unwrap_or(tail.start)).max(header_len);
         let mut space = Space::new(floor);
-        let mut used: Vec<(u64, Chunk)> = Vec::with_capacity(positions.len());
-        for pos in positions {
-            match used.last_mut() {
-                Some((last, chunk)) if *last == pos => chunk.refs = chunk.refs.saturating_add(1),
-                _ => used.push((pos, Chunk::new(0, 1, 0, State::InImage))),
-            }
-        }
-        space.used = used.into_iter().collect();
+        space.used = Used::opened(positions);
         space.end = tail.end;
         space.front = tail.start;
         match first {
@@ -302,7 +299,7 @@ impl Space {
 
     /// Whether no state, pin or read needs anything below `to` but the header.
     pub(super) fn is_clear(&self, to: u64) -> bool {
-        let used = self.used.range(..to).next().is_some();
+        let used = self.used.range(0..to).next().is_some();
         let unknown = self.unknown.is_some_and(|unknown| unknown.next < to);
         let tails = self.tails.iter().any(|tail| tail.pos < to);
         !(used || unknown || tails)
@@ -319,7 +316,7 @@ impl Space {
     pub(super) fn unknown(&self, count: usize, into: &mut Vec<u64>) {
         into.clear();
         if let Some(unknown) = self.unknown {
-            into.extend(self.used.range(unknown.next..unknown.end).take(count).map(|(pos, _)| *pos));
+            into.extend(self.used.range(unknown.next..unknown.end).take(count).map(|(pos, _)| pos));
         }
     }
 
@@ -327,7 +324,7 @@ impl Space {
     /// be a chunk. What others have learnt meanwhile is ignored.
     pub(super) fn learn(&mut self, pos: u64, claim: Option<u64>) {
         let Some(mut unknown) = self.unknown.filter(|unknown| unknown.next == pos) else { return };
-        let next = self.used.range(pos + 1..unknown.end).next().map_or(unknown.end, |(next, _)| *next);
+        let next = self.used.range(pos + 1..unknown.end).next().map_or(unknown.end, |(next, _)| next);
         let claim = claim.filter(|claim| *claim >= MIN_CLAIM).map(|claim| pos.saturating_add(claim.max(MIN_ROOM)));
         let end = claim.unwrap_or(next.max(pos + MIN_ROOM)).min(unknown.end);
         let overlaps = unknown.reach > pos;
@@ -336,11 +333,9 @@ impl Space {
         } else {
             self.insert_free(unknown.reach, pos);
         }
-        if let Some(chunk) = self.used.get_mut(&pos) {
-            chunk.len = u32::try_from(end - pos).unwrap_or(u32::MAX);
-            if chunk.state == State::InImage {
-                self.live += u64::from(chunk.len);
-            }
+        let len = u32::try_from(end - pos).unwrap_or(u32::MAX);
+        if self.used.set_len(pos, len) == Some(State::InImage) {
+            self.live += u64::from(len);
         }
         if overlaps || claim != Some(end) {
             self.tangle(pos, end);
@@ -355,7 +350,7 @@ impl Space {
     /// The sweep goes on to the next used position after `pos`, or has come to its end.
     fn sweep_to_next(&mut self, mut unknown: Unknown, pos: u64) {
         if let Some((next, _)) = self.used.range(pos + 1..unknown.end).next() {
-            unknown.next = *next;
+            unknown.next = next;
             self.unknown = Some(unknown);
         } else {
             self.unknown = None;
@@ -365,7 +360,7 @@ impl Space {
 
     fn tangle(&mut self, pos: u64, end: u64) {
         self.tangled_reach = self.tangled_reach.max(end);
-        if let Some(chunk) = self.used.get_mut(&pos) {
+        if let Some(chunk) = self.used.get_mut(pos) {
             chunk.tangled = true;
         }
     }
@@ -390,7 +385,7 @@ impl Space {
     /// Another generation for a chunk that was just staged.
     pub(super) fn regenerate(&mut self, pos: u64) -> u16 {
         self.next_generation();
-        if let Some(chunk) = self.used.get_mut(&pos) {
+        if let Some(chunk) = self.used.get_mut(pos) {
             chunk.generation = self.generation;
         }
         self.generation
@@ -398,17 +393,17 @@ impl Space {
 
     /// The generation of the chunk at `pos`, if there is one.
     pub(super) fn generation(&self, pos: u64) -> Option<u16> {
-        self.used.get(&pos).map(|chunk| chunk.generation)
+        self.used.get(pos).map(|chunk| chunk.generation)
     }
 
     /// Room of the chunk at `pos`; `None` where there is none, or where only its header would say.
     pub(super) fn room(&self, pos: u64) -> Option<u64> {
-        self.used.get(&pos).map(|chunk| u64::from(chunk.len)).filter(|len| *len > 0)
+        self.used.get(pos).map(|chunk| u64::from(chunk.len)).filter(|len| *len > 0)
     }
 
     /// A staged chunk is not wanted after all.
     pub(super) fn discard(&mut self, pos: u64, epoch: u64) {
-        let Some(chunk) = self.used.get_mut(&pos) else { return };
+        let Some(chunk) = self.used.get_mut(pos) else { return };
         match chunk.state {
             State::Staged => {
                 chunk.state = State::Gone;
@@ -421,14 +416,14 @@ impl Space {
 
     /// Counts a pin.
     pub(super) fn pin(&mut self, pos: u64) {
-        if let Some(chunk) = self.used.get_mut(&pos) {
+        if let Some(chunk) = self.used.get_mut(pos) {
             chunk.pins = chunk.pins.saturating_add(1);
         }
     }
 
     /// Takes a pin back. A count that has reached its bound stays there: such a chunk is kept for good.
     pub(super) fn unpin(&mut self, pos: u64, epoch: u64) {
-        let Some(chunk) = self.used.get_mut(&pos) else { return };
+        let Some(chunk) = self.used.get_mut(pos) else { return };
         if chunk.pins == 0 || chunk.pins == u16::MAX {
             return;
         }
@@ -441,7 +436,7 @@ impl Space {
     /// The image being committed names the chunk `times` times more than the one before. What has not been given out again is
     /// as good as ever. Answers what it was before, for [`Space::expel`].
     pub(super) fn admit(&mut self, pos: u64, times: u32) -> State {
-        let Some(chunk) = self.used.get_mut(&pos) else { return State::Gone };
+        let Some(chunk) = self.used.get_mut(pos) else { return State::Gone };
         let (state, queued) = (chunk.state, chunk.queued);
         chunk.refs = chunk.refs.saturating_add(times);
         chunk.state = State::InImage;
@@ -461,7 +456,7 @@ impl Space {
 
     /// Takes [`Space::admit`] back: that commit, which would have been `seq`, failed before it changed anything.
     pub(super) fn expel(&mut self, pos: u64, times: u32, was: State, seq: Seq, epoch: u64) {
-        let Some(chunk) = self.used.get_mut(&pos) else { return };
+        let Some(chunk) = self.used.get_mut(pos) else { return };
         chunk.refs = chunk.refs.saturating_sub(times);
         if was == State::InImage {
             return;
@@ -481,7 +476,7 @@ impl Space {
 
     /// Nobody wants the chunk any more but pins and reads.
     fn retire(&mut self, pos: u64, epoch: u64) {
-        let Some(chunk) = self.used.get_mut(&pos) else { return };
+        let Some(chunk) = self.used.get_mut(pos) else { return };
         if chunk.pins > 0 {
             return; // the last unpin comes here again
         }
@@ -498,13 +493,13 @@ impl Space {
                 break;
             }
             self.retired.pop_front();
-            let Some(chunk) = self.used.get_mut(&pos) else { continue };
+            let Some(chunk) = self.used.get_mut(pos) else { continue };
             chunk.queued = false;
             if chunk.state != State::Gone || chunk.pins > 0 {
                 continue;
             }
             let chunk = *chunk;
-            self.used.remove(&pos);
+            self.used.remove(pos);
             freed(pos);
             self.give_back(pos, chunk);
         }
@@ -558,7 +553,7 @@ impl Space {
     /// What may be moved in a commit that drops `doomed`: as much again as was written and dropped since the last one, and a
     /// little more. With `all`, everything that was ever written or dropped may be moved once again, and a little more.
     pub(super) fn moves(&self, doomed: &Doomed, all: bool) -> Moves {
-        let dying: u64 = doomed.keys().filter_map(|pos| self.used.get(pos)).map(|chunk| u64::from(chunk.len)).sum();
+        let dying: u64 = doomed.keys().filter_map(|pos| self.used.get(*pos)).map(|chunk| u64::from(chunk.len)).sum();
         let budget = if all { self.credit + FREE_MOVES } else { self.credit.min(FREE_MOVES + 2 * self.recent) };
         Moves { live: self.live.saturating_sub(dying), budget, all }
     }
@@ -569,9 +564,9 @@ impl Space {
         if self.unknown.is_some() || self.chunks_end(doomed) - self.floor <= moves.live + moves.live / 6 {
             return None;
         }
-        let highest = self.used.iter().rev().take(LOOKS).filter(|(pos, chunk)| chunk.movable(**pos, doomed)).take(TRIES);
+        let highest = self.used.descending().take(LOOKS).filter(|(pos, chunk)| chunk.movable(*pos, doomed)).take(TRIES);
         let (from, to, len) = highest
-            .filter_map(|(&from, chunk)| {
+            .filter_map(|(from, chunk)| {
                 let len = u64::from(chunk.len);
                 // The tightest ones, or the largest; where all is put in order, the lowest.
                 let fitting = || self.by_len.range((len, 0)..).map(|(_, to)| *to);
@@ -590,12 +585,12 @@ impl Space {
         let stuck = self.unknown.is_none() && self.chunks_end(doomed) - self.floor > moves.live + moves.live / 5 * 2;
         let hole = self.free.iter().next().filter(|_| stuck);
         let Some((hole, len)) = hole else { return Vec::new() };
-        let behind = self.used.range(hole + len..).filter(|(pos, chunk)| chunk.movable(**pos, doomed));
+        let behind = self.used.range(hole + len..u64::MAX).filter(|(pos, chunk)| chunk.movable(*pos, doomed));
         let mut sum = 0;
         let mut lifts: Vec<u64> = behind
             .map_while(|(pos, chunk)| {
                 sum += 2 * u64::from(chunk.len);
-                (sum <= moves.budget).then_some(*pos)
+                (sum <= moves.budget).then_some(pos)
             })
             .collect();
         if sum > moves.budget {
@@ -620,7 +615,7 @@ impl Space {
 
     /// The bytes of a move have been copied; the old place is free once commit `seq` is on disk.
     pub(super) fn moved(&mut self, moved: Move, seq: Seq) {
-        let Some(chunk) = self.used.get_mut(&moved.from) else { return };
+        let Some(chunk) = self.used.get_mut(moved.from) else { return };
         let there = *chunk;
         *chunk = Chunk { refs: 0, pins: 0, state: State::Dropped, ..there };
         self.used.insert(moved.to, there);
@@ -635,7 +630,7 @@ impl Space {
             Some(last) if last.end >= run.start => last.end = last.end.max(run.end),
             _ => runs.push(run),
         };
-        for (&pos, chunk) in &self.used {
+        for (pos, chunk) in self.used.range(0..u64::MAX) {
             match self.unknown {
                 Some(unknown) if (unknown.next..unknown.end).contains(&pos) => add(unknown.next..unknown.end),
                 _ => add(pos..pos + u64::from(chunk.len)),
@@ -646,7 +641,7 @@ impl Space {
 
     /// The chunks that begin below `to`, all of them known.
     pub(super) fn below(&self, to: u64) -> Vec<(u64, u64)> {
-        self.used.range(..to).map(|(pos, chunk)| (*pos, u64::from(chunk.len))).collect()
+        self.used.range(0..to).map(|(pos, chunk)| (pos, u64::from(chunk.len))).collect()
     }
 
     /// Room above everything, and not below `least`.
@@ -658,7 +653,7 @@ impl Space {
 
     /// A chunk is at another place of another file; nobody needs the old place.
     pub(super) fn transplant(&mut self, from: u64, to: u64) {
-        let Some(chunk) = self.used.remove(&from) else { return };
+        let Some(chunk) = self.used.remove(from) else { return };
         let queues = self.waiting.iter_mut().map(|(_, pos)| pos).chain(self.retired.iter_mut().map(|(_, pos)| pos));
         queues.filter(|pos| **pos == from).for_each(|pos| *pos = to);
         self.give_back(from, chunk);
@@ -706,7 +701,7 @@ impl Space {
     fn chunks_end(&self, doomed: &Doomed) -> u64 {
         let stays =
             |pos: &u64, chunk: &Chunk| chunk.state == State::InImage && doomed.get(pos).is_none_or(|times| chunk.refs > *times);
-        let highest = self.used.iter().rev().find(|(pos, chunk)| stays(pos, chunk));
+        let highest = self.used.descending().find(|(pos, chunk)| stays(pos, chunk));
         let highest = highest.map_or(self.floor, |(pos, chunk)| pos + u64::from(chunk.len));
         highest.max(self.tangled_reach).max(self.unknown.map_or(0, |unknown| unknown.end))
     }
@@ -719,7 +714,7 @@ impl Space {
         }
         self.recent = 0;
         for (&pos, &times) in doomed {
-            let Some(chunk) = self.used.get_mut(&pos) else { continue };
+            let Some(chunk) = self.used.get_mut(pos) else { continue };
             chunk.refs = chunk.refs.saturating_sub(times);
             if chunk.refs == 0 && chunk.state == State::InImage {
                 chunk.state = State::Dropped;
@@ -739,7 +734,7 @@ impl Space {
                 break;
             }
             self.waiting.pop_front();
-            if let Some(chunk) = self.used.get_mut(&pos)
+            if let Some(chunk) = self.used.get_mut(pos)
                 && chunk.state == State::Dropped
             {
                 chunk.state = State::Gone;

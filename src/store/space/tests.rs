@@ -33,14 +33,20 @@ impl Space {
         }
         assert!(last < self.end || self.free.is_empty(), "a hole at the end");
         let known = |pos: u64| self.unknown.is_none_or(|unknown| !(unknown.next..unknown.end).contains(&pos));
-        let chunks = self.used.iter().filter(|(pos, _)| known(**pos)).map(|(pos, chunk)| (*pos, pos + u64::from(chunk.len)));
+        let chunks =
+            self.used.range(0..u64::MAX).filter(|(pos, _)| known(*pos)).map(|(pos, chunk)| (pos, pos + u64::from(chunk.len)));
         let unknown = self.unknown.map(|unknown| (unknown.next, unknown.end));
         for (start, end) in chunks.chain(self.tails.iter().map(|tail| (tail.pos, tail.pos + tail.len))).chain(unknown) {
             assert!(end <= self.end, "{start}..{end} lies behind the end at {}", self.end);
             let before = self.free.range(..end).next_back().map(|(pos, len)| pos + len);
             assert!(before.is_none_or(|before| before <= start), "{start}..{end} is used and free");
         }
-        let live: u64 = self.used.values().filter(|chunk| chunk.state == State::InImage).map(|chunk| u64::from(chunk.len)).sum();
+        let live: u64 = self
+            .used
+            .descending()
+            .filter(|(_, chunk)| chunk.state == State::InImage)
+            .map(|(_, chunk)| u64::from(chunk.len))
+            .sum();
         assert_eq!(self.live, live);
     }
 }

@@ -70,15 +70,14 @@ impl Publish for SparseView {
                 return Ok(());
             }
             let Some(index) = &state.adopted else { return Ok(()) };
-            let keys: Option<Vec<IndexEntry<ChunkKey>>> = index
-                .entries
-                .iter()
-                .map(|entry| match entry {
-                    IndexEntry::Stored(id) => state.table.get(*id).key().map(IndexEntry::Stored),
-                    IndexEntry::Special(special) => Some(IndexEntry::Special(*special)),
-                })
-                .collect();
-            let Some(keys) = keys else { return Ok(()) };
+            let mut keys = Vec::<IndexEntry<ChunkKey>>::with_capacity(index.entries.len());
+            keys.extend(index.entries.iter().map_while(|entry| match entry {
+                IndexEntry::Stored(id) => state.table.get(*id).key().map(IndexEntry::Stored),
+                IndexEntry::Special(special) => Some(IndexEntry::Special(*special)),
+            }));
+            if keys.len() < index.entries.len() {
+                return Ok(());
+            }
             let image = FrameImage { header: index.header.clone(), trailer: index.trailer.clone(), entries: Arc::new(keys) };
             let fresh: Vec<_> = state.fresh.keys().map(|id| (*id, state.table.get(*id).key())).collect();
             (image, state.frame_changed, fresh)
