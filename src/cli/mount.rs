@@ -104,6 +104,7 @@ pub(super) fn run(args: Args) -> End {
 }
 
 fn mount(args: Args, options: Options) -> Result<(), Failure> {
+    share_memory();
     let level = match args.verbose {
         0 => args.log_level,
         1 => args.log_level.max(LevelFilter::Debug),
@@ -336,6 +337,16 @@ fn shown_name(source: &Path) -> OsString {
         None => std::fs::canonicalize(source),
     };
     frames::shown_name(&named.unwrap_or_default())
+}
+
+/// Has all threads take memory from one place. By default each has its own, and keeps there what it has once freed: after some commits
+/// of a million chunks, an index for every thread.
+fn share_memory() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: sets a number of the allocator.
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, 1);
+    }
 }
 
 /// Whether what is mounted there answers.

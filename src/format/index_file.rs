@@ -29,8 +29,7 @@ pub struct KnownIndex {
 impl KnownIndex {
     /// Of a file that was parsed to `index`.
     pub fn of(file: &[u8], index: &IndexFile) -> Self {
-        let trailer_start = file.len().saturating_sub(index.trailer.as_bytes().len());
-        let chunk = file.get(index.header.header_len() as usize..trailer_start).unwrap_or_default();
+        let chunk = file.get(index.index_in(file)).unwrap_or_default();
         KnownIndex { chunk: chunk.to_vec(), entries: Arc::clone(&index.entries) }
     }
 
@@ -98,6 +97,20 @@ impl IndexFile {
     /// More chunks than an index can hold.
     pub fn make_file(&mut self) -> Result<Vec<u8>> {
         self.make_file_like(None)
+    }
+
+    /// As [`IndexFile::make_file`], where a known index may have much of this one.
+    ///
+    /// # Errors
+    /// As [`IndexFile::make_file`].
+    pub fn make_file_knowing(&mut self, known: Option<&KnownIndex>) -> Result<Vec<u8>> {
+        let Some(known) = known else { return self.make_file() };
+        let now = Arc::clone(&self.entries);
+        let same = |stretch: Range<usize>| {
+            Arc::ptr_eq(&known.entries, &now)
+                || known.entries.get(stretch.clone()).is_some_and(|then| now.get(stretch) == Some(then))
+        };
+        self.make_file_like(Some(index::Before { chunk: &known.chunk, same: &same }))
     }
 
     /// As [`IndexFile::make_file`], where much of the index is as it was in another such file: `before` is about the bytes that

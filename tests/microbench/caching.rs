@@ -8,7 +8,7 @@ use crate::{ChunkKey, Random};
 const LEN: u32 = 16 << 10;
 
 fn read(cache: &ChunkCache, key: u64, offset: u64, buf: &mut [u8]) {
-    let read = cache.read(ChunkKey(key), LEN, offset, buf, |into, _| {
+    let read = cache.read(ChunkKey::new(key), LEN, offset, buf, |into, _| {
         into.fill(1);
         Ok(())
     });

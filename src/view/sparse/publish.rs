@@ -9,7 +9,7 @@ use log::{debug, error, warn};
 use super::state::{Held, Kept, Node, Source};
 use super::write::Unfinished;
 use super::{SETTLE_AFTER, SparseView, WATCH_EVERY};
-use crate::format::IndexEntry;
+use crate::format::{ChunkId, IndexEntry};
 use crate::store::{ChunkKey, FrameImage, FrameStore, ReadAt, StoreError, StoredChunk};
 use crate::view::locking::{Follow, out_of_step};
 use crate::view::names::{INDEX_NAME, Name};
@@ -70,12 +70,15 @@ impl Publish for SparseView {
                 return Ok(());
             }
             let Some(index) = &state.adopted else { return Ok(()) };
-            let mut keys = Vec::<IndexEntry<ChunkKey>>::with_capacity(index.entries.len());
-            keys.extend(index.entries.iter().map_while(|entry| match entry {
-                IndexEntry::Stored(id) => state.table.get(*id).key().map(IndexEntry::Stored),
-                IndexEntry::Special(special) => Some(IndexEntry::Special(*special)),
-            }));
-            if keys.len() < index.entries.len() {
+            // Not collected to an option: that grows a vector step by step, and there may be a million entries.
+            let mut all = true;
+            let mut key_of = |id: ChunkId| {
+                let key = state.table.get(id).key();
+                all &= key.is_some();
+                key.unwrap_or(ChunkKey::new(0))
+            };
+            let keys: Vec<IndexEntry<ChunkKey>> = index.entries.iter().map(|entry| entry.map(&mut key_of)).collect();
+            if !all {
                 return Ok(());
             }
             let image = FrameImage { header: index.header.clone(), trailer: index.trailer.clone(), entries: Arc::new(keys) };

@@ -7,7 +7,7 @@ use log::{info, warn};
 use super::SparseView;
 
 use super::state::{Held, State};
-use crate::format::index_file::IndexFile;
+use crate::format::index_file::{IndexFile, KnownIndex};
 use crate::format::{ChunkId, Fit, IndexEntry, Special};
 use crate::store::FrameStore;
 use crate::view::{Inval, Invals, Result, ViewError};
@@ -156,7 +156,8 @@ impl State {
     /// Makes the index file say what `adopted` says.
     fn rewrite_index(&mut self, invals: &mut Invals) -> Result<()> {
         let (Some(index), Some(ino)) = (&mut self.adopted, self.index_ino) else { return Ok(()) };
-        let file = index.make_file().map_err(ViewError::Rejected)?;
+        let file = index.make_file_knowing(self.known_index.as_deref()).map_err(ViewError::Rejected)?;
+        self.known_index = Some(Arc::new(KnownIndex::of(&file, index)));
         self.index_bytes = Some(Arc::new(file));
         self.index_stale = false;
         self.changed_frame();
