@@ -13,7 +13,7 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use log::{debug, info};
@@ -28,6 +28,7 @@ use super::xattr::{find, names};
 use super::{
     Attr, Creation, DirEntry, Handle, Ino, Invals, Kind, OpenMode, ROOT, RenameMode, Result, SetAttr, SetMode, View, ViewError,
 };
+use crate::format::chunk::ChunkHeader;
 use crate::format::index_file::IndexFile;
 use crate::format::{self, Fit, IndexEntry, Layout};
 use crate::store::{ChunkKey, Draft, FrameImage, FrameStore, ReadAt, ReadGuard, StoreError};
@@ -50,6 +51,11 @@ const CHECKED_CHUNKS: usize = 1024;
 const SETTLE_AFTER: Duration = Duration::from_secs(1);
 /// How often a read-only view looks whether others have changed SOURCE.
 const WATCH_EVERY: Duration = Duration::from_millis(200);
+/// Names that are looked up, and nothing read, by those who do not want to read.
+const ONLY_LOOKING: u32 = 8;
+/// The most of a chunk that is read ahead of its header, in bytes.
+const LIKELY_AT_MOST: u64 = 512 << 10;
+
 /// The sparse view of a frame.
 pub struct SparseView {
     store: Arc<dyn FrameStore>,
@@ -58,6 +64,8 @@ pub struct SparseView {
     out_of_step: AtomicBool,
     /// One commit at a time. Taken before `state`, which is not held while the store commits.
     pacer: Pacing,
+    /// Names looked up since a chunk was read.
+    lookups: AtomicU32,
     /// Held for look-ups and changes in memory, and never across reads of chunks or commits.
     state: RwLock<State>,
 }
@@ -69,7 +77,14 @@ impl SparseView {
     /// A chunk whose header lies, in a frame small enough to look at all.
     pub fn new(store: Arc<dyn FrameStore>, read_only: bool) -> Result<Self> {
         let state = Self::load(&*store)?;
-        Ok(SparseView { store, read_only, out_of_step: AtomicBool::new(false), pacer: Pacing::new(), state: RwLock::new(state) })
+        Ok(SparseView {
+            store,
+            read_only,
+            out_of_step: AtomicBool::new(false),
+            pacer: Pacing::new(),
+            lookups: AtomicU32::new(0),
+            state: RwLock::new(state),
+        })
     }
 
     fn load(store: &dyn FrameStore) -> Result<State> {
@@ -149,6 +164,32 @@ impl SparseView {
         Ok(Attr { nlink, ..meta.attr(ino, Kind::File, size) })
     }
 
+    /// Whoever looks up a name opens it next, as a rule: a chunk whose header has to be read from the disk for its length comes
+    /// with it, or the disk would be waited for twice. Not so for those who only look.
+    fn expect_chunk(&self, ino: Ino) {
+        if self.lookups.load(Relaxed) >= ONLY_LOOKING {
+            return;
+        }
+        self.lookups.fetch_add(1, Relaxed);
+        let chunk = {
+            let state = self.state.read();
+            let index = state.adopted.as_ref();
+            // Half as much again as the average, but not more than an incompressible one.
+            let likely = index.map_or(0, |index| {
+                let average = index.header.cbytes() / (index.entries.len() as u64).max(1);
+                let most = ChunkHeader::LEN as u64 + u64::from(index.header.chunksize());
+                (average + average / 2).min(most)
+            });
+            match state.source(ino) {
+                Ok(Source::Chunk(key, None)) => Some((key, likely.clamp(1, LIKELY_AT_MOST) as u32)),
+                _ => None,
+            }
+        };
+        if let Some(chunk) = chunk {
+            self.store.expect_chunks(&[chunk]);
+        }
+    }
+
     fn writable(&self) -> Result<()> {
         if self.read_only { Err(ViewError::ReadOnly) } else { Ok(()) }
     }
@@ -173,6 +214,7 @@ impl View for SparseView {
     fn lookup(&self, parent: Ino, name: &OsStr) -> Result<Attr> {
         let name = State::parse_name(parent, name)?.ok_or(ViewError::NotFound)?;
         let ino = self.state.read().find(&name).ok_or(ViewError::NotFound)?;
+        self.expect_chunk(ino);
         self.attr(ino)
     }
 
@@ -270,6 +312,9 @@ impl View for SparseView {
                 writing.inner.read_recursive().bytes.read_at(buf, offset).map_err(|error| self.draft_error("read", error))
             }
             Source::Chunk(key, len) => {
+                if self.lookups.load(Relaxed) > 0 {
+                    self.lookups.store(0, Relaxed);
+                }
                 let len = self.chunk_len(&guard, ino, key, len)?;
                 Ok(self.store.read_chunk(&guard, key, len, offset, buf)?)
             }
