@@ -35,7 +35,7 @@ impl SparseView {
         };
         let header = match source {
             Source::Chunk(key, _) => Some(self.store.chunk_header(&guard, key)?),
-            Source::Writing(writing) => header_of(&writing.inner.read().bytes),
+            Source::Writing(writing) => header_of(&writing.inner.read_recursive().bytes),
             Source::Empty | Source::Bytes(_) => None,
         };
         Ok(Subject::Chunk(header, position))
