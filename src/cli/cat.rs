@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use super::{End, Failure, output};
+use super::{End, Failure, frames, output};
 use crate::format::Position;
 use crate::format::chunk::Decoder;
 use crate::store::StoreError;
@@ -107,7 +107,7 @@ fn cat(args: &Args) -> Result<(), Failure> {
         Ok(fd) => BufWriter::with_capacity(BUFFER, File::from(fd)),
         Err(error) => return output::written(Err(error)),
     };
-    let survey = Survey::open(&args.frame)?;
+    let survey = frames::survey(&args.frame)?;
     let ranges = args.positions.iter().map(|positions| positions.of(&survey)).collect::<Result<Vec<_>, _>>()?;
     let limit = match survey.header().chunksize() {
         0 => usize::MAX,

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-use super::{End, Failure, output};
+use super::{End, Failure, frames, output};
 use crate::format::array::Array;
 use crate::format::chunk::ChunkHeader;
 use crate::format::registry::{CodecId, FilterId};
@@ -81,7 +81,7 @@ pub(super) fn run(args: &Args) -> End {
 }
 
 fn ls(args: &Args) -> Result<(), Failure> {
-    let survey = Survey::open(&args.frame)?;
+    let survey = frames::survey(&args.frame)?;
     let damage = survey.findings().iter().filter(|finding| finding.severity == Severity::Damage);
     let mut wrong: Vec<String> = damage.map(|finding| finding.what.clone()).collect();
     let Some(count) = survey.nchunks() else { return Err(Failure::new(&args.frame, wrong.join("; "))) };

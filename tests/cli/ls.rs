@@ -42,8 +42,9 @@ fn ls_prints_a_line_for_each_chunk() {
     golden("ls.jsonl", &printed(&place, "ls --json"));
     place.run("ls").misused("<FRAME>");
     place.run("ls --sort colour x").misused("[possible values: position, offset, cbytes, nbytes, ratio]");
-    place.run("ls gone").failed("gone: cannot open: No such file or directory (os error 2)");
-    place.run("ls point").failed("point/chunks.b2frame: cannot open: No such file or directory (os error 2)");
+    place.run("ls gone").failed("gone: no such file or directory; expected a Blosc2 frame");
+    place.run("ls point").failed("point: is a directory without chunks.b2frame; expected a Blosc2 frame");
+    place.run("cat gone 0").failed("gone: no such file or directory; expected a Blosc2 frame");
     place.run("ls /dev/null").failed("/dev/null: is no regular file; expected a Blosc2 frame");
 }
 
