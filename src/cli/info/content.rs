@@ -5,8 +5,9 @@ use std::collections::HashSet;
 use rmpv::{Utf8StringRef, ValueRef};
 use serde_json::{Map, Value, json};
 
-use crate::format::chunk::{ChunkHeader, Decoder};
+use crate::format::chunk::{self, ChunkHeader, Decoder};
 use crate::format::metalayer::Metalayer;
+use crate::store::survey::Finding;
 
 /// What is shown of the metalayers of a frame, in bytes of all contents together. The same bytes may be the content of many.
 const MOST: usize = 16 << 20;
@@ -44,8 +45,8 @@ pub(super) struct Layer {
     pub(super) nbytes: Option<usize>,
     /// The content, or why it is not shown.
     pub(super) content: Result<Vec<u8>, String>,
-    /// The content cannot be read.
-    pub(super) damage: Option<String>,
+    /// Why the content cannot be read.
+    pub(super) finding: Option<Finding>,
     /// The content is short enough to be taken apart.
     parse: bool,
 }
@@ -56,29 +57,33 @@ impl Layer {
         let name = String::from_utf8_lossy(layer.name).into_owned();
         let len = layer.content.len();
         let content = if take(&mut room.bytes, len) { Ok(layer.content.to_vec()) } else { Err(too_much()) };
-        Layer { name, cbytes: None, nbytes: Some(len), content, damage: None, parse: take(&mut room.parsed, len) }
+        Layer { name, cbytes: None, nbytes: Some(len), content, finding: None, parse: take(&mut room.parsed, len) }
     }
 
     /// One of the trailer, decompressed.
     pub(super) fn compressed(layer: &Metalayer<'_>, room: &mut Room) -> Self {
         let name = String::from_utf8_lossy(layer.name).into_owned();
-        let (mut nbytes, mut damage) = (None, None);
-        let content = ChunkHeader::parse(layer.content).map_err(|error| Err(error.to_string())).and_then(|header| {
+        let (mut nbytes, mut finding) = (None, None);
+        let content = ChunkHeader::parse(layer.content).map_err(Some).and_then(|header| {
             let len = header.nbytes as usize;
             nbytes = Some(len);
+            // What is too much is no damage.
             if !take(&mut room.bytes, len) {
-                return Err(Ok(too_much()));
+                return Err(None);
             }
-            Decoder::default().decode(layer.content, len).map_err(|error| Err(error.to_string()))
+            Decoder::default().decode(layer.content, len).map_err(Some)
         });
-        let content = content.map_err(|reason| {
-            reason.unwrap_or_else(|error| {
-                damage = Some(error.clone());
-                error
-            })
+        let content = content.map_err(|error| {
+            let Some(error) = error else { return too_much() };
+            let plugin = chunk::check(layer.content).ok().and_then(|header| header.plugin());
+            finding = Some(match plugin {
+                Some(plugin) => Finding::undecoded_vlmetalayer(layer.name, plugin),
+                None => Finding::vlmetalayer(layer.name, &error),
+            });
+            error.to_string()
         });
         let parse = nbytes.is_some_and(|len| take(&mut room.parsed, len));
-        Layer { name, cbytes: Some(layer.content.len()), nbytes, content, damage, parse }
+        Layer { name, cbytes: Some(layer.content.len()), nbytes, content, finding, parse }
     }
 
     /// The content as MessagePack, if it is that and nothing else.
@@ -229,7 +234,8 @@ fn write_text(value: &ValueRef<'_>, out: &mut String) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::{Special, chunk};
+    use crate::format::Special;
+    use crate::store::survey::{Kind, Severity};
 
     fn layer(content: &[u8]) -> Layer {
         Layer::of(&Metalayer { name: b"a", content }, &mut Room::default())
@@ -290,10 +296,26 @@ mod tests {
         let mut room = Room::default();
         assert_eq!(Layer::compressed(&layer, &mut room).content.unwrap().len(), 10 << 20);
         let second = Layer::compressed(&layer, &mut room);
-        assert_eq!((second.nbytes, second.damage), (Some(10 << 20), None));
+        assert_eq!((second.nbytes, second.finding), (Some(10 << 20), None));
         assert_eq!(second.content.unwrap_err(), "not shown: with it, more than 16 MiB would be");
         assert_eq!(room.bytes, 6 << 20, "there is room for smaller ones");
         let broken = Layer::compressed(&Metalayer { name: b"a", content: &chunk[..20] }, &mut room);
-        assert!(broken.damage.is_some() && broken.content.is_err());
+        assert_eq!(broken.finding.unwrap().severity, Severity::Damage);
+        assert!(broken.content.is_err());
+    }
+
+    #[test]
+    fn a_vlmetalayer_that_needs_a_plugin_is_no_damage() {
+        let mut chunk =
+            std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/sframe/codec-lz4.b2frame/00000000.chunk")).unwrap();
+        chunk[21] = 35;
+        let layer = |content| Layer::compressed(&Metalayer { name: b"a", content }, &mut Room::default());
+        let undecoded = layer(&chunk);
+        assert!(undecoded.content.is_err());
+        let note = undecoded.finding.unwrap();
+        assert_eq!((note.severity, note.kind), (Severity::Note, Kind::Plugin));
+        assert_eq!(note.what, "vlmetalayer \"a\" was not decoded: needed is bytedelta (35), a plugin filter");
+        let cut = chunk.len() - 1;
+        assert_eq!(layer(&chunk[..cut]).finding.unwrap().severity, Severity::Damage, "a broken one is damage all the same");
     }
 }

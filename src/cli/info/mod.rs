@@ -238,11 +238,7 @@ impl<'a> Facts<'a> {
         facts.find_array();
         if let Some(trailer) = survey.trailer() {
             facts.vlmetalayers = Some(trailer.vlmetalayers().map(|layer| Layer::compressed(&layer, &mut room)).collect());
-            let broken = facts.vlmetalayers.iter().flatten().filter_map(|layer| Some((layer, layer.damage.as_ref()?)));
-            let told = broken.map(|(layer, error)| {
-                Finding::damage(Kind::Vlmetalayer, format!("vlmetalayer \"{}\": {error}", layer.name.escape_debug()))
-            });
-            facts.findings.extend(told.collect::<Vec<_>>());
+            facts.findings.extend(facts.vlmetalayers.iter().flatten().filter_map(|layer| layer.finding.clone()));
         }
         if let Some(entries) = &mut facts.index {
             for entry in survey.entries() {

@@ -104,13 +104,9 @@ fn check_metadata(survey: &Survey, deep: bool, found: &mut dyn FnMut(Finding)) {
     let mut decoder = Decoder::default();
     for layer in survey.trailer().iter().flat_map(|trailer| trailer.vlmetalayers()) {
         let checked = if deep { decoder.verify(layer.content) } else { chunk::check(layer.content) };
-        let name = String::from_utf8_lossy(layer.name);
-        let name = name.escape_debug();
         match checked.map(|chunk| chunk.plugin()) {
-            Err(error) => found(Finding::damage(Kind::Vlmetalayer, format!("vlmetalayer \"{name}\": {error}"))),
-            Ok(Some(plugin)) if deep => {
-                found(Finding::note(Kind::Plugin, format!("vlmetalayer \"{name}\" was not decoded: needed is {plugin}")));
-            }
+            Err(error) => found(Finding::vlmetalayer(layer.name, &error)),
+            Ok(Some(plugin)) if deep => found(Finding::undecoded_vlmetalayer(layer.name, plugin)),
             Ok(_) => {}
         }
     }

@@ -1,6 +1,7 @@
 //! What is found to be wrong with a frame, or worth a word.
 
-use crate::format::Position;
+use crate::format::registry::Plugin;
+use crate::format::{self, Position};
 
 /// How bad a finding is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -91,8 +92,20 @@ impl Finding {
     pub fn note(kind: Kind, what: impl Into<String>) -> Self {
         Finding { severity: Severity::Note, kind, position: None, what: what.into() }
     }
+    /// A vlmetalayer's content cannot be read.
+    pub fn vlmetalayer(name: &[u8], error: &format::Error) -> Self {
+        Finding::damage(Kind::Vlmetalayer, format!("vlmetalayer {}: {error}", quoted(name)))
+    }
+    /// A vlmetalayer's content takes a plugin to decode.
+    pub fn undecoded_vlmetalayer(name: &[u8], plugin: Plugin) -> Self {
+        Finding::note(Kind::Plugin, format!("vlmetalayer {} was not decoded: needed is {plugin}", quoted(name)))
+    }
     /// The same, about the chunk at a position.
     pub fn at(self, position: Position) -> Self {
         Finding { position: Some(position), ..self }
     }
+}
+
+fn quoted(name: &[u8]) -> String {
+    format!("\"{}\"", String::from_utf8_lossy(name).escape_debug())
 }
