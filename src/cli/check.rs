@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use super::End;
+use super::{End, output};
 use crate::format::Layout;
 use crate::store::check::{Checked, Depth, Finding, Severity, check};
 
@@ -74,7 +74,7 @@ fn one(frame: &Path, depth: Depth, as_json: bool, out: &mut impl Write) -> u8 {
         Ok(checked) => {
             let sound = damaged == 0;
             if as_json {
-                let _ = writeln!(out, "{}", summary(frame, &checked, sound, findings));
+                let _ = out.write_all(output::json_line(&summary(frame, &checked, sound, findings)).as_bytes());
             } else {
                 let _ = writeln!(out, "{}: {}", frame.display(), in_words(&checked, damaged, notes));
             }
@@ -82,7 +82,8 @@ fn one(frame: &Path, depth: Depth, as_json: bool, out: &mut impl Write) -> u8 {
         }
         Err(error) => {
             if as_json {
-                let _ = writeln!(out, "{}", json!({ "frame": frame.to_string_lossy(), "error": error.to_string() }));
+                let object = json!({ "frame": frame.to_string_lossy(), "error": error.to_string() });
+                let _ = out.write_all(output::json_line(&object).as_bytes());
             }
             eprintln!("{error}");
             2

@@ -77,7 +77,13 @@ impl Failure {
 
     /// Of words that begin with a path already.
     fn from_text(text: impl fmt::Display) -> Self {
-        Failure(text.to_string().lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; "))
+        let line = text.to_string().lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ");
+        // Of a path, as of others' messages, nothing reaches the terminal that would do something there.
+        let mut shown = String::with_capacity(line.len());
+        for c in line.chars() {
+            if c.is_control() { shown.extend(c.escape_debug()) } else { shown.push(c) }
+        }
+        Failure(shown)
     }
 }
 
@@ -177,5 +183,6 @@ mod tests {
     #[test]
     fn a_failure_is_one_line() {
         assert_eq!(Failure::new(Path::new("/x"), "one\n\ntwo\n").0, "/x: one; two");
+        assert_eq!(Failure::new(Path::new("/\u{1b}[2J\u{9b}é"), "one").0, "/\\u{1b}[2J\\u{9b}é: one");
     }
 }

@@ -166,13 +166,18 @@ fn text_from_a_frame_does_nothing_to_a_terminal() {
     let place = Place::new();
     let mut bytes = fs::read(data("cframe/b2nd-int.b2nd")).unwrap();
     // The dtype, the name of a metalayer, and its content.
-    for (old, new) in [(&b"<i4"[..], &b"\x1b[m"[..]), (b"author", b"\x1b[31m\xff"), (b"someone", b"some\x1b[m")] {
+    for (old, new) in [(&b"<i4"[..], &b"\x1b[m"[..]), (b"author", b"\x1b[3m\x7f\xff"), (b"someone", b"some\x1b[m")] {
         let at = bytes.windows(old.len()).position(|window| window == old).unwrap();
         bytes[at..at + old.len()].copy_from_slice(new);
     }
     fs::write(place.path("frame"), bytes).unwrap();
     let text = info(&mut place.command("info frame"));
     assert!(!text.contains('\x1b') && text.matches("\\u{1b}[").count() == 4, "{text}");
+    // Nor in JSON, where nothing gets lost either.
+    let json = info(&mut place.command("info --json frame"));
+    assert!(!json.trim_end().contains(char::is_control), "{json}");
+    let names: Vec<_> = as_json(&json)["metalayers"].as_array().unwrap().iter().map(|layer| layer["name"].clone()).collect();
+    assert!(names.contains(&Value::from("\u{1b}[3m\u{7f}\u{fffd}")), "{names:?}");
 }
 
 #[test]

@@ -110,14 +110,14 @@ pub(super) fn run(args: &Args) -> End {
             Ok(survey) => {
                 let facts = Facts::gather(&survey, args.all);
                 match args.json {
-                    true => out.extend(format!("{}\n", json::frame(&facts)).bytes()),
+                    true => out = output::json_line(&json::frame(&facts)).into(),
                     false => text::frame(&facts, n > 0, &mut out),
                 }
                 facts.failure()
             }
             Err(failure) => {
                 if args.json {
-                    out.extend(format!("{}\n", json::failure(frame, &failure)).bytes());
+                    out = output::json_line(&json::failure(frame, &failure)).into();
                 }
                 Some(failure)
             }
