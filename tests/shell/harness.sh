@@ -118,7 +118,7 @@ one_line() {
 }
 # errnos ERRNO 'python expression' ...: each raises OSError of that errno; M is the mount point.
 errnos() {
-    py 'import errno, os
+    "$PY" -c 'import errno, os, sys
 M, want = sys.argv[1:3]
 wrong = []
 for code in sys.argv[3:]:
