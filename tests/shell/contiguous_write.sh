@@ -108,7 +108,7 @@ for n in range(3): s.append_data(noise(300 + n))' "$V"
 
 # copied_over FILE COMMAND...: after the command, view and SOURCE are this cframe, now and after a remount.
 copied_over() {
-    local file=$1 stored
+    local file=$1 files stored
     shift
     "$@"
     # Where the file has holes, the view has zeros.
@@ -116,10 +116,12 @@ copied_over() {
 one, other = (Cframe.read(path) for path in sys.argv[1:])
 assert one.live() == other.live() == one.data != other.data, "bytes differ"' "$V" "$file"
     umount_it
-    stored=$(tool twins "$S" "$file")
-    equal "$(find "$S" -type f | wc -l)" $((stored + 1))
+    files=$(find "$S" -type f | wc -l)
     mount_it
-    view "$V" "$file"
+    stored=$(py 'source, shown, file = sys.argv[1:]
+twins(source, file)
+view(shown, file)' "$S" "$V" "$file")
+    equal "$files" $((${stored%%$'\n'*} + 1))
     [ ! -e "$S.lost" ]
 }
 
