@@ -14,7 +14,7 @@ use fuser::{Errno, ReplyEmpty, ReplyXattr};
 
 use super::adapter::{Shared, empty, errno};
 use super::notify::Held;
-use crate::view::{Ino, Invals, Result, SetMode, ViewError};
+use crate::view::{FIRST_LISTED, Ino, Invals, Result, SetMode, ViewError};
 
 /// What the names of all of ours begin with.
 const OURS: &[u8] = b"user.";
@@ -59,8 +59,9 @@ impl Shared {
         if pid != 0 && self.stripper.load(Relaxed) == pid && self.view.xattr(ino, name).is_ok() {
             return reply.error(Errno::EOPNOTSUPP);
         }
+        let first = name.as_bytes() == FIRST_LISTED.as_bytes();
         let refused = move |shared: &Self, outcome: &Result<()>| {
-            if let Err(ViewError::NotSettable) = outcome {
+            if first && matches!(outcome, Err(ViewError::NotSettable)) {
                 shared.stripper.store(pid, Relaxed);
             }
         };

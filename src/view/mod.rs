@@ -23,6 +23,7 @@ pub use contiguous::{ContiguousView, Shown};
 pub use error::{Result, ViewError};
 pub use locking::Locking;
 pub use sparse::SparseView;
+pub use xattr::FIRST_LISTED;
 
 /// An inode number. 1 is the root. A number is never used for two different files in a mount's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -30,6 +30,8 @@ use crate::format::{Layout, Special};
 
 /// The longest value that the kernel takes, and the longest list of names, in bytes.
 const MOST: usize = 64 << 10;
+/// What every frame has, and its list begins with.
+pub const FIRST_LISTED: &str = "user.b2frame.layout";
 const FRAME: &str = "user.b2frame.";
 const META: &str = "user.b2frame.meta.";
 const VLMETA: &str = "user.b2frame.vlmeta.";
