@@ -7,6 +7,9 @@
 use std::{collections::BTreeMap, env, fs, path::Path, process::Command};
 
 use b2fuse::format::chunk;
+use fields::fields;
+
+mod fields;
 
 /// Runs a script of tests/python and returns what it printed; `None` where there is no Python to run it.
 fn python(script: &str, args: &[&Path]) -> Option<String> {
@@ -20,17 +23,6 @@ fn python(script: &str, args: &[&Path]) -> Option<String> {
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{}: {out}{err}", output.status);
     Some(out.into_owned())
-}
-
-/// Splits fields, each a length and its bytes.
-fn fields(bytes: &[u8]) -> Vec<&[u8]> {
-    let (mut rest, mut fields) = (bytes, Vec::new());
-    while let Some((len, tail)) = rest.split_first_chunk::<4>() {
-        let (field, tail) = tail.split_at(u32::from_le_bytes(*len) as usize);
-        fields.push(field);
-        rest = tail;
-    }
-    fields
 }
 
 #[test]

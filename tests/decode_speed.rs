@@ -1,21 +1,13 @@
-//! The decoder's half of `scripts/bench --only decode`: `tests/python/bench_decode.py` starts it and times the library in between.
+//! The decoder's half of `scripts/bench --only decode`: `tests/python/bench/decoding.py` starts it and times the library in between.
 
 use std::hint::black_box;
 use std::io::{BufRead, Write};
 use std::{env, fs, io};
 
 use b2fuse::format::chunk::Decoder;
+use fields::fields;
 
-/// Splits fields, each a length and its bytes.
-fn fields(bytes: &[u8]) -> Vec<&[u8]> {
-    let (mut rest, mut fields) = (bytes, Vec::new());
-    while let Some((len, tail)) = rest.split_first_chunk::<4>() {
-        let (field, tail) = tail.split_at(u32::from_le_bytes(*len) as usize);
-        fields.push(field);
-        rest = tail;
-    }
-    fields
-}
+mod fields;
 
 /// Seconds for which this thread has had a processor: what else the machine does is not counted.
 fn cpu_time() -> f64 {

@@ -383,11 +383,10 @@ fn in_place(
     // Step 1.
     let mut moved = Vec::new();
     let moving = move_chunks(store, &*file, change, seq, &mut moved);
-    let of_use = |(base, before): &mut (u32, Encoded)| before.moved(&moved) && *base == image.header.header_len();
-    let before = disk.encoded.take().and_then(|mut before| of_use(&mut before).then_some(before));
+    let before = disk.encoded.take().filter(|(base, _)| *base == image.header.header_len());
+    let before = before.and_then(|(_, before)| before.after(&moved));
     moving.map_err(write_failed("move a chunk"))?;
-    let before = before.as_ref().map(|(_, before)| before);
-    let mut tail = encode(store, &image, &HashMap::new(), before).map_err(Failed::harmless)?;
+    let mut tail = encode(store, &image, &HashMap::new(), before.as_ref()).map_err(Failed::harmless)?;
     let index_len = tail.len();
     tail.extend_from_slice(image.trailer.as_bytes());
     let header_len = u64::from(image.header.header_len());

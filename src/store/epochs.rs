@@ -7,40 +7,9 @@
 #[cfg(not(loom))]
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
+// What tests/loom compiles this file with.
 #[cfg(loom)]
-use loom::sync::atomic::Ordering::SeqCst;
-#[cfg(loom)]
-use under_loom::AtomicU64;
-
-/// loom takes SeqCst for AcqRel in all but fences, so with it each access has one behind it.
-#[cfg(loom)]
-pub mod under_loom {
-    use loom::sync::atomic::{Ordering, fence};
-
-    /// An atomic number of which every access has its place in one order of all.
-    #[derive(Debug, Default)]
-    pub struct AtomicU64(loom::sync::atomic::AtomicU64);
-
-    fn fenced<T>(value: T) -> T {
-        fence(Ordering::SeqCst);
-        value
-    }
-
-    impl AtomicU64 {
-        pub fn load(&self, order: Ordering) -> u64 {
-            fenced(self.0.load(order))
-        }
-        pub fn store(&self, value: u64, order: Ordering) {
-            fenced(self.0.store(value, order));
-        }
-        pub fn fetch_add(&self, value: u64, order: Ordering) -> u64 {
-            fenced(self.0.fetch_add(value, order))
-        }
-        pub fn fetch_sub(&self, value: u64, order: Ordering) -> u64 {
-            fenced(self.0.fetch_sub(value, order))
-        }
-    }
-}
+use super::{AtomicU64, SeqCst};
 
 /// A count of reads, alone on its cache line: every read writes to one of the two.
 #[derive(Debug, Default)]

@@ -58,12 +58,12 @@ impl Encoded {
         Encoded { bytes, part, entries: Arc::clone(entries), moved: Vec::new() }
     }
 
-    /// Chunks are at other places. Answers whether it is still of use.
-    pub(super) fn moved(&mut self, keys: &[ChunkKey]) -> bool {
-        self.moved.extend(keys);
+    /// The same, once these chunks are at other places; `None` if it is of no use then.
+    pub(super) fn after(mut self, moved: &[ChunkKey]) -> Option<Self> {
+        self.moved.extend(moved);
         self.moved.sort_unstable();
         self.moved.dedup();
-        self.moved.len() <= Self::MOST_MOVED
+        (self.moved.len() <= Self::MOST_MOVED).then_some(self)
     }
 
     /// All that was written.

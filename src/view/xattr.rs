@@ -83,7 +83,7 @@ pub fn of_frame<'a>(header: &'a FrameHeader, trailer: &'a Trailer) -> impl Itera
         Layout::Contiguous => "contiguous",
         Layout::Sparse => "sparse",
     };
-    let layout = std::iter::once(text(FRAME, "layout", layout));
+    let layout = std::iter::once(text("", FIRST_LISTED, layout));
     let meta =
         header.metalayers().map(|Metalayer { name, content }| Attribute { prefix: META, name, value: Value::Bytes(content) });
     let vlmeta = trailer.vlmetalayers().map(|Metalayer { name, content }| Attribute {

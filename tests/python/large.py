@@ -17,16 +17,13 @@ import time
 from pathlib import Path
 
 import blosc2
-import numpy as np
 
+from bigframes import hollow, write_frame
 from frames import open_frame, schunk_of
 from mounts import Mount, default_binary
 
 SIZE = 1 << 40
-HEADER = 32
-BLOCKSIZE = 1 << 20
-# flags: a Blosc2 header, a plain copy, never split.
-FLAGS = 0x01 | 0x02 | 0x04 | 0x10
+MARK = struct.Struct("<q")
 CACHE = 16 << 20
 # What a daemon may take beside its cache: itself, its threads, and what it knows of each chunk.
 ROOM = 32 << 20
@@ -45,58 +42,29 @@ def expect(found, expected, what):
         raise Failed(f"{what}: found {found!r}, expected {expected!r}")
 
 
-def head(nbytes, cbytes, special=0):
-    flags = FLAGS if not special else FLAGS & ~0x02
-    blocksize = min(BLOCKSIZE, nbytes)
-    return struct.pack("<4B3i14xBB", 5, 1, flags, 8, nbytes, blocksize, cbytes, 0, special << 4)
-
-
-def zeros(nbytes):
-    """A whole chunk of zeros, as a special value."""
-    return head(nbytes, HEADER, special=1)
-
-
-def marked(position, nbytes):
-    """The beginning of a chunk that is a plain copy: header and mark. The rest is a hole."""
-    return head(nbytes, nbytes + HEADER) + struct.pack("<q", position)
-
-
 class Large:
     """A frame of `count` chunks that come to SIZE bytes; `marks` says what is in each: its mark, or 0."""
 
     def __init__(self, directory, layout, count):
-        self.path, self.layout, self.count = Path(directory) / f"large-{layout}.b2frame", layout, count
-        self.nbytes = SIZE // count // 8 * 8
+        self.path, self.count = Path(directory) / f"large-{layout}.b2frame", count
+        self.nbytes = SIZE // count
         self.marks = list(range(1, count + 1))
-        small = Path(directory) / "small.b2frame"
-        blosc2.SChunk(chunksize=self.nbytes, urlpath=str(small), mode="w", contiguous=True, cparams={"typesize": 8, "blocksize": BLOCKSIZE})
-        data = small.read_bytes()
-        small.unlink()
-        header_len = int.from_bytes(data[11:15], "big")
-        trailer_len = int.from_bytes(data[-22:-18], "big")
-        header, trailer = bytearray(data[:header_len]), data[-trailer_len:]
-        step = self.nbytes + HEADER
-        places = range(0, count * step, step) if layout == "cframe" else range(count)
-        index = blosc2.compress2(np.array(places, "<i8").tobytes(), typesize=8, nthreads=1, codec=blosc2.Codec.BLOSCLZ)
-        chunks_len = count * step if layout == "cframe" else 0
-        for at, value in ((16, header_len + chunks_len + len(index) + trailer_len), (30, count * self.nbytes), (39, count * step)):
-            header[at : at + 8] = value.to_bytes(8, "big")
-        header[26] = 0 if layout == "cframe" else 1
-        header[53:57] = BLOCKSIZE.to_bytes(4, "big")
-        header[58:62] = self.nbytes.to_bytes(4, "big")
-        if layout == "cframe":
-            with open(self.path, "wb", buffering=0) as file:
-                file.write(header)
-                for n, place in enumerate(places):
-                    os.pwrite(file.fileno(), marked(n + 1, self.nbytes), header_len + place)
-                os.pwrite(file.fileno(), index + trailer, header_len + chunks_len)
-            return
-        self.path.mkdir()
-        (self.path / "chunks.b2frame").write_bytes(header + index + trailer)
-        for n in range(count):
-            with open(self.path / f"{n:08X}.chunk", "wb", buffering=0) as file:
-                file.write(marked(n + 1, self.nbytes))
-                file.truncate(step)
+        # The header of a chunk that is a plain copy.
+        self.head, self.cbytes = hollow(self.nbytes)
+        write_frame(self.path, layout == "cframe", count, self.nbytes, lambda n: (self.marked(n + 1), self.cbytes))
+
+    def marked(self, mark):
+        """The beginning of a chunk with its mark. The rest is a hole."""
+        return self.head + MARK.pack(mark)
+
+    @property
+    def zeros(self):
+        """A whole chunk of zeros, as a special value."""
+        head = bytearray(self.head)
+        head[2] &= ~0x02
+        head[12:16] = len(head).to_bytes(4, "little")
+        head[31] = 1 << 4
+        return bytes(head)
 
     def sample(self, rng, count=12):
         """Some positions: the ends, and others."""
@@ -109,8 +77,8 @@ class Large:
         schunk = schunk_of(open_frame(path))
         expect(schunk.nchunks, len(self.marks), f"{what}: nchunks")
         for position in self.sample(rng):
-            start = position * self.nbytes // 8
-            (mark,) = struct.unpack("<q", schunk.get_slice(start, start + 1))
+            start = position * self.nbytes
+            (mark,) = MARK.unpack(schunk.get_slice(start, start + MARK.size))
             expect(mark, self.marks[position], f"{what}: the mark of chunk {position}")
 
 
@@ -138,7 +106,7 @@ def check_memory(large):
 def change_by_library(large, path):
     """Changes that move no data: at the end, in the middle, in the index, in the trailer."""
     schunk = schunk_of(open_frame(path, "a"))
-    schunk.insert_chunk(len(large.marks), zeros(large.nbytes))
+    schunk.insert_chunk(len(large.marks), large.zeros)
     large.marks.append(0)
     schunk.vlmeta["large"] = list(range(100))
     schunk = schunk_of(open_frame(path))
@@ -152,9 +120,9 @@ def sparse_view(large, point, rng):
         expect(len(names), large.count, "chunk files")
         for position in large.sample(rng):
             file = point / f"{position:08X}.chunk"
-            expect(file.stat().st_size, large.nbytes + HEADER, f"the size of {file.name}")
+            expect(file.stat().st_size, large.cbytes, f"the size of {file.name}")
             with open(file, "rb") as chunk:
-                expect(chunk.read(40), marked(position + 1, large.nbytes), f"the beginning of {file.name}")
+                expect(chunk.read(40), large.marked(position + 1), f"the beginning of {file.name}")
                 chunk.seek(-4000, os.SEEK_END)
                 expect(chunk.read(), bytes(4000), f"the end of {file.name}")
         large.check(point, rng, "read-only view")
@@ -164,15 +132,15 @@ def sparse_view(large, point, rng):
         schunk = schunk_of(open_frame(point, "a"))
         last = large.count - 1
         # A small chunk takes a large one's place; a large one goes behind all others.
-        schunk.update_chunk(last, zeros(large.nbytes))
+        schunk.update_chunk(last, large.zeros)
         large.marks[last] = 0
         with open(point / "00000001.chunk", "r+b") as file:
             file.truncate(0)
-            file.write(marked(-7, large.nbytes))
-            file.truncate(large.nbytes + HEADER)
+            file.write(large.marked(-7))
+            file.truncate(large.cbytes)
         large.marks[1] = -7
         schunk = schunk_of(open_frame(point, "a"))
-        schunk.insert_chunk(2, zeros(large.nbytes))
+        schunk.insert_chunk(2, large.zeros)
         large.marks.insert(2, 0)
         schunk.delete_chunk(5)
         del large.marks[5]
@@ -182,7 +150,7 @@ def sparse_view(large, point, rng):
 
 def contiguous_view(large, point, rng):
     shown = point / large.path.name
-    step, options = large.nbytes + HEADER, ["--cache-size", str(CACHE)]
+    step, options = large.cbytes, ["--cache-size", str(CACHE)]
     with Mount(large.path, point, ["-o", "ro", *options]):
         expect(shown.stat().st_size > SIZE, True, "a file of more than a tebibyte")
         with open(shown, "rb") as file:
@@ -190,7 +158,7 @@ def contiguous_view(large, point, rng):
             for position in large.sample(rng)[1:]:
                 # Across the boundary between two chunks.
                 file.seek(header_len + position * step - 3)
-                expect(file.read(43), bytes(3) + marked(position + 1, large.nbytes), f"the bytes around the beginning of chunk {position}")
+                expect(file.read(43), bytes(3) + large.marked(position + 1), f"the bytes around the beginning of chunk {position}")
             file.seek(-23, os.SEEK_END)
             expect(file.read(1), b"\xce", "the trailer's length")
         large.check(shown, rng, "read-only view")
@@ -200,7 +168,7 @@ def contiguous_view(large, point, rng):
         large.check(shown, rng, "view after changes")
         # The last large chunk: the library moves what is behind it, which is small.
         schunk = schunk_of(open_frame(shown, "a"))
-        schunk.update_chunk(large.count - 1, zeros(large.nbytes))
+        schunk.update_chunk(large.count - 1, large.zeros)
         del schunk  # with its open file
         large.marks[large.count - 1] = 0
         large.check(shown, rng, "view after an update")

@@ -8,11 +8,37 @@
 #[path = "../../../src/store/epochs.rs"]
 mod epochs;
 
-use epochs::{Epochs, under_loom::AtomicU64};
+use epochs::Epochs;
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
-use loom::sync::atomic::Ordering::SeqCst;
+use loom::sync::atomic::Ordering::{self, SeqCst};
+use loom::sync::atomic::fence;
 use loom::thread;
+
+/// An atomic number of which every access has its place in one order of all. loom takes SeqCst for AcqRel in all but fences, so each
+/// access has one behind it.
+#[derive(Debug, Default)]
+struct AtomicU64(loom::sync::atomic::AtomicU64);
+
+fn fenced<T>(value: T) -> T {
+    fence(SeqCst);
+    value
+}
+
+impl AtomicU64 {
+    fn load(&self, order: Ordering) -> u64 {
+        fenced(self.0.load(order))
+    }
+    fn store(&self, value: u64, order: Ordering) {
+        fenced(self.0.store(value, order));
+    }
+    fn fetch_add(&self, value: u64, order: Ordering) -> u64 {
+        fenced(self.0.fetch_add(value, order))
+    }
+    fn fetch_sub(&self, value: u64, order: Ordering) -> u64 {
+        fenced(self.0.fetch_sub(value, order))
+    }
+}
 
 /// Two places for one chunk. Which of them a reader finds is what a commit changes; the other is free, but for readers that found it
 /// before.
