@@ -275,7 +275,7 @@ fn indexes_encode_to_the_same_bytes() {
 }
 
 #[test]
-fn an_index_like_another_is_encoded_to_the_same_bytes_for_less_work() {
+fn an_index_like_another_is_encoded_to_the_same_bytes_for_less_work_and_decoded_to_the_same_entries() {
     let mut state = 1u64;
     let mut random = move |below: u64| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -317,6 +317,14 @@ fn an_index_like_another_is_encoded_to_the_same_bytes_for_less_work() {
             let made = index::encode_like(new.len(), entries, Some(index::Before { chunk: &chunk, same: &same })).unwrap();
             assert_eq!(made, index::encode(new.iter().copied()).unwrap(), "kind {kind}, round {round}");
             assert!(kind == 2 || asked.get() <= 1 + 6 * 2048, "{} of {} entries", asked.get(), new.len());
+            let decoded = |bytes: &[u8]| index::decode_like(bytes, Some(new.len() as u64), &chunk, &old);
+            assert_eq!(decoded(&made).unwrap(), new, "kind {kind}, round {round}");
+            for _ in 0..3 {
+                let mut broken = made.clone();
+                let at = random(made.len() as u64) as usize;
+                broken[at] ^= 1 << random(8);
+                assert_eq!(decoded(&broken), index::decode(&broken, Some(new.len() as u64)), "byte {at} of round {round}");
+            }
             (old, chunk) = (new, made);
         }
     }

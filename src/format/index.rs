@@ -90,6 +90,52 @@ pub fn decode<P: Place>(bytes: &[u8], expected: Option<u64>) -> Result<Vec<Index
     if bytes.is_empty() && expected == Some(0) {
         return Ok(Vec::new());
     }
+    let nbytes = check(bytes, expected)?;
+    let decoded = chunk::decode(bytes, nbytes).map_err(of_index)?;
+    let (raw, _) = decoded.as_chunks::<ENTRY_LEN>();
+    let mut entries = Vec::new();
+    entries
+        .try_reserve_exact(raw.len())
+        .map_err(|_| Error::new("index: nbytes", 4, nbytes, "an index that memory has room for"))?;
+    for (position, raw) in (0u64..).zip(raw) {
+        entries.push(entry_from_raw(u64::from_le_bytes(*raw), position)?);
+    }
+    Ok(entries)
+}
+
+/// As [`decode`], of an index that has much of one decoded before, `known` and its `entries`: what is left of it is not decoded again.
+///
+/// # Errors
+/// As [`decode`].
+pub fn decode_like<P: Place>(
+    bytes: &[u8],
+    expected: Option<u64>,
+    known: &[u8],
+    entries: &[IndexEntry<P>],
+) -> Result<Vec<IndexEntry<P>>> {
+    if bytes.is_empty() || known.is_empty() || check(bytes, expected)? != entries.len().saturating_mul(ENTRY_LEN) {
+        return decode(bytes, expected);
+    }
+    let mut like = entries.to_vec();
+    let changed = |offset: usize, block: &[u8]| {
+        let first = offset / ENTRY_LEN;
+        let (raw, _) = block.as_chunks::<ENTRY_LEN>();
+        for ((position, raw), entry) in (first as u64..).zip(raw).zip(like.get_mut(first..).unwrap_or_default()) {
+            *entry = entry_from_raw(u64::from_le_bytes(*raw), position)?;
+        }
+        Ok(())
+    };
+    // Blocks of whole entries only, or one would begin in the middle of an entry.
+    let whole = chunk::ChunkHeader::parse(bytes).is_ok_and(|header| (header.blocksize as usize).is_multiple_of(ENTRY_LEN));
+    match chunk::Decoder::default().decode_changes(bytes, known, changed) {
+        Ok(true) if whole => Ok(like),
+        // What is wrong with it is said in one place.
+        _ => decode(bytes, expected),
+    }
+}
+
+/// Checks the size of an index chunk, and answers it: what is decoded is no larger.
+fn check(bytes: &[u8], expected: Option<u64>) -> Result<usize> {
     let header = chunk::ChunkHeader::parse(bytes).map_err(of_index)?;
     if u64::from(header.cbytes) != bytes.len() as u64 {
         return Err(Error::new(
@@ -122,16 +168,7 @@ pub fn decode<P: Place>(bytes: &[u8], expected: Option<u64>) -> Result<Vec<Index
         let expected = format_args!("at most {most} chunks in an index of {} bytes", bytes.len());
         return Err(Error::new("index: nbytes", 4, nbytes, expected));
     }
-    let decoded = chunk::decode(bytes, header.nbytes as usize).map_err(of_index)?;
-    let (raw, _) = decoded.as_chunks::<ENTRY_LEN>();
-    let mut entries = Vec::new();
-    entries
-        .try_reserve_exact(raw.len())
-        .map_err(|_| Error::new("index: nbytes", 4, nbytes, "an index that memory has room for"))?;
-    for (position, raw) in (0u64..).zip(raw) {
-        entries.push(entry_from_raw(u64::from_le_bytes(*raw), position)?);
-    }
-    Ok(entries)
+    Ok(header.nbytes as usize)
 }
 
 /// Encodes an index as C-Blosc2 writes it; of no entries it makes no bytes, as a frame without chunks has no index. Where all

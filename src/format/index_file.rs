@@ -52,7 +52,8 @@ impl IndexFile {
         Self::parse_known(file, None)
     }
 
-    /// The same. An index chunk that is known is not decoded again: its file shares the entries.
+    /// The same. What is known of the index chunk is not decoded again; of one that is known as a whole the file shares the
+    /// entries.
     ///
     /// # Errors
     /// As [`IndexFile::parse`].
@@ -86,7 +87,10 @@ impl IndexFile {
         } else if let Some(known) = known.filter(|known| known.chunk == chunk) {
             Arc::clone(&known.entries)
         } else {
-            Arc::new(index::decode::<ChunkId>(chunk, count)?)
+            Arc::new(match known {
+                Some(known) => index::decode_like(chunk, count, &known.chunk, &known.entries)?,
+                None => index::decode(chunk, count)?,
+            })
         };
         Ok(IndexFile { header, trailer, entries })
     }

@@ -14,7 +14,7 @@
 use super::super::registry::{FilterId, Plugin};
 use super::super::{Error, Result, Special};
 use super::ChunkHeader;
-use super::codec::Codecs;
+use super::codec::{Codecs, Dictionary};
 use super::copy::copy_back;
 use super::filters::{self, Filter};
 use super::header::{self as field, Blocks, Content, read_i32};
@@ -175,11 +175,7 @@ impl Decoder {
     }
 
     fn decode_blocks(&mut self, header: &ChunkHeader, chunk: &[u8], blocks: &Blocks, out: &mut [u8]) -> Result<()> {
-        let pipeline = pipeline(header)?;
-        let dictionary = self.codecs.dictionary(header.codec, blocks)?;
-        // Filters that move bytes do so from one buffer to another, the last one to where the block belongs; delta works in place.
-        let moves = pipeline.iter().filter(|filter| matches!(filter, Filter::Shuffle(_) | Filter::BitShuffle)).count();
-        let bits = pipeline.contains(&Filter::BitShuffle);
+        let steps = Steps::of(header, self.codecs.dictionary(header.codec, blocks)?)?;
         each_block(header, chunk, blocks, |block| {
             let inside =
                 |what: &[u8]| Error::new("chunk: block", block.field, block.size, format_args!("at most {}", what.len()));
@@ -187,47 +183,134 @@ impl Decoder {
             let Some(target) = rest.get_mut(..block.size) else { return Err(inside(rest)) };
             // A VL-block is compressed as if it stood alone.
             let first = if block.offset == 0 || header.vl_blocks { None } else { before.get(..block.size) };
-
-            let [stage, spare, planes] = &mut self.buffers;
-            let mut from = room(stage, if moves > 0 { block.size } else { 0 });
-            let mut to = room(spare, if moves > 1 { block.size } else { 0 });
-            let planes = room(planes, if bits { block.size } else { 0 });
-            let mut left = if moves == 0 { &mut *target } else { &mut *from };
-            each_stream(chunk, &block, header.vl_blocks, |stream, size| {
-                let Some((part, rest)) = std::mem::take(&mut left).split_at_mut_checked(size) else {
-                    return Err(Error::new("chunk: block", block.field, block.size, "whole streams"));
-                };
-                left = rest;
-                match stream {
-                    Stream::Run(byte) => part.fill(byte),
-                    Stream::Plain(bytes) => part.copy_from_slice(bytes),
-                    Stream::Coded(bytes) => self.codecs.decode(header.codec, &dictionary, bytes, part, block.start)?,
-                }
-                Ok(())
-            })?;
-
-            let mut moves = moves;
-            for filter in pipeline {
-                match filter {
-                    Filter::None | Filter::Unknown(_) => {}
-                    Filter::Delta => {
-                        let current = if moves == 0 { &mut *target } else { &mut *from };
-                        filters::undelta(header.typesize.into(), current, first);
-                    }
-                    Filter::Shuffle(_) | Filter::BitShuffle => {
-                        moves = moves.saturating_sub(1);
-                        let into = if moves == 0 { &mut *target } else { &mut *to };
-                        match filter {
-                            Filter::Shuffle(size) => filters::unshuffle(size.into(), from, into),
-                            _ => filters::bitunshuffle(header.typesize.into(), header.version, from, into, planes),
-                        }
-                        std::mem::swap(&mut from, &mut to);
-                    }
-                }
-            }
-            Ok(())
+            self.decode_block(header, chunk, &block, &steps, first, target)
         })
     }
+
+    fn decode_block(
+        &mut self,
+        header: &ChunkHeader,
+        chunk: &[u8],
+        block: &Block,
+        steps: &Steps,
+        first: Option<&[u8]>,
+        target: &mut [u8],
+    ) -> Result<()> {
+        // Filters that move bytes do so from one buffer to another, the last one to where the block belongs; delta works in place.
+        let mut moves = steps.moves;
+        let [stage, spare, planes] = &mut self.buffers;
+        let mut from = room(stage, if moves > 0 { block.size } else { 0 });
+        let mut to = room(spare, if moves > 1 { block.size } else { 0 });
+        let planes = room(planes, if steps.bits { block.size } else { 0 });
+        let mut left = if moves == 0 { &mut *target } else { &mut *from };
+        each_stream(chunk, block, header.vl_blocks, |stream, size| {
+            let Some((part, rest)) = std::mem::take(&mut left).split_at_mut_checked(size) else {
+                return Err(Error::new("chunk: block", block.field, block.size, "whole streams"));
+            };
+            left = rest;
+            match stream {
+                Stream::Run(byte) => part.fill(byte),
+                Stream::Plain(bytes) => part.copy_from_slice(bytes),
+                Stream::Coded(bytes) => self.codecs.decode(header.codec, &steps.dictionary, bytes, part, block.start)?,
+            }
+            Ok(())
+        })?;
+        for filter in steps.pipeline {
+            match filter {
+                Filter::None | Filter::Unknown(_) => {}
+                Filter::Delta => {
+                    let current = if moves == 0 { &mut *target } else { &mut *from };
+                    filters::undelta(header.typesize.into(), current, first);
+                }
+                Filter::Shuffle(_) | Filter::BitShuffle => {
+                    moves = moves.saturating_sub(1);
+                    let into = if moves == 0 { &mut *target } else { &mut *to };
+                    match filter {
+                        Filter::Shuffle(size) => filters::unshuffle(size.into(), from, into),
+                        _ => filters::bitunshuffle(header.typesize.into(), header.version, from, into, planes),
+                    }
+                    std::mem::swap(&mut from, &mut to);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Decodes no more than what has changed since `before`, which is a chunk that was decoded without an error: calls `changed` with
+    /// each block that is another, and where it stands in the decoded chunk. `false` if the two cannot be compared block by block.
+    ///
+    /// # Errors
+    /// As [`Decoder::decode`], for the same chunks.
+    pub fn decode_changes(
+        &mut self,
+        bytes: &[u8],
+        before: &[u8],
+        mut changed: impl FnMut(usize, &[u8]) -> Result<()>,
+    ) -> Result<bool> {
+        let (header, old_header) = (ChunkHeader::parse(bytes)?, ChunkHeader::parse(before)?);
+        let (Some(chunk), Some(old)) = (bytes.get(..header.cbytes as usize), before.get(..old_header.cbytes as usize)) else {
+            return Ok(false);
+        };
+        let mut like = old_header;
+        like.cbytes = header.cbytes;
+        if like != header
+            || header.content != Content::Blocks
+            || header.vl_blocks
+            || header.has_dictionary()
+            || header.pipeline().contains(&Filter::Delta)
+        {
+            return Ok(false);
+        }
+        let steps = Steps::of(&header, Dictionary::None)?;
+        let mut extents = Vec::new();
+        each_block(&old_header, old, &old_header.blocks(old)?, |block| {
+            extents.push(streams_of(old, &block)?);
+            Ok(())
+        })?;
+        let mut extents = extents.into_iter();
+        let mut target = Vec::new();
+        each_block(&header, chunk, &header.blocks(chunk)?, |block| {
+            if extents.next() == Some(streams_of(chunk, &block)?) {
+                return Ok(());
+            }
+            let target = room(&mut target, block.size);
+            self.decode_block(&header, chunk, &block, &steps, None, target)?;
+            changed(block.offset, target)
+        })?;
+        Ok(true)
+    }
+}
+
+/// What is done to each block of a chunk.
+struct Steps<'a> {
+    pipeline: [Filter; 6],
+    dictionary: Dictionary<'a>,
+    /// Filters that move bytes.
+    moves: usize,
+    /// Bitshuffle is among them.
+    bits: bool,
+}
+
+impl<'a> Steps<'a> {
+    fn of(header: &ChunkHeader, dictionary: Dictionary<'a>) -> Result<Self> {
+        let pipeline = pipeline(header)?;
+        let moves = pipeline.iter().filter(|filter| matches!(filter, Filter::Shuffle(_) | Filter::BitShuffle)).count();
+        Ok(Steps { moves, bits: pipeline.contains(&Filter::BitShuffle), pipeline, dictionary })
+    }
+}
+
+/// All bytes of a block that is not of the VL kind.
+fn streams_of<'a>(chunk: &'a [u8], block: &Block) -> Result<&'a [u8]> {
+    let mut end = block.start;
+    each_stream(chunk, block, false, |stream, _| {
+        end = end.saturating_add(4).saturating_add(match stream {
+            Stream::Run(0) => 0,
+            Stream::Run(_) => 1,
+            Stream::Plain(bytes) | Stream::Coded(bytes) => bytes.len(),
+        });
+        Ok(())
+    })?;
+    Ok(chunk.get(block.start..end).unwrap_or_default())
 }
 
 /// The filters in the order in which they are undone.

@@ -4,6 +4,7 @@
 //! from the adopted index is: to replace a chunk costs the same in a frame of any size.
 
 use std::collections::HashSet;
+use std::ops::Range;
 use std::sync::Arc;
 
 use log::{debug, warn};
@@ -18,57 +19,65 @@ use crate::view::{Inval, Invals, ROOT, Result};
 impl State {
     /// Adopts an index that parses, whose bytes are in `index_bytes`, or keeps it until what it names is there.
     pub(super) fn consider(&mut self, index: IndexFile, store: &dyn FrameStore, invals: &mut Invals) -> Result<()> {
-        let kept = self.unchanged(&index);
-        let missing = self.missing(&index, kept);
+        let changed = self.changed(&index);
+        let missing = self.missing(&index, &changed);
         self.touch();
         if !missing.is_empty() {
             debug!("the index is held: {} chunks that it names are not there", missing.len());
             self.held = Held::Waiting(Box::new(index), missing);
             return Ok(());
         }
-        if let Some(error) = self.misfit(&index, kept, store)? {
+        if let Some(error) = self.misfit(&index, &changed, store)? {
             warn!("the index is held: {error}");
             self.held = Held::Unparsed;
             return Ok(());
         }
         let bytes = self.index_bytes.clone().unwrap_or_default();
-        self.adopt(index, bytes, store, invals);
+        self.adopt_changes(index, &changed, bytes, store, invals);
         Ok(())
     }
 
-    /// How many entries an index has in common with the adopted one, from the first on. `table` has the positions of all of them.
-    fn unchanged(&self, index: &IndexFile) -> usize {
-        let Some(old) = self.adopted.as_ref().filter(|_| !self.named_twice) else { return 0 };
-        if Arc::ptr_eq(&old.entries, &index.entries) {
-            return index.entries.len();
+    /// Where an index may differ from the adopted one: outside, both have the same entries at the same positions. If it is another
+    /// number of entries, that is everything from the first that differs. `table` has the positions of all of them.
+    fn changed(&self, index: &IndexFile) -> Range<usize> {
+        let Some(old) = self.adopted.as_ref().filter(|_| !self.named_twice) else { return 0..usize::MAX };
+        let (old, new) = (old.entries.as_slice(), index.entries.as_slice());
+        if std::ptr::eq(old, new) {
+            return 0..0;
         }
-        old.entries.iter().zip(index.entries.iter()).take_while(|(old, new)| old == new).count()
+        let same = |(old, new): &(&IndexEntry<ChunkId>, &IndexEntry<ChunkId>)| old == new;
+        let before = old.iter().zip(new).take_while(same).count();
+        if old.len() != new.len() {
+            return before..usize::MAX;
+        }
+        let behind = old.iter().zip(new).skip(before).rev().take_while(same).count();
+        before..old.len() - behind
     }
 
     /// Chunks that an index names and that are not there: of what the adopted index names as well, those that were removed.
-    fn missing(&self, index: &IndexFile, kept: usize) -> HashSet<ChunkId> {
+    fn missing(&self, index: &IndexFile, changed: &Range<usize>) -> HashSet<ChunkId> {
         let is_missing = |id: &ChunkId| self.table.get(*id).key().is_none();
-        let before = |id: &ChunkId| self.table.get(*id).position().is_some_and(|position| (position as usize) < kept);
-        let removed = self.removed.keys().copied().filter(|id| before(id) && is_missing(id));
-        removed.chain(stored(index.entries.get(kept..).unwrap_or_default()).filter(is_missing)).collect()
+        let stays = |id: &ChunkId| self.table.get(*id).position().is_some_and(|position| !changed.contains(&(position as usize)));
+        let removed = self.removed.keys().copied().filter(|id| stays(id) && is_missing(id));
+        removed.chain(stored(part(&index.entries, changed)).filter(is_missing)).collect()
     }
 
     /// The first chunk that does not fit where a new index puts it. Chunks that fitted before are not looked at again.
-    fn misfit(&self, index: &IndexFile, kept: usize, store: &dyn FrameStore) -> Result<Option<format::Error>> {
+    fn misfit(&self, index: &IndexFile, changed: &Range<usize>, store: &dyn FrameStore) -> Result<Option<format::Error>> {
         let chunksize = index.header.chunksize();
         let rescan = self.adopted.as_ref().is_none_or(|old| old.header.chunksize() != chunksize) && chunksize != 0;
         if chunksize == 0 || (self.fresh.is_empty() && self.unnamed.is_empty() && !rescan) {
             return Ok(None);
         }
-        let kept = if rescan { 0 } else { kept };
+        let changed = if rescan { 0..usize::MAX } else { changed.clone() };
         for (id, nbytes) in &self.fresh {
-            if let Some(position) = self.table.get(*id).position().filter(|position| (*position as usize) < kept)
+            if let Some(position) = self.table.get(*id).position().filter(|position| !changed.contains(&(*position as usize)))
                 && let Err(error) = index.fit(position.into()).check(*nbytes)
             {
                 return Ok(Some(error));
             }
         }
-        for (position, entry) in (kept as u64..).zip(index.entries.get(kept..).unwrap_or_default()) {
+        for (position, entry) in (changed.start as u64..).zip(part(&index.entries, &changed)) {
             let IndexEntry::Stored(id) = entry else { continue };
             let nbytes = match self.fresh.get(id).copied().or_else(|| self.unnamed.get(id).map(|chunk| chunk.nbytes)) {
                 Some(nbytes) => nbytes,
@@ -89,16 +98,27 @@ impl State {
     /// Makes `index`, all of whose chunks are there, the one that files take their places from. Chunks that the one before
     /// named and this one does not are dropped.
     pub(super) fn adopt(&mut self, index: IndexFile, bytes: Arc<Vec<u8>>, store: &dyn FrameStore, invals: &mut Invals) {
-        let kept = self.unchanged(&index);
+        let changed = self.changed(&index);
+        self.adopt_changes(index, &changed, bytes, store, invals);
+    }
+
+    fn adopt_changes(
+        &mut self,
+        index: IndexFile,
+        changed: &Range<usize>,
+        bytes: Arc<Vec<u8>>,
+        store: &dyn FrameStore,
+        invals: &mut Invals,
+    ) {
         let old = self.adopted.take();
-        let old = old.as_ref().and_then(|old| old.entries.get(kept..)).unwrap_or_default();
-        let new = index.entries.get(kept..).unwrap_or_default();
+        let old = old.as_ref().map(|old| part(&old.entries, changed)).unwrap_or_default();
+        let new = part(&index.entries, changed);
         if !(old.is_empty() && new.is_empty()) {
             for id in stored(old) {
                 self.table.set_position(id, None);
             }
             self.named_twice = false;
-            for (position, entry) in (kept as u32..).zip(new) {
+            for (position, entry) in (changed.start as u32..).zip(new) {
                 if let IndexEntry::Stored(id) = entry {
                     self.named_twice |= self.table.get(*id).position().is_some();
                     self.table.set_position(*id, Some(position));
@@ -131,4 +151,10 @@ impl State {
         self.index_changed = self.changes;
         self.touch();
     }
+}
+
+/// As much of a range as there is.
+fn part<'a>(entries: &'a [IndexEntry<ChunkId>], range: &Range<usize>) -> &'a [IndexEntry<ChunkId>] {
+    let end = range.end.min(entries.len());
+    entries.get(range.start.min(end)..end).unwrap_or_default()
 }

@@ -144,6 +144,16 @@ fn both_places(data: &[u8]) {
     }
     if let Ok(entries) = within(limit, || index::decode::<ChunkId>(data, None)) {
         same_entries(&entries);
+        // Another one, decoded as what has changed since.
+        for round in 1..5_usize {
+            let mut other = data.to_vec();
+            let at = entries.len().wrapping_mul(31).wrapping_add(round * 7919) % other.len().max(1);
+            if let Some(byte) = other.get_mut(at) {
+                *byte ^= 1 << (round + at) % 8;
+            }
+            let count = Some(entries.len() as u64);
+            assert_eq!(index::decode_like(&other, count, data, &entries), index::decode(&other, count));
+        }
     }
 }
 
