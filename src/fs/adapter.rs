@@ -24,11 +24,11 @@ use fuser::{
 use log::{debug, error, warn};
 use parking_lot::{RwLock, RwLockReadGuard};
 
-use super::follow::Follow;
 use super::housekeeping::Housekeeping;
 use super::inodes::Inodes;
 use super::notify::{Held, Notify};
 use super::push::Streams;
+use super::spin::{Spin, Turn};
 use super::xattr;
 use crate::view::{
     Attr, Creation, DirEntry, Flock, Handle, Ino, Invals, Kind, OpenMode, ROOT, RenameMode, SetAttr, View, ViewError,
@@ -44,11 +44,9 @@ pub(super) const GENERATION: Generation = Generation(0);
 /// Cookies 1 and 2 stand behind `.` and `..`; a view's own begin here.
 pub(super) const FIRST_COOKIE: u64 = 2;
 /// Directories of no more files are always listed with attributes.
-const LISTED_WHOLE: usize = 16_384;
+const LISTED_WHOLE: usize = 65_536;
 /// The longest WRITE that the kernel may send, in bytes.
 const MAX_WRITE: u32 = 1 << 20;
-/// A READ of so many bytes, or more, behind a file's beginning is one that the kernel makes ahead of the client.
-const READ_AHEAD: usize = 64 << 10;
 /// The longest READ that is answered in one piece, in bytes; the kernel asks for [`MAX_WRITE`] at most.
 const MAX_READ: usize = 16 << 20;
 
@@ -74,7 +72,7 @@ pub(super) struct Shared {
     pub(super) inodes: Inodes,
     pub(super) notify: Notify,
     pub(super) housekeeping: Housekeeping,
-    pub(super) follow: Follow,
+    pub(super) spin: Spin,
     /// True once the view is being shut down while the kernel may still ask. Held for reading through every request.
     pub(super) closed: RwLock<bool>,
     streams: Streams,
@@ -98,7 +96,7 @@ impl Shared {
             inodes: Inodes::default(),
             notify: Notify::default(),
             housekeeping: Housekeeping::default(),
-            follow: Follow::default(),
+            spin: Spin::default(),
             closed: RwLock::new(false),
             streams: Streams::default(),
             overrides,
@@ -217,10 +215,16 @@ fn open_mode(flags: i32) -> OpenMode {
 
 /// Binds the shared state for one request, or answers it: after the end there is no device any more.
 macro_rules! enter {
-    ($self:ident, $reply:ident) => {{
+    ($self:ident, $req:ident, $reply:ident) => {{
         let Some(entered) = $self.shared.enter() else { return $reply.error(Errno::ENODEV) };
-        (&$self.shared, entered)
+        (&$self.shared, Entered { _open: entered, _turn: $self.shared.spin.turn($req.pid()) })
     }};
+}
+
+/// Held while a request is answered. The fields are dropped in their order.
+struct Entered<'a> {
+    _open: RwLockReadGuard<'a, bool>,
+    _turn: Turn<'a>,
 }
 
 impl fuser::Filesystem for Adapter {
@@ -253,8 +257,7 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let (shared, _entered) = enter!(self, reply);
-        shared.follow.asked(req.pid());
+        let (shared, _entered) = enter!(self, req, reply);
         match shared.view.lookup(Ino(parent.0), name) {
             Ok(attr) => {
                 shared.inodes.looked_up(attr.ino);
@@ -272,8 +275,7 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn getattr(&self, req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
-        let (shared, _entered) = enter!(self, reply);
-        shared.follow.asked(req.pid());
+        let (shared, _entered) = enter!(self, req, reply);
         match shared.view.getattr(Ino(ino.0)) {
             Ok(attr) => reply.attr(&FOREVER, &shared.attr(&attr)),
             Err(refusal) => reply.error(errno("getattr", Ino(ino.0), &refusal)),
@@ -282,7 +284,7 @@ impl fuser::Filesystem for Adapter {
 
     fn setattr(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
         mode: Option<u32>,
         uid: Option<u32>,
@@ -298,7 +300,7 @@ impl fuser::Filesystem for Adapter {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        let (shared, _entered) = enter!(self, reply);
+        let (shared, _entered) = enter!(self, req, reply);
         let ino = Ino(ino.0);
         let set = SetAttr { size, mode: mode.map(|mode| mode & 0o777), uid, gid, atime: atime.map(time), mtime: mtime.map(time) };
         let work = move |shared: &Arc<Shared>| {
@@ -326,7 +328,7 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn mknod(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, _rdev: u32, reply: ReplyEntry) {
-        let (shared, _entered) = enter!(self, reply);
+        let (shared, _entered) = enter!(self, req, reply);
         if mode & libc::S_IFMT != libc::S_IFREG {
             return reply.error(Errno::EPERM);
         }
@@ -361,8 +363,8 @@ impl fuser::Filesystem for Adapter {
         reply.error(Errno::EPERM);
     }
 
-    fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let (shared, _entered) = enter!(self, reply);
+    fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let (shared, _entered) = enter!(self, req, reply);
         let mut invals = Invals::new();
         let outcome = shared.view.unlink(Ino(parent.0), name, &mut invals);
         let outcome = outcome.map_err(|refusal| errno("unlink", Ino(parent.0), &refusal));
@@ -372,7 +374,7 @@ impl fuser::Filesystem for Adapter {
 
     fn rename(
         &self,
-        _req: &Request,
+        req: &Request,
         parent: INodeNo,
         name: &OsStr,
         newparent: INodeNo,
@@ -380,7 +382,7 @@ impl fuser::Filesystem for Adapter {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        let (shared, _entered) = enter!(self, reply);
+        let (shared, _entered) = enter!(self, req, reply);
         let mode = if flags.is_empty() {
             RenameMode::Replace
         } else if flags == RenameFlags::RENAME_NOREPLACE {
@@ -401,8 +403,7 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let (shared, _entered) = enter!(self, reply);
-        shared.follow.asked(req.pid());
+        let (shared, _entered) = enter!(self, req, reply);
         let (ino, mode) = (Ino(ino.0), open_mode(flags.0));
         if self.read_only {
             if self.no_open {
@@ -441,8 +442,7 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn create(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, flags: i32, reply: ReplyCreate) {
-        let (shared, _entered) = enter!(self, reply);
-        shared.follow.asked(req.pid());
+        let (shared, _entered) = enter!(self, req, reply);
         let open = open_mode(flags);
         let exclusive = flags & libc::O_EXCL != 0;
         let creation = Creation { uid: req.uid(), gid: req.gid(), mode: mode & 0o777, exclusive };
@@ -470,17 +470,11 @@ impl fuser::Filesystem for Adapter {
         _owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let (shared, _entered) = enter!(self, reply);
+        let (shared, _entered) = enter!(self, req, reply);
         let ino = Ino(ino.0);
         let handle = (!self.read_only).then_some(Handle(fh.0));
         let len = (size as usize).min(MAX_READ);
         shared.reads.fetch_add(1, Relaxed);
-        // What lies behind the beginning the kernel reads ahead, while the client works.
-        if offset > 0 && len >= READ_AHEAD {
-            shared.follow.streaming()
-        } else {
-            shared.follow.asked(req.pid())
-        }
         BUFFER.with_borrow_mut(|buffer| {
             if buffer.len() < len {
                 buffer.resize(len, 0);
@@ -506,8 +500,7 @@ impl fuser::Filesystem for Adapter {
         _owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let (shared, _entered) = enter!(self, reply);
-        shared.follow.asked(req.pid());
+        let (shared, _entered) = enter!(self, req, reply);
         match shared.view.write(Handle(fh.0), offset, data) {
             Ok(()) => reply.written(data.len() as u32),
             Err(refusal) => reply.error(errno("write", Ino(ino.0), &refusal)),
@@ -516,8 +509,7 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn flush(&self, req: &Request, ino: INodeNo, fh: FileHandle, _owner: LockOwner, reply: ReplyEmpty) {
-        let (shared, _entered) = enter!(self, reply);
-        shared.follow.asked(req.pid());
+        let (shared, _entered) = enter!(self, req, reply);
         if self.read_only {
             return reply.error(Errno::ENOSYS);
         }
@@ -532,7 +524,7 @@ impl fuser::Filesystem for Adapter {
 
     fn release(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
         fh: FileHandle,
         flags: OpenFlags,
@@ -540,7 +532,7 @@ impl fuser::Filesystem for Adapter {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        let (shared, _entered) = enter!(self, reply);
+        let (shared, _entered) = enter!(self, req, reply);
         let (ino, read_only, write) = (Ino(ino.0), self.read_only, open_mode(flags.0).write);
         let work = move |shared: &Arc<Shared>| {
             let mut invals = Invals::new();
@@ -565,7 +557,7 @@ impl fuser::Filesystem for Adapter {
 
     fn setlk(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
         fh: FileHandle,
         _owner: LockOwner,
@@ -576,7 +568,7 @@ impl fuser::Filesystem for Adapter {
         sleep: bool,
         reply: ReplyEmpty,
     ) {
-        let (shared, _entered) = enter!(self, reply);
+        let (shared, _entered) = enter!(self, req, reply);
         let lock = match typ {
             libc::F_RDLCK => Some(Flock::Shared),
             libc::F_WRLCK => Some(Flock::Exclusive),
@@ -587,36 +579,36 @@ impl fuser::Filesystem for Adapter {
         shared.changed();
     }
 
-    fn fsync(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
-        let (shared, _entered) = enter!(self, reply);
+    fn fsync(&self, req: &Request, ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        let (shared, _entered) = enter!(self, req, reply);
         shared.patiently(move |shared| shared.fsync(Ino(ino.0), Held::Nothing, reply));
     }
 
-    fn fsyncdir(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
-        let (shared, _entered) = enter!(self, reply);
+    fn fsyncdir(&self, req: &Request, ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        let (shared, _entered) = enter!(self, req, reply);
         shared.patiently(move |shared| shared.fsync(Ino(ino.0), Held::Directory, reply));
     }
 
-    fn getxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+    fn getxattr(&self, req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
         match (self.xattrs, xattr::is_ours(name)) {
             (true, true) => {}
             (true, false) => return reply.error(Errno::EOPNOTSUPP),
             (false, _) => return reply.error(Errno::ENOSYS),
         }
-        let (shared, _entered) = enter!(self, reply);
+        let (shared, _entered) = enter!(self, req, reply);
         xattr::answer("getxattr", Ino(ino.0), size, shared.view.xattr(Ino(ino.0), name), reply);
     }
 
-    fn listxattr(&self, _req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        let (shared, _entered) = enter!(self, reply);
+    fn listxattr(&self, req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        let (shared, _entered) = enter!(self, req, reply);
         if !self.xattrs {
             return reply.error(Errno::ENOSYS);
         }
         xattr::answer("listxattr", Ino(ino.0), size, shared.view.xattrs(Ino(ino.0)), reply);
     }
 
-    fn setxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, value: &[u8], flags: i32, _position: u32, reply: ReplyEmpty) {
-        let (shared, _entered) = enter!(self, reply);
+    fn setxattr(&self, req: &Request, ino: INodeNo, name: &OsStr, value: &[u8], flags: i32, _position: u32, reply: ReplyEmpty) {
+        let (shared, _entered) = enter!(self, req, reply);
         match xattr::set_mode(flags) {
             _ if !self.xattrs => reply.error(Errno::ENOSYS),
             Some(mode) => shared.set_xattr(Ino(ino.0), name, value, mode, reply),
@@ -625,7 +617,7 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn removexattr(&self, req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let (shared, _entered) = enter!(self, reply);
+        let (shared, _entered) = enter!(self, req, reply);
         if !self.xattrs {
             return reply.error(Errno::ENOSYS);
         }
@@ -639,8 +631,8 @@ impl fuser::Filesystem for Adapter {
         reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_CACHE_DIR);
     }
 
-    fn readdir(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
-        let (shared, _entered) = enter!(self, reply);
+    fn readdir(&self, req: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        let (shared, _entered) = enter!(self, req, reply);
         for (cookie, name) in [(1, "."), (2, "..")] {
             if offset < cookie && reply.add(ino, cookie, FileType::Directory, name) {
                 return reply.ok();
@@ -656,16 +648,16 @@ impl fuser::Filesystem for Adapter {
         }
     }
 
-    fn readdirplus(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
-        let (shared, _entered) = enter!(self, reply);
+    fn readdirplus(&self, req: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
+        let (shared, _entered) = enter!(self, req, reply);
         match shared.readdirplus(Ino(ino.0), offset, &mut reply) {
             Ok(()) => reply.ok(),
             Err(refusal) => reply.error(errno("readdir", Ino(ino.0), &refusal)),
         }
     }
 
-    fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
-        let (shared, _entered) = enter!(self, reply);
+    fn statfs(&self, req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+        let (shared, _entered) = enter!(self, req, reply);
         match shared.view.statfs() {
             Ok(s) => reply.statfs(
                 s.f_blocks,

@@ -5,7 +5,7 @@
 //! | `adapter` | one handler a request: unpack, call the view, reply |
 //! | `notify` | what the kernel must forget, and the replies that wait for it |
 //! | `push` | the next files of a sequential reader, into the page cache ahead of it |
-//! | `follow` | event loops on the core of their only client |
+//! | `spin` | one event loop that waits awake for its only client |
 //! | `inodes` | which inodes the kernel knows |
 //! | `housekeeping` | calls the view when it wants to be called |
 //! | `waiting` | requests that may have to wait for other processes |
@@ -17,7 +17,6 @@
 //! The daemon never touches a path below its own mount point: no thread could answer it.
 
 mod adapter;
-mod follow;
 mod housekeeping;
 mod inodes;
 pub mod kernel;
@@ -25,6 +24,7 @@ mod listing;
 mod notify;
 mod push;
 pub mod session;
+mod spin;
 #[cfg(test)]
 mod tests;
 mod waiting;

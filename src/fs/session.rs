@@ -136,6 +136,7 @@ impl Mounted {
         // The kernel lets in only the owner, or everyone; that root should be the only other is for fuser to see to.
         let acl = if config.access == Access::Root { SessionACL::RootAndOwner } else { SessionACL::All };
         let adapter = Adapter::new(self.shared.clone(), config.auto_unmount, config.xattrs);
+        self.shared.spin.start(device.try_clone()?);
         let session = fuser::Session::from_fd(adapter, device, acl, options)?;
         if let Some(bytes) = self.shared.view.read_ahead()
             && let Err(error) = self.point.set_read_ahead(bytes)

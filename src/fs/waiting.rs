@@ -19,7 +19,6 @@ impl Shared {
             return work(self);
         }
         let shared = Arc::clone(self);
-        self.follow.release();
         let thread = std::thread::Builder::new().name("b2fuse-wait".into()).spawn(move || {
             if let Some(_entered) = shared.enter() {
                 work(&shared);
@@ -61,7 +60,6 @@ impl Shared {
             Err(ViewError::Locked) if wait.1 => {
                 // Not as one request of those that the end waits for: who knows when others give it back.
                 let shared = Arc::clone(self);
-                self.follow.release();
                 let thread = std::thread::Builder::new().name("b2fuse-lock".into()).spawn(move || {
                     let outcome = shared.view.lock(ino, handle, lock, true, &mut invals);
                     shared.locked(ino, outcome, invals, reply);
