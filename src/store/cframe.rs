@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -38,6 +39,8 @@ const SWEEP: usize = 8;
 const MOST_OWED: usize = 4096;
 /// Chunks with no more bytes between them are read as one.
 const NEAR: u64 = 64 << 10;
+/// The kernel's smallest page, in bytes.
+const PAGE: u64 = 4096;
 /// How many are read at once.
 const SWEEP_AT_ONCE: usize = 256;
 
@@ -484,6 +487,21 @@ impl FrameStore for CframeStore {
             if let (Some((start, _)), Some((last, len))) = (run.first(), run.last()) {
                 file.will_need(*start, last + len - start);
             }
+        }
+    }
+
+    fn expect_unknown(&self, key: ChunkKey, bytes: RangeInclusive<u32>, next: Option<ChunkKey>) {
+        let (file, start, next) = {
+            let place = self.place.read();
+            (Arc::clone(&place.file), position(&place.moved, key), next.map(|next| position(&place.moved, next)))
+        };
+        let to_next = next.and_then(|next| next.checked_sub(start)).filter(|len| (1..=u64::from(*bytes.end())).contains(len));
+        let len = to_next.unwrap_or(u64::from(*bytes.start()));
+        // The header by itself, which is there sooner than the whole.
+        let head = (start + ChunkHeader::LEN as u64).next_multiple_of(PAGE) - start;
+        file.will_need(start, head);
+        if len > head {
+            file.will_need(start + head, len - head);
         }
     }
 

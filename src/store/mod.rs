@@ -7,6 +7,7 @@
 use std::fmt;
 use std::io;
 use std::num::NonZeroU32;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -212,6 +213,11 @@ pub trait FrameStore: Send + Sync {
 
     /// These chunks, with their lengths, will be read soon and whole, in this order: a hint, which costs the caller no waiting.
     fn expect_chunks(&self, _chunks: &[(ChunkKey, u32)]) {}
+
+    /// A chunk whose length nobody knows yet will be read soon: its header first, then all of it. It has as many bytes as are
+    /// before `next`, the chunk behind it in the index, if that is no more than the end of the range; or else it is likely to have
+    /// as many as its beginning. A hint, which costs the caller no waiting.
+    fn expect_unknown(&self, _key: ChunkKey, _bytes: RangeInclusive<u32>, _next: Option<ChunkKey>) {}
 
     /// Writes a new chunk's bytes where no durable state has any, without making it part of the frame.
     fn stage(&self, chunk: &dyn ReadAt) -> Result<ChunkKey>;

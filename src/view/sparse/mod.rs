@@ -56,6 +56,9 @@ const ONLY_LOOKING: u32 = 8;
 /// The most of a chunk that is read ahead of its header, in bytes.
 const LIKELY_AT_MOST: u64 = 512 << 10;
 
+/// As much of a chunk file is read at once, in bytes: most chunks are no larger.
+const READ_AHEAD: u32 = 1 << 20;
+
 /// The sparse view of a frame.
 pub struct SparseView {
     store: Arc<dyn FrameStore>,
@@ -171,23 +174,23 @@ impl SparseView {
             return;
         }
         self.lookups.fetch_add(1, Relaxed);
-        let chunk = {
-            let state = self.state.read();
-            let index = state.adopted.as_ref();
-            // Half as much again as the average, but not more than an incompressible one.
-            let likely = index.map_or(0, |index| {
-                let average = index.header.cbytes() / (index.entries.len() as u64).max(1);
-                let most = ChunkHeader::LEN as u64 + u64::from(index.header.chunksize());
-                (average + average / 2).min(most)
-            });
-            match state.source(ino) {
-                Ok(Source::Chunk(key, None)) => Some((key, likely.clamp(1, LIKELY_AT_MOST) as u32)),
-                _ => None,
-            }
+        let state = self.state.read();
+        let (Ok(Source::Chunk(key, None)), Some(index)) = (state.source(ino), &state.adopted) else { return };
+        // Half as much again as the average, but not more than an incompressible one.
+        let average = index.header.cbytes() / (index.entries.len() as u64).max(1);
+        let most = match u64::from(index.header.chunksize()) {
+            0 => LIKELY_AT_MOST,
+            chunksize => (ChunkHeader::LEN as u64 + chunksize).min(LIKELY_AT_MOST),
+        } as u32;
+        let likely = (average + average / 2).clamp(1, most.into()) as u32;
+        let position = match state.name_of(ino) {
+            Ok(Some(Name::Chunk(id))) => state.table.get(id).position(),
+            _ => None,
         };
-        if let Some(chunk) = chunk {
-            self.store.expect_chunks(&[chunk]);
-        }
+        let behind = position.and_then(|position| index.entries.get(position as usize + 1)).and_then(|entry| entry.stored());
+        let next = behind.and_then(|id| state.table.get(id).key());
+        drop(state);
+        self.store.expect_unknown(key, likely..=most, next);
     }
 
     fn writable(&self) -> Result<()> {
@@ -389,7 +392,7 @@ impl View for SparseView {
             return Err(ViewError::NotDirectory);
         }
         // A piece at a time, so that `emit` may ask the view for attributes.
-        const PIECE: usize = 1024;
+        const PIECE: usize = 128;
         let mut cookie = cookie;
         loop {
             let piece: Vec<_> = self.state.read().list(cookie).take(PIECE).collect();
@@ -444,6 +447,10 @@ impl View for SparseView {
             inos.iter().filter_map(source).filter_map(chunk).collect()
         };
         self.store.expect_chunks(&chunks);
+    }
+
+    fn read_ahead(&self) -> Option<u32> {
+        Some(READ_AHEAD)
     }
 
     fn statfs(&self) -> Result<libc::statvfs> {
