@@ -5,7 +5,7 @@ import os
 from .harness import Case, Row, drop_caches, timed
 from .sides import archivemount, native, squashfuse, views
 
-RANDOM_CHUNKS, RANDOM_READS = 1000, 20_000
+RANDOM_CHUNKS, RANDOM_READS, REQUESTS = 1000, 20_000, 20_000
 
 
 def rounds_of(bench, prefix, sides):
@@ -79,6 +79,28 @@ def file_random(bench):
                 os.close(file)
 
 
+def request(bench):
+    """The least that a request takes: each asks for a name that is not there, which the kernel does not keep in mind. Without what
+    asking for it takes where the kernel knows."""
+    frame = bench.data.plain()
+    for _ in bench.rounds:
+        native_us = asked(frame.sframe)
+        for side in views(bench, frame.cframe):
+            with side.open() as path:
+                bench.add(f"request/{side.name}", asked(path) - native_us)
+
+
+def asked(path):
+    name = str(path / "FFFFFFFF.chunk")
+
+    def requests():
+        for _ in range(REQUESTS):
+            os.path.exists(name)
+
+    requests()
+    return timed(requests) / REQUESTS * 1e6
+
+
 def rows(prefix, what, reference, targets, names=("ro", "rw")):
     """Cold and warm rows of sides over one reference; targets by (side, state)."""
     long = {"ro": "read-only", "rw": "read-write"}
@@ -90,6 +112,10 @@ def rows(prefix, what, reference, targets, names=("ro", "rw")):
 
 
 CASES = [
+    Case(
+        "request", "a request that has nothing to do: what many small ones cost at least", request,
+        [Row(f"a request, {long}", f"request/{name}", unit="us") for name, long in (("ro", "read-only"), ("rw", "read-write"))],
+    ),
     Case(
         "read", "all chunks of a frame of 4096 x 128 KiB by cat", read,
         rows("read", "all chunks", "sframe", {("ro", "cold"): 0.45, ("ro", "warm"): 1.05, ("rw", "cold"): 0.65, ("rw", "warm"): 1.5}, ("ro", "rw", "cframe", "squashfuse")),
