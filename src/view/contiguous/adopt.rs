@@ -112,16 +112,20 @@ impl ContiguousView {
 
     /// What a close of a handle does: nothing, unless the handle has a part in what is written.
     pub(super) fn close_handle(&self, handle: Handle, invals: &mut Invals) -> Result<()> {
-        {
-            let state = self.state.read();
-            let open = state.handles.get(&handle.0).ok_or(ViewError::BadHandle)?;
-            let joined = |overlay: &Arc<Overlay>| overlay.serial == open.serial;
-            if state.frame != Some(open.ino) || !state.overlay.as_ref().is_some_and(joined) {
-                return Ok(());
-            }
+        if !self.has_part(handle)? {
+            return Ok(());
         }
         let _writing = self.writing.lock();
-        self.look(Look::Close, invals)
+        // Another may have begun to write while the lock was waited for.
+        if self.has_part(handle)? { self.look(Look::Close, invals) } else { Ok(()) }
+    }
+
+    /// Whether what is written is this handle's as well.
+    fn has_part(&self, handle: Handle) -> Result<bool> {
+        let state = self.state.read();
+        let open = state.handles.get(&handle.0).ok_or(ViewError::BadHandle)?;
+        let joined = |overlay: &Arc<Overlay>| overlay.serial == open.serial;
+        Ok(state.frame == Some(open.ino) && state.overlay.as_ref().is_some_and(joined))
     }
 
     /// The last close of a handle: with the last writer goes what was refused.

@@ -135,16 +135,18 @@ impl SparseView {
 
     /// What a close of a handle does: nothing, unless the handle has a part in the file's draft.
     pub(super) fn close_handle(&self, handle: Handle, invals: &mut Invals) -> Result<()> {
-        let ino = {
+        let (ino, name, writing) = {
             let state = self.state.read();
             let open = state.handles.get(&handle.0).ok_or(ViewError::BadHandle)?;
-            let writing = state.nodes.get(&open.ino).and_then(|node| node.writing.as_ref());
-            match writing {
-                Some(writing) if open.write && open.serial.load(Ordering::Relaxed) == writing.serial => open.ino,
-                _ => return Ok(()),
+            let node = state.nodes.get(&open.ino);
+            let writing = node.and_then(|node| node.writing.clone());
+            match writing.filter(|writing| open.write && open.serial.load(Ordering::Relaxed) == writing.serial) {
+                Some(writing) => (open.ino, node.and_then(|node| node.name.clone()), writing),
+                None => return Ok(()),
             }
         };
-        self.close_file(ino, Unfinished::Refuse, invals)
+        // This draft and no other: another may have begun a new one by now.
+        self.close_writing(ino, name, &writing, Unfinished::Refuse, invals)
     }
 
     /// Takes a file's draft for what it is now.
@@ -152,18 +154,30 @@ impl SparseView {
         let (name, writing) = {
             let state = self.state.read();
             let Some(node) = state.nodes.get(&ino) else { return Ok(()) };
-            (node.name.clone(), node.writing.clone())
+            let Some(writing) = node.writing.clone() else { return Ok(()) };
+            (node.name.clone(), writing)
         };
-        match (name, writing) {
-            (Some(Name::Index), Some(writing)) => self.close_index(ino, &writing, invals),
-            (Some(Name::Chunk(id)), Some(writing)) => {
-                let closed = self.close_chunk(ino, id, &writing, unfinished, invals);
+        self.close_writing(ino, name, &writing, unfinished, invals)
+    }
+
+    fn close_writing(
+        &self,
+        ino: Ino,
+        name: Option<Name>,
+        writing: &Arc<Writing>,
+        unfinished: Unfinished,
+        invals: &mut Invals,
+    ) -> Result<()> {
+        match name {
+            Some(Name::Index) => self.close_index(ino, writing, invals),
+            Some(Name::Chunk(id)) => {
+                let closed = self.close_chunk(ino, id, writing, unfinished, invals);
                 if let Err(ViewError::Store(_)) = closed {
                     self.state.write().unstored.insert(ino);
                 }
                 closed
             }
-            _ => Ok(()),
+            Some(Name::Temp(_)) | None => Ok(()),
         }
     }
 

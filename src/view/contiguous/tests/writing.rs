@@ -429,3 +429,32 @@ fn of_two_writers_one_frame_is_left_and_it_is_committed() {
     assert!(frames.contains(&left));
     assert!(Mount::of_bytes(&left).committed() == mount.committed());
 }
+
+#[test]
+fn the_end_of_a_handle_leaves_alone_what_another_has_begun_meanwhile() {
+    let mount = Mount::of_bytes(&frame([1, 2, 3]));
+    let (view, ino) = (mount.view(), mount.ino(NAME).unwrap());
+    for round in 0..50 {
+        let refused = mount.open(NAME, true).unwrap();
+        view.write(refused, 0, b"no frame").unwrap();
+        assert_eq!(errno(view.flush(refused, &mut Vec::new())), libc::EINVAL);
+        let (begins, has_begun) = std::sync::mpsc::channel();
+        let next = mount.open(NAME, false).unwrap();
+        std::thread::scope(|scope| {
+            // The kernel releases a file some time after its close: here it waits for the lock while another is cut to nothing.
+            let writing = view.writing.lock();
+            scope.spawn(move || {
+                begins.send(()).unwrap();
+                view.release(refused, &mut Vec::new());
+            });
+            has_begun.recv().unwrap();
+            for _ in 0..100 {
+                std::thread::yield_now();
+            }
+            view.change_frame(Some(next), |inner, _| inner.set_len(0)).unwrap();
+            drop(writing);
+        });
+        assert_eq!(view.getattr(ino).unwrap().size, 0, "round {round}: what was cut is seen");
+        mount.close(next).unwrap_err();
+    }
+}
