@@ -43,7 +43,24 @@ prints() { find "$S" "$@" -printf '/%P %i %s %T@\n' | sort; }
 chunk_prints() { prints -name '*.chunk'; }
 # kept PRINTS: how many of these are still as they were.
 kept() { comm -12 <(echo "$1") <(prints) | wc -l; }
-tool() { "$PY" "$ROOT/tests/python/frametool.py" "$@"; }
+# tool COMMAND...: see frametool.py, of which one that has loaded the library already waits for such requests.
+tool() {
+    local ask=$T/.ask.$BASHPID answer status
+    if [ -z "${TOOLS:-}" ]; then
+        "$PY" "$ROOT/tests/python/frametool.py" "$@"
+        return
+    fi
+    kill -0 "$TOOLS_PID" 2>/dev/null || fail "frametool.py has ended" || return
+    printf '%s\0' "$BASHPID" "$ask.answer" "$PWD" "$@" >"$ask"
+    mkfifo "$ask.answer"
+    exec {answer}<>"$ask.answer"
+    # In a shell of its own and by a number of its own: the standard files of this one are taken over meanwhile.
+    (echo "$ask" >"$TOOLS")
+    read -r -u "$answer" status
+    exec {answer}>&-
+    rm "$ask" "$ask.answer"
+    return "$status"
+}
 py() { tool run "$@"; }
 # twins ONE OTHER, view FILE SOURCE: see frametool.py.
 twins() { tool twins "$@" >/dev/null; }
@@ -118,7 +135,7 @@ one_line() {
 }
 # errnos ERRNO 'python expression' ...: each raises OSError of that errno; M is the mount point.
 errnos() {
-    "$PY" -c 'import errno, os, sys
+    py 'import errno
 M, want = sys.argv[1:3]
 wrong = []
 for code in sys.argv[3:]:
@@ -147,6 +164,8 @@ as_a_user() {
             mknod -m 666 "$T/fuse" c 10 229
             trap - EXIT ERR
             export T
+            # What answers it does not see these mounts.
+            unset TOOLS
             # shellcheck disable=SC2016 # for the inner shell
             exec unshare -m bash -c 'mount --bind "$T/fuse" /dev/fuse && exec bash "$@"' - \
                 "$ROOT/tests/shell/harness.sh" "$FILE" "$1"
