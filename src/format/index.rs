@@ -90,7 +90,7 @@ pub fn decode<P: Place>(bytes: &[u8], expected: Option<u64>) -> Result<Vec<Index
     if bytes.is_empty() && expected == Some(0) {
         return Ok(Vec::new());
     }
-    let nbytes = check(bytes, expected)?;
+    let nbytes = check(bytes, expected)?.nbytes as usize;
     let decoded = chunk::decode(bytes, nbytes).map_err(of_index)?;
     let (raw, _) = decoded.as_chunks::<ENTRY_LEN>();
     let mut entries = Vec::new();
@@ -113,7 +113,13 @@ pub fn decode_like<P: Place>(
     known: &[u8],
     entries: &[IndexEntry<P>],
 ) -> Result<Vec<IndexEntry<P>>> {
-    if bytes.is_empty() || known.is_empty() || check(bytes, expected)? != entries.len().saturating_mul(ENTRY_LEN) {
+    if bytes.is_empty() || known.is_empty() {
+        return decode(bytes, expected);
+    }
+    let header = check(bytes, expected)?;
+    // Blocks of whole entries only, or one would begin in the middle of an entry.
+    let whole = (header.blocksize as usize).is_multiple_of(ENTRY_LEN);
+    if !whole || header.nbytes as usize != entries.len().saturating_mul(ENTRY_LEN) {
         return decode(bytes, expected);
     }
     let mut like = entries.to_vec();
@@ -125,17 +131,15 @@ pub fn decode_like<P: Place>(
         }
         Ok(())
     };
-    // Blocks of whole entries only, or one would begin in the middle of an entry.
-    let whole = chunk::ChunkHeader::parse(bytes).is_ok_and(|header| (header.blocksize as usize).is_multiple_of(ENTRY_LEN));
     match chunk::Decoder::default().decode_changes(bytes, known, changed) {
-        Ok(true) if whole => Ok(like),
+        Ok(true) => Ok(like),
         // What is wrong with it is said in one place.
         _ => decode(bytes, expected),
     }
 }
 
-/// Checks the size of an index chunk, and answers it: what is decoded is no larger.
-fn check(bytes: &[u8], expected: Option<u64>) -> Result<usize> {
+/// Checks the size of an index chunk, and answers its header: what is decoded is no larger than that says.
+fn check(bytes: &[u8], expected: Option<u64>) -> Result<chunk::ChunkHeader> {
     let header = chunk::ChunkHeader::parse(bytes).map_err(of_index)?;
     if u64::from(header.cbytes) != bytes.len() as u64 {
         return Err(Error::new(
@@ -168,7 +172,7 @@ fn check(bytes: &[u8], expected: Option<u64>) -> Result<usize> {
         let expected = format_args!("at most {most} chunks in an index of {} bytes", bytes.len());
         return Err(Error::new("index: nbytes", 4, nbytes, expected));
     }
-    Ok(header.nbytes as usize)
+    Ok(header)
 }
 
 /// Encodes an index as C-Blosc2 writes it; of no entries it makes no bytes, as a frame without chunks has no index. Where all

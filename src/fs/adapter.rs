@@ -651,7 +651,12 @@ impl fuser::Filesystem for Adapter {
     fn readdirplus(&self, req: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
         let (shared, _entered) = enter!(self, req, reply);
         match shared.readdirplus(Ino(ino.0), offset, &mut reply) {
-            Ok(()) => reply.ok(),
+            Ok(goes_on) => {
+                reply.ok();
+                if let Some(goes_on) = goes_on {
+                    shared.list_on(Ino(ino.0), &goes_on);
+                }
+            }
             Err(refusal) => reply.error(errno("readdir", Ino(ino.0), &refusal)),
         }
     }

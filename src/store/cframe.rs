@@ -26,9 +26,11 @@ use super::{
     CacheStats, ChunkKey, DraftPool, Epochs, FrameImage, FrameStore, OpenOptions, ReadAt, ReadGuard, Result, SourceStat,
     StoreError, birth,
 };
+use crate::format::ChunkOffset;
 use crate::format::chunk::ChunkHeader;
 use crate::format::header::Sections;
-use crate::format::{self, ChunkOffset};
+
+mod heads;
 
 /// Positions that a key has room for.
 const POSITION_BITS: u32 = 48;
@@ -37,10 +39,6 @@ const POSITION_BITS: u32 = 48;
 const SWEEP: usize = 8;
 /// How many of these may be put off: nobody who waits for a new chunk should wait for the disk as well.
 const MOST_OWED: usize = 4096;
-/// Chunks with no more bytes between them are read as one.
-const NEAR: u64 = 64 << 10;
-/// The kernel's smallest page, in bytes.
-const PAGE: u64 = 4096;
 /// How many are read at once.
 const SWEEP_AT_ONCE: usize = 256;
 
@@ -466,69 +464,23 @@ impl FrameStore for CframeStore {
     }
 
     fn expect_headers(&self, keys: &[ChunkKey]) {
-        let (file, positions) = {
-            let place = self.place.read();
-            let positions: Vec<_> = keys.iter().map(|key| position(&place.moved, *key)).collect();
-            (Arc::clone(&place.file), positions)
-        };
-        for position in positions {
-            file.will_need(position, ChunkHeader::LEN as u64);
-        }
+        self.expect_heads(keys);
     }
 
     fn expect_chunks(&self, chunks: &[(ChunkKey, u32)]) {
-        let (file, ranges) = {
-            let place = self.place.read();
-            let range = |&(key, len): &(ChunkKey, u32)| (position(&place.moved, key), u64::from(len));
-            (Arc::clone(&place.file), chunks.iter().map(range).collect::<Vec<_>>())
-        };
-        // One hint for chunks that follow each other: what is asked for at once is read at once.
-        for run in ranges.chunk_by(|(start, len), (next, _)| next.checked_sub(start + len).is_some_and(|gap| gap <= NEAR)) {
-            if let (Some((start, _)), Some((last, len))) = (run.first(), run.last()) {
-                file.will_need(*start, last + len - start);
-            }
-        }
+        self.expect_whole(chunks);
     }
 
     fn expect_unknown(&self, key: ChunkKey, bytes: RangeInclusive<u32>, next: Option<ChunkKey>) {
-        let (file, start, next) = {
-            let place = self.place.read();
-            (Arc::clone(&place.file), position(&place.moved, key), next.map(|next| position(&place.moved, next)))
-        };
-        let to_next = next.and_then(|next| next.checked_sub(start)).filter(|len| (1..=u64::from(*bytes.end())).contains(len));
-        let len = to_next.unwrap_or(u64::from(*bytes.start()));
-        // The header by itself, which is there sooner than the whole.
-        let head = (start + ChunkHeader::LEN as u64).next_multiple_of(PAGE) - start;
-        file.will_need(start, head);
-        if len > head {
-            file.will_need(start + head, len - head);
-        }
+        self.expect_by_guess(key, bytes, next);
     }
 
     fn chunk_header(&self, _guard: &ReadGuard<'_>, key: ChunkKey) -> Result<ChunkHeader> {
-        let (file, position) = {
-            let place = self.place.read();
-            (Arc::clone(&place.file), position(&place.moved, key))
-        };
-        let mut bytes = [0; ChunkHeader::LEN];
-        let mut filled = 0;
-        while filled < bytes.len() {
-            match file.read_at(&mut bytes[filled..], position + filled as u64).map_err(self.io("read a chunk's header"))? {
-                0 => break,
-                n => filled += n,
-            }
-        }
-        let inside = |error: format::Error| {
-            let offset = error.offset.saturating_add(position);
-            self.source.format(format::Error { offset, ..error })
-        };
-        let header = ChunkHeader::parse(&bytes[..filled]).map_err(inside)?;
-        let room = self.limit.load(Relaxed).saturating_sub(position);
-        if u64::from(header.cbytes) > room {
-            let expected = format!("at most the {room} bytes before the end of the chunks");
-            return Err(inside(format::Error::new("chunk: cbytes", 12, header.cbytes, expected)));
-        }
-        Ok(header)
+        self.read_header(key)
+    }
+
+    fn lens_of(&self, _guard: &ReadGuard<'_>, keys: &[ChunkKey]) -> Vec<Option<u32>> {
+        self.read_lens(keys)
     }
 
     fn stage(&self, chunk: &dyn ReadAt) -> Result<ChunkKey> {

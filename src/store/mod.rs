@@ -201,6 +201,12 @@ pub trait FrameStore: Send + Sync {
     /// same time.
     fn expect_headers(&self, _keys: &[ChunkKey]) {}
 
+    /// The lengths of chunks in bytes by their headers, which are read together where they lie close to each other: what has no
+    /// length, [`FrameStore::chunk_header`] says the error of.
+    fn lens_of(&self, guard: &ReadGuard<'_>, keys: &[ChunkKey]) -> Vec<Option<u32>> {
+        keys.iter().map(|key| self.chunk_header(guard, *key).ok().map(|header| header.cbytes)).collect()
+    }
+
     /// Lengths in bytes of the chunks of an index, in order; 0 for a special one. What a store knows from opening costs
     /// nothing more; otherwise every header is read.
     fn chunk_lens(&self, guard: &ReadGuard<'_>, entries: &[IndexEntry<ChunkKey>]) -> Result<Vec<u32>> {

@@ -232,7 +232,8 @@ pub trait View: Send + Sync {
     /// The files that a sequential reader of `ino` is likely to want next, at most `count`, with their sizes: hints only.
     fn next_files(&self, ino: Ino, count: usize) -> Vec<(Ino, u64)>;
 
-    /// Attributes of these will be asked for soon, one after the other: a hint.
+    /// Attributes of these will be asked for soon, one after the other: a hint, upon which what they take is read, as far as it is
+    /// read sooner for all of them together.
     fn expect(&self, _inos: &[Ino]) {}
 
     /// These will be read soon and whole, in this order: a hint.

@@ -136,6 +136,12 @@ fn chunks_that_overlap_keep_every_byte_that_they_claim() {
         let store = open::<CframeStore>(&dir, false).unwrap();
         // Some have been overwritten by others until their header is none: those cannot be followed.
         let image = store.committed().unwrap();
+        let mut keys: Vec<_> = image.entries.iter().filter_map(|entry| entry.stored()).collect();
+        for _ in 0..2 {
+            let one_by_one = keys.iter().map(|key| Some(store.chunk_header(&store.enter(), *key).ok()?.cbytes));
+            assert_eq!(store.lens_of(&store.enter(), &keys), one_by_one.collect::<Vec<_>>(), "read together");
+            keys.reverse();
+        }
         let readable = image.entries.iter().filter(|entry| match entry {
             IndexEntry::Stored(key) => store.chunk_header(&store.enter(), *key).is_ok(),
             IndexEntry::Special(_) => true,

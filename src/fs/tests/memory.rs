@@ -68,6 +68,8 @@ pub struct MemoryView {
     reading: AtomicUsize,
     /// The most reads that ever were under way.
     pub most_reading: AtomicUsize,
+    /// What [`View::expect`] was called with.
+    pub expected: Mutex<Vec<Vec<Ino>>>,
     /// See [`View::read_ahead`].
     pub read_ahead: Option<u32>,
 }
@@ -373,6 +375,10 @@ impl View for MemoryView {
         let state = self.state.read();
         let Some(place) = state.files.values().position(|file| file.ino == ino) else { return Vec::new() };
         state.files.values().skip(place + 1).take(count).map(|file| (file.ino, file.bytes.len() as u64)).collect()
+    }
+
+    fn expect(&self, inos: &[Ino]) {
+        self.expected.lock().push(inos.to_vec());
     }
 
     fn statfs(&self) -> Result<libc::statvfs> {

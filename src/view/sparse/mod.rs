@@ -55,7 +55,6 @@ const WATCH_EVERY: Duration = Duration::from_millis(200);
 const ONLY_LOOKING: u32 = 8;
 /// The most of a chunk that is read ahead of its header, in bytes.
 const LIKELY_AT_MOST: u64 = 512 << 10;
-
 /// As much of a chunk file is read at once, in bytes: most chunks are no larger.
 const READ_AHEAD: u32 = 1 << 20;
 
@@ -422,17 +421,26 @@ impl View for SparseView {
     }
 
     fn expect(&self, inos: &[Ino]) {
-        let unknown = {
+        let guard = self.store.enter();
+        let (unknown, keys): (Vec<_>, Vec<_>) = {
             let state = self.state.read();
-            let source = |ino: &Ino| state.source(*ino).ok();
-            let keys = inos.iter().filter_map(source).filter_map(|source| match source {
-                Source::Chunk(key, None) => Some(key),
+            let chunk = |ino: &Ino| match state.source(*ino) {
+                Ok(Source::Chunk(key, None)) => Some((*ino, key)),
                 _ => None,
-            });
-            keys.collect::<Vec<_>>()
+            };
+            inos.iter().filter_map(chunk).unzip()
         };
-        if !unknown.is_empty() {
-            self.store.expect_headers(&unknown);
+        if keys.is_empty() {
+            return;
+        }
+        // All of them at first, so that the disk has them all in hand.
+        self.store.expect_headers(&keys);
+        let lens = self.store.lens_of(&guard, &keys);
+        let state = self.state.read();
+        for ((ino, key), len) in unknown.into_iter().zip(keys).zip(lens) {
+            if let Some(len) = len {
+                state.learn_len(ino, key, len);
+            }
         }
     }
 
