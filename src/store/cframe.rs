@@ -221,9 +221,11 @@ impl CframeStore {
         let space = space.get_or_insert_with(|| {
             let published = self.published.read().clone();
             let (Some(image), Some(sections)) = (published, opened.take()) else { return Space::new(HEADER_ROOM) };
-            let stored = image.entries.iter().filter_map(|entry| entry.stored().map(position_of));
+            // Not collected: that grows a vector step by step, and there may be a million.
+            let mut stored = Vec::with_capacity(image.entries.len());
+            stored.extend(image.entries.iter().filter_map(|entry| entry.stored().map(position_of)));
             let tail = sections.index.start..sections.trailer.end;
-            Space::opened(u64::from(image.header.header_len()), HEADER_ROOM, stored.collect(), tail)
+            Space::opened(u64::from(image.header.header_len()), HEADER_ROOM, stored, tail)
         });
         f(space, names)
     }
@@ -614,6 +616,7 @@ impl FrameStore for CframeStore {
             self.owed.fetch_sub(owed, Relaxed);
             self.sweep(owed);
         }
+        super::commit::prepare(self);
     }
 
     fn save_lost(&self, name: &str, content: &dyn ReadAt) -> Result<PathBuf> {

@@ -170,6 +170,20 @@ pub(super) fn sync(store: &CframeStore) -> Result<()> {
     Ok(())
 }
 
+/// Encodes the index of P before anybody waits for it, if that has not been done: the next commit takes most of it over.
+pub(super) fn prepare(store: &CframeStore) {
+    // Whoever has the lock is committing, and leaves the index encoded.
+    let Some(mut disk) = store.disk.try_lock() else { return };
+    if disk.encoded.is_some() || disk.closed || store.source.check_writable().is_err() {
+        return;
+    }
+    let Some(image) = store.committed() else { return };
+    if let Ok(index) = encode(store, &image, &HashMap::new(), None) {
+        let part = 0..index.len();
+        disk.encoded = Some((image.header.header_len(), Encoded::new(index, part, &image.entries)));
+    }
+}
+
 /// See [`super::FrameStore::close`]. Where others have their turn, nothing is written any more.
 pub(super) fn close(store: &CframeStore, our_turn: bool) -> Result<()> {
     let mut disk = store.disk.lock();

@@ -122,8 +122,12 @@ fn differing(old: &[IndexEntry<ChunkKey>], new: &[IndexEntry<ChunkKey>]) -> (Vec
         IndexEntry::Special(_) => None,
     };
     if old.len() == new.len() {
-        let pairs = || old.iter().zip(new).filter(|(old, new)| old != new);
-        return (pairs().filter_map(|(old, _)| stored(old)).collect(), pairs().filter_map(|(_, new)| stored(new)).collect());
+        let (mut gone, mut come) = (Vec::new(), Vec::new());
+        for (old, new) in old.iter().zip(new).filter(|(old, new)| old != new) {
+            gone.extend(stored(old));
+            come.extend(stored(new));
+        }
+        return (gone, come);
     }
     let before = old.iter().zip(new).take_while(|(old, new)| old == new).count();
     let (old, new) = (&old[before..], &new[before..]);

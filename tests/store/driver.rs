@@ -257,7 +257,7 @@ impl<S: Store> Driver<S> {
     /// One step. Errors are those of the store; the model then is as before the step.
     pub fn step(&mut self) -> Result<()> {
         let kind = match self.mostly_headers {
-            true => [0, 13, 17, 21, 22, 22, 22, 22, 23, 31, 31, 31, 31][self.random.below(13) as usize],
+            true => [0, 13, 17, 21, 22, 22, 22, 22, 23, 31, 32, 32, 32][self.random.below(13) as usize],
             false => self.random.below(40),
         };
         match kind {
@@ -337,6 +337,7 @@ impl<S: Store> Driver<S> {
             }
             29 => self.sync()?,
             30 => self.held_read()?,
+            31 => self.store.tidy(),
             _ => self.commit()?,
         }
         self.check();

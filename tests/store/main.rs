@@ -1,5 +1,6 @@
 //! The store, on real files and on simulated disks.
 
+mod ahead;
 mod broken;
 mod changes;
 mod crash;
