@@ -38,6 +38,8 @@ const CLOSING: Duration = Duration::from_millis(100);
 const WATCH_AGAIN: Duration = Duration::from_millis(50);
 /// Pause between two tries to get a lock that others hold.
 const LOCK_AGAIN: Duration = Duration::from_millis(1);
+/// For so long a client can have a lock whose file it has closed: the kernel tells of that, but does not wait until it is heard.
+const UNHEARD: Duration = Duration::from_millis(20);
 
 /// What a view can do that follows other processes.
 pub trait Follow: View {
@@ -336,7 +338,8 @@ impl<V: Follow> View for Locking<V> {
     }
 
     /// As a client would who takes the exclusive lock for it. Whoever has it already through this mount is in the middle of
-    /// something, and may be kept from going on by the kernel until this is answered: so that is not waited for.
+    /// something, and may be kept from going on by the kernel until this is answered: so that is not waited for, but for as long as
+    /// it takes the kernel to tell of a file that was closed.
     fn set_xattr(&self, ino: Ino, name: &OsStr, value: Option<&[u8]>, mode: SetMode, invals: &mut Invals) -> Result<()> {
         if ino == LOCK_INO {
             return Err(ViewError::NotSettable);
@@ -345,10 +348,11 @@ impl<V: Follow> View for Locking<V> {
             return Err(ViewError::ReadOnly);
         }
         let sidecar = self.sidecar()?;
-        let (handle, before, until) = (self.new_handle(), sidecar.reloads(), Instant::now() + PATIENCE);
+        let (handle, before, began) = (self.new_handle(), sidecar.reloads(), Instant::now());
+        let patience = || if sidecar.is_clients() { UNHEARD } else { PATIENCE };
         let locked = loop {
             match self.lock(LOCK_INO, handle, Some(Flock::Exclusive), false, invals) {
-                Err(ViewError::Locked) if !sidecar.is_clients() && Instant::now() < until => std::thread::sleep(LOCK_AGAIN),
+                Err(ViewError::Locked) if began.elapsed() < patience() => std::thread::sleep(LOCK_AGAIN),
                 locked => break locked,
             }
         };

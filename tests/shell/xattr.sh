@@ -238,6 +238,22 @@ os.setxattr(path, "user.b2frame.vlmeta.unit", b"\1")' "$lock" "$V"
     vlmeta "$S" '{"unit": 1, "who": "me"}'
 }
 
+# Closing the lock's file gives the lock back, but the mount hears of it a moment later.
+test_an_attribute_right_after_the_lock_was_given_back() { both right_after; }
+right_after() {
+    array_as "$1"
+    mount_it --locking
+    local lock=$M/.b2lock
+    [ "$1" = cframe ] || lock=$V.b2lock
+    py 'import fcntl
+lock, path = sys.argv[1:]
+for n in range(300):
+    with open(lock, "r+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+    os.setxattr(path, "user.b2frame.vlmeta.unit", b"\1")' "$lock" "$V"
+    umount_it
+}
+
 # The library writes on and on while attributes come and go, each in its turn: none is lost, and nothing is spoiled.
 test_attributes_while_the_library_writes() { both while_writing; }
 while_writing() {
