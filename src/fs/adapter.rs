@@ -13,36 +13,26 @@ use std::ffi::OsStr;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, SystemTime};
 
 use fuser::{
-    BsdFileFlags, Errno, FileAttr, FileHandle, FileType, FopenFlags, Generation, INodeNo, InitFlags, IoctlFlags, KernelConfig,
-    LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
-    ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    BsdFileFlags, Errno, FileHandle, FileType, FopenFlags, INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenAccMode,
+    OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
+    ReplyIoctl, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
-use log::{debug, error, warn};
-use parking_lot::{RwLock, RwLockReadGuard};
+use log::debug;
+use parking_lot::RwLockReadGuard;
 
-use super::housekeeping::Housekeeping;
-use super::inodes::Inodes;
-use super::notify::{Held, Notify};
-use super::push::Streams;
-use super::spin::{Spin, Turn};
+use super::notify::Held;
+use super::shared::{FIRST_COOKIE, FOREVER, GENERATION, Shared, empty, errno, file_type};
+use super::spin::Turn;
 use super::xattr;
-use crate::view::{
-    Attr, Creation, DirEntry, Flock, Handle, Ino, Invals, Kind, OpenMode, ROOT, RenameMode, SetAttr, View, ViewError,
-};
+use crate::view::{Creation, DirEntry, Flock, Handle, Ino, Invals, Kind, OpenMode, ROOT, RenameMode, SetAttr, ViewError};
 
 /// ioctl(2) on any file of a mount: the daemon's process id as an `i32`. `_IOR(0xB2, 1, int)`.
 pub(super) const IOCTL_PID: u32 = 2 << 30 | (size_of::<i32>() as u32) << 16 | 0xB2 << 8 | 1;
 
-/// For good. The kernel takes any number of seconds and cuts it to what its clock can hold.
-pub(super) const FOREVER: Duration = Duration::from_secs(1 << 31);
-/// Numbers are never given twice, so there are no generations.
-pub(super) const GENERATION: Generation = Generation(0);
-/// Cookies 1 and 2 stand behind `.` and `..`; a view's own begin here.
-pub(super) const FIRST_COOKIE: u64 = 2;
 /// Directories of no more files are always listed with attributes. That costs who wants names alone 3 us a file, once; without it,
 /// programs that read 100,000 names before they look at any (find, rsync, du) look up each of these by a request of its own, at 20 us.
 const LISTED_WHOLE: usize = 1 << 18;
@@ -54,102 +44,6 @@ const MAX_READ: usize = 16 << 20;
 thread_local! {
     /// Where an event loop reads into: a fresh buffer for each READ costs up to a quarter of the time.
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
-
-/// What a mount shows instead of a view's own attributes.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Overrides {
-    /// Owner of everything.
-    pub uid: Option<u32>,
-    /// Group of everything.
-    pub gid: Option<u32>,
-    /// Permission bits that nothing has; all others are set.
-    pub umask: Option<u32>,
-}
-
-/// What the event loops, the notifying threads and the session share.
-pub(super) struct Shared {
-    pub(super) view: Arc<dyn View>,
-    pub(super) inodes: Inodes,
-    pub(super) notify: Notify,
-    pub(super) housekeeping: Housekeeping,
-    pub(super) spin: Spin,
-    /// True once the view is being shut down while the kernel may still ask. Held for reading through every request.
-    pub(super) closed: RwLock<bool>,
-    streams: Streams,
-    overrides: Overrides,
-    /// [`View::lock_file`].
-    lock_file: Option<Ino>,
-    /// How often SOURCE had been read again when the kernel last forgot everything.
-    pub(super) forgotten: AtomicU64,
-    /// READs answered.
-    reads: AtomicU64,
-    /// Who was last refused the removal of an attribute.
-    pub(super) stripper: AtomicU32,
-}
-
-impl Shared {
-    pub(super) fn new(view: Arc<dyn View>, overrides: Overrides) -> Self {
-        Shared {
-            lock_file: view.lock_file(),
-            forgotten: AtomicU64::new(0),
-            view,
-            inodes: Inodes::default(),
-            notify: Notify::default(),
-            housekeeping: Housekeeping::default(),
-            spin: Spin::default(),
-            closed: RwLock::new(false),
-            streams: Streams::default(),
-            overrides,
-            reads: AtomicU64::new(0),
-            stripper: AtomicU32::new(0),
-        }
-    }
-
-    /// One line for the log: what the kernel asked for, and what it was given unasked.
-    pub(super) fn report(&self) -> String {
-        format!("reads answered: {}; files pushed: {}", self.reads.load(Relaxed), self.notify.pushed.load(Relaxed))
-    }
-
-    pub(super) fn enter(&self) -> Option<RwLockReadGuard<'_, bool>> {
-        let closed = self.closed.read();
-        if *closed { None } else { Some(closed) }
-    }
-
-    pub(super) fn attr(&self, attr: &Attr) -> FileAttr {
-        FileAttr {
-            ino: INodeNo(attr.ino.0),
-            size: attr.size,
-            blocks: attr.blocks,
-            atime: attr.atime,
-            mtime: attr.mtime,
-            ctime: attr.ctime,
-            crtime: attr.ctime,
-            kind: file_type(attr.kind),
-            perm: self.overrides.umask.map_or(attr.perm & 0o777, |umask| 0o777 & !(umask as u16)),
-            nlink: attr.nlink,
-            uid: self.overrides.uid.unwrap_or(attr.uid),
-            gid: self.overrides.gid.unwrap_or(attr.gid),
-            rdev: 0,
-            blksize: attr.blksize,
-            flags: 0,
-        }
-    }
-
-    /// What the kernel may do with an open file: keep its pages, unless other processes write them, and skip the FLUSH of a close
-    /// that has nothing to say.
-    fn open_flags(&self, ino: Ino, mode: OpenMode) -> FopenFlags {
-        match mode.write {
-            _ if self.lock_file == Some(ino) => FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_NOFLUSH,
-            true => FopenFlags::FOPEN_KEEP_CACHE,
-            false => FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH,
-        }
-    }
-
-    /// Something has changed: the view may want to be called.
-    pub(super) fn changed(&self) {
-        self.housekeeping.poke();
-    }
 }
 
 /// The file system that fuser calls.
@@ -173,24 +67,6 @@ impl Adapter {
         // Without OPEN there is no RELEASE, which gives locks back.
         let no_open = read_only && !(auto_unmount && on_file) && shared.lock_file.is_none();
         Adapter { no_open, no_opendir: !auto_unmount, read_only, xattrs, shared }
-    }
-}
-
-/// The one place where a refusal becomes an errno. Those that a client cannot know the reason of are logged.
-pub(super) fn errno(what: &str, ino: impl Into<Option<Ino>>, refusal: &ViewError) -> Errno {
-    let ino = ino.into().map_or(0, |ino| ino.0);
-    match refusal {
-        ViewError::Store(_) => error!("{what}: {refusal}"),
-        ViewError::Rejected(_) => warn!("{what} of inode {ino}: {refusal}"),
-        _ => debug!("{what} of inode {ino}: {refusal}"),
-    }
-    Errno::from_i32(refusal.errno())
-}
-
-pub(super) fn file_type(kind: Kind) -> FileType {
-    match kind {
-        Kind::Directory => FileType::Directory,
-        Kind::File => FileType::RegularFile,
     }
 }
 
@@ -313,7 +189,7 @@ impl fuser::Filesystem for Adapter {
                 Err(errno) => reply.error(errno),
             };
             if size.is_some() {
-                shared.notify.answer_writer(ino, Invals::new(), answer);
+                shared.notify.answer_writer(ino, answer);
                 shared.notify.forget(invals);
             } else {
                 shared.notify.answer(invals, Held::Nothing, answer);
@@ -413,7 +289,7 @@ impl fuser::Filesystem for Adapter {
             // The view wants no handles for reading, but locks do.
             let handle = match shared.lock_file {
                 None => Ok(Handle(0)),
-                Some(_) => shared.view.open(ino, mode, &mut Invals::new()),
+                Some(_) => shared.view.open(ino, mode),
             };
             return match handle {
                 Ok(handle) => reply.opened(FileHandle(handle.0), shared.open_flags(ino, mode)),
@@ -423,8 +299,7 @@ impl fuser::Filesystem for Adapter {
         if mode.write {
             shared.notify.writer_came(ino);
         }
-        let mut invals = Invals::new();
-        let outcome = shared.view.open(ino, mode, &mut invals).map_err(|refusal| errno("open", ino, &refusal));
+        let outcome = shared.view.open(ino, mode).map_err(|refusal| errno("open", ino, &refusal));
         if mode.write && outcome.is_err() {
             shared.notify.writer_gone(ino);
         }
@@ -434,10 +309,10 @@ impl fuser::Filesystem for Adapter {
             Err(errno) => reply.error(errno),
         };
         if mode.write || mode.truncate {
-            shared.notify.answer_writer(ino, invals, answer);
+            shared.notify.answer_writer(ino, answer);
             shared.changed();
         } else {
-            shared.notify.answer(invals, Held::Nothing, answer);
+            answer();
             shared.notify_push(ino, false, |view, streams| streams.opened(view, req.pid(), ino));
         }
     }
@@ -699,28 +574,3 @@ impl fuser::Filesystem for Adapter {
     // Everything else is answered ENOSYS by fuser, and the kernel does without: no ACCESS, no
     // fallocate, lseek, bmap, poll, copy_file_range; locks of fcntl(2) stay inside it. What fuser logs about it goes to `-vv`.
 }
-
-pub(super) fn empty(reply: ReplyEmpty, outcome: Result<(), Errno>) {
-    match outcome {
-        Ok(()) => reply.ok(),
-        Err(errno) => reply.error(errno),
-    }
-}
-
-impl Shared {
-    fn fsync(&self, ino: Ino, held: Held, reply: ReplyEmpty) {
-        let mut invals = Invals::new();
-        let outcome = self.view.fsync(ino, &mut invals).map_err(|refusal| errno("fsync", ino, &refusal));
-        self.notify.answer(invals, held, move || empty(reply, outcome));
-        self.changed();
-    }
-
-    /// Lets the readers' tracker see that `ino` was opened or read, and queues what it wants pushed.
-    fn notify_push(&self, ino: Ino, reading: bool, see: impl FnOnce(&dyn View, &Streams) -> Vec<super::push::Hint>) {
-        let hints = see(&*self.view, &self.streams);
-        self.notify.push(ino, reading, hints);
-    }
-}
-
-// The root is never looked up and never forgotten.
-const _: () = assert!(ROOT.0 == INodeNo::ROOT.0);

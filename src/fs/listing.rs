@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fuser::{FileAttr, INodeNo, ReplyDirectoryPlus};
 
-use super::adapter::{FIRST_COOKIE, FOREVER, GENERATION, Shared, errno, file_type};
+use super::shared::{FIRST_COOKIE, FOREVER, GENERATION, Shared, errno, file_type};
 use crate::view::{Ino, ROOT, Result, ViewError};
 
 /// Entries that readdirplus takes from a view at once.

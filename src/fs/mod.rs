@@ -3,6 +3,7 @@
 //! | module | what it is for |
 //! | --- | --- |
 //! | `adapter` | one handler a request: unpack, call the view, reply |
+//! | `shared` | what all threads of a mount share, and what answers are made of |
 //! | `notify` | what the kernel must forget, and the replies that wait for it |
 //! | `push` | the next files of a sequential reader, into the page cache ahead of it |
 //! | `spin` | one event loop that waits awake for its only client |
@@ -24,6 +25,7 @@ mod listing;
 mod notify;
 mod push;
 pub mod session;
+mod shared;
 mod spin;
 #[cfg(test)]
 mod tests;

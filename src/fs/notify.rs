@@ -180,11 +180,11 @@ impl Notify {
     /// Like [`Notify::answer`], for a client that may write to `ino` as soon as it has the answer: a push of it that is under
     /// way ends first, or its old bytes would land on the new ones. (What is pushed has no writer, so no page of it waits to be
     /// written back, and a SETATTR may wait here.)
-    pub(super) fn answer_writer(&self, ino: Ino, invals: Invals, answer: impl FnOnce() + Send + 'static) {
-        if invals.is_empty() && self.pages.lock().pushing == Some(ino) {
+    pub(super) fn answer_writer(&self, ino: Ino, answer: impl FnOnce() + Send + 'static) {
+        if self.pages.lock().pushing == Some(ino) {
             return self.enqueue_pages(Pages { answer: Some(Box::new(answer)), ..Pages::default() });
         }
-        self.answer(invals, Held::Nothing, answer);
+        answer();
     }
 
     /// Asks for files to be pushed after those asked for before. The reader has got to `reached` (and waits for its bytes, if

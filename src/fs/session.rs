@@ -24,10 +24,11 @@ use std::time::{Duration, Instant};
 use fuser::SessionACL;
 use log::{debug, error, info, warn};
 
-pub use super::adapter::Overrides;
-use super::adapter::{Adapter, IOCTL_PID, Shared};
+use super::adapter::{Adapter, IOCTL_PID};
 pub use super::kernel::{Access, MountError};
 use super::kernel::{MountRequest, Mountpoint};
+pub use super::shared::Overrides;
+use super::shared::Shared;
 use crate::view::{Invals, Kind, ROOT, View, ViewError};
 
 /// How long unmounting is tried while files are open.

@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering::SeqCst;
 use fuser::{ReplyData, ReplyEmpty};
 use log::error;
 
-use super::adapter::{Shared, empty, errno};
 use super::notify::Held;
+use super::shared::{Shared, empty, errno};
 use crate::view::{Flock, Handle, Ino, Inval, Invals, ViewError};
 
 impl Shared {

@@ -12,8 +12,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use fuser::{Errno, ReplyEmpty, ReplyXattr};
 
-use super::adapter::{Shared, empty, errno};
 use super::notify::Held;
+use super::shared::{Shared, empty, errno};
 use crate::view::{FIRST_LISTED, Ino, Invals, Result, SetMode, ViewError};
 
 /// What the names of all of ours begin with.

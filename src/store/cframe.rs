@@ -465,10 +465,6 @@ impl FrameStore for CframeStore {
         self.cache.read(key, len, offset, buf, load).map_err(self.io("read a chunk"))
     }
 
-    fn expect_headers(&self, keys: &[ChunkKey]) {
-        self.expect_heads(keys);
-    }
-
     fn expect_chunks(&self, chunks: &[(ChunkKey, u32)]) {
         self.expect_whole(chunks);
     }

@@ -197,10 +197,6 @@ pub trait FrameStore: Send + Sync {
     /// Reads and checks a stored chunk's header: its sizes agree with each other and with the room it has in SOURCE.
     fn chunk_header(&self, guard: &ReadGuard<'_>, key: ChunkKey) -> Result<ChunkHeader>;
 
-    /// The headers of these chunks will be asked for soon, one after the other: a hint, by which a disk can read them at the
-    /// same time.
-    fn expect_headers(&self, _keys: &[ChunkKey]) {}
-
     /// The lengths of chunks in bytes by their headers, which are read together where they lie close to each other: what has no
     /// length, [`FrameStore::chunk_header`] says the error of.
     fn lens_of(&self, guard: &ReadGuard<'_>, keys: &[ChunkKey]) -> Vec<Option<u32>> {

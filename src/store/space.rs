@@ -23,12 +23,18 @@
 //! room elsewhere; behind it lengths are known and holes are free. Chunks whose claims overlap are *tangled*: what they
 //! claim is never given out, for as long as the file is open.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 
-#[path = "space/used.rs"] // tests/microbench has this file from elsewhere
+// With paths, as tests/microbench has this file from elsewhere.
+#[path = "space/free.rs"]
+mod free;
+#[path = "space/moves.rs"]
+mod moves;
+#[path = "space/used.rs"]
 mod used;
 
+use free::Free;
 use used::Used;
 
 /// No chunk has a larger one; a key has no room for the very last.
@@ -41,14 +47,8 @@ pub(super) type Seq = u64;
 const MIN_ROOM: u64 = 32;
 /// The smallest length that a chunk's header can claim (that of a Blosc1 chunk without data).
 const MIN_CLAIM: u64 = 16;
-/// How many chunks, and how many holes for each, are considered for one move.
-const TRIES: usize = 8;
-/// How many chunks are looked at, from the end, for some that can be moved.
-const LOOKS: usize = 256;
 /// How many bytes are tried for a tail to end elsewhere than those before it.
 const DODGES: usize = 64;
-/// Bytes that a commit may copy whatever it writes.
-const FREE_MOVES: u64 = 1 << 20;
 
 /// What becomes of a chunk; see the module's picture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,21 +104,6 @@ struct Unknown {
     reach_of: Option<u64>,
 }
 
-/// A chunk to be copied to a place further down.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Move {
-    pub(super) from: u64,
-    pub(super) to: u64,
-    pub(super) len: u64,
-}
-
-/// How much a commit may still move, and what will then be in the image.
-pub(super) struct Moves {
-    live: u64,
-    budget: u64,
-    all: bool,
-}
-
 /// How many times an image names a chunk less than the one before; by position.
 pub(super) type Doomed = HashMap<u64, u32>;
 
@@ -126,15 +111,8 @@ pub(super) type Doomed = HashMap<u64, u32>;
 #[derive(Debug)]
 pub(super) struct Space {
     used: Used,
-    /// Holes, by position and by length; no two touch, none ends at `end`, all lie between `floor` and `end`.
-    free: BTreeMap<u64, u64>,
-    by_len: BTreeSet<(u64, u64)>,
-    free_bytes: u64,
+    free: Free,
     tails: Vec<Tail>,
-    /// Nothing below is given out: the header, and room for it to grow.
-    floor: u64,
-    /// Everything from here on is free.
-    end: u64,
     unknown: Option<Unknown>,
     /// What commit `.0` dropped, in the order of commits.
     waiting: VecDeque<(Seq, u64)>,
@@ -160,12 +138,8 @@ impl Space {
     pub(super) fn new(floor: u64) -> Self {
         Space {
             used: Used::default(),
-            free: BTreeMap::new(),
-            by_len: BTreeSet::new(),
-            free_bytes: 0,
+            free: Free::new(floor, floor),
             tails: Vec::new(),
-            floor,
-            end: floor,
             unknown: None,
             waiting: VecDeque::new(),
             retired: VecDeque::new(),
@@ -187,14 +161,14 @@ impl Space {
         let floor = reserve.max(header_len).min(first.unwrap_or(tail.start)).max(header_len);
         let mut space = Space::new(floor);
         space.used = Used::opened(positions);
-        space.end = tail.end;
+        space.free = Free::new(floor, tail.end);
         space.front = tail.start;
         match first {
             Some(first) => {
                 space.unknown = Some(Unknown { next: first, end: tail.start, reach: first, reach_of: None });
-                space.insert_free(floor, first);
+                space.free.give(floor, first);
             }
-            None => space.insert_free(floor, tail.start),
+            None => space.free.give(floor, tail.start),
         }
         space.tails.push(Tail { pos: tail.start, len: tail.end - tail.start, dropped: None });
         space
@@ -202,21 +176,12 @@ impl Space {
 
     /// Everything from here on is free.
     pub(super) fn end(&self) -> u64 {
-        self.end
+        self.free.end()
     }
 
     /// Room of the chunks in the image; all of what is unknown counts.
     pub(super) fn live(&self) -> u64 {
         self.live + self.unknown.map_or(0, |unknown| unknown.end - unknown.next)
-    }
-
-    /// Whether the holes, and what will be holes after a sync, make the file longer than it should be at rest: one and a half
-    /// times what lives in it, less a little, and three tails. And whether copying what would make it short is paid for by what
-    /// was written; where others left many holes it gets shorter from commit to commit.
-    pub(super) fn can_settle(&self) -> bool {
-        let tail = self.tails.last().map_or(0, |tail| tail.len);
-        let holes = self.free_bytes + self.waiting_bytes;
-        holes > self.live() / 5 * 2 + tail && holes <= self.credit + FREE_MOVES
     }
 
     /// Room of what the published image has dropped and the durable one may still need.
@@ -226,62 +191,9 @@ impl Space {
 
     // ---- free space ----
 
-    /// Gives `start..end` back, as far as it lies above the floor.
-    fn insert_free(&mut self, start: u64, end: u64) {
-        let mut start = start.max(self.floor);
-        let mut end = end;
-        if start >= end {
-            return;
-        }
-        if let Some((&before, &len)) = self.free.range(..start).next_back()
-            && before + len == start
-        {
-            self.remove_free(before, len);
-            start = before;
-        }
-        if let Some(&len) = self.free.get(&end) {
-            self.remove_free(end, len);
-            end += len;
-        }
-        if end == self.end {
-            self.end = start;
-        } else {
-            self.free.insert(start, end - start);
-            self.by_len.insert((end - start, start));
-            self.free_bytes += end - start;
-        }
-    }
-
-    fn remove_free(&mut self, start: u64, len: u64) {
-        self.free.remove(&start);
-        self.by_len.remove(&(len, start));
-        self.free_bytes -= len;
-    }
-
-    /// Takes `start..end`, which is free: within one hole, or behind the end.
-    fn take(&mut self, start: u64, end: u64) {
-        if start >= self.end {
-            let hole = self.end;
-            self.end = end;
-            self.insert_free(hole, start);
-            return;
-        }
-        let Some((&hole, &len)) = self.free.range(..=start).next_back() else { return };
-        self.remove_free(hole, len);
-        self.insert_free(hole, start);
-        self.insert_free(end, hole + len);
-    }
-
     /// Whether a hole has room for `len`.
     pub(super) fn has_hole(&self, len: u64) -> bool {
-        self.by_len.range((len.max(MIN_ROOM), 0)..).next().is_some()
-    }
-
-    /// The smallest hole that is large enough, else the end.
-    fn alloc(&mut self, len: u64) -> u64 {
-        let pos = self.by_len.range((len, 0)..).next().map_or(self.end, |&(_, pos)| pos);
-        self.take(pos, pos + len);
-        pos
+        self.free.fitting(len.max(MIN_ROOM)).next().is_some()
     }
 
     /// Keeps everything below `to` for the header, unless something is there.
@@ -289,12 +201,7 @@ impl Space {
         if !self.is_clear(to) {
             return false;
         }
-        while let Some((start, len)) = self.free.range(..to).next().map(|(start, len)| (*start, *len)) {
-            self.remove_free(start, len);
-            self.insert_free(start.max(to), start + len);
-        }
-        self.floor = self.floor.max(to);
-        self.end = self.end.max(to);
+        self.free.raise_floor(to);
         true
     }
 
@@ -332,7 +239,7 @@ impl Space {
         if overlaps && let Some(other) = unknown.reach_of {
             self.tangle(other, unknown.reach);
         } else {
-            self.insert_free(unknown.reach, pos);
+            self.free.give(unknown.reach, pos);
         }
         let len = u32::try_from(end - pos).unwrap_or(u32::MAX);
         if self.used.set_len(pos, len) == Some(State::InImage) {
@@ -355,7 +262,7 @@ impl Space {
             self.unknown = Some(unknown);
         } else {
             self.unknown = None;
-            self.insert_free(unknown.reach, unknown.end);
+            self.free.give(unknown.reach, unknown.end);
         }
     }
 
@@ -371,7 +278,7 @@ impl Space {
     /// Room for a new chunk of `len` bytes: where, and its generation.
     pub(super) fn stage(&mut self, len: u32) -> (u64, u16) {
         let room = u64::from(len).max(MIN_ROOM);
-        let pos = self.alloc(room);
+        let pos = self.free.alloc(room);
         self.next_generation();
         self.used.insert(pos, Chunk::new(room as u32, 0, self.generation, State::Staged));
         self.credit = self.credit.saturating_add(room);
@@ -515,8 +422,8 @@ impl Space {
             Some(unknown) if (unknown.next..unknown.end).contains(&pos) => {}
             _ if chunk.tangled => {}
             // Its claim may reach over chunks that the sweep has not come to.
-            Some(unknown) if pos < unknown.next => self.insert_free(pos, unknown.next.min(end)),
-            _ => self.insert_free(pos, end),
+            Some(unknown) if pos < unknown.next => self.free.give(pos, unknown.next.min(end)),
+            _ => self.free.give(pos, end),
         }
     }
 
@@ -541,87 +448,14 @@ impl Space {
             let at = (start..).take(DODGES).find(|at| !taken(at + len)).unwrap_or(start);
             (end.saturating_sub(at) >= len).then_some((start, at))
         };
-        let around = self.free.range(..=lowest).next_back().map(|(start, len)| (lowest, start + len));
-        let above = self.free.range(lowest + 1..).map(|(start, len)| (*start, start + len));
+        let around = self.free.holes(..=lowest).next_back().map(|(start, len)| (lowest, start + len));
+        let above = self.free.holes(lowest + 1..).map(|(start, len)| (start, start + len));
         let hole = around.into_iter().chain(above).find_map(|(start, end)| fits(start, end));
-        let behind = || fits(self.end.max(lowest), u64::MAX).unwrap_or((self.end, self.end));
+        let behind = || fits(self.free.end().max(lowest), u64::MAX).unwrap_or((self.free.end(), self.free.end()));
         let (slot, at) = hole.unwrap_or_else(behind);
-        self.take(slot, at + len);
+        self.free.take(slot, at + len);
         self.tails.push(Tail { pos: slot, len: at + len - slot, dropped: None });
         (slot, at)
-    }
-
-    /// What may be moved in a commit that drops `doomed`: as much again as was written and dropped since the last one, and a
-    /// little more. With `all`, everything that was ever written or dropped may be moved once again, and a little more.
-    pub(super) fn moves(&self, doomed: &Doomed, all: bool) -> Moves {
-        let dying: u64 = doomed.keys().filter_map(|pos| self.used.get(*pos)).map(|chunk| u64::from(chunk.len)).sum();
-        let budget = if all { self.credit + FREE_MOVES } else { self.credit.min(FREE_MOVES + 2 * self.recent) };
-        Moves { live: self.live.saturating_sub(dying), budget, all }
-    }
-
-    /// The next chunk to copy further down, so that the file gets shorter: one of the highest, into a hole that is large enough.
-    /// `None` when the file is short enough as it is, when nothing can be won, and when the budget is used up.
-    pub(super) fn next_move(&mut self, doomed: &Doomed, moves: &mut Moves) -> Option<Move> {
-        if self.unknown.is_some() || self.chunks_end(doomed) - self.floor <= moves.live + moves.live / 6 {
-            return None;
-        }
-        let highest = self.used.descending().take(LOOKS).filter(|(pos, chunk)| chunk.movable(*pos, doomed)).take(TRIES);
-        let (from, to, len) = highest
-            .filter_map(|(from, chunk)| {
-                let len = u64::from(chunk.len);
-                // The tightest ones, or the largest; where all is put in order, the lowest.
-                let fitting = || self.by_len.range((len, 0)..).map(|(_, to)| *to);
-                let lowest = self.free.iter().take(LOOKS).find(|(_, room)| **room >= len).map(|(to, _)| *to);
-                let holes = lowest.filter(|_| moves.all).into_iter().chain(fitting().take(TRIES)).chain(fitting().next_back());
-                holes.into_iter().find(|to| *to < from).map(|to| (from, to, len))
-            })
-            .next()?;
-        self.begin_move(from, to, len, moves)
-    }
-
-    /// Where no chunk fits into a hole: the chunks that are to be taken out of the way so that the lowest hole becomes larger.
-    /// All behind it, if they can also come down again, which leaves no hole at all; else the next one.
-    pub(super) fn lifts(&self, doomed: &Doomed, moves: &Moves) -> Vec<u64> {
-        // Not where the chunks are low enough, and only the tail has yet to follow them.
-        let stuck = self.unknown.is_none() && self.chunks_end(doomed) - self.floor > moves.live + moves.live / 5 * 2;
-        let hole = self.free.iter().next().filter(|_| stuck);
-        let Some((hole, len)) = hole else { return Vec::new() };
-        let behind = self.used.range(hole + len..u64::MAX).filter(|(pos, chunk)| chunk.movable(*pos, doomed));
-        let mut sum = 0;
-        let mut lifts: Vec<u64> = behind
-            .map_while(|(pos, chunk)| {
-                sum += 2 * u64::from(chunk.len);
-                (sum <= moves.budget).then_some(pos)
-            })
-            .collect();
-        if sum > moves.budget {
-            lifts.truncate(1);
-        }
-        lifts
-    }
-
-    /// The move of one of [`Space::lifts`].
-    pub(super) fn lift(&mut self, from: u64, moves: &mut Moves) -> Option<Move> {
-        let len = self.room(from)?;
-        self.begin_move(from, self.end, len, moves)
-    }
-
-    fn begin_move(&mut self, from: u64, to: u64, len: u64, moves: &mut Moves) -> Option<Move> {
-        moves.budget = moves.budget.checked_sub(len)?;
-        self.credit = self.credit.saturating_sub(len);
-        self.take(to, to + len);
-        self.used.insert(to, Chunk::new(len as u32, 0, 0, State::Staged));
-        Some(Move { from, to, len })
-    }
-
-    /// The bytes of a move have been copied; the old place is free once commit `seq` is on disk.
-    pub(super) fn moved(&mut self, moved: Move, seq: Seq) {
-        let Some(chunk) = self.used.get_mut(moved.from) else { return };
-        let there = *chunk;
-        *chunk = Chunk { refs: 0, pins: 0, state: State::Dropped, ..there };
-        self.used.insert(moved.to, there);
-        self.waiting_bytes += moved.len;
-        self.waiting.push_back((seq, moved.from));
     }
 
     /// What a copy of the file must have: everything that a state, a pin or a read may need, the tails excepted. Runs in order.
@@ -647,8 +481,8 @@ impl Space {
 
     /// Room above everything, and not below `least`.
     pub(super) fn reserve_above(&mut self, len: u64, least: u64) -> u64 {
-        let pos = self.end.max(least);
-        self.take(pos, pos + len);
+        let pos = self.free.end().max(least);
+        self.free.take(pos, pos + len);
         pos
     }
 
@@ -663,7 +497,7 @@ impl Space {
 
     /// Gives back what [`Space::reserve_above`] took.
     pub(super) fn unreserve(&mut self, pos: u64, len: u64) {
-        self.insert_free(pos, pos + len);
+        self.free.give(pos, pos + len);
     }
 
     /// Takes note of a tail within the reserve: the trailer of a frame without chunks, right after the header.
@@ -675,14 +509,14 @@ impl Space {
     pub(super) fn remove_tail(&mut self, pos: u64) {
         if let Some(at) = self.tails.iter().position(|tail| tail.pos == pos) {
             let tail = self.tails.remove(at);
-            self.insert_free(tail.pos, tail.pos + tail.len);
+            self.free.give(tail.pos, tail.pos + tail.len);
         }
     }
 
     /// No state has a tail any more: the file is another.
     pub(super) fn forget_tails(&mut self) {
         for tail in std::mem::take(&mut self.tails) {
-            self.insert_free(tail.pos, tail.pos + tail.len);
+            self.free.give(tail.pos, tail.pos + tail.len);
         }
     }
 
@@ -691,9 +525,9 @@ impl Space {
         let lowest = self.chunks_end(&Doomed::new());
         let tail = self.tails.last().map_or(lowest, |tail| tail.pos);
         self.free
-            .range(..tail)
-            .filter(|(start, len)| **start + **len > lowest)
-            .map(|(start, len)| *len.min(&(start + len - lowest)))
+            .holes(..tail)
+            .filter(|(start, len)| start + len > lowest)
+            .map(|(start, len)| len.min(start + len - lowest))
             .max()
             .unwrap_or(0)
     }
@@ -703,7 +537,7 @@ impl Space {
         let stays =
             |pos: &u64, chunk: &Chunk| chunk.state == State::InImage && doomed.get(pos).is_none_or(|times| chunk.refs > *times);
         let highest = self.used.descending().find(|(pos, chunk)| stays(pos, chunk));
-        let highest = highest.map_or(self.floor, |(pos, chunk)| pos + u64::from(chunk.len));
+        let highest = highest.map_or(self.free.floor(), |(pos, chunk)| pos + u64::from(chunk.len));
         highest.max(self.tangled_reach).max(self.unknown.map_or(0, |unknown| unknown.end))
     }
 
@@ -748,16 +582,12 @@ impl Space {
         // No reader looks at a tail by its place.
         while let Some(at) = self.tails.iter().position(|tail| tail.dropped.is_some_and(|dropped| dropped <= seq)) {
             let tail = self.tails.remove(at);
-            self.insert_free(tail.pos, tail.pos + tail.len);
+            self.free.give(tail.pos, tail.pos + tail.len);
         }
     }
 }
 
 impl Chunk {
-    fn movable(&self, pos: u64, doomed: &Doomed) -> bool {
-        self.state == State::InImage && !self.tangled && !doomed.contains_key(&pos)
-    }
-
     fn new(len: u32, refs: u32, generation: u16, state: State) -> Self {
         Chunk { len, refs, pins: 0, generation, state, tangled: false, queued: false, discarded: false }
     }

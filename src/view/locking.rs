@@ -276,8 +276,8 @@ impl<V: Follow> View for Locking<V> {
         if ino == LOCK_INO { self.attr() } else { self.view.setattr(ino, handle, set, invals) }
     }
 
-    fn open(&self, ino: Ino, mode: OpenMode, invals: &mut Invals) -> Result<Handle> {
-        if ino == LOCK_INO { Ok(self.new_handle()) } else { self.view.open(ino, mode, invals) }
+    fn open(&self, ino: Ino, mode: OpenMode) -> Result<Handle> {
+        if ino == LOCK_INO { Ok(self.new_handle()) } else { self.view.open(ino, mode) }
     }
 
     fn create(&self, parent: Ino, name: &OsStr, creation: Creation, mode: OpenMode) -> Result<(Attr, Handle)> {
@@ -504,7 +504,7 @@ mod tests {
         assert_eq!(content(&view, "00000000.chunk"), chunk(7, CHUNKSIZE));
         // The kernel may know the file that is not there any more by its name.
         assert!(matches!(view.lookup(ROOT, OsStr::new("00000002.chunk")), Err(ViewError::NotFound)));
-        assert!(matches!(view.open(made, EVERYTHING, &mut Invals::new()), Err(ViewError::Gone)));
+        assert!(matches!(view.open(made, EVERYTHING), Err(ViewError::Gone)));
         assert_eq!(lock(&view, Some(Flock::Exclusive)).unwrap(), 1);
         put(&view, "00000002.chunk", &chunk(9, CHUNKSIZE));
         assert_eq!(lock(&view, None).unwrap(), 1);
@@ -518,7 +518,7 @@ mod tests {
         let path = dir.path().join("f.b2frame");
         let view = mount(&path, &[full(1), full(2)]);
         let chunk = view.lookup(ROOT, OsStr::new("00000001.chunk")).unwrap().ino;
-        let handle = view.open(chunk, EVERYTHING, &mut Invals::new()).unwrap();
+        let handle = view.open(chunk, EVERYTHING).unwrap();
         other(&path, &[full(7), full(8), full(9)]);
         let refused = lock(&view, Some(Flock::Shared));
         assert!(matches!(refused, Err(ViewError::Store(StoreError::Stale { .. }))), "{refused:?}");
@@ -535,7 +535,7 @@ mod tests {
         let mut open = Vec::new();
         for name in ["chunks.b2frame", "00000001.chunk"] {
             let ino = view.lookup(ROOT, OsStr::new(name)).unwrap().ino;
-            open.push(view.open(ino, EVERYTHING, &mut Invals::new()).unwrap());
+            open.push(view.open(ino, EVERYTHING).unwrap());
         }
         assert!(matches!(lock(&view, None), Err(ViewError::Locked)), "its other files are still to be closed");
         for handle in open {

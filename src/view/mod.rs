@@ -191,7 +191,7 @@ pub trait View: Send + Sync {
     fn setattr(&self, ino: Ino, handle: Option<Handle>, set: SetAttr, invals: &mut Invals) -> Result<Attr>;
 
     /// Opens a file. In a read-only view files may also be read without.
-    fn open(&self, ino: Ino, mode: OpenMode, invals: &mut Invals) -> Result<Handle>;
+    fn open(&self, ino: Ino, mode: OpenMode) -> Result<Handle>;
 
     /// Makes and opens a file.
     fn create(&self, parent: Ino, name: &OsStr, creation: Creation, mode: OpenMode) -> Result<(Attr, Handle)>;

@@ -73,7 +73,9 @@ fn what_is_no_frame_is_refused_at_close_and_never_was() {
             file.write_all(junk).unwrap();
             assert_eq!(fs::read(shown).unwrap(), junk, "what is held is what is seen");
             assert_eq!(close(file).unwrap_err().raw_os_error(), Some(libc::EINVAL));
-            assert!(fs::read(shown).unwrap() == before);
+            let after = fs::read(shown).unwrap();
+            let differs = after.iter().zip(&before).position(|(after, before)| after != before);
+            assert!(after == before, "{} bytes after {}, and {} before; {differs:?}", after.len(), junk.len(), before.len());
             assert_eq!(fs::metadata(shown).unwrap().len(), before.len() as u64);
             let mut held = vec![0; before.len() + 1];
             assert_eq!(reader.read_at(&mut held, 0).unwrap(), before.len(), "by who had it open before");

@@ -58,7 +58,7 @@ fn everything(view: &dyn View) -> Vec<(OsString, Vec<u8>)> {
     let read = |name: OsString| {
         let ino = find(view, &name);
         let mode = OpenMode { read: true, ..OpenMode::default() };
-        let handle = view.open(ino, mode, &mut Vec::new()).unwrap();
+        let handle = view.open(ino, mode).unwrap();
         let mut bytes = vec![0; view.getattr(ino).unwrap().size as usize];
         let count = view.read(ino, Some(handle), 0, &mut bytes).unwrap();
         bytes.truncate(count);
@@ -71,7 +71,7 @@ fn everything(view: &dyn View) -> Vec<(OsString, Vec<u8>)> {
 fn write(view: &dyn View, name: &OsStr, bytes: &[u8]) {
     let ino = find(view, name);
     let mode = OpenMode { write: true, truncate: true, ..OpenMode::default() };
-    let handle = view.open(ino, mode, &mut Vec::new()).unwrap();
+    let handle = view.open(ino, mode).unwrap();
     view.write(handle, 0, bytes).unwrap();
     view.flush(handle, &mut Vec::new()).unwrap();
     view.fsync(ino, &mut Vec::new()).unwrap();

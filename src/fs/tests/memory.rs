@@ -243,7 +243,7 @@ impl View for MemoryView {
         self.getattr(ino)
     }
 
-    fn open(&self, ino: Ino, mode: OpenMode, _invals: &mut Invals) -> Result<Handle> {
+    fn open(&self, ino: Ino, mode: OpenMode) -> Result<Handle> {
         self.opens.fetch_add(1, Ordering::SeqCst);
         let mut state = self.state.write();
         let file = state.file_mut(ino)?;

@@ -30,15 +30,6 @@ impl CframeStore {
         (Arc::clone(&place.file), positions)
     }
 
-    pub(super) fn expect_heads(&self, keys: &[ChunkKey]) {
-        let (file, positions) = self.places(keys.iter().copied());
-        for run in runs(&positions) {
-            if let (Some(first), Some(last)) = (run.first(), run.last()) {
-                file.will_need(*first, last - first + HEADER);
-            }
-        }
-    }
-
     pub(super) fn expect_whole(&self, chunks: &[(ChunkKey, u32)]) {
         let (file, positions) = self.places(chunks.iter().map(|(key, _)| *key));
         let ranges: Vec<_> = positions.into_iter().zip(chunks).map(|(start, (_, len))| (start, u64::from(*len))).collect();
@@ -59,8 +50,10 @@ impl CframeStore {
     }
 
     pub(super) fn read_header(&self, key: ChunkKey) -> Result<ChunkHeader> {
-        let (file, positions) = self.places([key].into_iter());
-        let position = positions.first().copied().unwrap_or_default();
+        let (file, position) = {
+            let place = self.place.read();
+            (Arc::clone(&place.file), position(&place.moved, key))
+        };
         let mut bytes = [0; ChunkHeader::LEN];
         let mut filled = 0;
         while filled < bytes.len() {
@@ -89,12 +82,17 @@ impl CframeStore {
 
     pub(super) fn read_lens(&self, keys: &[ChunkKey]) -> Vec<Option<u32>> {
         let (file, positions) = self.places(keys.iter().copied());
+        let span = |run: &[u64]| run.first().zip(run.last()).map_or((0, 0), |(first, last)| (*first, last - first + HEADER));
+        // All of them at first, so that the disk has them all in hand.
+        for (first, len) in runs(&positions).map(span) {
+            file.will_need(first, len);
+        }
         let mut lens = Vec::with_capacity(keys.len());
         let mut bytes = Vec::new();
         for run in runs(&positions) {
-            let (Some(first), Some(last)) = (run.first(), run.last()) else { continue };
-            bytes.resize((last - first + HEADER) as usize, 0);
-            let read = read_exact_at(&*file, &mut bytes, *first);
+            let (first, len) = span(run);
+            bytes.resize(len as usize, 0);
+            let read = read_exact_at(&*file, &mut bytes, first);
             lens.extend(run.iter().map(|position| {
                 read.as_ref().ok()?;
                 let header = bytes.get((position - first) as usize..)?.get(..ChunkHeader::LEN)?;

@@ -22,23 +22,14 @@ const LATE: u64 = u64::MAX;
 impl Space {
     /// What must hold at any time.
     fn check(&self) {
-        assert_eq!(self.free.len(), self.by_len.len());
-        assert_eq!(self.free_bytes, self.free.values().sum::<u64>());
-        let mut last = self.floor;
-        for (&start, &len) in &self.free {
-            assert!(self.by_len.contains(&(len, start)));
-            assert!(len > 0 && start >= last, "holes {last} and {start}");
-            assert!(start > last || start == self.floor, "two holes touch at {start}");
-            last = start + len;
-        }
-        assert!(last < self.end || self.free.is_empty(), "a hole at the end");
+        self.free.assert_sound();
         let known = |pos: u64| self.unknown.is_none_or(|unknown| !(unknown.next..unknown.end).contains(&pos));
         let chunks =
             self.used.range(0..u64::MAX).filter(|(pos, _)| known(*pos)).map(|(pos, chunk)| (pos, pos + u64::from(chunk.len)));
         let unknown = self.unknown.map(|unknown| (unknown.next, unknown.end));
         for (start, end) in chunks.chain(self.tails.iter().map(|tail| (tail.pos, tail.pos + tail.len))).chain(unknown) {
-            assert!(end <= self.end, "{start}..{end} lies behind the end at {}", self.end);
-            let before = self.free.range(..end).next_back().map(|(pos, len)| pos + len);
+            assert!(end <= self.end(), "{start}..{end} lies behind the end at {}", self.end());
+            let before = self.free.holes(..end).next_back().map(|(pos, len)| pos + len);
             assert!(before.is_none_or(|before| before <= start), "{start}..{end} is used and free");
         }
         let live: u64 = self

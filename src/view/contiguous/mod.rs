@@ -262,7 +262,7 @@ impl View for ContiguousView {
         self.attr(ino)
     }
 
-    fn open(&self, ino: Ino, mode: OpenMode, invals: &mut Invals) -> Result<Handle> {
+    fn open(&self, ino: Ino, mode: OpenMode) -> Result<Handle> {
         if mode.write || mode.truncate {
             self.writable()?;
         }
@@ -276,7 +276,7 @@ impl View for ContiguousView {
         if mode.truncate
             && let Err(error) = self.truncate(handle, 0)
         {
-            self.end_handle(handle, invals);
+            self.end_handle(handle);
             return Err(error);
         }
         Ok(handle)
@@ -293,7 +293,7 @@ impl View for ContiguousView {
             if creation.exclusive {
                 return Err(ViewError::Exists);
             }
-            let handle = self.open(ino, mode, &mut Vec::new())?;
+            let handle = self.open(ino, mode)?;
             return Ok((self.attr(ino)?, handle));
         }
         let _writing = self.writing.lock();
@@ -355,7 +355,7 @@ impl View for ContiguousView {
         if let Err(error) = left {
             debug!("{}: at the last close: {error}", self.store.path().display());
         }
-        self.end_handle(handle, invals);
+        self.end_handle(handle);
     }
 
     fn fsync(&self, ino: Ino, invals: &mut Invals) -> Result<()> {

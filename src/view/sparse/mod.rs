@@ -257,7 +257,7 @@ impl View for SparseView {
         self.attr(ino)
     }
 
-    fn open(&self, ino: Ino, mode: OpenMode, _invals: &mut Invals) -> Result<Handle> {
+    fn open(&self, ino: Ino, mode: OpenMode) -> Result<Handle> {
         if ino == ROOT {
             return Err(ViewError::IsDirectory);
         }
@@ -285,7 +285,7 @@ impl View for SparseView {
             if creation.exclusive {
                 return Err(ViewError::Exists);
             }
-            let handle = self.open(ino, mode, &mut Vec::new())?;
+            let handle = self.open(ino, mode)?;
             return Ok((self.attr(ino)?, handle));
         }
         let (ino, handle) = {
@@ -338,7 +338,7 @@ impl View for SparseView {
         if let Err(error) = left {
             debug!("{}: at the last close: {error}", self.store.path().display());
         }
-        self.state.write().close(handle, &*self.store, invals);
+        self.state.write().close(handle, &*self.store);
     }
 
     fn fsync(&self, ino: Ino, invals: &mut Invals) -> Result<()> {
@@ -433,8 +433,6 @@ impl View for SparseView {
         if keys.is_empty() {
             return;
         }
-        // All of them at first, so that the disk has them all in hand.
-        self.store.expect_headers(&keys);
         let lens = self.store.lens_of(&guard, &keys);
         let state = self.state.read();
         for ((ino, key), len) in unknown.into_iter().zip(keys).zip(lens) {

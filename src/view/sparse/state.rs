@@ -529,7 +529,7 @@ impl State {
     }
 
     /// Ends a handle, and with the last one what only it kept alive.
-    pub fn close(&mut self, handle: Handle, store: &dyn FrameStore, invals: &mut Invals) {
+    pub fn close(&mut self, handle: Handle, store: &dyn FrameStore) {
         let Some(open) = self.handles.remove(&handle.0) else { return };
         let ino = open.ino;
         let last = match self.open_counts.get_mut(&ino) {
@@ -546,9 +546,10 @@ impl State {
         if open.write {
             node.writers = node.writers.saturating_sub(1);
             let refused = node.writing.as_ref().is_some_and(|writing| writing.refused.load(Ordering::Relaxed));
+            // Nobody has seen any of it since it was refused. To have the kernel forget once more would not be for free: from
+            // whoever reads just then it would take a length that is right, and leave that of what was refused.
             if node.writers == 0 && refused {
                 self.end_writing(ino, None);
-                invals.push(Inval::Data(ino));
             }
         }
         if last && self.nodes.get(&ino).is_some_and(|node| node.name.is_none() && node.forgotten) {

@@ -50,7 +50,7 @@ impl SparseView {
         let changed = self
             .change(handle, size, |inner| inner.bytes.set_len(size))
             .and_then(|()| self.close_file(ino, Unfinished::Refuse, invals));
-        self.state.write().close(handle, &*self.store, invals);
+        self.state.write().close(handle, &*self.store);
         changed.and_then(|()| self.publish_soon())
     }
 
@@ -200,6 +200,9 @@ impl SparseView {
         unfinished: Unfinished,
         invals: &mut Invals,
     ) -> Result<()> {
+        // Under the lock, so that whoever goes on writing takes it back.
+        let refuse = || writing.refused.swap(true, Ordering::Relaxed);
+        let mut known = false;
         let staged = {
             let inner = writing.inner.read();
             // An empty file is not yet a chunk, and no reason to refuse anything.
@@ -211,11 +214,11 @@ impl SparseView {
                 if unfinished == Unfinished::Leave {
                     return Ok(());
                 }
-                writing.refused.store(true, Ordering::Relaxed);
+                known = refuse();
             }
             staged.map(|(key, header)| (key, header, inner.version))
         };
-        let (key, header, version) = staged.map_err(|error| self.refuse(ino, error, invals))?;
+        let (key, header, version) = staged.map_err(|error| self.refused(ino, known, error, invals))?;
         let mut state = self.state.write();
         let current = state.nodes.get(&ino).filter(|node| node.name == Some(Name::Chunk(id)));
         let current = current.and_then(|node| node.writing.as_ref()).is_some_and(|now| Arc::ptr_eq(now, writing));
@@ -227,10 +230,10 @@ impl SparseView {
         };
         if let Err(error) = state.fit(id).check(header.nbytes) {
             // The index changed meanwhile.
-            writing.refused.store(true, Ordering::Relaxed);
+            let known = refuse();
             drop(state);
             self.store.discard(key);
-            return Err(self.refuse(ino, error, invals));
+            return Err(self.refused(ino, known, error, invals));
         }
         let old = state.stored_header(id, &*self.store)?;
         state.end_writing(ino, Some(inner.mtime));
@@ -248,9 +251,12 @@ impl SparseView {
         }
     }
 
-    fn refuse(&self, ino: Ino, error: format::Error, invals: &mut Invals) -> ViewError {
-        warn!("{}: refused: {error}", self.show(ino));
-        invals.push(Inval::Data(ino));
+    /// A draft was refused: what the kernel has of it, it must forget, unless that was so before.
+    fn refused(&self, ino: Ino, known: bool, error: format::Error, invals: &mut Invals) -> ViewError {
+        if !known {
+            warn!("{}: refused: {error}", self.show(ino));
+            invals.push(Inval::Data(ino));
+        }
         ViewError::Rejected(error)
     }
 

@@ -200,7 +200,7 @@ impl<'a> Session<'a> {
     fn read(&self, name: &OsStr) -> Option<Vec<u8>> {
         let (ino, size) = self.lookup(name).filter(|(_, size)| *size <= LONGEST)?;
         let mut bytes = vec![0; size as usize];
-        let handle = self.view.open(ino, OpenMode { read: true, ..OpenMode::default() }, &mut Vec::new()).ok()?;
+        let handle = self.view.open(ino, OpenMode { read: true, ..OpenMode::default() }).ok()?;
         let count = self.view.read(ino, Some(handle), 0, &mut bytes);
         self.view.release(handle, &mut Vec::new());
         bytes.truncate(count.ok()?);
@@ -254,7 +254,7 @@ impl<'a> Session<'a> {
             0 | 1 => {
                 let (name, mode) = (self.name(), self.mode());
                 if let Some((ino, _)) = self.lookup(name)
-                    && let Ok(handle) = self.view.open(ino, mode, &mut invals)
+                    && let Ok(handle) = self.view.open(ino, mode)
                 {
                     self.handles.push((handle, ino));
                 }
@@ -450,7 +450,7 @@ impl<'a> Session<'a> {
             let mut invals = Invals::new();
             let Some((ino, _)) = self.lookup(name) else { return };
             let mode = OpenMode { read: true, write: true, truncate: false };
-            let Ok(handle) = self.view.open(ino, mode, &mut invals) else { return };
+            let Ok(handle) = self.view.open(ino, mode) else { return };
             let _ = self.view.write(handle, offset as u64, data);
             if cut {
                 let set = SetAttr { size: Some(end), ..SetAttr::default() };

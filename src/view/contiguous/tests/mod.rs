@@ -69,7 +69,7 @@ impl Mount {
     fn open(&self, name: &str, truncate: bool) -> Result<Handle> {
         let mode = OpenMode { read: true, write: true, truncate };
         match self.ino(name) {
-            Ok(ino) => self.view().open(ino, mode, &mut Vec::new()),
+            Ok(ino) => self.view().open(ino, mode),
             Err(_) => Ok(self.view().create(ROOT, OsStr::new(name), creation(), mode)?.1),
         }
     }
@@ -243,7 +243,7 @@ fn a_read_only_view_shows_what_others_have_made_of_source() {
             let (_, store) = open(&mount.path(), OpenOptions::default()).unwrap();
             let view = ContiguousView::new(store, Shown::As(NAME.into()), false).unwrap();
             let mode = OpenMode { write: true, truncate: true, ..OpenMode::default() };
-            let handle = view.open(mount.ino(NAME).unwrap(), mode, &mut Vec::new()).unwrap();
+            let handle = view.open(mount.ino(NAME).unwrap(), mode).unwrap();
             view.write(handle, 0, &other).unwrap();
             view.flush(handle, &mut Vec::new()).unwrap();
             view.shutdown().unwrap();
@@ -251,7 +251,7 @@ fn a_read_only_view_shows_what_others_have_made_of_source() {
         assert_eq!(mount.wait(0), [Inval::All]);
         assert!(mount.read(NAME) == other);
         let mode = OpenMode { write: true, ..OpenMode::default() };
-        assert_eq!(errno(mount.view().open(mount.ino(NAME).unwrap(), mode, &mut Vec::new())), libc::EROFS);
+        assert_eq!(errno(mount.view().open(mount.ino(NAME).unwrap(), mode)), libc::EROFS);
     }
 }
 

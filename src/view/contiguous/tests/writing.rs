@@ -129,6 +129,21 @@ fn what_is_no_frame_is_refused_and_the_old_bytes_are_back() {
     assert_eq!(mount.committed(), [full(1), full(2)]);
 }
 
+/// The kernel may hear of the last close at any time, also when somebody reads.
+#[test]
+fn what_was_refused_goes_without_a_word() {
+    let mount = Mount::of(&[full(1), full(2)], CHUNKSIZE);
+    let before = mount.read(NAME);
+    let handle = mount.open(NAME, true).unwrap();
+    mount.view().write(handle, 0, b"no frame").unwrap();
+    assert_eq!(errno(mount.view().flush(handle, &mut Vec::new())), libc::EINVAL);
+    assert!(mount.read(NAME) == before);
+    let mut invals = Vec::new();
+    mount.view().release(handle, &mut invals);
+    assert_eq!(invals, []);
+    assert!(mount.view().state.read().overlay.is_none() && mount.read(NAME) == before);
+}
+
 #[test]
 fn a_close_of_a_duplicate_before_the_first_write_ends_nothing() {
     // `cat frame > NAME`: the shell opens, duplicates, and closes the first descriptor.
@@ -404,7 +419,7 @@ fn of_two_writers_one_frame_is_left_and_it_is_committed() {
             scope.spawn(move || {
                 for round in 0..80 {
                     let mode = OpenMode { write: true, ..OpenMode::default() };
-                    let handle = view.open(ino, mode, &mut Vec::new()).unwrap();
+                    let handle = view.open(ino, mode).unwrap();
                     view.write(handle, 0, &frames[(round + n) % 8]).unwrap();
                     if round % 9 == n {
                         view.fsync(ino, &mut Vec::new()).unwrap();
