@@ -30,7 +30,7 @@ fn check_speaks_json() {
     let place = Place::new();
     let mut command = place.command("check --json");
     command.arg(data("cframe/holes.b2frame")).arg("missing");
-    let output = command.output().unwrap();
+    let output = command.ended();
     assert_eq!(output.status.code(), Some(2));
     let lines: Vec<serde_json::Value> =
         String::from_utf8(output.stdout).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();

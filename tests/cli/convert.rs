@@ -101,7 +101,7 @@ fn a_copy_is_no_more_public() {
         let convert = |words: &str| {
             let program = env!("CARGO_BIN_EXE_b2fuse");
             let script = format!("umask {umask} && exec {program} convert {words}");
-            assert!(Command::new("sh").args(["-c", &script]).current_dir(place.0.path()).status().unwrap().success());
+            assert!(Command::new("sh").args(["-c", &script]).current_dir(place.0.path()).begun().wait().unwrap().success());
         };
         convert("frame sparse");
         let case = format!("umask {umask}, SRC {frame:o}");
@@ -133,14 +133,14 @@ fn an_interrupted_conversion_leaves_nothing() {
         let interrupted = (0..100).any(|_| {
             let place = Place::new();
             let mut command = place.command("convert");
-            let mut child = command.arg(&frame).arg("sparse").stderr(Stdio::piped()).spawn().unwrap();
+            let mut child = command.arg(&frame).arg("sparse").stderr(Stdio::piped()).begun();
             let mut over = false;
             eventually("begun", || {
                 over = child.try_wait().unwrap().is_some();
                 over || place.names().len() > 1
             });
             if !over {
-                let _ = Command::new("kill").args([signal, &child.id().to_string()]).stderr(Stdio::null()).status();
+                let _ = Command::new("kill").args([signal, &child.id().to_string()]).stderr(Stdio::null()).begun().wait();
             }
             let code = child.wait().unwrap().code();
             if code == Some(0) {
@@ -170,6 +170,6 @@ fn a_copy_that_finds_no_room_is_not_begun() {
         assert!(mounted.unwrap().success());
         place.run(&format!("convert {} point/sparse", frame.display())).failed(&format!("point/sparse: {said}"));
         assert_eq!(fs::read_dir(place.path("point")).unwrap().count(), 0);
-        assert!(Command::new("umount").arg(place.path("point")).status().unwrap().success());
+        assert!(Command::new("umount").arg(place.path("point")).begun().wait().unwrap().success());
     }
 }

@@ -9,7 +9,7 @@ use super::*;
 /// What info prints; it must succeed.
 #[track_caller]
 fn info(command: &mut Command) -> String {
-    let output = command.output().unwrap();
+    let output = command.ended();
     assert_eq!((output.status.code(), String::from_utf8(output.stderr).unwrap().as_str()), (Some(0), ""));
     String::from_utf8(output.stdout).unwrap()
 }

@@ -22,7 +22,7 @@ const FRAMES: [&str; 9] = [
 /// What `b2fuse WORDS FRAME` prints for each of some frames, with a title each.
 fn printed(place: &Place, words: &str) -> String {
     let of = |frame: &&str| {
-        let output = place.command(words).arg(data(frame)).output().unwrap();
+        let output = place.command(words).arg(data(frame)).ended();
         assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), &b""[..]), "{words} {frame}");
         format!("$ b2fuse {words} {frame}\n{}", String::from_utf8(output.stdout).unwrap())
     };
@@ -30,7 +30,7 @@ fn printed(place: &Place, words: &str) -> String {
 }
 
 fn rows(place: &Place, words: &str, frame: &Path) -> Vec<Value> {
-    let output = place.command(words).arg(frame).output().unwrap();
+    let output = place.command(words).arg(frame).ended();
     let text = String::from_utf8(output.stdout).unwrap();
     text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{line}: {error}"))).collect()
 }
@@ -53,7 +53,7 @@ fn ls_prints_a_line_for_each_chunk() {
 fn columns_are_aligned() {
     let place = Place::new();
     for frame in ["cframe/chunks-2500.b2frame", "cframe/fill-uninit.b2frame"] {
-        let output = place.command("ls").arg(data(frame)).output().unwrap();
+        let output = place.command("ls").arg(data(frame)).ended();
         let text = String::from_utf8(output.stdout).unwrap();
         let title = text.lines().next().unwrap();
         let codec = title.find("codec").unwrap();
@@ -129,7 +129,7 @@ fn cat_writes_what_the_library_reads() {
     for line in expected.lines() {
         let [name, nchunks, nbytes, _, crc]: [&str; 5] = line.split('\t').collect::<Vec<_>>().try_into().unwrap();
         let mut command = place.command("cat");
-        let output = command.arg(data(name)).arg("0-").output().unwrap();
+        let output = command.arg(data(name)).arg("0-").ended();
         assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), &b""[..]), "{name}");
         assert_eq!(output.stdout.len().to_string(), nbytes, "{name}");
         let mut sum = flate2::Crc::new();
@@ -141,7 +141,7 @@ fn cat_writes_what_the_library_reads() {
         let count: u64 = nchunks.parse().unwrap();
         for words in [format!("{count}"), format!("0-{count}"), format!("{}-", count + 1), u64::MAX.to_string()] {
             let mut command = place.command("cat");
-            let output = command.arg(data(name)).arg(&words).output().unwrap();
+            let output = command.arg(data(name)).arg(&words).ended();
             assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0), "{name} {words}");
             let reason = format!("is not there; the frame has {count}, counted from 0\n");
             assert!(String::from_utf8(output.stderr).unwrap().ends_with(&reason), "{name} {words}");

@@ -2,9 +2,10 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use parking_lot::RwLock;
 use tempfile::TempDir;
 
 mod check;
@@ -16,6 +17,30 @@ mod golden;
 mod info;
 mod ls;
 mod mounts;
+
+/// Read by a test as long as it has files of a mount open, written to while a child is made: until the child runs a program of its
+/// own, it has all of these files as well, and when it closes them the mount sees a close.
+static FILES: RwLock<()> = RwLock::new(());
+
+trait Run {
+    /// Starts it.
+    fn begun(&mut self) -> Child;
+    /// Runs it to its end.
+    fn ended(&mut self) -> Output;
+}
+
+impl Run for Command {
+    #[track_caller]
+    fn begun(&mut self) -> Child {
+        let _no_files = FILES.write();
+        self.spawn().unwrap()
+    }
+
+    #[track_caller]
+    fn ended(&mut self) -> Output {
+        self.stdout(Stdio::piped()).stderr(Stdio::piped()).begun().wait_with_output().unwrap()
+    }
+}
 
 /// A directory to work in, and the program.
 struct Place(TempDir);
@@ -39,7 +64,7 @@ impl Place {
 
     #[track_caller]
     fn run(&self, words: &str) -> Outcome {
-        Outcome { words: words.into(), output: self.command(words).output().unwrap() }
+        Outcome { words: words.into(), output: self.command(words).ended() }
     }
 
     /// With a real frame as SOURCE.

@@ -36,7 +36,7 @@ impl Place {
     /// Mounts in front, and returns once the mount answers.
     pub(super) fn mount_in_front(&self, Shape(source, point, shown): &Shape, words: &str) -> Front {
         let mut command = self.command(&format!("mount -f {words} {source} {point}"));
-        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        let mut child = command.stderr(Stdio::piped()).begun();
         eventually("mounted", || {
             if let Some(status) = child.try_wait().unwrap() {
                 let said = std::io::read_to_string(child.stderr.take().unwrap()).unwrap();
@@ -62,7 +62,7 @@ pub(super) struct Front(Child);
 
 impl Front {
     fn signal(&self, signal: &str) {
-        assert!(Command::new("kill").args([signal, &self.0.id().to_string()]).status().unwrap().success());
+        assert!(Command::new("kill").args([signal, &self.0.id().to_string()]).begun().wait().unwrap().success());
     }
 
     fn end(mut self) -> (Option<i32>, String) {
@@ -81,7 +81,7 @@ impl Drop for Front {
 impl Drop for Place {
     fn drop(&mut self) {
         for point in self.mounted() {
-            let _ = Command::new("umount").arg("-l").arg(point).status();
+            let _ = Command::new("umount").arg("-l").arg(point).begun().wait();
         }
     }
 }
