@@ -33,9 +33,6 @@ use crate::view::{Creation, DirEntry, Flock, Handle, Ino, Invals, Kind, OpenMode
 /// ioctl(2) on any file of a mount: the daemon's process id as an `i32`. `_IOR(0xB2, 1, int)`.
 pub(super) const IOCTL_PID: u32 = 2 << 30 | (size_of::<i32>() as u32) << 16 | 0xB2 << 8 | 1;
 
-/// Directories of no more files are always listed with attributes. That costs who wants names alone 3 us a file, once; without it,
-/// programs that read 100,000 names before they look at any (find, rsync, du) look up each of these by a request of its own, at 20 us.
-const LISTED_WHOLE: usize = 1 << 18;
 /// The longest WRITE that the kernel may send, in bytes.
 const MAX_WRITE: u32 = 1 << 20;
 /// The longest READ that is answered in one piece, in bytes; the kernel asks for [`MAX_WRITE`] at most.
@@ -107,13 +104,10 @@ struct Entered<'a> {
 impl fuser::Filesystem for Adapter {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
         let offered = config.capabilities();
-        // Listing with attributes has the kernel know each file before it is asked for, so that it can be pushed. Of a large
-        // directory, that would be a heavy price for those who want no more than names: there the kernel chooses.
-        let mut plus = InitFlags::FUSE_DO_READDIRPLUS;
-        plus.set(InitFlags::FUSE_READDIRPLUS_AUTO, self.shared.has_more_than(LISTED_WHOLE));
         let mut wanted = vec![
             InitFlags::FUSE_PARALLEL_DIROPS,
-            plus,
+            // Whether attributes come with the names is for us to choose: see `listing`.
+            InitFlags::FUSE_DO_READDIRPLUS,
             InitFlags::FUSE_NO_OPENDIR_SUPPORT,
             // With this, no file is asked for its capabilities at each write.
             InitFlags::FUSE_HANDLE_KILLPRIV_V2,
@@ -137,6 +131,7 @@ impl fuser::Filesystem for Adapter {
         let (shared, _entered) = enter!(self, req, reply);
         match shared.view.lookup(Ino(parent.0), name) {
             Ok(attr) => {
+                shared.lists.looked_up();
                 shared.inodes.looked_up(attr.ino);
                 reply.entry(&FOREVER, &shared.attr(&attr), GENERATION);
             }
@@ -526,6 +521,9 @@ impl fuser::Filesystem for Adapter {
 
     fn readdirplus(&self, req: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
         let (shared, _entered) = enter!(self, req, reply);
+        if shared.is_of_names(offset) {
+            return shared.list_names(req.unique().0, Ino(ino.0), offset, reply);
+        }
         match shared.readdirplus(Ino(ino.0), offset, &mut reply) {
             Ok(goes_on) => {
                 reply.ok();

@@ -1,16 +1,63 @@
-//! Listings with attributes.
+//! Listings: with attributes, or of names alone.
+//!
+//! An attribute costs the kernel 3 us and a kilobyte, in vain for who wants names; without it, who looks at the file sends a request, which
+//! takes 20 us or more. So a large directory is listed by its names until somebody looks up some of them, and with attributes from
+//! there on. (Left to choose, by `FUSE_READDIRPLUS_AUTO`, the kernel asks for attributes in one reply after somebody has looked, and
+//! for none in those that follow: of a million files find, which reads 100,000 names before it looks at any, looks up nearly all.)
 
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
-use fuser::{FileAttr, INodeNo, ReplyDirectoryPlus};
+use fuser::{Errno, FileAttr, FileType, INodeNo, ReplyDirectoryPlus};
 
 use super::shared::{FIRST_COOKIE, FOREVER, GENERATION, Shared, errno, file_type};
 use crate::view::{Ino, ROOT, Result, ViewError};
 
+/// Directories of no more files are always listed with attributes: then the kernel knows each file before it is asked for, so that
+/// it can be pushed. And where find reads 100,000 names before it looks at any, what is spent on those alone is most of all.
+const LISTED_WHOLE: usize = if cfg!(test) { 4000 } else { 1 << 18 };
+/// So many names of a larger one are looked up before the others come with attributes.
+const LOOKED_AT: u32 = 32;
 /// Entries that readdirplus takes from a view at once.
 const BATCH: usize = 128;
 /// Of no more entries attributes are made ready for the next request.
 const READY: usize = 1024;
+
+/// `struct fuse_out_header`: the length of all, an error, the request's number.
+const OUT_HEADER: usize = 16;
+/// `struct fuse_entry_out`. All zeros stand for an entry that comes without an inode, of which the kernel keeps no more than the name.
+const ENTRY_OUT: usize = 128;
+/// The end of an entry's name is a multiple of this.
+const ALIGNMENT: usize = 8;
+
+/// What is known of the listing under way. Of several at once it is a guess, which costs time and nothing else.
+#[derive(Default)]
+pub(super) struct Lists {
+    /// Where requests come from.
+    device: OnceLock<File>,
+    /// It is one of many files.
+    large: AtomicBool,
+    /// Names looked up since it began.
+    looked_up: AtomicU32,
+}
+
+impl Lists {
+    /// To be called before the first request, with the device that they come from.
+    pub(super) fn start(&self, device: OwnedFd) {
+        let _ = self.device.set(device.into());
+    }
+
+    /// Somebody looks at a name.
+    pub(super) fn looked_up(&self) {
+        self.looked_up.fetch_add(1, Relaxed);
+    }
+}
 
 /// Where the next request for a listing will go on.
 pub(super) struct GoesOn {
@@ -20,14 +67,56 @@ pub(super) struct GoesOn {
 }
 
 impl Shared {
-    /// Whether the mount has so many files.
-    pub(super) fn has_more_than(&self, files: usize) -> bool {
+    /// Whether the reply that goes on at `offset` is to be one of names alone.
+    pub(super) fn is_of_names(&self, offset: u64) -> bool {
+        if offset == 0 {
+            self.lists.large.store(self.has_more_than(LISTED_WHOLE), Relaxed);
+            self.lists.looked_up.store(0, Relaxed);
+        }
+        self.lists.large.load(Relaxed) && self.lists.looked_up.load(Relaxed) < LOOKED_AT && self.lists.device.get().is_some()
+    }
+
+    fn has_more_than(&self, files: usize) -> bool {
         let mut count = 0;
         let listed = self.view.readdir(ROOT, 0, &mut |_| {
             count += 1;
             count <= files
         });
         listed.is_ok() && count > files
+    }
+
+    /// Answers a request for names and attributes with names alone.
+    ///
+    /// fuser has no entry without an inode, so this writes to the device by itself. `reply` is filled with entries as long as those that
+    /// are sent, since only it knows how many there may be; what it then answers, the kernel has no request for any more.
+    pub(super) fn list_names(&self, request: u64, ino: Ino, offset: u64, mut reply: ReplyDirectoryPlus) {
+        let mut bytes = vec![0; OUT_HEADER];
+        let outcome = self.view.getattr(ino).and_then(|dir| {
+            let dir = self.attr(&dir);
+            let mut add = |ino: INodeNo, cookie: u64, kind, name: &OsStr| {
+                let full = reply.add(ino, cookie, name, &Duration::ZERO, &dir, GENERATION);
+                if !full {
+                    put_name(&mut bytes, ino, cookie, kind, name.as_bytes());
+                }
+                !full
+            };
+            for (cookie, name) in [(1, "."), (2, "..")] {
+                if offset < cookie && !add(dir.ino, cookie, FileType::Directory, name.as_ref()) {
+                    return Ok(());
+                }
+            }
+            self.view.readdir(ino, offset.saturating_sub(FIRST_COOKIE), &mut |entry| {
+                add(INodeNo(entry.ino.0), entry.next + FIRST_COOKIE, file_type(entry.kind), entry.name)
+            })
+        });
+        if let Err(refusal) = outcome {
+            return reply.error(errno("readdir", ino, &refusal));
+        }
+        let len = bytes.len() as u32;
+        bytes[..4].copy_from_slice(&len.to_ne_bytes());
+        bytes[8..OUT_HEADER].copy_from_slice(&request.to_ne_bytes());
+        let sent = self.lists.device.get().is_some_and(|mut device| device.write(&bytes).is_ok());
+        reply.error(if sent { Errno::ENOENT } else { Errno::EIO });
     }
 
     /// Fills a reply; answers where the listing goes on if the reply is full.
@@ -90,4 +179,17 @@ impl Shared {
             self.view.expect(&inos);
         }
     }
+}
+
+/// Adds a `struct fuse_direntplus` without an inode.
+fn put_name(bytes: &mut Vec<u8>, ino: INodeNo, cookie: u64, kind: FileType, name: &[u8]) {
+    let kind = if kind == FileType::Directory { libc::DT_DIR } else { libc::DT_REG };
+    bytes.resize(bytes.len() + ENTRY_OUT, 0);
+    bytes.extend(ino.0.to_ne_bytes());
+    bytes.extend(cookie.to_ne_bytes());
+    bytes.extend((name.len() as u32).to_ne_bytes());
+    bytes.extend(u32::from(kind).to_ne_bytes());
+    bytes.extend(name);
+    let padding = (bytes.len() - OUT_HEADER).next_multiple_of(ALIGNMENT) + OUT_HEADER - bytes.len();
+    bytes.resize(bytes.len() + padding, 0);
 }

@@ -10,7 +10,7 @@
 //! | `inodes` | which inodes the kernel knows |
 //! | `housekeeping` | calls the view when it wants to be called |
 //! | `waiting` | requests that may have to wait for other processes |
-//! | `listing` | listings with attributes |
+//! | `listing` | listings, with attributes or of names alone |
 //! | `xattr` | extended attributes |
 //! | [`kernel`] | mount(2), fusermount3, umount2(2), /proc/self/mountinfo |
 //! | [`session`] | a mount from its first request to its last commit |

@@ -10,6 +10,7 @@ use parking_lot::{RwLock, RwLockReadGuard};
 
 use super::housekeeping::Housekeeping;
 use super::inodes::Inodes;
+use super::listing::Lists;
 use super::notify::{Held, Notify};
 use super::push::{Hint, Streams};
 use super::spin::Spin;
@@ -40,6 +41,7 @@ pub(super) struct Shared {
     pub(super) notify: Notify,
     pub(super) housekeeping: Housekeeping,
     pub(super) spin: Spin,
+    pub(super) lists: Lists,
     /// True once the view is being shut down while the kernel may still ask. Held for reading through every request.
     pub(super) closed: RwLock<bool>,
     streams: Streams,
@@ -64,6 +66,7 @@ impl Shared {
             notify: Notify::default(),
             housekeeping: Housekeeping::default(),
             spin: Spin::default(),
+            lists: Lists::default(),
             closed: RwLock::new(false),
             streams: Streams::default(),
             overrides,

@@ -185,6 +185,37 @@ fn a_listing_makes_ready_what_it_will_show_next() {
 }
 
 #[test]
+fn a_large_directory_is_listed_by_names_until_somebody_looks() {
+    if !fuse() {
+        return;
+    }
+    let names: Vec<String> = (0..6000).map(|n| format!("file-{:01$}", n, 5 + n % 9)).collect();
+    let many = || Mount::new(MemoryView::new(true, names.iter().map(|name| (name.as_str(), vec![1; 7]))));
+    let mut expected: Vec<String> = names.iter().cloned().chain([INDEX.into()]).collect();
+    expected.sort();
+    let mount = many();
+    assert!(mount.names() == expected);
+    assert!(mount.view.expected.lock().is_empty(), "nobody has looked at any");
+    assert_eq!(fs::metadata(mount.path(&names[17])).unwrap().len(), 7);
+    drop(mount);
+
+    let mount = many();
+    let mut found = Vec::new();
+    for (at, entry) in fs::read_dir(mount.dir.path()).unwrap().enumerate() {
+        let entry = entry.unwrap();
+        assert!(entry.file_type().unwrap().is_file());
+        if at < 100 {
+            assert!(entry.metadata().unwrap().len() < 10);
+        }
+        found.push(entry.file_name().into_string().unwrap());
+    }
+    found.sort();
+    assert!(found == expected);
+    let with_attributes = mount.view.expected.lock().concat().iter().collect::<HashSet<_>>().len();
+    assert!((2000..6000).contains(&with_attributes), "from the second reply on, or soon after: {with_attributes}");
+}
+
+#[test]
 fn what_no_frame_holds_is_refused() {
     if !fuse() {
         return;
