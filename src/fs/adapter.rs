@@ -10,6 +10,7 @@
 
 use std::cell::RefCell;
 use std::ffi::OsStr;
+use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -17,18 +18,18 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, SystemTime};
 
 use fuser::{
-    BsdFileFlags, Errno, FileHandle, FileType, FopenFlags, INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenAccMode,
-    OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
-    ReplyIoctl, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    BsdFileFlags, Errno, FileHandle, FopenFlags, INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenAccMode, OpenFlags,
+    RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl,
+    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use log::debug;
 use parking_lot::RwLockReadGuard;
 
 use super::notify::Held;
-use super::shared::{FIRST_COOKIE, FOREVER, GENERATION, Shared, empty, errno, file_type};
+use super::shared::{FOREVER, GENERATION, Shared, empty, errno};
 use super::spin::Turn;
 use super::xattr;
-use crate::view::{Creation, DirEntry, Flock, Handle, Ino, Invals, Kind, OpenMode, ROOT, RenameMode, SetAttr, ViewError};
+use crate::view::{Creation, Flock, Handle, Ino, Invals, Kind, OpenMode, ROOT, RenameMode, SetAttr, ViewError};
 
 /// ioctl(2) on any file of a mount: the daemon's process id as an `i32`. `_IOR(0xB2, 1, int)`.
 pub(super) const IOCTL_PID: u32 = 2 << 30 | (size_of::<i32>() as u32) << 16 | 0xB2 << 8 | 1;
@@ -46,6 +47,8 @@ thread_local! {
 /// The file system that fuser calls.
 pub(super) struct Adapter {
     shared: Arc<Shared>,
+    /// Where requests come from.
+    device: File,
     read_only: bool,
     /// The kernel can do without OPEN, if told ENOSYS.
     no_open: bool,
@@ -58,12 +61,12 @@ pub(super) struct Adapter {
 impl Adapter {
     /// A mount that fusermount3 is to unmount if we die must not do without OPENDIR, nor OPEN if it is a file: by opening the
     /// mount point it finds out.
-    pub(super) fn new(shared: Arc<Shared>, auto_unmount: bool, xattrs: bool) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, device: File, auto_unmount: bool, xattrs: bool) -> Self {
         let read_only = shared.view.read_only();
         let on_file = shared.view.getattr(ROOT).is_ok_and(|root| root.kind == Kind::File);
         // Without OPEN there is no RELEASE, which gives locks back.
         let no_open = read_only && !(auto_unmount && on_file) && shared.lock_file.is_none();
-        Adapter { no_open, no_opendir: !auto_unmount, read_only, xattrs, shared }
+        Adapter { no_open, no_opendir: !auto_unmount, read_only, xattrs, device, shared }
     }
 }
 
@@ -504,16 +507,7 @@ impl fuser::Filesystem for Adapter {
 
     fn readdir(&self, req: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
         let (shared, _entered) = enter!(self, req, reply);
-        for (cookie, name) in [(1, "."), (2, "..")] {
-            if offset < cookie && reply.add(ino, cookie, FileType::Directory, name) {
-                return reply.ok();
-            }
-        }
-        let from = offset.saturating_sub(FIRST_COOKIE);
-        let outcome = shared.view.readdir(Ino(ino.0), from, &mut |entry: DirEntry<'_>| {
-            !reply.add(INodeNo(entry.ino.0), entry.next + FIRST_COOKIE, file_type(entry.kind), entry.name)
-        });
-        match outcome {
+        match shared.names(Ino(ino.0), offset, |ino, cookie, kind, name| reply.add(ino, cookie, kind, name)) {
             Ok(()) => reply.ok(),
             Err(refusal) => reply.error(errno("readdir", Ino(ino.0), &refusal)),
         }
@@ -521,8 +515,8 @@ impl fuser::Filesystem for Adapter {
 
     fn readdirplus(&self, req: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
         let (shared, _entered) = enter!(self, req, reply);
-        if shared.is_of_names(offset) {
-            return shared.list_names(req.unique().0, Ino(ino.0), offset, reply);
+        if shared.wants_names(offset) {
+            return shared.list_names(&self.device, req.unique().0, Ino(ino.0), offset, reply);
         }
         match shared.readdirplus(Ino(ino.0), offset, &mut reply) {
             Ok(goes_on) => {

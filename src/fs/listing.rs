@@ -8,9 +8,7 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Write;
-use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -33,14 +31,12 @@ const READY: usize = 1024;
 const OUT_HEADER: usize = 16;
 /// `struct fuse_entry_out`. All zeros stand for an entry that comes without an inode, of which the kernel keeps no more than the name.
 const ENTRY_OUT: usize = 128;
-/// The end of an entry's name is a multiple of this.
+/// Where an entry ends is a multiple of this, as is the header's length.
 const ALIGNMENT: usize = 8;
 
 /// What is known of the listing under way. Of several at once it is a guess, which costs time and nothing else.
 #[derive(Default)]
 pub(super) struct Lists {
-    /// Where requests come from.
-    device: OnceLock<File>,
     /// It is one of many files.
     large: AtomicBool,
     /// Names looked up since it began.
@@ -48,11 +44,6 @@ pub(super) struct Lists {
 }
 
 impl Lists {
-    /// To be called before the first request, with the device that they come from.
-    pub(super) fn start(&self, device: OwnedFd) {
-        let _ = self.device.set(device.into());
-    }
-
     /// Somebody looks at a name.
     pub(super) fn looked_up(&self) {
         self.looked_up.fetch_add(1, Relaxed);
@@ -67,13 +58,13 @@ pub(super) struct GoesOn {
 }
 
 impl Shared {
-    /// Whether the reply that goes on at `offset` is to be one of names alone.
-    pub(super) fn is_of_names(&self, offset: u64) -> bool {
+    /// Takes note of a request for a listing from `offset` on; whether it is to be answered with names alone.
+    pub(super) fn wants_names(&self, offset: u64) -> bool {
         if offset == 0 {
             self.lists.large.store(self.has_more_than(LISTED_WHOLE), Relaxed);
             self.lists.looked_up.store(0, Relaxed);
         }
-        self.lists.large.load(Relaxed) && self.lists.looked_up.load(Relaxed) < LOOKED_AT && self.lists.device.get().is_some()
+        self.lists.large.load(Relaxed) && self.lists.looked_up.load(Relaxed) < LOOKED_AT
     }
 
     fn has_more_than(&self, files: usize) -> bool {
@@ -85,28 +76,33 @@ impl Shared {
         listed.is_ok() && count > files
     }
 
+    /// Calls `add` for each entry from `offset` on, with its inode, the cookie behind it, its kind and its name, until that says
+    /// that there is no more room.
+    pub(super) fn names(&self, ino: Ino, offset: u64, mut add: impl FnMut(INodeNo, u64, FileType, &OsStr) -> bool) -> Result<()> {
+        for (cookie, name) in dots(offset) {
+            if add(INodeNo(ino.0), cookie, FileType::Directory, name.as_ref()) {
+                return Ok(());
+            }
+        }
+        self.view.readdir(ino, offset.saturating_sub(FIRST_COOKIE), &mut |entry| {
+            !add(INodeNo(entry.ino.0), entry.next + FIRST_COOKIE, file_type(entry.kind), entry.name)
+        })
+    }
+
     /// Answers a request for names and attributes with names alone.
     ///
     /// fuser has no entry without an inode, so this writes to the device by itself. `reply` is filled with entries as long as those that
     /// are sent, since only it knows how many there may be; what it then answers, the kernel has no request for any more.
-    pub(super) fn list_names(&self, request: u64, ino: Ino, offset: u64, mut reply: ReplyDirectoryPlus) {
+    pub(super) fn list_names(&self, mut device: &File, request: u64, ino: Ino, offset: u64, mut reply: ReplyDirectoryPlus) {
         let mut bytes = vec![0; OUT_HEADER];
         let outcome = self.view.getattr(ino).and_then(|dir| {
             let dir = self.attr(&dir);
-            let mut add = |ino: INodeNo, cookie: u64, kind, name: &OsStr| {
+            self.names(ino, offset, |ino, cookie, kind, name| {
                 let full = reply.add(ino, cookie, name, &Duration::ZERO, &dir, GENERATION);
                 if !full {
                     put_name(&mut bytes, ino, cookie, kind, name.as_bytes());
                 }
-                !full
-            };
-            for (cookie, name) in [(1, "."), (2, "..")] {
-                if offset < cookie && !add(dir.ino, cookie, FileType::Directory, name.as_ref()) {
-                    return Ok(());
-                }
-            }
-            self.view.readdir(ino, offset.saturating_sub(FIRST_COOKIE), &mut |entry| {
-                add(INodeNo(entry.ino.0), entry.next + FIRST_COOKIE, file_type(entry.kind), entry.name)
+                full
             })
         });
         if let Err(refusal) = outcome {
@@ -115,8 +111,7 @@ impl Shared {
         let len = bytes.len() as u32;
         bytes[..4].copy_from_slice(&len.to_ne_bytes());
         bytes[8..OUT_HEADER].copy_from_slice(&request.to_ne_bytes());
-        let sent = self.lists.device.get().is_some_and(|mut device| device.write(&bytes).is_ok());
-        reply.error(if sent { Errno::ENOENT } else { Errno::EIO });
+        reply.error(if device.write(&bytes).is_ok() { Errno::ENOENT } else { Errno::EIO });
     }
 
     /// Fills a reply; answers where the listing goes on if the reply is full.
@@ -124,9 +119,9 @@ impl Shared {
     /// A view may not be called back from within its readdir, so entries are taken in batches.
     pub(super) fn readdirplus(&self, ino: Ino, offset: u64, reply: &mut ReplyDirectoryPlus) -> Result<Option<GoesOn>> {
         let dir = self.attr(&self.view.getattr(ino)?);
-        for (cookie, name) in [(1, "."), (2, "..")] {
+        for (cookie, name) in dots(offset) {
             // The kernel looks neither of these up.
-            if offset < cookie && reply.add(dir.ino, cookie, name, &FOREVER, &dir, GENERATION) {
+            if reply.add(dir.ino, cookie, name, &FOREVER, &dir, GENERATION) {
                 return Ok(None);
             }
         }
@@ -181,6 +176,11 @@ impl Shared {
     }
 }
 
+/// What comes before a view's own entries, as far as it comes behind `offset`, and the cookies that stand behind it.
+fn dots(offset: u64) -> impl Iterator<Item = (u64, &'static str)> {
+    [(1, "."), (FIRST_COOKIE, "..")].into_iter().filter(move |(cookie, _)| offset < *cookie)
+}
+
 /// Adds a `struct fuse_direntplus` without an inode.
 fn put_name(bytes: &mut Vec<u8>, ino: INodeNo, cookie: u64, kind: FileType, name: &[u8]) {
     let kind = if kind == FileType::Directory { libc::DT_DIR } else { libc::DT_REG };
@@ -190,6 +190,5 @@ fn put_name(bytes: &mut Vec<u8>, ino: INodeNo, cookie: u64, kind: FileType, name
     bytes.extend((name.len() as u32).to_ne_bytes());
     bytes.extend(u32::from(kind).to_ne_bytes());
     bytes.extend(name);
-    let padding = (bytes.len() - OUT_HEADER).next_multiple_of(ALIGNMENT) + OUT_HEADER - bytes.len();
-    bytes.resize(bytes.len() + padding, 0);
+    bytes.resize(bytes.len().next_multiple_of(ALIGNMENT), 0);
 }

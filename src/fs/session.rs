@@ -136,9 +136,8 @@ impl Mounted {
         options.n_threads = Some(config.threads.max(1));
         // The kernel lets in only the owner, or everyone; that root should be the only other is for fuser to see to.
         let acl = if config.access == Access::Root { SessionACL::RootAndOwner } else { SessionACL::All };
-        let adapter = Adapter::new(self.shared.clone(), config.auto_unmount, config.xattrs);
+        let adapter = Adapter::new(self.shared.clone(), device.try_clone()?.into(), config.auto_unmount, config.xattrs);
         self.shared.spin.start(device.try_clone()?);
-        self.shared.lists.start(device.try_clone()?);
         let session = fuser::Session::from_fd(adapter, device, acl, options)?;
         if let Some(bytes) = self.shared.view.read_ahead()
             && let Err(error) = self.point.set_read_ahead(bytes)

@@ -456,10 +456,7 @@ impl FrameStore for CframeStore {
 
     fn read_chunk(&self, _guard: &ReadGuard<'_>, key: ChunkKey, len: u32, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let load = |buf: &mut [u8], offset: u64| {
-            let (file, position) = {
-                let place = self.place.read();
-                (Arc::clone(&place.file), position(&place.moved, key))
-            };
+            let (file, position) = self.place_of(key);
             read_exact_at(&*file, buf, position + offset)
         };
         self.cache.read(key, len, offset, buf, load).map_err(self.io("read a chunk"))

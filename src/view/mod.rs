@@ -205,7 +205,8 @@ pub trait View: Send + Sync {
     /// A close(2) of a handle, of which there may be several: what was written takes effect, or is refused with an error.
     fn flush(&self, handle: Handle, invals: &mut Invals) -> Result<()>;
 
-    /// The last close: the handle ends.
+    /// The last close: the handle ends. It comes at any time after close(2) has returned, so what need not be forgotten must not be
+    /// named: from who reads just then the kernel would take a length that is right, and leave the one before.
     fn release(&self, handle: Handle, invals: &mut Invals);
 
     /// fsync(2), of a file or of a directory: settles, commits, and returns when SOURCE is on disk.

@@ -166,7 +166,7 @@ fn a_copy_that_finds_no_room_is_not_begun() {
         ("size=1M", "needs 1.11 MiB, and its file system has 1.00 MiB left"),
         ("nr_inodes=100", "needs 280 files, and its file system has room for 98"),
     ] {
-        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", options, "none"]).arg(place.path("point")).status();
+        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", options, "none"]).arg(place.path("point")).begun().wait();
         assert!(mounted.unwrap().success());
         place.run(&format!("convert {} point/sparse", frame.display())).failed(&format!("point/sparse: {said}"));
         assert_eq!(fs::read_dir(place.path("point")).unwrap().count(), 0);

@@ -18,8 +18,8 @@ mod info;
 mod ls;
 mod mounts;
 
-/// Read by a test as long as it has files of a mount open, written to while a child is made: until the child runs a program of its
-/// own, it has all of these files as well, and when it closes them the mount sees a close.
+/// Locked for reading by a test as long as it has files of a mount open, and for writing while a child is made: until that runs a
+/// program of its own it has all of these files as well, and when it closes them the mount sees a close.
 static FILES: RwLock<()> = RwLock::new(());
 
 trait Run {

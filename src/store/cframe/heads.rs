@@ -23,6 +23,12 @@ const AT_ONCE: usize = 128;
 const PAGE: u64 = 4096;
 
 impl CframeStore {
+    /// Where a chunk is now, in which file.
+    pub(super) fn place_of(&self, key: ChunkKey) -> (Arc<dyn BackendFile>, u64) {
+        let place = self.place.read();
+        (Arc::clone(&place.file), position(&place.moved, key))
+    }
+
     /// Where chunks are now. The file is the one that they are in.
     fn places(&self, keys: impl Iterator<Item = ChunkKey>) -> (Arc<dyn BackendFile>, Vec<u64>) {
         let place = self.place.read();
@@ -50,10 +56,7 @@ impl CframeStore {
     }
 
     pub(super) fn read_header(&self, key: ChunkKey) -> Result<ChunkHeader> {
-        let (file, position) = {
-            let place = self.place.read();
-            (Arc::clone(&place.file), position(&place.moved, key))
-        };
+        let (file, position) = self.place_of(key);
         let mut bytes = [0; ChunkHeader::LEN];
         let mut filled = 0;
         while filled < bytes.len() {

@@ -117,7 +117,7 @@ impl Free {
         let mut last = self.floor;
         for (start, len) in self.holes(..) {
             assert!(self.by_len.contains(&(len, start)));
-            assert!(len > 0);
+            assert!(len > 0 && start >= last, "holes {last} and {start}");
             assert!(start > last || start == self.floor, "two holes touch at {start}");
             last = start + len;
         }

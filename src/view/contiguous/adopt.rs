@@ -136,8 +136,7 @@ impl ContiguousView {
         let _writing = self.writing.lock();
         let mut state = self.state.write();
         state.close(handle, &*self.store);
-        // Nobody has seen any of it since it was refused. To have the kernel forget once more would not be for free: from whoever
-        // reads just then it would take a length that is right, and leave that of what was refused.
+        // Nobody has seen any of it since it was refused, so nothing is said: see `View::release`.
         if state.frame_writers() == 0 && state.overlay.as_ref().is_some_and(|overlay| overlay.refused()) {
             state.overlay = None;
         }

@@ -546,8 +546,7 @@ impl State {
         if open.write {
             node.writers = node.writers.saturating_sub(1);
             let refused = node.writing.as_ref().is_some_and(|writing| writing.refused.load(Ordering::Relaxed));
-            // Nobody has seen any of it since it was refused. To have the kernel forget once more would not be for free: from
-            // whoever reads just then it would take a length that is right, and leave that of what was refused.
+            // Nobody has seen any of it since it was refused, so nothing is said: see `View::release`.
             if node.writers == 0 && refused {
                 self.end_writing(ino, None);
             }

@@ -200,9 +200,8 @@ impl SparseView {
         unfinished: Unfinished,
         invals: &mut Invals,
     ) -> Result<()> {
-        // Under the lock, so that whoever goes on writing takes it back.
+        // To be called with `inner` locked, so that whoever goes on writing takes it back. Whether it was refused before.
         let refuse = || writing.refused.swap(true, Ordering::Relaxed);
-        let mut known = false;
         let staged = {
             let inner = writing.inner.read();
             // An empty file is not yet a chunk, and no reason to refuse anything.
@@ -210,15 +209,12 @@ impl SparseView {
                 return Ok(());
             }
             let staged = self.stage_draft(&inner.bytes, id)?;
-            if staged.is_err() {
-                if unfinished == Unfinished::Leave {
-                    return Ok(());
-                }
-                known = refuse();
+            if staged.is_err() && unfinished == Unfinished::Leave {
+                return Ok(());
             }
-            staged.map(|(key, header)| (key, header, inner.version))
+            staged.map(|(key, header)| (key, header, inner.version)).map_err(|error| (refuse(), error))
         };
-        let (key, header, version) = staged.map_err(|error| self.refused(ino, known, error, invals))?;
+        let (key, header, version) = staged.map_err(|(known, error)| self.refused(ino, known, error, invals))?;
         let mut state = self.state.write();
         let current = state.nodes.get(&ino).filter(|node| node.name == Some(Name::Chunk(id)));
         let current = current.and_then(|node| node.writing.as_ref()).is_some_and(|now| Arc::ptr_eq(now, writing));
