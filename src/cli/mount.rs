@@ -192,6 +192,7 @@ impl Plan {
             flags,
             access: options.access,
             auto_unmount: options.auto_unmount,
+            default_permissions: options.default_permissions,
             threads: args.threads.or(options.threads).unwrap_or(THREADS),
             overrides: options.overrides,
             xattrs: options.xattrs,

@@ -1,7 +1,8 @@
 //! FUSE requests to calls of a [`View`]: unpacks, calls, replies, and decides nothing about frames.
 //!
 //! Attributes and names are cached by the kernel for good; what a view makes untrue is told through [`Notify`]. Names that
-//! are not there are not cached at all. Permissions are the kernel's affair (`default_permissions`), so there is no ACCESS.
+//! are not there are not cached at all. Permissions are the kernel's affair (`default_permissions`), but where root is alone: ACCESS
+//! comes here then, from access(2) and chdir(2) only.
 //! Locks of both kinds work inside the kernel, unless the view has a lock file: then those of flock(2) come here, and wait
 //! on threads of their own, as does everything that may have to wait until other processes give their locks back.
 //!
@@ -18,9 +19,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, SystemTime};
 
 use fuser::{
-    BsdFileFlags, Errno, FileHandle, FopenFlags, INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenAccMode, OpenFlags,
-    RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl,
-    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    AccessFlags, BsdFileFlags, Errno, FileHandle, FopenFlags, INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner,
+    OpenAccMode, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
+    ReplyEntry, ReplyIoctl, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use log::debug;
 use parking_lot::RwLockReadGuard;
@@ -451,6 +452,16 @@ impl fuser::Filesystem for Adapter {
         // By the handle: the kernel may name another file's owner the same before it has released this one's.
         shared.lock(Ino(ino.0), Handle(fh.0), lock, (lock.is_none(), sleep), Invals::new(), reply);
         shared.changed();
+    }
+
+    /// Asked of mounts where root is alone, who may do everything but execute what nobody may.
+    fn access(&self, req: &Request, ino: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
+        let (shared, _entered) = enter!(self, req, reply);
+        match shared.view.getattr(Ino(ino.0)).map(|attr| shared.attr(&attr).perm) {
+            Ok(perm) if mask.contains(AccessFlags::X_OK) && perm & 0o111 == 0 => reply.error(Errno::EACCES),
+            Ok(_) => reply.ok(),
+            Err(refusal) => reply.error(errno("access", Ino(ino.0), &refusal)),
+        }
     }
 
     fn fsync(&self, req: &Request, ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {

@@ -84,6 +84,8 @@ pub struct MountRequest {
     pub access: Access,
     /// Unmount even if this process is killed. Done by fusermount3, which then stays.
     pub auto_unmount: bool,
+    /// Have the kernel hold everybody to the modes of files. It does so anyway unless root mounts for itself alone.
+    pub default_permissions: bool,
 }
 
 /// A line of /proc/self/mountinfo.
@@ -273,9 +275,14 @@ fn mount_directly(request: &MountRequest) -> Result<OwnedFd, MountError> {
     let mode = std::fs::metadata(&request.point).map_err(failed)?.mode() & libc::S_IFMT;
     // SAFETY: neither call can fail or touches memory.
     let (uid, gid) = unsafe { (libc::getuid(), libc::getgid()) };
-    let mut data = format!("fd={},rootmode={mode:o},user_id={uid},group_id={gid},default_permissions", device.as_raw_fd());
+    let mut data = format!("fd={},rootmode={mode:o},user_id={uid},group_id={gid}", device.as_raw_fd());
     if request.access != Access::Owner {
         data.push_str(",allow_other");
+    }
+    // Where root alone gets in, modes stop nobody; but the kernel would ask for the directory's after each file that is made or
+    // removed, which costs a fifth of the time that `cp -r` takes.
+    if request.access != Access::Owner || request.default_permissions {
+        data.push_str(",default_permissions");
     }
     let source = c_string(&request.fsname).map_err(failed)?;
     let point = c_string(request.point.as_os_str()).map_err(failed)?;
@@ -449,6 +456,7 @@ mod tests {
             flags: libc::MS_RDONLY | libc::MS_NODEV,
             access: Access::Root,
             auto_unmount: true,
+            default_permissions: false,
         };
         let options = helper_options(&request);
         let expected = r"default_permissions,subtype=b2fuse,fsname=/a\,suid\\b,ro,nodev,allow_other,auto_unmount";

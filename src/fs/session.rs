@@ -51,6 +51,8 @@ pub struct Config {
     pub access: Access,
     /// Unmount even if this process is killed.
     pub auto_unmount: bool,
+    /// See [`MountRequest::default_permissions`].
+    pub default_permissions: bool,
     /// Event loops, at least 1.
     pub threads: usize,
     /// What is shown instead of a view's own attributes.
@@ -111,6 +113,7 @@ impl Mounted {
             },
             access: config.access,
             auto_unmount: config.auto_unmount,
+            default_permissions: config.default_permissions,
         };
         let root = view.getattr(ROOT).map_err(|error| MountError::new(&config.point, error.to_string()))?.kind;
         // What else may be the matter with the mount point, mounting says.

@@ -209,6 +209,31 @@ test_mount_options() {
     has ",$(findmnt -n -o OPTIONS "$M")," ,rw,
 }
 
+# Modes stop nobody where root is alone, and the kernel is not made to look at them.
+test_modes_of_a_mount_for_root_alone() {
+    root_only
+    source_from full
+    chmod 644 "$S"
+    mount_it
+    equal "$(findmnt -n -o OPTIONS "$M" | grep -c default_permissions)" 0
+    cd "$M"
+    [ -r 00000003.chunk ] && [ -w 00000003.chunk ] && [ ! -x 00000003.chunk ] && [ -x . ]
+    fails "Permission denied" ./00000003.chunk
+    chmod 400 00000003.chunk
+    cp "$FX/new/0" 00000003.chunk
+    cd "$T"
+    umount_it
+    tool holds "$S" n=6 3="$FX/new/0"
+    mount_it -o umask=022
+    [ -x "$(chunk 3)" ]
+    umount_it
+    for word in allow_other allow_root default_permissions; do
+        mount_it -o "$word"
+        has "$(findmnt -n -o OPTIONS "$M")" default_permissions
+        umount_it
+    done
+}
+
 # As fstab does it.
 test_mount_8() {
     root_only

@@ -50,6 +50,7 @@ fn config(point: PathBuf) -> Config {
         flags: libc::MS_NOSUID | libc::MS_NODEV,
         access: Access::Owner,
         auto_unmount: false,
+        default_permissions: false,
         threads: 2,
         xattrs: true,
         overrides: Overrides::default(),
