@@ -196,6 +196,7 @@ impl Plan {
             threads: args.threads.or(options.threads).unwrap_or(THREADS),
             overrides: options.overrides,
             xattrs: options.xattrs,
+            awake: options.awake,
         };
         Ok(Plan {
             source,

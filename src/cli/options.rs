@@ -19,6 +19,7 @@ pub(super) struct Options {
     pub(super) create: bool,
     pub(super) locking: bool,
     pub(super) xattrs: bool,
+    pub(super) awake: bool,
     pub(super) cache_size: Option<u64>,
     pub(super) threads: Option<usize>,
     pub(super) log_file: Option<PathBuf>,
@@ -36,6 +37,7 @@ impl Default for Options {
             create: false,
             locking: false,
             xattrs: true,
+            awake: true,
             cache_size: None,
             threads: None,
             log_file: None,
@@ -113,6 +115,8 @@ impl Options {
             ("locking", None) => self.locking = true,
             ("user_xattr", None) => self.xattrs = true,
             ("nouser_xattr", None) => self.xattrs = false,
+            ("awake", None) => self.awake = true,
+            ("noawake", None) => self.awake = false,
             ("fsname", Some(value)) => self.fsname = Some(OsString::from_vec(value.to_vec())),
             ("subtype", _) if text()? == "b2fuse" => {}
             ("uid", _) => self.overrides.uid = Some(text()?.parse().map_err(|_| wrong("expected a user number"))?),
@@ -191,6 +195,7 @@ mod tests {
         assert_eq!(options.overrides, Overrides { uid: Some(1000), gid: Some(100), umask: Some(0o022) });
         assert_eq!((options.access, options.auto_unmount, options.create), (Access::All, true, true));
         assert_eq!((options.cache_size, options.threads), (Some(1 << 30), Some(3)));
+        assert!(!parse("noawake").unwrap().awake && parse("noawake,awake").unwrap().awake);
         assert!(!parse("nouser_xattr").unwrap().xattrs && parse("nouser_xattr,user_xattr").unwrap().xattrs);
     }
 

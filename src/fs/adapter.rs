@@ -95,6 +95,7 @@ fn open_mode(flags: i32) -> OpenMode {
 macro_rules! enter {
     ($self:ident, $req:ident, $reply:ident) => {{
         let Some(entered) = $self.shared.enter() else { return $reply.error(Errno::ENODEV) };
+        $self.shared.awake.asked();
         (&$self.shared, Entered { _open: entered, _turn: $self.shared.spin.turn($req.pid()) })
     }};
 }

@@ -7,6 +7,7 @@
 //! | `notify` | what the kernel must forget, and the replies that wait for it |
 //! | `push` | the next files of a sequential reader, into the page cache ahead of it |
 //! | `spin` | one event loop that waits awake for its only client |
+//! | `awake` | no core sleeps while requests come in quick succession |
 //! | `inodes` | which inodes the kernel knows |
 //! | `housekeeping` | calls the view when it wants to be called |
 //! | `waiting` | requests that may have to wait for other processes |
@@ -18,6 +19,7 @@
 //! The daemon never touches a path below its own mount point: no thread could answer it.
 
 mod adapter;
+mod awake;
 mod housekeeping;
 mod inodes;
 pub mod kernel;

@@ -53,6 +53,8 @@ pub struct Config {
     pub auto_unmount: bool,
     /// See [`MountRequest::default_permissions`].
     pub default_permissions: bool,
+    /// Keep cores awake while requests come in quick succession, where that can be and is of use.
+    pub awake: bool,
     /// Event loops, at least 1.
     pub threads: usize,
     /// What is shown instead of a view's own attributes.
@@ -154,6 +156,10 @@ impl Mounted {
         self.help("b2fuse-pages", move || shared.notify.run_pages(&notifier, &*shared.view, &shared.inodes))?;
         let shared = self.shared.clone();
         self.help("b2fuse-tick", move || shared.housekeeping.run(&shared.view, |invals| shared.notify.forget(invals)))?;
+        if config.awake && self.shared.awake.start() {
+            let shared = self.shared.clone();
+            self.help("b2fuse-awake", move || shared.awake.run())?;
+        }
         let ended = self.control.0.clone();
         // Not one of the helpers: it may outlive a detached mount, and is not waited for.
         std::thread::Builder::new().name("b2fuse-session".into()).spawn(move || {
@@ -262,6 +268,7 @@ impl Mounted {
         self.finished = true;
         self.shared.housekeeping.stop();
         self.shared.notify.stop();
+        self.shared.awake.stop();
         *self.shared.closed.write() = true;
         for helper in self.helpers.drain(..) {
             // It has panicked if this fails, which the log knows.

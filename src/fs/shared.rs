@@ -8,6 +8,7 @@ use fuser::{Errno, FileAttr, FileType, FopenFlags, Generation, INodeNo, ReplyEmp
 use log::{debug, error, warn};
 use parking_lot::{RwLock, RwLockReadGuard};
 
+use super::awake::Awake;
 use super::housekeeping::Housekeeping;
 use super::inodes::Inodes;
 use super::listing::Lists;
@@ -41,6 +42,7 @@ pub(super) struct Shared {
     pub(super) notify: Notify,
     pub(super) housekeeping: Housekeeping,
     pub(super) spin: Spin,
+    pub(super) awake: Awake,
     pub(super) lists: Lists,
     /// True once the view is being shut down while the kernel may still ask. Held for reading through every request.
     pub(super) closed: RwLock<bool>,
@@ -66,6 +68,7 @@ impl Shared {
             notify: Notify::default(),
             housekeeping: Housekeeping::default(),
             spin: Spin::default(),
+            awake: Awake::default(),
             lists: Lists::default(),
             closed: RwLock::new(false),
             streams: Streams::default(),

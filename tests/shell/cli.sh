@@ -234,6 +234,22 @@ test_modes_of_a_mount_for_root_alone() {
     done
 }
 
+# Of a mount that root makes in a virtual machine of a few cores.
+test_cores_may_be_kept_awake() {
+    root_only
+    local device=/dev/cpu_dma_latency driver=/sys/devices/system/cpu/cpuidle/current_driver
+    [ -w $device ] && [ "$(nproc --all)" -le 8 ] && grep -qx haltpoll $driver || skip "not in such a machine"
+    source_from full
+    mount_front
+    ls "$M" >/dev/null # What has been answered has begun.
+    has "$(readlink /proc/"$PID"/fd/*)" $device
+    umount_it
+    end_of_daemon
+    mount_front -o noawake
+    ls "$M" >/dev/null
+    equal "$(readlink /proc/"$PID"/fd/* | grep -c $device)" 0
+}
+
 # As fstab does it.
 test_mount_8() {
     root_only

@@ -51,6 +51,7 @@ fn config(point: PathBuf) -> Config {
         access: Access::Owner,
         auto_unmount: false,
         default_permissions: false,
+        awake: false,
         threads: 2,
         xattrs: true,
         overrides: Overrides::default(),

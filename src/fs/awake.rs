@@ -1,0 +1,221 @@
+//! Cores with nothing to do are kept awake while requests come in quick succession.
+//!
+//! A request wakes an event loop, and its answer wakes the client. In a virtual machine either may find its core asleep, and the
+//! host has to bring it back: with that a request takes three or four times as long as it would. Root may ask the kernel for
+//! cores that are there at once (`/dev/cpu_dma_latency`, which the kernel's documentation has under "PM QoS"): those then look
+//! for work without a pause. We ask for it while many requests come, and the kernel takes it back by itself if we die.
+//!
+//! The host pays with the cores' whole time. So a machine with many cores is left alone, and one that is not virtual as well:
+//! what it would cost and gain there has not been measured.
+//!
+//! What [`spin`](super::spin) does is of use besides: one event loop rather than two is woken by turns.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use log::debug;
+use parking_lot::{Condvar, Mutex};
+
+const DEVICE: &str = "/dev/cpu_dma_latency";
+/// What the kernel idles by, and what that is called in a virtual machine.
+const DRIVER: &str = "/sys/devices/system/cpu/cpuidle/current_driver";
+const VIRTUAL: &str = "haltpoll";
+/// With more cores than this, most of them would be awake for nothing.
+const MOST_CORES: usize = 8;
+
+/// So many requests
+const BURST: u32 = 16;
+/// within this time are quick succession,
+const WITHIN: Duration = Duration::from_millis(4);
+/// and fewer than this in as much time are not, once it has begun.
+const ENOUGH: u32 = 8;
+
+/// The longest that a core may take to be there, in microseconds: not at all, and as long as it likes.
+const AT_ONCE: i32 = 0;
+const ANY: i32 = -1;
+
+/// Shared by the event loops of a mount and the thread that runs [`Awake::run`].
+#[derive(Default)]
+pub(super) struct Awake {
+    /// Where to ask; none if we may not, or should not.
+    device: OnceLock<File>,
+    began: OnceLock<Instant>,
+    /// Requests so far.
+    requests: AtomicU32,
+    /// When the last full [`BURST`] of them was, in microseconds since `began`.
+    last: AtomicU64,
+    /// Cores are awake. Changed under the lock only.
+    held: AtomicBool,
+    /// Whether the mount ends. A leaf lock.
+    stop: Mutex<bool>,
+    wake: Condvar,
+}
+
+impl Awake {
+    /// Opens the device, where that is allowed and of use. Whether it did, and so needs a thread for [`Awake::run`].
+    pub(super) fn start(&self) -> bool {
+        let device = std::fs::read_to_string(DRIVER)
+            .and_then(|driver| match cores() {
+                _ if driver.trim_end() != VIRTUAL => Err(io::Error::other(format!("idles by {}", driver.trim_end()))),
+                cores if cores > MOST_CORES => Err(io::Error::other(format!("has {cores} cores"))),
+                _ => OpenOptions::new().write(true).open(DEVICE),
+            })
+            .inspect_err(|error| debug!("cores may sleep between requests: {error}"));
+        device.is_ok_and(|device| self.start_with(device))
+    }
+
+    fn start_with(&self, device: File) -> bool {
+        let _ = self.began.set(Instant::now());
+        self.device.set(device).is_ok()
+    }
+
+    /// A request has come.
+    pub(super) fn asked(&self) {
+        let Some(began) = self.began.get() else { return };
+        self.asked_at(|| began.elapsed());
+    }
+
+    /// Whether cores are awake then.
+    fn asked_at(&self, now: impl FnOnce() -> Duration) -> bool {
+        let request = self.requests.fetch_add(1, Relaxed).wrapping_add(1);
+        if !self.held.load(Relaxed) && request.is_multiple_of(BURST) {
+            let now = now().as_micros() as u64;
+            let took = now.saturating_sub(self.last.swap(now, Relaxed));
+            if u128::from(took) <= WITHIN.as_micros() {
+                self.hold();
+            }
+        }
+        self.held.load(Relaxed)
+    }
+
+    fn hold(&self) {
+        let stop = self.stop.lock();
+        if !*stop && !self.held.swap(true, Relaxed) {
+            self.ask_for(AT_ONCE);
+            self.wake.notify_one();
+        }
+    }
+
+    fn ask_for(&self, latency: i32) {
+        if let Some(mut device) = self.device.get()
+            && let Err(error) = device.write_all(&latency.to_ne_bytes())
+        {
+            debug!("{DEVICE}: {error}");
+        }
+    }
+
+    /// The body of the thread that lets cores sleep again.
+    pub(super) fn run(&self) {
+        let mut stop = self.stop.lock();
+        while !*stop {
+            if !self.held.load(Relaxed) {
+                self.wake.wait(&mut stop);
+                continue;
+            }
+            let before = self.requests.load(Relaxed);
+            self.wake.wait_for(&mut stop, WITHIN);
+            if self.requests.load(Relaxed).wrapping_sub(before) < ENOUGH {
+                self.held.store(false, Relaxed);
+                self.ask_for(ANY);
+            }
+        }
+        if self.held.swap(false, Relaxed) {
+            self.ask_for(ANY);
+        }
+    }
+
+    /// Ends the thread, and lets cores sleep for good.
+    pub(super) fn stop(&self) {
+        *self.stop.lock() = true;
+        self.wake.notify_one();
+    }
+}
+
+/// Cores that the kernel has, whether or not we may run on them.
+fn cores() -> usize {
+    // SAFETY: takes and returns numbers.
+    usize::try_from(unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{PipeReader, Read, pipe};
+    use std::os::fd::OwnedFd;
+
+    use super::*;
+
+    fn on_a_pipe() -> (Awake, PipeReader) {
+        let (reader, writer) = pipe().unwrap();
+        let awake = Awake::default();
+        assert!(awake.start_with(File::from(OwnedFd::from(writer))));
+        (awake, reader)
+    }
+
+    fn asked_for(device: &mut impl Read) -> i32 {
+        let mut bytes = [0; 4];
+        device.read_exact(&mut bytes).unwrap();
+        i32::from_ne_bytes(bytes)
+    }
+
+    /// `count` requests, one every `pause`; how many of them found the cores awake.
+    fn requests(awake: &Awake, from: Duration, pause: Duration, count: u32) -> u32 {
+        (0..count).map(|n| u32::from(awake.asked_at(|| from + pause * n))).sum()
+    }
+
+    #[test]
+    fn cores_are_awake_while_requests_come_in_quick_succession() {
+        let (awake, mut device) = on_a_pipe();
+        std::thread::scope(|scope| {
+            scope.spawn(|| awake.run());
+            for round in 1..4 {
+                assert!(requests(&awake, Duration::from_secs(round), Duration::from_micros(50), 2 * BURST) > 0);
+                assert_eq!(asked_for(&mut device), AT_ONCE);
+                // No more requests come.
+                assert_eq!(asked_for(&mut device), ANY);
+                assert!(!awake.held.load(Relaxed));
+            }
+            awake.stop();
+        });
+        drop(awake);
+        let mut rest = Vec::new();
+        device.read_to_end(&mut rest).unwrap();
+        assert!(rest.is_empty(), "{rest:?}");
+    }
+
+    #[test]
+    fn requests_now_and_then_let_cores_sleep() {
+        let (awake, mut device) = on_a_pipe();
+        let pause = WITHIN / BURST + Duration::from_micros(1);
+        assert_eq!(requests(&awake, Duration::from_secs(1), pause, 100 * BURST), 0);
+        // Bursts of half of what counts.
+        for second in 1000..1100 {
+            assert_eq!(requests(&awake, Duration::from_secs(second), Duration::ZERO, BURST / 2), 0);
+        }
+        drop(awake);
+        assert_eq!(device.read(&mut [0]).unwrap(), 0);
+    }
+
+    #[test]
+    fn at_the_end_cores_may_sleep() {
+        let (awake, mut device) = on_a_pipe();
+        requests(&awake, Duration::from_secs(1), Duration::ZERO, 2 * BURST);
+        assert_eq!(asked_for(&mut device), AT_ONCE);
+        awake.stop();
+        awake.run();
+        assert_eq!(asked_for(&mut device), ANY);
+        // Nobody is there to see to it later.
+        assert_eq!(requests(&awake, Duration::from_secs(2), Duration::ZERO, 4 * BURST), 0);
+        drop(awake);
+        assert_eq!(device.read(&mut [0]).unwrap(), 0);
+    }
+
+    #[test]
+    fn nothing_is_asked_for_without_a_device() {
+        let awake = Awake::default();
+        (0..100 * BURST).for_each(|_| awake.asked());
+        assert!(!awake.held.load(Relaxed));
+    }
+}
