@@ -217,7 +217,10 @@ test_modes_of_a_mount_for_root_alone() {
     mount_it
     equal "$(findmnt -n -o OPTIONS "$M" | grep -c default_permissions)" 0
     cd "$M"
-    [ -r 00000003.chunk ] && [ -w 00000003.chunk ] && [ ! -x 00000003.chunk ] && [ -x . ]
+    [ -r 00000003.chunk ]
+    [ -w 00000003.chunk ]
+    [ ! -x 00000003.chunk ]
+    [ -x . ]
     fails "Permission denied" ./00000003.chunk
     chmod 400 00000003.chunk
     cp "$FX/new/0" 00000003.chunk
@@ -232,6 +235,20 @@ test_modes_of_a_mount_for_root_alone() {
         has "$(findmnt -n -o OPTIONS "$M")" default_permissions
         umount_it
     done
+}
+
+# Root by its set-user-ID bit only: then the caller gets in, and modes hold.
+test_modes_of_a_mount_by_a_program_that_becomes_root() {
+    root_only
+    mkdir "$T/u" "$T/u/m"
+    install -m 4755 "$B2FUSE" "$T/u/b2fuse"
+    cp "$FX/full.b2frame" "$T/u/f.b2frame"
+    chown 65534:65534 "$T/u/f.b2frame" "$T/u/m"
+    chmod 755 "$T" "$T/u"
+    M=$T/u/m
+    "${nobody[@]}" "$T/u/b2fuse" mount "$T/u/f.b2frame" "$M"
+    has "$(findmnt -n -o OPTIONS "$M")" default_permissions
+    umount "$M"
 }
 
 # Of a mount that root makes in a virtual machine of a few cores.
