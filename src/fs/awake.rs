@@ -13,7 +13,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use log::debug;
@@ -42,16 +42,21 @@ const ANY: i32 = -1;
 pub(super) struct Awake {
     /// Where to ask; none if we may not, or should not.
     device: OnceLock<File>,
-    began: OnceLock<Instant>,
     /// Requests so far.
     requests: AtomicU32,
-    /// When the last full [`BURST`] of them was, in microseconds since `began`.
-    last: AtomicU64,
     /// Cores are awake. Changed under the lock only.
     held: AtomicBool,
-    /// Whether the mount ends. A leaf lock.
-    stop: Mutex<bool>,
+    /// A leaf lock.
+    state: Mutex<State>,
     wake: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// When the last full [`BURST`] of requests was there that found cores asleep.
+    last: Option<Instant>,
+    /// The mount ends.
+    stop: bool,
 }
 
 impl Awake {
@@ -64,38 +69,27 @@ impl Awake {
                 _ => OpenOptions::new().write(true).open(DEVICE),
             })
             .inspect_err(|error| debug!("cores may sleep between requests: {error}"));
-        device.is_ok_and(|device| self.start_with(device))
-    }
-
-    fn start_with(&self, device: File) -> bool {
-        let _ = self.began.set(Instant::now());
-        self.device.set(device).is_ok()
+        device.is_ok_and(|device| self.device.set(device).is_ok())
     }
 
     /// A request has come.
     pub(super) fn asked(&self) {
-        let Some(began) = self.began.get() else { return };
-        self.asked_at(|| began.elapsed());
-    }
-
-    /// Whether cores are awake then.
-    fn asked_at(&self, now: impl FnOnce() -> Duration) -> bool {
-        let request = self.requests.fetch_add(1, Relaxed).wrapping_add(1);
-        if !self.held.load(Relaxed) && request.is_multiple_of(BURST) {
-            let now = now().as_micros() as u64;
-            let took = now.saturating_sub(self.last.swap(now, Relaxed));
-            if u128::from(took) <= WITHIN.as_micros() {
-                self.hold();
-            }
+        if self.device.get().is_some() {
+            self.asked_at(Instant::now);
         }
-        self.held.load(Relaxed)
     }
 
-    fn hold(&self) {
-        let stop = self.stop.lock();
-        if !*stop && !self.held.swap(true, Relaxed) {
-            self.ask_for(AT_ONCE);
-            self.wake.notify_one();
+    fn asked_at(&self, now: impl FnOnce() -> Instant) {
+        let request = self.requests.fetch_add(1, Relaxed).wrapping_add(1);
+        if request.is_multiple_of(BURST) && !self.held.load(Relaxed) {
+            let mut state = self.state.lock();
+            let now = now();
+            let last = state.last.replace(now);
+            let quick = last.is_some_and(|last| now.saturating_duration_since(last) <= WITHIN);
+            if quick && !state.stop && !self.held.swap(true, Relaxed) {
+                self.ask_for(AT_ONCE);
+                self.wake.notify_one();
+            }
         }
     }
 
@@ -109,14 +103,14 @@ impl Awake {
 
     /// The body of the thread that lets cores sleep again.
     pub(super) fn run(&self) {
-        let mut stop = self.stop.lock();
-        while !*stop {
+        let mut state = self.state.lock();
+        while !state.stop {
             if !self.held.load(Relaxed) {
-                self.wake.wait(&mut stop);
+                self.wake.wait(&mut state);
                 continue;
             }
             let before = self.requests.load(Relaxed);
-            self.wake.wait_for(&mut stop, WITHIN);
+            self.wake.wait_for(&mut state, WITHIN);
             if self.requests.load(Relaxed).wrapping_sub(before) < ENOUGH {
                 self.held.store(false, Relaxed);
                 self.ask_for(ANY);
@@ -129,7 +123,7 @@ impl Awake {
 
     /// Ends the thread, and lets cores sleep for good.
     pub(super) fn stop(&self) {
-        *self.stop.lock() = true;
+        self.state.lock().stop = true;
         self.wake.notify_one();
     }
 }
@@ -144,13 +138,14 @@ fn cores() -> usize {
 mod tests {
     use std::io::{PipeReader, Read, pipe};
     use std::os::fd::OwnedFd;
+    use std::sync::LazyLock;
 
     use super::*;
 
     fn on_a_pipe() -> (Awake, PipeReader) {
         let (reader, writer) = pipe().unwrap();
         let awake = Awake::default();
-        assert!(awake.start_with(File::from(OwnedFd::from(writer))));
+        assert!(awake.device.set(File::from(OwnedFd::from(writer))).is_ok());
         (awake, reader)
     }
 
@@ -160,9 +155,15 @@ mod tests {
         i32::from_ne_bytes(bytes)
     }
 
-    /// `count` requests, one every `pause`; how many of them found the cores awake.
-    fn requests(awake: &Awake, from: Duration, pause: Duration, count: u32) -> u32 {
-        (0..count).map(|n| u32::from(awake.asked_at(|| from + pause * n))).sum()
+    /// `count` requests from the second `from` on, one every `pause`; after how many of them cores were awake.
+    fn requests(awake: &Awake, from: u64, pause: Duration, count: u32) -> u32 {
+        static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
+        let from = *BEGAN + Duration::from_secs(from);
+        let one = |n: u32| {
+            awake.asked_at(|| from + pause * n);
+            u32::from(awake.held.load(Relaxed))
+        };
+        (0..count).map(one).sum()
     }
 
     #[test]
@@ -171,7 +172,7 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| awake.run());
             for round in 1..4 {
-                assert!(requests(&awake, Duration::from_secs(round), Duration::from_micros(50), 2 * BURST) > 0);
+                assert!(requests(&awake, round, Duration::from_micros(50), 2 * BURST) > 0);
                 assert_eq!(asked_for(&mut device), AT_ONCE);
                 // No more requests come.
                 assert_eq!(asked_for(&mut device), ANY);
@@ -189,10 +190,10 @@ mod tests {
     fn requests_now_and_then_let_cores_sleep() {
         let (awake, mut device) = on_a_pipe();
         let pause = WITHIN / BURST + Duration::from_micros(1);
-        assert_eq!(requests(&awake, Duration::from_secs(1), pause, 100 * BURST), 0);
+        assert_eq!(requests(&awake, 1, pause, 100 * BURST), 0);
         // Bursts of half of what counts.
         for second in 1000..1100 {
-            assert_eq!(requests(&awake, Duration::from_secs(second), Duration::ZERO, BURST / 2), 0);
+            assert_eq!(requests(&awake, second, Duration::ZERO, BURST / 2), 0);
         }
         drop(awake);
         assert_eq!(device.read(&mut [0]).unwrap(), 0);
@@ -201,13 +202,13 @@ mod tests {
     #[test]
     fn at_the_end_cores_may_sleep() {
         let (awake, mut device) = on_a_pipe();
-        requests(&awake, Duration::from_secs(1), Duration::ZERO, 2 * BURST);
+        requests(&awake, 1, Duration::ZERO, 2 * BURST);
         assert_eq!(asked_for(&mut device), AT_ONCE);
         awake.stop();
         awake.run();
         assert_eq!(asked_for(&mut device), ANY);
         // Nobody is there to see to it later.
-        assert_eq!(requests(&awake, Duration::from_secs(2), Duration::ZERO, 4 * BURST), 0);
+        assert_eq!(requests(&awake, 2, Duration::ZERO, 4 * BURST), 0);
         drop(awake);
         assert_eq!(device.read(&mut [0]).unwrap(), 0);
     }

@@ -241,7 +241,8 @@ test_a_full_disk_under_a_sparse_source() {
         print(f"{n} chunks: {error}", file=sys.stderr)
         break
 print(n)' "$V")
-    [ "$n" -gt 10 ] && [ "$n" -lt 99 ]
+    [ "$n" -gt 10 ]
+    [ "$n" -lt 99 ]
     opens
     py 's = blosc2.open(sys.argv[1]); assert s.nchunks >= int(sys.argv[2]) and s.decompress_chunk(6) == noise(300), s.nchunks' "$S" $((6 + n))
     # A copy that does not fit.
