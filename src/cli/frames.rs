@@ -1,37 +1,38 @@
 //! What can be told about frames by their names alone, before one is opened.
 
 use std::ffi::{OsStr, OsString};
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::Failure;
-use crate::format::{INDEX_NAME, Layout};
+use crate::format::Layout;
 use crate::store::survey::Survey;
+use crate::store::{Location, local};
 
 /// The extension of a frame that has no other.
 const EXTENSION: &str = "b2frame";
 /// What sparse frames were called when they were called extended ones.
 const EXTENDED: &str = "b2eframe";
 
-/// Which layout the frame at `path` has, if it is a frame; `None` if there is nothing.
+/// Where the frame at `path` is, and which layout it has; `None` if there is nothing.
 ///
 /// # Errors
 /// What is there and no frame.
-pub(super) fn layout(path: &Path) -> Result<Option<Layout>, Failure> {
-    let failed = |reason: &str| Err(Failure::new(path, reason));
-    match std::fs::metadata(path) {
-        Ok(meta) if meta.is_dir() => match std::fs::metadata(path.join(INDEX_NAME)) {
-            Ok(_) => Ok(Some(Layout::Sparse)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                failed("is a directory without chunks.b2frame; expected a Blosc2 frame")
-            }
-            Err(error) => failed(&format!("cannot be read: {error}")),
-        },
-        Ok(meta) if meta.is_file() => Ok(Some(Layout::Contiguous)),
-        Ok(_) => failed("is no regular file; expected a Blosc2 frame"),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => failed(&format!("cannot be read: {error}")),
+pub(super) fn find(path: &Path) -> Result<Option<(Location, Layout)>, Failure> {
+    match local::stat(path) {
+        Ok(None) => return Ok(None),
+        Ok(Some(_)) => {}
+        Err(error) => return Err(Failure::new(path, format_args!("cannot be read: {error}"))),
     }
+    let location = Location::existing(path)?;
+    Ok(location.layout()?.map(|layout| (location, layout)))
+}
+
+/// As [`find`], of a frame that must be there.
+///
+/// # Errors
+/// What is there and no frame, or not there.
+pub(super) fn existing(path: &Path) -> Result<(Location, Layout), Failure> {
+    find(path)?.ok_or_else(|| Failure::new(path, "no such file or directory; expected a Blosc2 frame"))
 }
 
 /// The frame at `path`, to be looked at.
@@ -39,22 +40,15 @@ pub(super) fn layout(path: &Path) -> Result<Option<Layout>, Failure> {
 /// # Errors
 /// What is there and no frame, or not there.
 pub(super) fn survey(path: &Path) -> Result<Survey, Failure> {
-    match layout(path)? {
-        Some(_) => Ok(Survey::open(path)?),
-        None => Err(Failure::new(path, "no such file or directory; expected a Blosc2 frame")),
-    }
+    Ok(Survey::open_at(&existing(path)?.0)?)
 }
 
-/// The directory that a frame to be made will be in, with no symbolic link in it.
+/// Where a frame is to be made.
 ///
 /// # Errors
-/// There is none.
-pub(super) fn home(path: &Path) -> Result<PathBuf, Failure> {
-    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    match std::fs::canonicalize(dir) {
-        Ok(dir) if dir.is_dir() && path.file_name().is_some() => Ok(dir),
-        _ => Err(Failure::new(path, "cannot be created: there is no such directory")),
-    }
+/// There is no directory for it.
+pub(super) fn to_be(path: &Path) -> Result<Location, Failure> {
+    Location::to_be(path).map_err(|_| Failure::new(path, "cannot be created: there is no such directory"))
 }
 
 /// What a sparse frame is called as one file: as its directory, but for extensions that a file does not have.

@@ -18,7 +18,7 @@ use super::{End, Failure, frames, hangup_ignored, panic};
 use crate::format::Layout;
 use crate::fs::kernel::{self, FS_TYPE};
 use crate::fs::session::{Config, Mounted, Signal};
-use crate::store::{self, CframeStore, FrameStore, OpenOptions, sidecar};
+use crate::store::{CframeStore, FrameStore, Location, NewFrame, OpenOptions, SframeStore, sidecar};
 use crate::view::{ContiguousView, Locking, Shown, SparseView, View, ViewError};
 
 /// Event loops: one more than there are gives nothing, one less doubles the time of a round trip.
@@ -80,14 +80,16 @@ pub(super) struct Args {
 struct Plan {
     /// As the user named it, for messages.
     source: PathBuf,
-    /// Good in any directory.
-    source_path: PathBuf,
+    /// Where it is, and the layout that it has or will have.
+    location: Location,
+    layout: Layout,
+    /// It does not exist yet.
+    new: bool,
     /// As the user named it, for messages.
     shown_point: PathBuf,
     /// Where a frame that becomes one file is shown.
     shown: Shown,
     read_only: bool,
-    create: bool,
     locking: bool,
     cache_size: u64,
     config: Config,
@@ -162,12 +164,17 @@ impl Plan {
         if args.read_only {
             flags |= libc::MS_RDONLY;
         }
+        let read_only = flags & libc::MS_RDONLY != 0;
+        if options.follow_links && !read_only {
+            return Err(Failure::new(&args.source, "links are followed only in a read-only mount (-o ro,follow_links)"));
+        }
         let source = args.source;
         let source_path =
             std::path::absolute(&source).map_err(|error| Failure::new(&source, format_args!("cannot be found: {error}")))?;
-        let layout = check_source(&source, create)?;
+        let (location, layout, new) = check_source(&source, create, options.follow_links)?;
         let (point, on_file) = check_point(&args.mountpoint, &source, layout)?;
-        if let Ok(real) = std::fs::canonicalize(&source) {
+        if !new {
+            let real = location.real_path();
             let shown = source.display();
             let reason = if real == point {
                 format!(
@@ -185,7 +192,7 @@ impl Plan {
                 return Err(Failure::new(&args.mountpoint, reason));
             }
         }
-        let shown = if on_file { Shown::OnFile } else { Shown::As(shown_name(&source)) };
+        let shown = if on_file { Shown::OnFile } else { Shown::As(frames::shown_name(&named(&source, &location))) };
         let config = Config {
             point,
             fsname: options.fsname.unwrap_or_else(|| source_path.clone().into_os_string()),
@@ -200,11 +207,13 @@ impl Plan {
         };
         Ok(Plan {
             source,
-            source_path,
+            // In the daemon's log a path must be good in any directory.
+            location: location.called(&source_path),
+            layout,
+            new,
             shown_point: args.mountpoint,
             shown,
-            read_only: flags & libc::MS_RDONLY != 0,
-            create,
+            read_only,
             locking: args.locking || options.locking || locking_by_default(),
             cache_size: args.cache_size.or(options.cache_size).unwrap_or(CACHE_SIZE),
             config,
@@ -212,11 +221,12 @@ impl Plan {
     }
 }
 
-/// Which layout SOURCE has, or will have, if it can be mounted.
-fn check_source(source: &Path, create: bool) -> Result<Layout, Failure> {
-    match frames::layout(source)? {
-        Some(layout) => Ok(layout),
-        None if create => frames::home(source).map(|_| Layout::Contiguous),
+/// Where SOURCE is, which layout it has or will have, and whether it is new, if it can be mounted.
+fn check_source(source: &Path, create: bool, follow_links: bool) -> Result<(Location, Layout, bool), Failure> {
+    match frames::find(source)? {
+        Some((_, layout)) if follow_links => Ok((Location::following_links(source)?, layout, false)),
+        Some((location, layout)) => Ok((location, layout, false)),
+        None if create => Ok((frames::to_be(source)?, Layout::Contiguous, true)),
         None => Err(Failure::new(source, "no such file; expected a Blosc2 frame (--create begins a new one)")),
     }
 }
@@ -298,13 +308,13 @@ fn serve(plan: &Plan, ready: impl FnOnce() -> bool) -> Result<(), Failure> {
 fn open(plan: &Plan) -> Result<Arc<dyn View>, ViewError> {
     let (read_only, locking) = (plan.read_only, plan.locking);
     let options = OpenOptions { read_only, locking, cache_bytes: plan.cache_size, ..OpenOptions::default() };
-    let (layout, store): (_, Arc<dyn FrameStore>) = if plan.create && !plan.source_path.exists() {
-        (Layout::Contiguous, Arc::new(CframeStore::create(&plan.source_path, options)?))
-    } else {
-        store::open(&plan.source_path, options)?
+    let store: Arc<dyn FrameStore> = match plan.layout {
+        _ if plan.new => Arc::new(CframeStore::create_at(&plan.location, options, NewFrame::default())?),
+        Layout::Contiguous => Arc::new(CframeStore::open_at(&plan.location, options)?),
+        Layout::Sparse => Arc::new(SframeStore::open_at(&plan.location, options)?),
     };
     let source = Arc::clone(&store);
-    Ok(match layout {
+    Ok(match plan.layout {
         Layout::Contiguous => {
             let view = SparseView::new(store, read_only)?;
             if locking { Arc::new(Locking::new(view, source, Some(sidecar::SUFFIX.into()))?) } else { Arc::new(view) }
@@ -332,13 +342,9 @@ fn locking_by_default() -> bool {
     std::env::var_os("BLOSC_LOCKING").is_some_and(|value| !value.is_empty() && value != "0")
 }
 
-/// What a sparse frame is called as one file, by the name that the user has for it.
-fn shown_name(source: &Path) -> OsString {
-    let named = match source.file_name() {
-        Some(_) => Ok(source.to_owned()),
-        None => std::fs::canonicalize(source),
-    };
-    frames::shown_name(&named.unwrap_or_default())
+/// The frame's path with the name that the user has for it.
+fn named(source: &Path, location: &Location) -> PathBuf {
+    if source.file_name().is_some() { source.to_owned() } else { location.real_path() }
 }
 
 /// Has all threads take memory from one place. By default each has its own, and keeps there what it has once freed: after some commits

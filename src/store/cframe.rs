@@ -19,8 +19,12 @@ use super::cache::ChunkCache;
 use super::commit::Disk;
 use super::error::no_room;
 use super::frame::{FileBytes, Frame, Unread};
+use super::location::Location;
 use super::sidecar::{self, LAST_PATIENCE, PATIENCE, Sidecar};
-use super::source::{Complain, HEADER_ROOM, Source, WRITTEN_BY_US, touched_since, write_from, written_since};
+use super::source::{
+    ATTEMPTS, Complain, HEADER_ROOM, KEPT_CHANGING, Like, NewFrame, Source, WRITTEN_BY_US, touched_since, write_from,
+    written_since,
+};
 use super::space::Space;
 use super::{
     CacheStats, ChunkKey, DraftPool, Epochs, FrameImage, FrameStore, OpenOptions, ReadAt, ReadGuard, Result, SourceStat,
@@ -115,11 +119,15 @@ impl CframeStore {
     /// # Errors
     /// What the system refuses; a file that is no cframe, in the format's words; another mount that writes to it.
     pub fn open(path: &Path, options: OpenOptions) -> Result<Self> {
-        if path.is_dir() {
-            let reason = "is a directory, and only a frame in one file can be shown as a directory".to_owned();
-            return Err(StoreError::Unsupported { path: path.to_owned(), reason });
-        }
         Self::open_source(Source::existing(path, options)?, options)
+    }
+
+    /// Opens the frame at a location.
+    ///
+    /// # Errors
+    /// As [`CframeStore::open`].
+    pub fn open_at(location: &Location, options: OpenOptions) -> Result<Self> {
+        Self::open_source(Source::new(location, options, NewFrame::default()), options)
     }
 
     /// Opens a frame in any backend; `path` is how messages call it, `dir` the path of the backend's directory.
@@ -127,7 +135,7 @@ impl CframeStore {
     /// # Errors
     /// As [`CframeStore::open`].
     pub fn open_in(backend: Arc<dyn Backend>, path: &Path, dir: &Path, name: &OsStr, options: OpenOptions) -> Result<Self> {
-        Self::open_source(Source::new(backend, path, dir, name, options), options)
+        Self::open_at(&Location::in_backend(backend, path, dir, name), options)
     }
 
     fn open_source(source: Source, options: OpenOptions) -> Result<Self> {
@@ -156,16 +164,30 @@ impl CframeStore {
         Self::create_source(Source::to_be(path, options)?, options)
     }
 
+    /// As [`CframeStore::create`], at a location.
+    ///
+    /// # Errors
+    /// As [`CframeStore::create`].
+    pub fn create_at(location: &Location, options: OpenOptions, new: NewFrame) -> Result<Self> {
+        Self::create_source(Source::new(location, options, new), options)
+    }
+
     /// As [`CframeStore::create`], in any backend.
     ///
     /// # Errors
     /// As [`CframeStore::create`].
     pub fn create_in(backend: Arc<dyn Backend>, path: &Path, dir: &Path, name: &OsStr, options: OpenOptions) -> Result<Self> {
-        Self::create_source(Source::new(backend, path, dir, name, options), options)
+        Self::create_at(&Location::in_backend(backend, path, dir, name), options, NewFrame::default())
     }
 
     fn create_source(source: Source, options: OpenOptions) -> Result<Self> {
-        let create = |name: &OsStr| create_locked(&*source.backend, name);
+        let create = |name: &OsStr| {
+            let file = create_locked(&*source.backend, name, source.new.file_mode())?;
+            if let Some(like) = &source.new.like {
+                file.copy_attributes(&**like.files());
+            }
+            Ok(file)
+        };
         let (unborn, file) = birth::conceive(&source, create, |file| file.stat())?;
         let stat = file.stat().map_err(source.io("create"))?;
         let sidecar = lock_file(&source, options)?;
@@ -386,22 +408,24 @@ impl Witness {
 
 /// The lock file beside SOURCE, if locking is asked for.
 fn lock_file(source: &Source, options: OpenOptions) -> Result<Option<Sidecar>> {
+    let frame = if options.locking { source.stat()? } else { None };
     let name = [&source.name, OsStr::new(sidecar::SUFFIX)].into_iter().collect::<OsString>();
     let path = [source.path.as_os_str(), OsStr::new(sidecar::SUFFIX)].into_iter().collect::<OsString>();
-    let open = || Sidecar::new(Arc::clone(&source.backend), &name, path.into(), options);
+    let open = || Sidecar::new(Arc::clone(&source.backend), &name, path.into(), options, frame.as_ref());
     options.locking.then(open).transpose()
 }
 
 /// Opens SOURCE, locked if it is to be written to.
 fn open_file(source: &Source) -> Result<Arc<dyn BackendFile>> {
     let Source { backend, name, read_only, .. } = source;
-    loop {
+    for _ in 0..ATTEMPTS {
         let action = if *read_only { "open" } else { "open for writing" };
-        let file = backend.open(name, !read_only).map_err(source.io(action))?;
+        let file = backend.open(name, !read_only).map_err(|error| match backend.stat(name) {
+            Ok(stat) if stat.is_dir() => source.unsupported("is a directory; expected a frame in one file"),
+            Ok(stat) if !stat.is_file() && !stat.is_link() => source.unsupported("is no regular file; expected a Blosc2 frame"),
+            _ => source.io(action)(error),
+        })?;
         let stat = file.stat().map_err(source.io("stat"))?;
-        if !stat.is_file() {
-            return Err(source.unsupported("is not a regular file"));
-        }
         if *read_only {
             return Ok(Arc::from(file));
         }
@@ -413,11 +437,12 @@ fn open_file(source: &Source) -> Result<Arc<dyn BackendFile>> {
             return Ok(Arc::from(file));
         }
     }
+    Err(source.stale(KEPT_CHANGING))
 }
 
 /// A new file beside SOURCE, locked.
-pub(super) fn create_locked(backend: &dyn Backend, name: &OsStr) -> io::Result<Arc<dyn BackendFile>> {
-    let file = backend.create(name, 0o666)?;
+pub(super) fn create_locked(backend: &dyn Backend, name: &OsStr, mode: u32) -> io::Result<Arc<dyn BackendFile>> {
+    let file = backend.create(name, mode)?;
     file.try_lock()?;
     Ok(Arc::from(file))
 }
@@ -613,12 +638,16 @@ impl FrameStore for CframeStore {
     }
 
     fn save_lost(&self, name: &str, content: &dyn ReadAt) -> Result<PathBuf> {
-        self.source.save_lost(name, content)
+        super::lost::save(&self.source, name, content)
     }
 
     fn source_stat(&self) -> Result<SourceStat> {
         let file = Arc::clone(&self.place.read().file);
         Ok(file.stat().map_err(self.io("stat"))?.into())
+    }
+
+    fn like(&self) -> Result<Like> {
+        Ok(Like { frame: Arc::clone(&self.place.read().file), index: None })
     }
 
     fn statvfs(&self) -> Result<libc::statvfs> {

@@ -568,9 +568,9 @@ fn replace(store: &CframeStore, disk: &mut Disk, image: FrameImage, change: &Cha
     let failed = |action| move |source: io::Error| Failed::write(store.io(action)(source));
     sync_published(store, disk).map_err(Failed::fatal)?; // so that there are two states that a crash may leave, not three
     let backend = &*store.source.backend;
-    let (temp, file) = with_temp_name(|name| create_locked(backend, name)).map_err(failed("make a new file"))?;
+    let (temp, file) = with_temp_name(|name| create_locked(backend, name, 0o600)).map_err(failed("make a new file"))?;
     let mut reserved = Vec::new();
-    let written = write_new_file(store, disk, image, &*file, &mut reserved);
+    let written = write_new_file(store, image, &*file, &mut reserved);
     let linked = written.and_then(|new| {
         match &disk.unborn {
             Some(unborn) => {
@@ -589,7 +589,7 @@ fn replace(store: &CframeStore, disk: &mut Disk, image: FrameImage, change: &Cha
     });
     let new = linked.inspect_err(|failed| {
         if !failed.in_doubt {
-            undo_new_file(store, &temp, &reserved);
+            undo_new_file(store, &temp, &*file, &reserved);
         }
     })?;
     // From here on SOURCE is the new file.
@@ -629,8 +629,8 @@ struct NewFile {
     tail_len: u64,
 }
 
-fn undo_new_file(store: &CframeStore, temp: &std::ffi::OsStr, reserved: &[(u64, u64)]) {
-    let _ = store.source.backend.remove(temp);
+fn undo_new_file(store: &CframeStore, temp: &std::ffi::OsStr, file: &dyn BackendFile, reserved: &[(u64, u64)]) {
+    let _ = file.stat().and_then(|stat| store.source.backend.remove_file(temp, &stat));
     store.with_ground(|space, _| {
         for &(pos, len) in reserved {
             space.unreserve(pos, len);
@@ -641,16 +641,13 @@ fn undo_new_file(store: &CframeStore, temp: &std::ffi::OsStr, reserved: &[(u64, 
 /// Writes and syncs a file with everything that is needed, and `image` as its frame.
 fn write_new_file(
     store: &CframeStore,
-    disk: &Disk,
     mut image: FrameImage,
     file: &dyn BackendFile,
     reserved: &mut Vec<(u64, u64)>,
 ) -> std::result::Result<NewFile, Failed> {
     let failed = |source: io::Error| Failed::write(store.io("write a new file")(source));
     let old = Arc::clone(&store.place.read().file);
-    if disk.linked() {
-        file.copy_attributes(&*old);
-    }
+    file.copy_attributes(&*old);
     let empty = image.entries.is_empty();
     let header_len = u64::from(image.header.header_len());
     let low = header_len + if empty { image.trailer.as_bytes().len() as u64 } else { 0 };

@@ -59,7 +59,7 @@ pub enum StoreError {
 impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            StoreError::Io { path, action, source } => write!(f, "{}: cannot {action}: {source}", path.display()),
+            StoreError::Io { path, action, source } => write!(f, "{}: cannot {action}: {}", path.display(), in_words(source)),
             StoreError::Format { path, source } => write!(f, "{}: {source}", path.display()),
             StoreError::Unsupported { path, reason } => write!(f, "{}: {reason}", path.display()),
             StoreError::Busy { path } => {
@@ -72,6 +72,14 @@ impl fmt::Display for StoreError {
                 write!(f, "{}: takes no more writes after an earlier failure: {reason}", path.display())
             }
         }
+    }
+}
+
+/// A refusal of the system in words that fit what it was asked for: links are not followed, however many there are.
+pub(crate) fn in_words(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(libc::ELOOP) => "it is a symbolic link, which is not followed".to_owned(),
+        _ => error.to_string(),
     }
 }
 

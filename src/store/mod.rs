@@ -25,6 +25,9 @@ mod epochs;
 mod error;
 pub mod frame;
 mod image;
+pub mod local;
+mod location;
+mod lost;
 pub mod repair;
 pub mod sframe;
 pub mod sidecar;
@@ -36,9 +39,10 @@ pub use cframe::CframeStore;
 pub use draft::{Draft, DraftPool};
 pub use epochs::{Epochs, ReadGuard};
 pub use error::{Result, StoreError};
+pub use location::Location;
 pub use sframe::SframeStore;
 pub use sidecar::{Sidecar, Turn};
-pub use source::OpenOptions;
+pub use source::{Like, NewFrame, OpenOptions};
 
 /// A stored chunk, by the store's own reckoning: the position in SOURCE's file for a cframe, the chunk id for an sframe; above it
 /// a number that tells a new chunk from an older one of the same place, so that an old key never means a new chunk.
@@ -264,6 +268,9 @@ pub trait FrameStore: Send + Sync {
     /// For attributes of the view.
     fn source_stat(&self) -> Result<SourceStat>;
 
+    /// The open files of SOURCE, for a copy that is to have their owner, mode and attributes.
+    fn like(&self) -> Result<Like>;
+
     /// statvfs of the file system that holds SOURCE.
     fn statvfs(&self) -> Result<libc::statvfs>;
 
@@ -296,9 +303,17 @@ pub trait FrameStore: Send + Sync {
 /// # Errors
 /// As [`CframeStore::open`] and [`SframeStore::open`].
 pub fn open(path: &Path, options: OpenOptions) -> Result<(Layout, Arc<dyn FrameStore>)> {
-    if path.is_dir() {
-        Ok((Layout::Sparse, Arc::new(SframeStore::open(path, options)?)))
+    open_at(&Location::existing(path)?, options)
+}
+
+/// Opens the frame at a location.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_at(location: &Location, options: OpenOptions) -> Result<(Layout, Arc<dyn FrameStore>)> {
+    if location.stat()?.is_some_and(|stat| stat.is_dir()) {
+        Ok((Layout::Sparse, Arc::new(SframeStore::open_at(location, options)?)))
     } else {
-        Ok((Layout::Contiguous, Arc::new(CframeStore::open(path, options)?)))
+        Ok((Layout::Contiguous, Arc::new(CframeStore::open_at(location, options)?)))
     }
 }

@@ -73,13 +73,29 @@ struct Hold {
 pub struct Turn<'a>(&'a Sidecar);
 
 impl Sidecar {
-    /// Opens the lock file of that name, or makes it.
+    /// Opens the lock file of that name, or makes it. A new one belongs to the owner of `frame`, and whoever may write the frame may
+    /// write it.
     ///
     /// # Errors
     /// What the system refuses. For a store that only reads, a lock file that may only be read is good enough.
-    pub(super) fn new(dir: Arc<dyn Backend>, name: &OsStr, path: PathBuf, options: OpenOptions) -> Result<Self> {
+    pub(super) fn new(
+        dir: Arc<dyn Backend>,
+        name: &OsStr,
+        path: PathBuf,
+        options: OpenOptions,
+        frame: Option<&FileStat>,
+    ) -> Result<Self> {
+        let create = || -> io::Result<Box<dyn BackendFile>> {
+            let file = dir.create(name, if frame.is_some() { 0o600 } else { 0o666 })?;
+            if let Some(frame) = frame {
+                // Where that is not allowed, the file stays the daemon's.
+                let _ = file.set_owner(frame);
+                file.set_mode(frame.mode & 0o666);
+            }
+            Ok(file)
+        };
         let made = || match dir.open(name, true) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => match dir.create(name, 0o666) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => match create() {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => dir.open(name, true),
                 made => made,
             },
@@ -88,12 +104,16 @@ impl Sidecar {
         let (file, writable) = match made() {
             Ok(file) => {
                 // Lengthening takes nothing from anyone who is writing the count just now.
-                if file.stat().map_err(path.io("stat the lock file"))?.len < LEN {
+                if only_name(&*file, &path)?.len < LEN {
                     file.set_len(LEN).map_err(path.io("write the lock file"))?;
                 }
                 (file, true)
             }
-            Err(_) if options.read_only => (dir.open(name, false).map_err(path.io("open the lock file"))?, false),
+            Err(_) if options.read_only => {
+                let file = dir.open(name, false).map_err(path.io("open the lock file"))?;
+                only_name(&*file, &path)?;
+                (file, false)
+            }
             Err(error) => return Err(path.io("open the lock file")(error)),
         };
         let (hold, idle) = (Mutex::default(), Condvar::new());
@@ -116,7 +136,9 @@ impl Sidecar {
 
     /// An open file of its own, for the locks of one client.
     pub fn open(&self) -> Result<Box<dyn BackendFile>> {
-        self.dir.open(&self.name, self.writable).map_err(self.path.io("open the lock file"))
+        let file = self.dir.open(&self.name, self.writable).map_err(self.path.io("open the lock file"))?;
+        only_name(&*file, &self.path)?;
+        Ok(file)
     }
 
     /// Reads its bytes as they are now.
@@ -124,8 +146,11 @@ impl Sidecar {
         self.file.read_at(buf, offset).map_err(self.path.io("read the lock file"))
     }
 
-    /// Writes to it what a client writes.
+    /// Writes to it what a client writes: the count, and what else the library may keep in its few bytes.
     pub fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
+        if offset.checked_add(data.len() as u64).is_none_or(|end| end > LEN) {
+            return Err(self.path.io("write the lock file")(io::Error::from_raw_os_error(libc::EFBIG)));
+        }
         self.file.write_at(data, offset).map_err(self.path.io("write the lock file"))
     }
 
@@ -266,6 +291,15 @@ impl Sidecar {
     }
 }
 
+/// The attributes of a lock file that was opened. It is written in place, so it must not be a file that has another name elsewhere.
+fn only_name(file: &dyn BackendFile, path: &PathBuf) -> Result<FileStat> {
+    let stat = file.stat().map_err(path.io("stat the lock file"))?;
+    match stat.links {
+        0 | 1 => Ok(stat),
+        links => Err(path.unsupported(format!("has {links} names, and a lock file has one; remove it"))),
+    }
+}
+
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         let mut hold = self.0.hold.lock();
@@ -288,7 +322,7 @@ mod tests {
 
     fn sidecar(dir: &Path) -> Sidecar {
         let backend = Arc::new(FileBackend::open(dir).unwrap());
-        Sidecar::new(backend, OsStr::new("f.b2lock"), dir.join("f.b2lock"), OpenOptions::default()).unwrap()
+        Sidecar::new(backend, OsStr::new("f.b2lock"), dir.join("f.b2lock"), OpenOptions::default(), None).unwrap()
     }
 
     #[test]

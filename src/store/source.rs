@@ -1,14 +1,17 @@
-//! What stores of both layouts share: SOURCE by its names, whether it may be written to, and what is saved beside it.
+//! What stores of both layouts share: SOURCE by its names, whether it may be written to, and how a new one is made.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 use log::warn;
+use parking_lot::Mutex;
 
-use super::backend::{Backend, BackendFile, FileBackend, FileStat, PIECE};
+use super::backend::{Backend, BackendFile, FileStat, PIECE};
+use super::location::Location;
+use super::lost::Lost;
 use super::{ReadAt, Result, SourceStat, StoreError};
 use crate::format;
 
@@ -17,6 +20,11 @@ pub(super) const WRITTEN_BY_US: &str = "is written to by this mount, which knows
 
 /// Kept before the first chunk of a new file, where nothing else is asked for.
 pub(super) const HEADER_ROOM: u64 = 1024;
+
+/// How often opening begins anew, as others exchange or change the frame meanwhile.
+pub(super) const ATTEMPTS: usize = 10;
+/// Why it is given up.
+pub(super) const KEPT_CHANGING: &str = "it kept changing while it was being opened";
 
 /// How to open a store.
 #[derive(Debug, Clone, Copy)]
@@ -34,6 +42,9 @@ pub struct OpenOptions {
     pub header_room: u64,
     /// Take turns with other processes by the frame's lock file, as C-Blosc2 does where locking is asked for.
     pub locking: bool,
+    /// In a store that only reads: chunk and index files may be symbolic links, where
+    /// [`super::backend::FileBackend::following_links_inside`] follows them.
+    pub follow_links: bool,
 }
 
 impl Default for OpenOptions {
@@ -45,6 +56,46 @@ impl Default for OpenOptions {
             replace: false,
             header_room: HEADER_ROOM,
             locking: false,
+            follow_links: false,
+        }
+    }
+}
+
+/// Owner, permission bits and extended attributes for a new frame: those of open files. They are set by descriptor, before the frame
+/// has its name.
+#[derive(Clone)]
+pub struct Like {
+    /// For the frame's file, or its directory.
+    pub frame: Arc<dyn BackendFile>,
+    /// For the index file and the chunk files of a sparse frame.
+    pub index: Option<Arc<dyn BackendFile>>,
+}
+
+impl Like {
+    /// For the files of a frame.
+    pub(super) fn files(&self) -> &Arc<dyn BackendFile> {
+        self.index.as_ref().unwrap_or(&self.frame)
+    }
+}
+
+/// What is to be known of a frame that does not exist yet.
+#[derive(Clone, Default)]
+pub struct NewFrame {
+    /// Without, a new frame belongs to the user of this process, and the umask says who may use it.
+    pub like: Option<Like>,
+    /// Not even its owner may write to its file, in the end.
+    pub write_protected: bool,
+    /// With [`OpenOptions::replace`]: the only file or directory that may be replaced.
+    pub replaced: Option<FileStat>,
+}
+
+impl NewFrame {
+    /// The permission bits with which a file of the frame is made, before the umask cuts them.
+    pub(super) fn file_mode(&self) -> u32 {
+        match (&self.like, self.write_protected) {
+            (Some(_), _) => 0o600,
+            (None, true) => 0o466,
+            (None, false) => 0o666,
         }
     }
 }
@@ -54,13 +105,17 @@ pub(super) struct Source {
     /// As the user named it.
     pub(super) path: PathBuf,
     /// The directory that SOURCE is in as it really is, symbolic links resolved, and the name in it.
-    dir: PathBuf,
+    pub(super) dir: PathBuf,
     pub(super) name: OsString,
     /// That directory.
     pub(super) backend: Arc<dyn Backend>,
     pub(super) read_only: bool,
     /// What has SOURCE's name is replaced, if SOURCE is to be created.
     pub(super) replace: bool,
+    /// How SOURCE is made, if it is to be created.
+    pub(super) new: NewFrame,
+    /// What found no place in SOURCE goes there.
+    pub(super) lost: Mutex<Lost>,
     /// The first failure after which what is on disk is not known any more.
     poison: OnceLock<String>,
 }
@@ -97,43 +152,32 @@ impl Complain for PathBuf {
 }
 
 impl Source {
-    /// `path` is how messages call it, `dir` the path of the backend's directory.
-    pub(super) fn new(backend: Arc<dyn Backend>, path: &Path, dir: &Path, name: &OsStr, options: OpenOptions) -> Self {
+    pub(super) fn new(location: &Location, options: OpenOptions, new: NewFrame) -> Self {
         Source {
-            path: path.to_owned(),
-            dir: dir.to_owned(),
-            name: name.to_owned(),
-            backend,
+            path: location.path().to_owned(),
+            dir: location.dir_path().to_owned(),
+            name: location.name().to_owned(),
+            backend: Arc::clone(location.backend()),
             read_only: options.read_only,
             replace: options.replace,
+            new,
+            lost: Mutex::default(),
             poison: OnceLock::new(),
         }
     }
 
     /// One that exists.
     pub(super) fn existing(path: &Path, options: OpenOptions) -> Result<Self> {
-        let named = path.to_owned();
-        let failed = |source| named.io("open")(source);
-        let real = path.canonicalize().map_err(failed)?;
-        let (Some(dir), Some(name)) = (real.parent(), real.file_name()) else {
-            return Err(failed(io::ErrorKind::InvalidInput.into()));
+        let location = match options.follow_links && options.read_only {
+            true => Location::following_links(path)?,
+            false => Location::existing(path)?,
         };
-        let backend = FileBackend::open(dir).map_err(failed)?;
-        Ok(Self::new(Arc::new(backend), path, dir, name, options))
+        Ok(Self::new(&location, options, NewFrame::default()))
     }
 
     /// One that is to come into being.
     pub(super) fn to_be(path: &Path, options: OpenOptions) -> Result<Self> {
-        let named = path.to_owned();
-        let failed = |source| named.io("create")(source);
-        let Some(name) = path.file_name() else { return Err(failed(io::ErrorKind::InvalidInput.into())) };
-        let dir = match path.parent() {
-            Some(dir) if !dir.as_os_str().is_empty() => dir,
-            _ => Path::new("."),
-        };
-        let dir = dir.canonicalize().map_err(failed)?;
-        let backend = FileBackend::open(&dir).map_err(failed)?;
-        Ok(Self::new(Arc::new(backend), path, &dir, name, options))
+        Ok(Self::new(&Location::to_be(path)?, options, NewFrame::default()))
     }
 
     // ---- errors ----
@@ -191,36 +235,6 @@ impl Source {
     /// Ends all writing.
     pub(super) fn seal(&self) {
         let _ = self.poison.set("it is closed".to_owned());
-    }
-
-    // ---- what is beside it ----
-
-    /// See [`super::FrameStore::save_lost`].
-    pub(super) fn save_lost(&self, name: &str, content: &dyn ReadAt) -> Result<PathBuf> {
-        let mut lost = self.name.clone();
-        lost.push(".lost");
-        let dir = self.backend.subdir(&lost).map_err(self.io("make the directory SOURCE.lost"))?;
-        let name = name.replace('/', "_");
-        let mut unique = name.clone();
-        let mut attempt = 0u32;
-        let file = loop {
-            match dir.create(OsStr::new(&unique), 0o666) {
-                Ok(file) => break file,
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && attempt < u32::MAX => {
-                    attempt += 1;
-                    unique = format!("{name}.{attempt}");
-                }
-                Err(error) => return Err(self.io("save to SOURCE.lost")(error)),
-            }
-        };
-        let save = || -> io::Result<()> {
-            write_from(content, content.len(), &*file, 0).map_err(|failed| failed.error)?;
-            file.sync_all()?;
-            dir.sync_dir()?;
-            self.backend.sync_dir()
-        };
-        save().map_err(self.io("save to SOURCE.lost"))?;
-        Ok(self.dir.join(lost).join(unique))
     }
 }
 

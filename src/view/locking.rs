@@ -8,8 +8,6 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
-use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -153,9 +151,8 @@ impl<V: Follow> Locking<V> {
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(entry) => entry.insert(self.sidecar()?.unnamed()?),
         };
-        let fd = file.fd().ok_or(ViewError::Invalid)?;
         // Opened anew, or all would share the locks of one open file.
-        Ok(Box::new(File::open(format!("/proc/self/fd/{}", fd.as_raw_fd())).map_err(|error| self.failed(error))?))
+        file.reopen().map_err(|error| self.failed(error))
     }
 
     fn failed(&self, source: std::io::Error) -> ViewError {
@@ -461,7 +458,7 @@ mod tests {
 
     /// What another process does with the exclusive lock.
     fn other(path: &Path, cells: &[Cell]) {
-        let file = File::options().read(true).write(true).open(path.with_extension("b2frame.b2lock")).unwrap();
+        let file = std::fs::File::options().read(true).write(true).open(path.with_extension("b2frame.b2lock")).unwrap();
         assert!(file.flock(Flock::Exclusive, false).unwrap());
         let mut count = [0; 8];
         file.read_at(&mut count, 8).unwrap();

@@ -372,7 +372,8 @@ fn stat_of(state: &State, node: Node) -> FileStat {
         Node::Dir(id) => (libc::S_IFDIR | 0o755, 1 << 40 | id, 0, 0),
     };
     let time = SystemTime::UNIX_EPOCH + Duration::from_millis(changes);
-    FileStat { dev: 1, ino: ino as u64, mode: kind, uid: 0, gid: 0, len, allocated: len, atime: time, mtime: time, ctime: time }
+    let (atime, mtime, ctime) = (time, time, time);
+    FileStat { dev: 1, ino: ino as u64, mode: kind, links: 1, uid: 0, gid: 0, len, allocated: len, atime, mtime, ctime }
 }
 
 impl Backend for Dir {
@@ -407,7 +408,7 @@ impl Backend for Dir {
         self.node(&state, name)?;
         self.rename_by(&mut state, Op::Remove { dir: self.id, name: name.to_owned() })
     }
-    fn create_dir(&self, name: &OsStr) -> io::Result<Box<dyn Backend>> {
+    fn create_dir(&self, name: &OsStr, _mode: u32) -> io::Result<Box<dyn Backend>> {
         let mut state = self.state();
         if self.names_of(&state).contains_key(name) {
             return Err(io::ErrorKind::AlreadyExists.into());

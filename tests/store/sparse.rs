@@ -175,9 +175,9 @@ fn what_is_missing_or_damaged_is_named_in_one_line() {
         (
             |path| {
                 std::fs::remove_file(path.join(name(1))).unwrap();
-                symlink("nowhere", path.join(name(1))).unwrap();
+                symlink(name(2), path.join(name(1))).unwrap();
             },
-            "00000001.chunk is missing",
+            "00000001.chunk cannot be read: it is a symbolic link, which is not followed",
         ),
         (
             |path| (2..18).for_each(|id| std::fs::remove_file(path.join(name(id))).unwrap()),
@@ -225,28 +225,53 @@ fn what_is_no_frame_is_refused_in_one_line() {
         std::fs::remove_dir_all(&path).unwrap();
     }
     assert!(SframeStore::open(&good.join("chunks.b2frame"), read_only()).is_err(), "a file is no sparse frame");
-    // A commit would leave what the link leads to behind.
-    std::fs::rename(good.join("chunks.b2frame"), good.join("index")).unwrap();
-    symlink("index", good.join("chunks.b2frame")).unwrap();
-    let error = SframeStore::open(&good, OpenOptions::default()).err().unwrap();
-    assert!(error.to_string().contains("is a symbolic link"), "{error}");
-    assert_eq!(content(&SframeStore::open(&good, read_only()).unwrap()).len(), 3);
+}
+
+/// A store that follows links, for reading.
+fn following() -> OpenOptions {
+    OpenOptions { follow_links: true, ..read_only() }
 }
 
 #[test]
-fn links_to_chunk_files_are_followed_and_left_alone() {
+fn links_are_followed_where_that_is_asked_for_and_nobody_else_may_write() {
     let (dir, path) = frame(&stored(0..3));
     let elsewhere = dir.path().join("elsewhere");
-    std::fs::rename(path.join(name(1)), &elsewhere).unwrap();
-    symlink(&elsewhere, path.join(name(1))).unwrap();
-    let store = SframeStore::open(&path, OpenOptions::default()).unwrap();
-    let old = store.committed().unwrap().entries.to_vec();
-    assert!(read(&store, old[1].stored().unwrap()) == of(1));
-    let new = store.stage(&chunk(10, 1)).unwrap();
-    commit(&store, vec![old[0], IndexEntry::Stored(new), old[2]]).unwrap();
-    store.close().unwrap();
-    assert_eq!(names(&path).len(), 4);
-    assert!(std::fs::read(elsewhere).unwrap() == of(1));
+    std::fs::create_dir(&elsewhere).unwrap();
+    for file in [name(1), "chunks.b2frame".to_owned()] {
+        std::fs::rename(path.join(&file), elsewhere.join(&file)).unwrap();
+        symlink(Path::new("../elsewhere").join(&file), path.join(&file)).unwrap();
+        for options in [read_only(), OpenOptions::default(), OpenOptions { follow_links: true, ..OpenOptions::default() }] {
+            let error = SframeStore::open(&path, options).err().unwrap();
+            assert!(error.to_string().contains("it is a symbolic link, which is not followed"), "{error}");
+        }
+        let store = SframeStore::open(&path, following()).unwrap();
+        let entries = store.committed().unwrap().entries.to_vec();
+        assert!(read(&store, entries[1].stored().unwrap()) == of(1));
+        for mode in [0o775, 0o757] {
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            assert!(SframeStore::open(&path, following()).is_err(), "others may write the directory");
+        }
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    // A link on the way is somebody's as well.
+    std::fs::rename(&elsewhere, dir.path().join("moved")).unwrap();
+    symlink("moved", &elsewhere).unwrap();
+    assert!(SframeStore::open(&path, following()).is_err());
+}
+
+#[test]
+fn a_link_put_in_place_of_a_chunk_file_is_not_read() {
+    let (dir, path) = frame(&stored(0..3));
+    let secret = dir.path().join("secret");
+    std::fs::write(&secret, of(2)).unwrap();
+    let store = SframeStore::open(&path, read_only()).unwrap();
+    let entries = store.committed().unwrap().entries.to_vec();
+    std::fs::remove_file(path.join(name(1))).unwrap();
+    symlink(&secret, path.join(name(1))).unwrap();
+    let key = entries[1].stored().unwrap();
+    let mut bytes = vec![0; of(1).len()];
+    let error = store.read_chunk(&store.enter(), key, bytes.len() as u32, 0, &mut bytes).unwrap_err();
+    assert!(error.to_string().contains("it is a symbolic link"), "{error}");
 }
 
 #[test]

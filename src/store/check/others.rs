@@ -2,18 +2,22 @@
 
 use std::collections::HashSet;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 
 use super::{Finding, Kind};
 use crate::format::{ChunkId, INDEX_NAME};
-use crate::store::{Result, StoreError, sidecar};
+use crate::store::backend::Backend;
+use crate::store::source::Complain;
+use crate::store::{Location, Result, sidecar};
 
 /// Tells of files that the index does not name.
-pub(super) fn others(path: &Path, named: &HashSet<ChunkId>, found: &mut dyn FnMut(Finding)) -> Result<()> {
-    let failed = |source| StoreError::Io { path: path.to_owned(), action: "list", source };
+pub(super) fn others(
+    location: &Location,
+    dir: &dyn Backend,
+    named: &HashSet<ChunkId>,
+    found: &mut dyn FnMut(Finding),
+) -> Result<()> {
     let mut names = Vec::new();
-    for entry in std::fs::read_dir(path).map_err(failed)? {
-        let name = entry.map_err(failed)?.file_name();
+    for name in dir.names().map_err(location.io("list"))? {
         match ChunkId::from_file_name(name.as_bytes()) {
             Some(id) if named.contains(&id) => {}
             _ if name == INDEX_NAME || name == sidecar::SUFFIX => {}

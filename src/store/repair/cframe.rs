@@ -12,7 +12,6 @@ use crate::format::{self, ChunkOffset, IndexEntry, Layout, Special, index};
 use crate::store::StoreError;
 use crate::store::backend::BackendFile;
 use crate::store::frame::{FileBytes, Frame, Unread};
-use crate::store::survey::open_file;
 
 /// What the repaired frame is to hold.
 struct Whole {
@@ -24,15 +23,15 @@ struct Whole {
     standing: Option<u64>,
 }
 
-pub(super) fn plan(plan: &mut Plan) -> crate::store::Result<()> {
-    let path = plan.path.clone();
+pub(super) fn plan(plan: &mut Plan, file: &dyn BackendFile) -> crate::store::Result<()> {
+    let path = plan.path().to_owned();
     let io = |action| {
         let path = path.clone();
         move |source| StoreError::Io { path, action, source }
     };
-    let (file, len) = open_file(&path)?;
-    let bytes = Bytes { file: &file, len };
-    match Frame::<ChunkOffset>::read(&FileBytes { file: &file, len }) {
+    let len = file.stat().map_err(io("stat"))?.len;
+    let bytes = Bytes { file, len };
+    match Frame::<ChunkOffset>::read(&FileBytes { file, len }) {
         Ok(frame) => chunks_of(plan, &bytes, frame).map_err(io("read"))?,
         Err(Unread::Format(error)) => {
             plan.found.push(error.to_string());

@@ -308,16 +308,14 @@ fn write(store: &SframeStore, disk: &mut Disk, mut image: FrameImage, change: &C
 /// An index file under its temporary name.
 fn unfinished(store: &SframeStore, dir: &dyn Backend, bytes: &[u8]) -> Result<Arc<dyn BackendFile>> {
     let name = OsStr::new(UNFINISHED);
-    let mut created = dir.create(name, 0o666);
+    let mut created = dir.create(name, store.mode_of_new_files());
     if matches!(&created, Err(error) if error.kind() == io::ErrorKind::AlreadyExists) {
         let _ = dir.remove(name); // of somebody who was killed
-        created = dir.create(name, 0o666);
+        created = dir.create(name, store.mode_of_new_files());
     }
     let at = store.source.at(INDEX);
     let file = created.map_err(at.io("make a new file beside it"))?;
-    if let Some(before) = store.witness.lock().index() {
-        file.copy_attributes(&*before);
-    }
+    store.give_attributes(&*file);
     if let Err(error) = file.write_at(bytes, 0) {
         let _ = dir.remove(name);
         return Err(at.io("write the new one")(error));
@@ -352,6 +350,10 @@ fn finish(
     }
     let first = disk.unborn.is_some();
     if let Some(unborn) = &disk.unborn {
+        if let Some(like) = &source.new.like {
+            // Not before: it may take away the right to make files in it.
+            store.itself.copy_attributes(&*like.frame);
+        }
         dir.sync_dir().map_err(|error| Failed::fatal(source.io("sync the directory")(error)))?;
         unborn.born(source, None)?;
         disk.unborn = None;

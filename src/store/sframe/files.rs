@@ -93,6 +93,11 @@ pub(super) fn key_of(id: ChunkId) -> ChunkKey {
     ChunkKey::new(id.0.into())
 }
 
+/// Whether this process has made the file of a key.
+pub(super) fn is_new(key: ChunkKey) -> bool {
+    serial_of(key) != 0
+}
+
 fn key(id: u32, serial: u32) -> ChunkKey {
     ChunkKey::new(u64::from(id) | u64::from(serial) << 32)
 }

@@ -15,8 +15,9 @@ use parking_lot::{Mutex, RwLock};
 use super::backend::{Backend, BackendFile, read_exact_at};
 use super::cache::ChunkCache;
 use super::error::{no_room, refused};
+use super::location::Location;
 use super::sidecar::{self, LAST_PATIENCE, PATIENCE, Sidecar};
-use super::source::{Complain, Source, WRITTEN_BY_US, write_from};
+use super::source::{Complain, Like, NewFrame, Source, WRITTEN_BY_US, write_from};
 use super::{
     CacheStats, ChunkKey, DraftPool, Epochs, FrameImage, FrameStore, OpenOptions, ReadAt, ReadGuard, Result, SourceStat,
     StoreError, birth,
@@ -28,13 +29,15 @@ mod ahead;
 mod commit;
 mod descriptors;
 mod files;
+mod folder;
 mod open;
 mod witness;
 
 use ahead::Ahead;
 use commit::{Disk, Unsynced};
 use descriptors::Descriptors;
-use files::{Files, id_of, name_of};
+use files::{Files, id_of, is_new, name_of};
+use folder::Folder;
 use open::{OpenDir, Opened};
 use witness::Witness;
 
@@ -68,7 +71,7 @@ pub struct SframeStore {
 /// What reading needs, in the background as well.
 struct Shared {
     /// The directory. Another one only after a `reload`.
-    dir: RwLock<Arc<dyn Backend>>,
+    folder: RwLock<Arc<Folder>>,
     files: Mutex<Files>,
     epochs: Epochs,
     descriptors: Descriptors,
@@ -81,11 +84,23 @@ impl Shared {
             Ok(file) => return Ok(file),
             Err(ticket) => ticket,
         };
-        let dir = Arc::clone(&self.dir.read());
-        let file = Arc::from(dir.open(&name_of(key), false)?);
+        let folder = Arc::clone(&self.folder.read());
+        let file: Arc<dyn BackendFile> = Arc::from(folder.open(&name_of(key), false)?);
+        let stat = file.stat()?;
+        folder.check(&stat, is_new(key))?;
+        let expected = self.files.lock().len(key);
+        if expected.is_some_and(|expected| stat.len < u64::from(expected)) {
+            return Err(io::Error::other(format!("it has {} bytes; expected {}", stat.len, expected.unwrap_or(0))));
+        }
         self.descriptors.insert(key, &file, ticket);
         Ok(file)
     }
+}
+
+/// The lock file in the directory.
+fn lock_file(source: &Source, dir: &Arc<dyn Backend>, options: OpenOptions) -> Result<Sidecar> {
+    let index = dir.stat(index_name()).map_err(source.at(INDEX).io("stat"))?;
+    Sidecar::new(Arc::clone(dir), OsStr::new(sidecar::SUFFIX), source.at(sidecar::SUFFIX), options, Some(&index))
 }
 
 /// The header at the beginning of a chunk's file of `len` bytes.
@@ -112,27 +127,35 @@ impl SframeStore {
         Self::open_source(Source::existing(path, options)?, options)
     }
 
+    /// Opens the frame at a location.
+    ///
+    /// # Errors
+    /// As [`SframeStore::open`].
+    pub fn open_at(location: &Location, options: OpenOptions) -> Result<Self> {
+        Self::open_source(Source::new(location, options, NewFrame::default()), options)
+    }
+
     /// Opens a frame in any backend; `path` is how messages call it, `dir` the path of the backend's directory, in which it has
     /// the name `name`.
     ///
     /// # Errors
     /// As [`SframeStore::open`].
     pub fn open_in(backend: Arc<dyn Backend>, path: &Path, dir: &Path, name: &OsStr, options: OpenOptions) -> Result<Self> {
-        Self::open_source(Source::new(backend, path, dir, name, options), options)
+        Self::open_at(&Location::in_backend(backend, path, dir, name), options)
     }
 
     fn open_source(source: Source, options: OpenOptions) -> Result<Self> {
         let OpenDir { dir, itself, stat: dir_stat } = open::open_dir(&source)?;
-        let lock_file = || Sidecar::new(Arc::clone(&dir), OsStr::new(sidecar::SUFFIX), source.at(sidecar::SUFFIX), options);
-        let sidecar = options.locking.then(lock_file).transpose()?;
+        let sidecar = options.locking.then(|| lock_file(&source, &dir, options)).transpose()?;
         let turn = sidecar.as_ref().map(|sidecar| sidecar.wait_to_read(PATIENCE)).transpose()?;
-        let Opened { index, index_stat, image, found, allocated } = open::open(&source, &*dir)?;
+        let Opened { index, index_stat, image, found, allocated } = open::open(&source, &dir, dir_stat)?;
         if let Some(sidecar) = &sidecar {
             sidecar.in_step(sidecar.count()?);
         }
         drop(turn);
         let lens = found.iter().map(|found| u64::from(found.len)).sum();
-        let mut store = Self::assemble(source, options, dir, itself, Files::opened(found), Witness::new(dir_stat));
+        let folder = Folder::opened(dir, dir_stat, index_stat);
+        let mut store = Self::assemble(source, options, folder, itself, Files::opened(found), Witness::new(dir_stat));
         store.sidecar = sidecar;
         store.allocated.store(allocated, Relaxed);
         store.witness.lock().index_is(index, index_stat);
@@ -161,24 +184,33 @@ impl SframeStore {
         Self::create_source(Source::to_be(path, options)?, options)
     }
 
+    /// As [`SframeStore::create`], at a location.
+    ///
+    /// # Errors
+    /// As [`SframeStore::create`].
+    pub fn create_at(location: &Location, options: OpenOptions, new: NewFrame) -> Result<Self> {
+        Self::create_source(Source::new(location, options, new), options)
+    }
+
     /// As [`SframeStore::create`], in any backend.
     ///
     /// # Errors
     /// As [`SframeStore::create`].
     pub fn create_in(backend: Arc<dyn Backend>, path: &Path, dir: &Path, name: &OsStr, options: OpenOptions) -> Result<Self> {
-        Self::create_source(Source::new(backend, path, dir, name, options), options)
+        Self::create_at(&Location::in_backend(backend, path, dir, name), options, NewFrame::default())
     }
 
     fn create_source(source: Source, options: OpenOptions) -> Result<Self> {
         let create = |name: &OsStr| {
-            let dir = source.backend.create_dir(name)?;
+            let dir = source.backend.create_dir(name, if source.new.like.is_some() { 0o700 } else { 0o777 })?;
             let itself = dir.itself()?;
             itself.try_lock()?;
             Ok((dir, itself))
         };
         let (unborn, (dir, itself)) = birth::conceive(&source, create, |(_, itself)| itself.stat())?;
         let stat = itself.stat().map_err(source.io("create"))?;
-        let store = Self::assemble(source, options, Arc::from(dir), itself, Files::default(), Witness::new(stat));
+        let folder = Folder::made(Arc::from(dir));
+        let store = Self::assemble(source, options, folder, itself, Files::default(), Witness::new(stat));
         *store.disk.lock() = Disk::created(unborn);
         Ok(store)
     }
@@ -186,7 +218,7 @@ impl SframeStore {
     fn assemble(
         source: Source,
         options: OpenOptions,
-        dir: Arc<dyn Backend>,
+        folder: Folder,
         itself: Box<dyn BackendFile>,
         files: Files,
         witness: Witness,
@@ -194,9 +226,9 @@ impl SframeStore {
         SframeStore {
             source,
             sidecar: None,
-            drafts: DraftPool::new(Arc::clone(&dir), options.draft_bytes),
+            drafts: DraftPool::new(Arc::clone(&folder), options.draft_bytes),
             shared: Arc::new(Shared {
-                dir: RwLock::new(dir),
+                folder: RwLock::new(Arc::new(folder)),
                 files: Mutex::new(files),
                 epochs: Epochs::default(),
                 descriptors: Descriptors::new(),
@@ -213,12 +245,33 @@ impl SframeStore {
     }
 
     fn dir(&self) -> Arc<dyn Backend> {
-        Arc::clone(&self.shared.dir.read())
+        Arc::clone(&self.shared.folder.read())
     }
 
     /// A failure that has to do with one chunk.
     fn chunk_io(&self, key: ChunkKey, action: &'static str) -> impl FnOnce(io::Error) -> StoreError {
         move |error| self.source.at(name_of(key)).io(action)(error)
+    }
+
+    /// The file whose owner, mode and attributes new files get: the index file, or of a new frame what it is to be like.
+    fn like_index(&self) -> Option<Arc<dyn BackendFile>> {
+        let index = self.witness.lock().index();
+        index.or_else(|| self.source.new.like.as_ref().map(|like| Arc::clone(like.files())))
+    }
+
+    /// The permission bits that a new file is made with. Nobody can open it for whom it is not meant until it has its owner.
+    fn mode_of_new_files(&self) -> u32 {
+        match self.like_index() {
+            Some(_) => 0o600,
+            None => self.source.new.file_mode(),
+        }
+    }
+
+    /// Gives a new file the owner, mode and attributes of the others.
+    fn give_attributes(&self, file: &dyn BackendFile) {
+        if let Some(like) = self.like_index() {
+            file.copy_attributes(&*like);
+        }
     }
 
     /// A new file for a chunk of `len` bytes.
@@ -229,7 +282,7 @@ impl SframeStore {
             let Some(key) = reserved else {
                 return Err(self.source.unsupported("has no id left for another chunk"));
             };
-            match dir.create(&name_of(key), 0o666) {
+            match dir.create(&name_of(key), self.mode_of_new_files()) {
                 Ok(file) => return Ok((key, file)),
                 // An orphan: who knows whose.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => self.shared.files.lock().skip(key),
@@ -300,9 +353,7 @@ impl FrameStore for SframeStore {
         let len = self.source.chunk_len(chunk)?;
         let _turn = self.wait_for_turn(PATIENCE)?;
         let (key, file) = self.create_chunk(len)?;
-        if let Some(index) = self.witness.lock().differing_owner(&*file) {
-            file.copy_attributes(&*index);
-        }
+        self.give_attributes(&*file);
         let Err(failed) = write_from(chunk, len.into(), &*file, 0) else {
             self.allocated.fetch_add(u64::from(len).next_multiple_of(4096), Relaxed);
             self.unsynced.lock().push(key, file);
@@ -376,7 +427,7 @@ impl FrameStore for SframeStore {
                 return Err(self.source.stale("it is not the directory that it was"));
             }
         }
-        let Opened { index, index_stat, image, found, allocated } = open::open(&self.source, &*dir)?;
+        let Opened { index, index_stat, image, found, allocated } = open::open(&self.source, &dir, dir_stat)?;
         let lens = found.iter().map(|found| u64::from(found.len)).sum();
         let image = Arc::new(image);
         let (rest, known) = {
@@ -387,7 +438,7 @@ impl FrameStore for SframeStore {
             (rest, std::mem::replace(&mut *files, Files::opened(found)))
         };
         drop(known);
-        *self.shared.dir.write() = Arc::clone(&dir);
+        *self.shared.folder.write() = Arc::new(Folder::opened(Arc::clone(&dir), dir_stat, index_stat));
         self.shared.descriptors.clear();
         self.cache.clear();
         *self.unsynced.lock() = Unsynced::default();
@@ -407,7 +458,7 @@ impl FrameStore for SframeStore {
     }
 
     fn save_lost(&self, name: &str, content: &dyn ReadAt) -> Result<PathBuf> {
-        self.source.save_lost(name, content)
+        super::lost::save(&self.source, name, content)
     }
 
     fn source_stat(&self) -> Result<SourceStat> {
@@ -422,6 +473,11 @@ impl FrameStore for SframeStore {
             stat.mode &= 0o666; // of the directory
         }
         Ok(stat)
+    }
+
+    fn like(&self) -> Result<Like> {
+        let frame = self.dir().itself().map_err(self.source.io("open"))?;
+        Ok(Like { frame: Arc::from(frame), index: self.like_index() })
     }
 
     fn statvfs(&self) -> Result<libc::statvfs> {

@@ -5,10 +5,12 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::super::backend::{Backend, BackendFile, FileStat};
+use super::super::error::in_words;
 use super::super::frame::{FileBytes, Frame, Unread};
-use super::super::source::{Complain, Source, touched_since};
+use super::super::source::{ATTEMPTS, Complain, KEPT_CHANGING, Source, touched_since};
 use super::super::{FrameImage, Result, StoreError};
 use super::files::{Found, key_of, name_of};
+use super::folder::Folder;
 use super::{INDEX, header_of, index_name};
 use crate::format::chunk::ChunkHeader;
 use crate::format::{ChunkId, IndexEntry};
@@ -21,8 +23,6 @@ const FILES_PER_THREAD: usize = 512;
 const HEADERS: usize = 1024;
 /// How many bad chunk files are named.
 const NAMED: usize = 8;
-/// How often opening begins anew, as others change the frame meanwhile.
-const ATTEMPTS: usize = 10;
 
 /// A frame as it was found.
 pub(super) struct Opened {
@@ -36,7 +36,7 @@ pub(super) struct Opened {
 }
 
 /// Reads what is in the directory.
-pub(super) fn open(source: &Source, dir: &dyn Backend) -> Result<Opened> {
+pub(super) fn open(source: &Source, dir: &Arc<dyn Backend>, dir_stat: FileStat) -> Result<Opened> {
     let mut attempt = 1;
     loop {
         let index = dir.open(index_name(), false).map_err(|error| match error.kind() {
@@ -44,14 +44,8 @@ pub(super) fn open(source: &Source, dir: &dyn Backend) -> Result<Opened> {
             _ => source.at(INDEX).io("open")(error),
         })?;
         let index_stat = index.stat().map_err(source.at(INDEX).io("stat"))?;
-        if !index_stat.is_file() {
-            return Err(source.at(INDEX).unsupported("is not a regular file"));
-        }
-        if !source.read_only && !dir.stat(index_name()).is_ok_and(|stat| stat.same_file(&index_stat)) {
-            let reason = "is a symbolic link, which a commit would replace; mount with -o ro, or put the file itself there";
-            return Err(source.at(INDEX).unsupported(reason));
-        }
-        let looked_at = read(source, dir, &*index, index_stat.len);
+        let folder = Folder::opened(Arc::clone(dir), dir_stat, index_stat);
+        let looked_at = read(source, &folder, &*index, index_stat.len);
         // Whoever is writing may have been in the middle of it.
         if looked_at.is_err() && attempt < ATTEMPTS && dir.stat(index_name()).is_ok_and(|stat| touched_since(&index_stat, &stat))
         {
@@ -73,7 +67,7 @@ pub(super) struct OpenDir {
 
 /// Opens the directory, locked if it is to be written to.
 pub(super) fn open_dir(source: &Source) -> Result<OpenDir> {
-    loop {
+    for _ in 0..ATTEMPTS {
         let dir = source.backend.open_dir(&source.name).map_err(source.io("open"))?;
         let itself = dir.itself().map_err(source.io("open"))?;
         let stat = itself.stat().map_err(source.io("stat"))?;
@@ -88,9 +82,10 @@ pub(super) fn open_dir(source: &Source) -> Result<OpenDir> {
             return Ok(OpenDir { dir: Arc::from(dir), itself, stat });
         }
     }
+    Err(source.stale(KEPT_CHANGING))
 }
 
-fn read(source: &Source, dir: &dyn Backend, index: &dyn BackendFile, len: u64) -> Result<(FrameImage, Measured)> {
+fn read(source: &Source, folder: &Folder, index: &dyn BackendFile, len: u64) -> Result<(FrameImage, Measured)> {
     let frame = Frame::<ChunkId>::read(&FileBytes { file: index, len }).map_err(|unread| match unread {
         Unread::Io { action, source: error } => source.at(INDEX).io(action)(error),
         Unread::Format(error) => source.at(INDEX).format(error),
@@ -99,7 +94,7 @@ fn read(source: &Source, dir: &dyn Backend, index: &dyn BackendFile, len: u64) -
     let mut ids: Vec<u32> = frame.entries.iter().filter_map(|entry| entry.stored().map(|id| id.0)).collect();
     ids.sort_unstable();
     ids.dedup();
-    let measured = measure(dir, &ids);
+    let measured = measure(folder, &ids);
     if measured.bad > 0 {
         return Err(source.unsupported(measured.complaint(ids.len())));
     }
@@ -128,14 +123,15 @@ impl Measured {
 }
 
 /// Looks at the files of these ids.
-fn measure(dir: &dyn Backend, ids: &[u32]) -> Measured {
+fn measure(folder: &Folder, ids: &[u32]) -> Measured {
     let threads = (ids.len() / FILES_PER_THREAD).clamp(1, THREADS);
     let each = ids.len().div_ceil(threads);
     let step = ids.len().div_ceil(HEADERS).max(1);
     let part = |thread: usize| (thread * each).min(ids.len())..((thread + 1) * each).min(ids.len());
     let parts: Vec<Measured> = std::thread::scope(|scope| {
-        let others: Vec<_> = (1..threads).map(|thread| scope.spawn(move || measure_part(dir, ids, part(thread), step))).collect();
-        let first = measure_part(dir, ids, part(0), step);
+        let others: Vec<_> =
+            (1..threads).map(|thread| scope.spawn(move || measure_part(folder, ids, part(thread), step))).collect();
+        let first = measure_part(folder, ids, part(0), step);
         let others = others.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
         std::iter::once(first).chain(others).collect()
     });
@@ -150,10 +146,10 @@ fn measure(dir: &dyn Backend, ids: &[u32]) -> Measured {
     all
 }
 
-fn measure_part(dir: &dyn Backend, ids: &[u32], part: Range<usize>, step: usize) -> Measured {
+fn measure_part(folder: &Folder, ids: &[u32], part: Range<usize>, step: usize) -> Measured {
     let mut out = Measured { found: Vec::with_capacity(part.len()), ..Measured::default() };
     for (at, id) in part.clone().zip(&ids[part]) {
-        match look_at(dir, ChunkId(*id), at.is_multiple_of(step)) {
+        match look_at(folder, ChunkId(*id), at.is_multiple_of(step)) {
             Ok(stat) => {
                 out.found.push(Found { id: *id, len: stat.len as u32 });
                 out.allocated += stat.allocated;
@@ -170,23 +166,24 @@ fn measure_part(dir: &dyn Backend, ids: &[u32], part: Range<usize>, step: usize)
 }
 
 /// A chunk file's attributes, or what is wrong with it.
-fn look_at(dir: &dyn Backend, id: ChunkId, header_too: bool) -> std::result::Result<FileStat, String> {
+fn look_at(folder: &Folder, id: ChunkId, header_too: bool) -> std::result::Result<FileStat, String> {
     let name = name_of(key_of(id));
     let unreadable = |error: io::Error| match error.kind() {
         io::ErrorKind::NotFound => "is missing".to_owned(),
-        _ => format!("cannot be read: {error}"),
+        _ => format!("cannot be read: {}", in_words(&error)),
     };
-    let mut stat = dir.stat(&name).map_err(unreadable)?;
-    let link = stat.mode & libc::S_IFMT == libc::S_IFLNK;
+    let mut stat = folder.stat(&name).map_err(unreadable)?;
     let mut file = None;
-    if link || (stat.is_file() && header_too) {
-        let opened = dir.open(&name, false).map_err(unreadable)?;
+    if stat.is_link() || (stat.is_file() && header_too) {
+        // A link is opened only where links are followed; where they are not, that is the error.
+        let opened = folder.open(&name, false).map_err(unreadable)?;
         stat = opened.stat().map_err(unreadable)?;
         file = Some(opened);
     }
     if !stat.is_file() {
         return Err(format!("is {}", if stat.is_dir() { "a directory" } else { "no regular file" }));
     }
+    folder.check(&stat, false).map_err(unreadable)?;
     match stat.len {
         0 => return Err("is empty".to_owned()),
         len if len < ChunkHeader::MIN_LEN as u64 => return Err(format!("has {len} bytes, fewer than a chunk's header")),

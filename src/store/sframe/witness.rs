@@ -44,13 +44,6 @@ impl Witness {
         self.index.as_ref().map(|(file, _)| Arc::clone(file))
     }
 
-    /// The index file, if its mode and owner are others than those of a new file.
-    pub(super) fn differing_owner(&self, file: &dyn BackendFile) -> Option<Arc<dyn BackendFile>> {
-        let (index, seen) = self.index.as_ref()?;
-        let new = file.stat().ok()?;
-        ((new.mode, new.uid, new.gid) != (seen.mode, seen.uid, seen.gid)).then(|| Arc::clone(index))
-    }
-
     /// Looks whether others have written to the index file or put another in its place.
     pub(super) fn look(&mut self, now: io::Result<FileStat>) -> io::Result<()> {
         let Some((_, seen)) = &self.index else { return Ok(()) };

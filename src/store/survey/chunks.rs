@@ -1,8 +1,8 @@
 //! Stored chunks where they are, each by itself; and looking at many of them in several threads.
 
 use std::ffi::OsStr;
-use std::fs::File;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use parking_lot::Mutex;
@@ -10,7 +10,8 @@ use parking_lot::Mutex;
 use super::{Finding, Kind, Seen};
 use crate::format::chunk::ChunkHeader;
 use crate::format::{ChunkId, ChunkOffset, IndexEntry, Position};
-use crate::store::backend::{Backend, BackendFile, FileBackend, read_exact_at};
+use crate::store::backend::{Backend, BackendFile, read_exact_at};
+use crate::store::error::in_words;
 
 /// Entries that are looked at before they are told of, and how many a thread takes at once, where only headers are read.
 pub(in crate::store) const ROUND: usize = 16 * 1024;
@@ -65,7 +66,7 @@ pub(in crate::store) fn read<P: Copy>(chunks: &impl Chunks<P>, place: P, buf: &m
 
 /// The chunks of a cframe.
 pub(in crate::store) struct InFile {
-    pub(in crate::store) file: File,
+    pub(in crate::store) file: Box<dyn BackendFile>,
     /// Where offsets count from.
     pub(in crate::store) base: u64,
     /// Where the chunks section ends, or the file does.
@@ -86,7 +87,7 @@ impl Chunks<ChunkOffset> for InFile {
             let what = format_args!("offset {} lies behind the chunks, which end at byte {}", offset.0, self.end);
             return Err(Box::new(damage(self, offset, Kind::Offset, &what)));
         }
-        match read_exact_at(&self.file, head, start) {
+        match read_exact_at(&*self.file, head, start) {
             Ok(()) => Ok((head.len(), room)),
             Err(error) => Err(Box::new(damage(self, offset, Kind::Chunk, &format_args!("cannot be read: {error}")))),
         }
@@ -94,7 +95,7 @@ impl Chunks<ChunkOffset> for InFile {
 
     fn whole(&self, offset: ChunkOffset, cbytes: u32, buf: &mut Vec<u8>) -> io::Result<()> {
         buf.resize(cbytes as usize, 0);
-        read_exact_at(&self.file, buf, self.start(offset))
+        read_exact_at(&*self.file, buf, self.start(offset))
     }
 
     fn name(&self, offset: ChunkOffset) -> String {
@@ -118,7 +119,7 @@ impl Chunks<ChunkOffset> for InFile {
 }
 
 /// The chunk files of an sframe.
-pub(in crate::store) struct InDirectory(pub(in crate::store) FileBackend);
+pub(in crate::store) struct InDirectory(pub(in crate::store) Arc<dyn Backend>);
 
 impl InDirectory {
     fn open(&self, id: ChunkId) -> io::Result<Box<dyn BackendFile>> {
@@ -131,13 +132,10 @@ impl Chunks<ChunkId> for InDirectory {
         let bad = |kind, what: &dyn std::fmt::Display| Box::new(damage(self, id, kind, what));
         let file = self.open(id).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => bad(Kind::Missing, &"is not there"),
-            _ => bad(Kind::Chunk, &format_args!("cannot be opened: {error}")),
+            _ => bad(Kind::Chunk, &format_args!("cannot be opened: {}", in_words(&error))),
         })?;
         let unread = |error: io::Error| bad(Kind::Chunk, &format_args!("cannot be read: {error}"));
         let stat = file.stat().map_err(unread)?;
-        if !stat.is_file() {
-            return Err(bad(Kind::Chunk, &"is no regular file"));
-        }
         let len = stat.len.min(head.len() as u64) as usize;
         read_exact_at(&*file, &mut head[..len], 0).map_err(unread)?;
         Ok((len, stat.len))

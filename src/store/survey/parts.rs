@@ -1,6 +1,5 @@
 //! Header, index and trailer, as much of them as can be read.
 
-use std::fs::File;
 use std::path::Path;
 
 use super::{Finding, Kind};
@@ -9,6 +8,7 @@ use crate::format::header::FrameHeader;
 use crate::format::index::{self, Place};
 use crate::format::trailer::Trailer;
 use crate::format::{self, IndexEntry, Layout};
+use crate::store::backend::BackendFile;
 use crate::store::backend::read_exact_at;
 use crate::store::frame::{FileBytes, Frame, Unread};
 use crate::store::{Result, StoreError};
@@ -27,7 +27,7 @@ impl<P: Place> Parts<P> {
     ///
     /// # Errors
     /// A file without a frame header of this layout, or that cannot be read.
-    pub(in crate::store) fn read(path: &Path, file: &File, len: u64, found: &mut dyn FnMut(Finding)) -> Result<Self> {
+    pub(in crate::store) fn read(path: &Path, file: &dyn BackendFile, len: u64, found: &mut dyn FnMut(Finding)) -> Result<Self> {
         match Frame::<P>::read(&FileBytes { file, len }) {
             Ok(Frame { header, trailer, entries, sections }) => {
                 let behind = len.saturating_sub(header.frame_len());
@@ -45,7 +45,13 @@ impl<P: Place> Parts<P> {
     }
 
     /// After `first`, the error that ended reading the frame as a whole.
-    fn salvage(path: &Path, file: &File, len: u64, first: format::Error, found: &mut dyn FnMut(Finding)) -> Result<Self> {
+    fn salvage(
+        path: &Path,
+        file: &dyn BackendFile,
+        len: u64,
+        first: format::Error,
+        found: &mut dyn FnMut(Finding),
+    ) -> Result<Self> {
         let read = |offset: u64, count: u64| -> Result<Vec<u8>> {
             let mut bytes = vec![0; usize::try_from(count).unwrap_or(0)];
             let failed = |source| StoreError::Io { path: path.to_owned(), action: "read", source };

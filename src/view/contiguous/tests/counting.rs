@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
 use crate::format::IndexEntry;
 use crate::format::chunk::ChunkHeader;
-use crate::store::{CacheStats, ChunkKey, DraftPool, FrameImage, FrameStore, ReadAt, ReadGuard, Result, SourceStat, StoreError};
+use crate::store::{
+    CacheStats, ChunkKey, DraftPool, FrameImage, FrameStore, Like, ReadAt, ReadGuard, Result, SourceStat, StoreError,
+};
 
 pub struct Counting {
     pub inner: Arc<dyn FrameStore>,
@@ -96,6 +98,9 @@ impl FrameStore for Counting {
     }
     fn source_stat(&self) -> Result<SourceStat> {
         self.inner.source_stat()
+    }
+    fn like(&self) -> Result<Like> {
+        self.inner.like()
     }
     fn statvfs(&self) -> Result<libc::statvfs> {
         self.inner.statvfs()

@@ -1,0 +1,68 @@
+//! Files that are named, not found beneath a directory of somebody's: those of the kernel, and those that the user of a command names
+//! for its output.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+
+use super::FileBackend;
+use crate::store::backend::Backend;
+
+/// Reads a file of the kernel, below `/proc` or `/sys`.
+///
+/// # Errors
+/// What the system refuses.
+pub fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
+    std::fs::read(path)
+}
+
+/// Writes to a file of the kernel.
+///
+/// # Errors
+/// What the system refuses.
+pub fn write(path: impl AsRef<Path>, text: &str) -> io::Result<()> {
+    let fd = rustix::fs::open(path.as_ref(), OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+    File::from(fd).write_all(text.as_bytes())
+}
+
+/// Opens a device for reading and writing.
+///
+/// # Errors
+/// What the system refuses.
+pub fn open_device(path: &str) -> io::Result<File> {
+    Ok(rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?.into())
+}
+
+/// Where root's programs keep what outlives them.
+const ROOT_STATE: &str = "/var/lib";
+
+/// A directory of the user of this process for what outlives it, made if there is none, and its path: `$XDG_STATE_HOME/b2fuse/NAME`, or
+/// `~/.local/state/b2fuse/NAME`; for root `/var/lib/b2fuse/NAME`.
+///
+/// # Errors
+/// What the system refuses; a directory on the way that belongs to somebody else.
+pub fn state_dir(name: &str) -> io::Result<(Box<dyn Backend>, PathBuf)> {
+    let me = rustix::process::geteuid();
+    let absolute = |variable| std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
+    let base = match (me.is_root(), absolute("XDG_STATE_HOME"), absolute("HOME")) {
+        (true, _, _) => PathBuf::from(ROOT_STATE),
+        (false, Some(state), _) => state,
+        (false, None, Some(home)) => home.join(".local/state"),
+        (false, None, None) => return Err(io::Error::other("neither XDG_STATE_HOME nor HOME is set")),
+    };
+    std::fs::create_dir_all(&base)?;
+    let mut dir: Box<dyn Backend> = Box::new(FileBackend::open(&base)?);
+    for part in ["b2fuse", name] {
+        let part = std::ffi::OsStr::new(part);
+        dir = match dir.create_dir(part, 0o700) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => dir.open_dir(part)?,
+            made => made?,
+        };
+        if dir.itself()?.stat()?.uid != me.as_raw() {
+            return Err(io::Error::other(format!("{} belongs to somebody else", part.display())));
+        }
+    }
+    Ok((dir, base.join("b2fuse").join(name)))
+}
