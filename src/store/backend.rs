@@ -46,6 +46,11 @@ impl FileStat {
     pub fn same_file(&self, other: &FileStat) -> bool {
         (self.dev, self.ino) == (other.dev, other.ino)
     }
+    /// Whether owner and group are those of the files that this process makes.
+    pub fn belongs_to_this_process(&self) -> bool {
+        let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+        (self.uid, self.gid) == (uid.as_raw(), gid.as_raw())
+    }
     /// Whether it is a directory.
     pub fn is_dir(&self) -> bool {
         self.mode & libc::S_IFMT == libc::S_IFDIR

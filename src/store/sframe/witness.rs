@@ -44,6 +44,11 @@ impl Witness {
         self.index.as_ref().map(|(file, _)| Arc::clone(file))
     }
 
+    /// The index file's attributes when it was last looked at.
+    pub(super) fn index_stat(&self) -> Option<FileStat> {
+        self.index.as_ref().map(|(_, stat)| *stat)
+    }
+
     /// Looks whether others have written to the index file or put another in its place.
     pub(super) fn look(&mut self, now: io::Result<FileStat>) -> io::Result<()> {
         let Some((_, seen)) = &self.index else { return Ok(()) };
