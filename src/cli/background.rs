@@ -5,6 +5,8 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
+use crate::store::local::system;
+
 /// What a daemon that has begun to serve sends; anything else is why it has not.
 const READY: &[u8] = &[0];
 
@@ -66,7 +68,7 @@ pub(super) fn split() -> io::Result<Side> {
 }
 
 fn detach() -> io::Result<()> {
-    let null = File::options().read(true).write(true).open("/dev/null")?;
+    let null = system::open_device("/dev/null")?;
     std::env::set_current_dir("/")?;
     // SAFETY: none of these touches memory.
     unsafe {

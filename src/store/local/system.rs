@@ -1,6 +1,7 @@
 //! Files that are named, not found beneath a directory of somebody's: those of the kernel, and those that the user of a command names
 //! for its output.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -35,6 +36,22 @@ pub fn open_device(path: &str) -> io::Result<File> {
     Ok(rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?.into())
 }
 
+/// Writes a file that the user of a command asked for, in a directory that the user named and that is made if there is none. What has the
+/// file's name is replaced if it is a regular file.
+///
+/// # Errors
+/// What the system refuses; something else of that name, a link for one.
+pub fn write_output(dir: &Path, name: &OsStr, bytes: &[u8]) -> io::Result<()> {
+    std::fs::create_dir_all(dir)?;
+    let dir = FileBackend::open(dir)?;
+    let file = match dir.create(name, 0o666) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => dir.open(name, true)?,
+        made => made?,
+    };
+    file.set_len(0)?;
+    file.write_at(bytes, 0)
+}
+
 /// Where root's programs keep what outlives them.
 const ROOT_STATE: &str = "/var/lib";
 
@@ -55,7 +72,7 @@ pub fn state_dir(name: &str) -> io::Result<(Box<dyn Backend>, PathBuf)> {
     std::fs::create_dir_all(&base)?;
     let mut dir: Box<dyn Backend> = Box::new(FileBackend::open(&base)?);
     for part in ["b2fuse", name] {
-        let part = std::ffi::OsStr::new(part);
+        let part = OsStr::new(part);
         dir = match dir.create_dir(part, 0o700) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => dir.open_dir(part)?,
             made => made?,
