@@ -2,8 +2,13 @@
 
 use std::fmt;
 use std::io;
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use rustix::fs::SeekFrom;
+use rustix::io::Errno;
 
 use super::ReadAt;
 use super::backend::{Backend, BackendFile, FileBackend};
@@ -228,6 +233,33 @@ impl ReadAt for Draft {
             Content::File { .. } => None,
         }
     }
+    fn next_data(&self, offset: u64) -> Option<Range<u64>> {
+        match &self.content {
+            Content::Memory(bytes) => (offset < bytes.len() as u64).then_some(offset..bytes.len() as u64),
+            Content::File { file, len } => match file.fd() {
+                Some(fd) => data_in(fd, offset..*len),
+                None => (offset < *len).then_some(offset..*len),
+            },
+        }
+    }
+}
+
+/// The first stretch within a part of a file that the file system holds something for; all of the part where it cannot say.
+fn data_in(fd: BorrowedFd<'_>, part: Range<u64>) -> Option<Range<u64>> {
+    if part.is_empty() {
+        return None;
+    }
+    // Nobody reads or writes at the descriptor's own place, which this moves.
+    let start = match rustix::fs::seek(fd, SeekFrom::Data(part.start)) {
+        Ok(start) => start.max(part.start),
+        Err(Errno::NXIO) => return None,
+        Err(_) => return Some(part),
+    };
+    if start >= part.end {
+        return None;
+    }
+    let end = rustix::fs::seek(fd, SeekFrom::Hole(start)).map_or(part.end, |end| end.min(part.end));
+    Some(start..end.max(start + 1))
 }
 
 impl ReadAt for &[u8] {
@@ -314,6 +346,7 @@ mod tests {
             let from = model.len() / 3;
             prop_assert_eq!(draft.read_at(&mut got, from as u64).unwrap(), model.len() - from);
             prop_assert!(got[..model.len() - from] == model[from..]);
+            prop_assert!(from_stretches(&draft) == model);
             drop(draft);
             prop_assert_eq!(pool.used(), 0);
         }
@@ -333,6 +366,37 @@ mod tests {
         assert_eq!(spilled, 1000 - 256, "4 KiB each fill the budget with 256 of them");
         drop(drafts);
         assert_eq!(pool.used(), 0);
+    }
+
+    /// The bytes, put together from the stretches that hold something.
+    fn from_stretches(draft: &Draft) -> Vec<u8> {
+        let mut bytes = vec![0; ReadAt::len(draft) as usize];
+        let mut at = 0;
+        while let Some(part) = draft.next_data(at) {
+            assert!(at <= part.start && part.start < part.end && part.end <= ReadAt::len(draft), "{part:?} from {at}");
+            draft.read_exact_at(&mut bytes[part.start as usize..part.end as usize], part.start).unwrap();
+            at = part.end;
+        }
+        bytes
+    }
+
+    #[test]
+    fn says_where_its_holes_are() {
+        const FAR: u64 = 4 << 60;
+        let (_dir, pool) = pool(1 << 30);
+        let mut draft = Draft::new(&pool);
+        assert_eq!(draft.next_data(0), None);
+        draft.write_at(b"in memory", 0).unwrap();
+        assert_eq!((draft.next_data(0), draft.next_data(4), draft.next_data(9)), (Some(0..9), Some(4..9), None));
+        draft.set_len(FAR).unwrap();
+        draft.write_at(b"and far away", 1 << 40).unwrap();
+        let parts: Vec<_> = std::iter::successors(draft.next_data(0), |part| draft.next_data(part.end)).collect();
+        let held: u64 = parts.iter().map(|part| part.end - part.start).sum();
+        assert!(held <= 4 << 20, "{parts:?}");
+        assert!(parts[0].start == 0 && parts.iter().any(|part| part.contains(&(1 << 40))), "{parts:?}");
+        assert_eq!(draft.next_data(FAR - 1), None);
+        assert_eq!(draft.next_data(FAR), None);
+        assert_eq!(draft.next_data(u64::MAX), None);
     }
 
     #[test]

@@ -7,7 +7,7 @@
 use std::fmt;
 use std::io;
 use std::num::NonZeroU32;
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -154,6 +154,11 @@ pub trait ReadAt {
     /// All bytes, where they are in memory: saves a copy.
     fn as_slice(&self) -> Option<&[u8]> {
         None
+    }
+    /// The first stretch at `offset` or behind it that may hold anything but zeros, cut at `offset`; `None` if there is none up to
+    /// the end. What is between two stretches is a hole, and may be kept as one.
+    fn next_data(&self, offset: u64) -> Option<Range<u64>> {
+        (offset < self.len()).then(|| offset..self.len())
     }
 }
 
