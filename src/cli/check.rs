@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use super::{End, output};
+use super::{End, Failure, output};
 use crate::format::Layout;
+use crate::format::plain::plain;
 use crate::store::check::{Checked, Depth, Finding, Severity, check};
 
 /// Look for damage in frames, without changing anything
@@ -76,7 +77,7 @@ fn one(frame: &Path, depth: Depth, as_json: bool, out: &mut impl Write) -> u8 {
             if as_json {
                 let _ = out.write_all(output::json_line(&summary(frame, &checked, sound, findings)).as_bytes());
             } else {
-                let _ = writeln!(out, "{}: {}", frame.display(), in_words(&checked, damaged, notes));
+                let _ = writeln!(out, "{}: {}", plain(frame), in_words(&checked, damaged, notes));
             }
             u8::from(!sound)
         }
@@ -85,7 +86,7 @@ fn one(frame: &Path, depth: Depth, as_json: bool, out: &mut impl Write) -> u8 {
                 let object = json!({ "frame": frame.to_string_lossy(), "error": error.to_string() });
                 let _ = out.write_all(output::json_line(&object).as_bytes());
             }
-            eprintln!("{error}");
+            eprintln!("{}", Failure::from(error).0);
             2
         }
     }
@@ -97,7 +98,7 @@ fn line(frame: &Path, finding: &Finding) -> String {
         Severity::Note => "note: ",
     };
     let chunk = finding.position.map(|position| format!("chunk {}: ", position.0)).unwrap_or_default();
-    format!("{}: {severity}{chunk}{}", frame.display(), finding.what)
+    format!("{}: {severity}{chunk}{}", plain(frame), plain(&finding.what))
 }
 
 fn in_words(checked: &Checked, damaged: u64, notes: u64) -> String {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use super::{End, Failure};
+use crate::format::plain::plain;
 use crate::store::check::{Depth, Severity, check};
 use crate::store::repair::{Outlook, plan};
 
@@ -26,16 +27,16 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> End {
-    let frame = args.frame.display();
+    let frame = plain(&args.frame);
     let plan = match plan(&args.frame) {
         Ok(plan) => plan,
         Err(error) => return End::Failed(Failure::from_text(error)),
     };
     for what in &plan.found {
-        println!("{frame}: {what}");
+        println!("{frame}: {}", plain(what));
     }
     for what in &plan.lost {
-        println!("{frame}: lost: {what}");
+        println!("{frame}: lost: {}", plain(what));
     }
     match plan.outlook() {
         Outlook::Sound => {
@@ -48,7 +49,7 @@ pub(super) fn run(args: &Args) -> End {
         Outlook::Mendable => {}
     }
     for step in &plan.steps {
-        println!("{frame}: {}: {step}", if args.yes { "doing" } else { "to do" });
+        println!("{frame}: {}: {}", if args.yes { "doing" } else { "to do" }, plain(step));
     }
     if !args.yes {
         println!("{frame}: nothing was changed; with --yes, it is");
@@ -57,7 +58,7 @@ pub(super) fn run(args: &Args) -> End {
     match plan.carry_out() {
         Ok(saved) => {
             if let Some(saved) = saved {
-                println!("{frame}: what was there before is in {}", saved.display());
+                println!("{frame}: what was there before is in {}", plain(&saved));
             }
         }
         Err(error) => return End::Failed(Failure::from_text(error)),

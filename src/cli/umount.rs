@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::{End, Failure};
+use crate::format::plain::plain;
 use crate::fs::kernel::{self, FS_TYPE};
 use crate::fs::session::daemon_of;
 
@@ -55,7 +56,7 @@ fn unmount(path: &Path, lazy: bool) -> Result<(), Failure> {
             match file.sync_all() {
                 // Another process changed SOURCE: committing can never succeed, and the daemon saves what it has.
                 Err(error) if error.raw_os_error() == Some(libc::ESTALE) || lazy => {
-                    eprintln!("{}: cannot commit: {error}", path.display());
+                    eprintln!("{}: cannot commit: {error}", plain(path));
                 }
                 Err(error) => return Err(failed(format!("cannot commit: {error}; still mounted (-z unmounts nevertheless)"))),
                 Ok(()) => {}
@@ -73,7 +74,7 @@ fn unmount(path: &Path, lazy: bool) -> Result<(), Failure> {
         return Err(failed("unmounted, but its daemon had died: what it had not committed is lost".into()));
     };
     if !daemon.ended_within(lazy.then_some(LAZY_WAIT)) {
-        eprintln!("{}: files are still open; the mount ends with them", path.display());
+        eprintln!("{}: files are still open; the mount ends with them", plain(path));
         return Ok(());
     }
     match daemon.exit_status() {

@@ -20,6 +20,7 @@ pub mod index;
 pub mod index_file;
 pub mod metalayer;
 mod msgpack;
+pub mod plain;
 pub mod registry;
 pub mod trailer;
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-use crate::format;
+use crate::format::{self, plain::plain};
 
 /// Shorthand for results of this layer.
 pub type Result<T> = std::result::Result<T, StoreError>;
@@ -59,17 +59,17 @@ pub enum StoreError {
 impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            StoreError::Io { path, action, source } => write!(f, "{}: cannot {action}: {}", path.display(), in_words(source)),
-            StoreError::Format { path, source } => write!(f, "{}: {source}", path.display()),
-            StoreError::Unsupported { path, reason } => write!(f, "{}: {reason}", path.display()),
+            StoreError::Io { path, action, source } => write!(f, "{}: cannot {action}: {}", plain(path), in_words(source)),
+            StoreError::Format { path, source } => write!(f, "{}: {source}", plain(path)),
+            StoreError::Unsupported { path, reason } => write!(f, "{}: {reason}", plain(path)),
             StoreError::Busy { path } => {
-                write!(f, "{}: is mounted for writing already; unmount it first, or mount with -o ro", path.display())
+                write!(f, "{}: is mounted for writing already; unmount it first, or mount with -o ro", plain(path))
             }
             StoreError::Stale { path, reason } => {
-                write!(f, "{}: was changed by another process under the mount ({reason})", path.display())
+                write!(f, "{}: was changed by another process under the mount ({reason})", plain(path))
             }
             StoreError::Poisoned { path, reason } => {
-                write!(f, "{}: takes no more writes after an earlier failure: {reason}", path.display())
+                write!(f, "{}: takes no more writes after an earlier failure: {reason}", plain(path))
             }
         }
     }

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::os::unix::ffi::OsStrExt;
 
 use super::{Finding, Kind};
-use crate::format::{ChunkId, INDEX_NAME};
+use crate::format::{ChunkId, INDEX_NAME, plain::plain};
 use crate::store::backend::Backend;
 use crate::store::source::Complain;
 use crate::store::{Location, Result, sidecar};
@@ -26,7 +26,7 @@ pub(super) fn others(
     }
     names.sort_unstable();
     for (name, chunk) in names {
-        let name = name.to_string_lossy();
+        let name = plain(&name);
         found(match chunk {
             true => Finding::note(Kind::Orphan, format!("{name}: no entry of the index names it")),
             false => Finding::note(Kind::Surplus, format!("{name}: is no part of a frame")),
