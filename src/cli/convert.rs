@@ -98,7 +98,7 @@ pub(super) fn copy_whole(
         return Err(Failure::new(source.path(), "was changed by another process while it was being copied"));
     }
     // What was replaced and cannot be removed is worth a word.
-    super::log::start(super::log::Target::Stderr, log::LevelFilter::Warn);
+    super::log::start(super::log::Target::AfterSuccess, log::LevelFilter::Warn);
     let guard = target.enter();
     target.commit(guard, FrameImage { entries: Arc::new(entries), ..image.clone() })?;
     target.sync()?;

@@ -1,37 +1,100 @@
 //! Where messages go: a file, stderr of a mount in front, or the system's log.
+//!
+//! Whoever logs waits for nobody. A regular file is written to at once. A pipe or a terminal, whose reader may have stopped, gets its
+//! lines from a thread, and the system's log by a socket that does not block; what finds no room there is counted, and the count is
+//! the next message that gets through.
 
+use std::collections::VecDeque;
+use std::ffi::OsStr;
 use std::fmt;
 use std::fs::File;
-use std::io::Write;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixDatagram;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use log::{Level, LevelFilter, Log, Metadata, Record};
+use parking_lot::{Condvar, Mutex};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, fcntl_setfl, fstat, openat, readlinkat, statat};
+use rustix::io::Errno;
+
+use crate::format::plain::plain;
 
 /// Where the system takes messages.
 const SYSTEM_LOG: &str = "/dev/log";
 /// The facility of daemons (3), as syslog(3) has it.
 const FACILITY: u8 = 3 << 3;
 
+/// Lines that wait for the reader of a pipe or a terminal.
+const MOST_WAITING: usize = 256;
+/// Bytes of a line, at the most.
+const LONGEST: usize = 8 << 10;
+/// How long the end of the program waits for that reader.
+const LAST_WAIT: Duration = Duration::from_secs(1);
+/// Links that are followed to a log file.
+const MOST_LINKS: usize = 40;
+
 /// Where messages go.
 pub(super) enum Target {
     /// Of a mount in front.
     Stderr,
+    /// Of a command that says one line if it fails: what went well enough is told after it has succeeded.
+    AfterSuccess,
     /// Appended to.
     File(File),
     /// The system's log, if there is one; nowhere otherwise.
     System,
 }
 
+/// A target that is ready.
+enum Sink {
+    Stderr(Output),
+    File(Output),
+    Held(Mutex<Vec<String>>),
+    System(System),
+}
+
 struct Logger {
-    target: Target,
+    sink: Sink,
     level: LevelFilter,
 }
 
-/// Begins to log. To be called once.
+static LOGGER: OnceLock<Logger> = OnceLock::new();
+
+/// Begins to log. To be called once, and when there is no fork to come.
 pub(super) fn start(target: Target, level: LevelFilter) {
-    if log::set_boxed_logger(Box::new(Logger { target, level })).is_ok() {
+    let sink = match target {
+        Target::Stderr => match io::stderr().as_fd().try_clone_to_owned() {
+            Ok(fd) => Sink::Stderr(Output::of(fd.into())),
+            Err(_) => return,
+        },
+        Target::AfterSuccess => Sink::Held(Mutex::default()),
+        Target::File(file) => Sink::File(Output::of(file)),
+        Target::System => Sink::System(System::new()),
+    };
+    if log::set_logger(LOGGER.get_or_init(|| Logger { sink, level })).is_ok() {
         log::set_max_level(level);
+    }
+}
+
+/// Prints the line of a failure to stderr, behind what is logged there.
+pub(super) fn say(line: &str) {
+    match LOGGER.get().map(|logger| &logger.sink) {
+        Some(Sink::Stderr(output)) => output.write(line),
+        _ => eprintln!("{line}"),
+    }
+}
+
+/// The end of the program: what was logged is written, if anybody takes it.
+pub(super) fn end(success: bool) {
+    match LOGGER.get().map(|logger| &logger.sink) {
+        Some(Sink::Stderr(output) | Sink::File(output)) => output.flush(),
+        Some(Sink::Held(lines)) if success => lines.lock().drain(..).for_each(|line| eprintln!("{line}")),
+        _ => {}
     }
 }
 
@@ -46,31 +109,237 @@ impl Log for Logger {
         if !self.enabled(record.metadata()) {
             return;
         }
-        let text = record.args().to_string().replace('\n', "; ");
-        // There is nobody to tell of a log that cannot be written.
-        let _ = match &self.target {
-            Target::Stderr => writeln!(std::io::stderr(), "{text}"),
-            Target::File(file) => {
-                let line = format!("{} {:<5} [{}] {text}\n", Utc::now(), record.level(), std::process::id());
-                (&*file).write_all(line.as_bytes())
+        let text = shortened(plain(&record.args().to_string()).to_string());
+        match &self.sink {
+            Sink::Stderr(output) => output.write(&text),
+            Sink::File(output) => output.write(&dated(record.level(), &text)),
+            Sink::Held(lines) if record.level() > Level::Error => {
+                let mut lines = lines.lock();
+                if lines.len() < MOST_WAITING {
+                    lines.push(text);
+                }
             }
-            Target::System => to_system(record.level(), &text),
-        };
+            Sink::Held(_) => eprintln!("{text}"),
+            Sink::System(system) => system.send(record.level(), &text),
+        }
     }
 
     fn flush(&self) {}
 }
 
-/// A datagram for each message, so that the system's log may be restarted.
-fn to_system(level: Level, text: &str) -> std::io::Result<()> {
-    let severity = match level {
-        Level::Error => 3,
-        Level::Warn => 4,
-        Level::Info => 6,
-        Level::Debug | Level::Trace => 7,
-    };
-    let message = format!("<{}>b2fuse[{}]: {text}", FACILITY | severity, std::process::id());
-    UnixDatagram::unbound()?.send_to(message.as_bytes(), SYSTEM_LOG).map(drop)
+fn dated(level: Level, text: &str) -> String {
+    format!("{} {level:<5} [{}] {text}", Utc::now(), std::process::id())
+}
+
+fn shortened(mut text: String) -> String {
+    if text.len() > LONGEST {
+        let end = (0..=LONGEST).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+        text.truncate(end);
+        text.push_str("...");
+    }
+    text
+}
+
+/// What is told of messages that were dropped.
+fn dropped(count: u64) -> String {
+    format!("{count} messages before this one were dropped, as nobody read the log")
+}
+
+/// A file that lines are written to.
+enum Output {
+    /// One that takes them at once.
+    Direct(File),
+    /// One that somebody must read.
+    Queued(Arc<Queue>),
+}
+
+impl Output {
+    fn of(file: File) -> Self {
+        if file.metadata().is_ok_and(|meta| meta.is_file()) {
+            return Output::Direct(file);
+        }
+        let queue = Arc::new(Queue::default());
+        let copy = file.try_clone();
+        let serve = {
+            let queue = Arc::clone(&queue);
+            move || queue.serve(&file)
+        };
+        match (std::thread::Builder::new().name("b2fuse-log".into()).spawn(serve), copy) {
+            (Err(_), Ok(file)) => Output::Direct(file),
+            _ => Output::Queued(queue),
+        }
+    }
+
+    fn write(&self, line: &str) {
+        match self {
+            // There is nobody to tell of a log that cannot be written.
+            Output::Direct(file) => drop((&*file).write_all(format!("{line}\n").as_bytes())),
+            Output::Queued(queue) => queue.put(line.to_owned()),
+        }
+    }
+
+    fn flush(&self) {
+        if let Output::Queued(queue) = self {
+            queue.wait(LAST_WAIT);
+        }
+    }
+}
+
+/// Lines on their way to a reader.
+#[derive(Default)]
+struct Queue {
+    waiting: Mutex<Waiting>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Waiting {
+    lines: VecDeque<String>,
+    /// Lines that found no room since the last one that did.
+    dropped: u64,
+    /// The thread has a line in its hands.
+    writing: bool,
+}
+
+impl Queue {
+    fn put(&self, line: String) {
+        let mut waiting = self.waiting.lock();
+        if waiting.lines.len() >= MOST_WAITING {
+            waiting.dropped += 1;
+            return;
+        }
+        waiting.lines.push_back(line);
+        self.changed.notify_all();
+    }
+
+    fn serve(&self, mut file: &File) {
+        let mut waiting = self.waiting.lock();
+        loop {
+            let count = std::mem::take(&mut waiting.dropped);
+            // What was dropped came behind what waits.
+            if count > 0 {
+                waiting.lines.push_back(dropped(count));
+            }
+            waiting.writing = !waiting.lines.is_empty();
+            let Some(line) = waiting.lines.pop_front() else {
+                self.changed.notify_all();
+                self.changed.wait(&mut waiting);
+                continue;
+            };
+            parking_lot::MutexGuard::unlocked(&mut waiting, || {
+                let _ = file.write_all((line + "\n").as_bytes());
+            });
+        }
+    }
+
+    /// Waits until all is written.
+    fn wait(&self, limit: Duration) {
+        let end = Instant::now() + limit;
+        let mut waiting = self.waiting.lock();
+        while (waiting.writing || !waiting.lines.is_empty()) && !self.changed.wait_until(&mut waiting, end).timed_out() {}
+    }
+}
+
+/// The system's log, which gets a datagram for each message, and so may be restarted.
+struct System {
+    socket: Option<UnixDatagram>,
+    to: PathBuf,
+    dropped: AtomicU64,
+}
+
+impl System {
+    fn new() -> Self {
+        let socket = UnixDatagram::unbound().ok().filter(|socket| socket.set_nonblocking(true).is_ok());
+        System { socket, to: SYSTEM_LOG.into(), dropped: AtomicU64::new(0) }
+    }
+
+    fn send(&self, level: Level, text: &str) {
+        let Some(socket) = &self.socket else { return };
+        let severity = match level {
+            Level::Error => 3,
+            Level::Warn => 4,
+            Level::Info => 6,
+            Level::Debug | Level::Trace => 7,
+        };
+        let send = |severity: u8, text: &str| {
+            let message = format!("<{}>b2fuse[{}]: {text}", FACILITY | severity, std::process::id());
+            socket.send_to(message.as_bytes(), &self.to)
+        };
+        let before = self.dropped.load(Relaxed);
+        if before > 0 && send(4, &dropped(before)).is_ok() {
+            self.dropped.fetch_sub(before, Relaxed);
+        }
+        if send(severity, text).is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
+            self.dropped.fetch_add(1, Relaxed);
+        }
+    }
+}
+
+/// Opens a log file for appending, and makes it if there is none: a regular file, or a device such as a terminal or `/dev/null`. A pipe
+/// is none, unless it is a standard file of this process (`/dev/stdout`): opening one may wait for a reader. What others could put
+/// in its place is not followed: see [`only_ours`].
+pub(super) fn open_log_file(path: &Path) -> io::Result<File> {
+    let mut path = path.to_owned();
+    let mut from: Option<OwnedFd> = None;
+    for _ in 0..MOST_LINKS {
+        if let Some(number) = own_descriptor(&path) {
+            // SAFETY: if no file has that number, the copy fails; and it is not used otherwise.
+            return unsafe { BorrowedFd::borrow_raw(number) }.try_clone_to_owned().map(File::from);
+        }
+        let Some(name) = path.file_name() else { return Err(Errno::ISDIR.into()) };
+        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let at = from.as_ref().map_or(CWD, |dir| dir.as_fd());
+        let dir = openat(at, dir, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        let ours = only_ours(&fstat(&dir)?);
+        match statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Symlink => {
+                if !ours {
+                    return Err(io::Error::other("it is a link in a directory that others may write to, and is not followed"));
+                }
+                path = OsStr::from_bytes(readlinkat(&dir, name, Vec::new())?.as_bytes()).into();
+                from = Some(dir);
+                continue;
+            }
+            // What is looked at before it is opened may be another file when it is opened.
+            Ok(stat) => check(&stat, ours)?,
+            Err(Errno::NOENT) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let file = openat(&dir, name, flags | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::from_raw_mode(0o666))?;
+        check(&fstat(&file)?, ours)?;
+        fcntl_setfl(&file, OFlags::APPEND)?;
+        return Ok(file.into());
+    }
+    Err(Errno::LOOP.into())
+}
+
+/// The number of a file that this process was started with, by the names that it has in `/dev`.
+fn own_descriptor(path: &Path) -> Option<i32> {
+    match path.to_str()? {
+        "/dev/stdout" => Some(1),
+        "/dev/stderr" => Some(2),
+        path => path.strip_prefix("/dev/fd/").or(path.strip_prefix("/proc/self/fd/"))?.parse().ok().filter(|number| *number >= 0),
+    }
+}
+
+/// Whether nobody but the user of this process, and root, can change the names in a directory.
+fn only_ours(dir: &Stat) -> bool {
+    let owner = dir.st_uid == 0 || dir.st_uid == rustix::process::geteuid().as_raw();
+    owner && dir.st_mode & 0o022 == 0
+}
+
+/// Whether a file can be a log. One that has another name as well is none in a directory where others may have given it this one.
+fn check(file: &Stat, ours: bool) -> io::Result<()> {
+    let refused = |why| Err(io::Error::other(why));
+    match FileType::from_raw_mode(file.st_mode) {
+        FileType::RegularFile if !ours && file.st_nlink > 1 => {
+            refused("it has several names, and is in a directory that others may write to")
+        }
+        FileType::RegularFile | FileType::CharacterDevice => Ok(()),
+        FileType::Directory => Err(Errno::ISDIR.into()),
+        _ => refused("it is neither a regular file nor a character device"),
+    }
 }
 
 /// A moment, shown to the millisecond.
@@ -100,7 +369,8 @@ impl fmt::Display for Utc {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::io::{BufRead, BufReader};
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
     use super::*;
 
@@ -115,12 +385,101 @@ mod tests {
     fn the_librarys_own_messages_are_for_those_who_want_everything() {
         let library = format!("{}::reply", crate::fs::LIBRARY);
         let enabled = |level, target: &str, wanted| {
-            let logger = Logger { target: Target::System, level: wanted };
+            let logger = Logger { sink: Sink::Held(Mutex::default()), level: wanted };
             logger.enabled(&Metadata::builder().level(level).target(target).build())
         };
         assert!(enabled(Level::Info, "b2fuse::view", LevelFilter::Info));
         assert!(!enabled(Level::Debug, "b2fuse::view", LevelFilter::Info));
         assert!(!enabled(Level::Error, &library, LevelFilter::Debug));
         assert!(enabled(Level::Warn, &library, LevelFilter::Trace));
+    }
+
+    #[test]
+    fn a_pipe_that_nobody_reads_holds_nobody_up() {
+        let (reader, writer) = io::pipe().unwrap();
+        let output = Output::of(File::from(OwnedFd::from(writer)));
+        let line = "x".repeat(1000);
+        for _ in 0..2000 {
+            output.write(&line);
+        }
+        let Output::Queued(queue) = &output else { panic!("a pipe is written to directly") };
+        queue.wait(Duration::from_millis(10));
+        assert!(queue.waiting.lock().writing, "the thread waits for the reader, and nobody else does");
+        // Whoever reads on at last gets what waited, and hears how much is missing.
+        let mut lines = BufReader::new(reader).lines().map(Result::unwrap);
+        let (mut got, mut missing) = (0, 0);
+        while got + missing < 2000 {
+            match lines.next().unwrap().split_once(" messages before this one were dropped") {
+                Some((count, _)) => missing += count.parse::<u64>().unwrap(),
+                None => got += 1,
+            }
+        }
+        assert!(got + missing == 2000 && missing > 1000, "{got} {missing}");
+        output.write("the last one");
+        assert_eq!(lines.next().unwrap(), "the last one");
+        output.flush();
+    }
+
+    #[test]
+    fn a_system_log_that_nobody_reads_holds_nobody_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let to = dir.path().join("log");
+        let log = UnixDatagram::bind(&to).unwrap();
+        let system = System { to, ..System::new() };
+        for n in 0..2000 {
+            system.send(Level::Info, &format!("message {n}"));
+        }
+        let missing = system.dropped.load(Relaxed);
+        assert!((1..2000).contains(&missing), "{missing}");
+        let mut message = [0; 1000];
+        let mut next = || {
+            let len = log.recv(&mut message).unwrap();
+            String::from_utf8_lossy(&message[..len]).into_owned()
+        };
+        for n in 0..2000 - missing {
+            assert!(next().ends_with(&format!(": message {n}")));
+        }
+        system.send(Level::Info, "after a pause");
+        assert!(next().contains(&format!(": {missing} messages before this one were dropped")));
+        assert!(next().ends_with(": after a pause"));
+        assert_eq!(system.dropped.load(Relaxed), 0);
+    }
+
+    #[test]
+    fn log_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        let refused = |name: &str, why: &str| {
+            let error = open_log_file(&path(name)).unwrap_err().to_string();
+            assert!(error.contains(why), "{name}: {error}");
+        };
+        (&open_log_file(&path("log")).unwrap()).write_all(b"one").unwrap();
+        (&open_log_file(&path("log")).unwrap()).write_all(b"two").unwrap();
+        assert_eq!(std::fs::read(path("log")).unwrap(), b"onetwo");
+        assert!(open_log_file(Path::new("/dev/null")).is_ok());
+        // SAFETY: a path that ends with a zero byte.
+        unsafe { libc::mkfifo(std::ffi::CString::new(path("fifo").as_os_str().as_bytes()).unwrap().as_ptr(), 0o600) };
+        refused("fifo", "neither a regular file nor a character device");
+        let _reader = File::options().read(true).write(true).open(path("fifo")).unwrap();
+        refused("fifo", "neither a regular file nor a character device");
+        let _socket = UnixDatagram::bind(path("socket")).unwrap();
+        refused("socket", "neither a regular file nor a character device");
+        refused(".", "Is a directory");
+        refused("none/log", "No such file");
+        symlink("loop", path("loop")).unwrap();
+        refused("loop", "symbolic links");
+        // A link is followed where nobody else could have made it, into a directory as well.
+        std::fs::create_dir(path("deep")).unwrap();
+        symlink("deep/to", path("link")).unwrap();
+        symlink("../new", path("deep/to")).unwrap();
+        (&open_log_file(&path("link")).unwrap()).write_all(b"by links").unwrap();
+        assert_eq!(std::fs::read(path("new")).unwrap(), b"by links");
+        std::fs::set_permissions(path("deep"), PermissionsExt::from_mode(0o777)).unwrap();
+        refused("link", "a link in a directory that others may write to");
+        refused("deep/to", "a link in a directory that others may write to");
+        std::fs::hard_link(path("log"), path("deep/log")).unwrap();
+        refused("deep/log", "several names");
+        assert!(open_log_file(&path("deep/other")).is_ok());
+        assert_eq!(std::fs::metadata(path("log")).unwrap().size(), 6);
     }
 }

@@ -1,7 +1,6 @@
 //! `b2fuse mount`: looks at everything that can be wrong while there is someone to tell, goes to the background, and serves.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -114,7 +113,7 @@ fn mount(args: Args, options: Options) -> Result<(), Failure> {
     };
     let target = match args.log_file.as_ref().or(options.log_file.as_ref()) {
         Some(path) => {
-            let file = File::options().append(true).create(true).open(path);
+            let file = super::log::open_log_file(path);
             Target::File(file.map_err(|error| Failure::new(path, format_args!("cannot open the log file: {error}")))?)
         }
         None if args.foreground => Target::Stderr,
