@@ -322,3 +322,20 @@ test_a_small_cache_and_threads() {
     tool same "$M" "$S"
     umount_it
 }
+
+# ---- One failure, one line
+
+# Overlayfs renames no directory of its lower layer (EXDEV).
+test_compact_says_one_line_on_overlayfs() {
+    root_only
+    mkdir "$T/lower" "$T/upper" "$T/work" "$M"
+    cp -r "$FX/sparse/full.b2frame" "$T/lower/f.b2frame"
+    py 'schunk = blosc2.open(sys.argv[1], mode="a"); schunk.reorder_offsets(np.arange(schunk.nchunks)[::-1])' "$T/lower/f.b2frame"
+    mount -t overlay overlay -o "lowerdir=$T/lower,upperdir=$T/upper,workdir=$T/work" "$M" || skip "no overlayfs here"
+    local before
+    before=$(find "$M/f.b2frame" -type f -exec sha256sum {} + | sort)
+    one_line "$M/f.b2frame" "cross-device" "$B2FUSE" compact "$M/f.b2frame"
+    equal "$(find "$M/f.b2frame" -type f -exec sha256sum {} + | sort)" "$before"
+    equal "$(ls -A "$M")" f.b2frame
+    umount "$M"
+}
