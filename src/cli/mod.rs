@@ -103,6 +103,13 @@ impl From<Result<(), Failure>> for End {
 
 /// The whole program.
 pub fn main() -> ExitCode {
+    if has_more_rights_than_its_caller() {
+        eprintln!(
+            "b2fuse: has rights that its caller has not (it is set-user-ID, set-group-ID or has capabilities), and does nothing; \
+             expected a program file without (chmod ug-s, setcap -r)"
+        );
+        return ExitCode::from(1);
+    }
     panic::install_hook();
     let args = match Args::try_parse_from(as_subcommand(std::env::args_os().collect())) {
         Ok(args) => args,
@@ -162,6 +169,13 @@ fn as_subcommand(mut args: Vec<OsString>) -> Vec<OsString> {
         args.insert(1, "mount".into());
     }
     args
+}
+
+/// Whether the program file gives rights to whoever runs it. Paths, options and the environment are then a stranger's, who could read
+/// and write with those rights whatever a command can name.
+fn has_more_rights_than_its_caller() -> bool {
+    // SAFETY: these take and return numbers, and cannot fail.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 || libc::getuid() != libc::geteuid() || libc::getgid() != libc::getegid() }
 }
 
 /// nohup(1) asks for a mount that outlives its terminal.

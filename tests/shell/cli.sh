@@ -237,18 +237,35 @@ test_modes_of_a_mount_for_root_alone() {
     done
 }
 
-# Root by its set-user-ID bit only: then the caller gets in, and modes hold.
-test_modes_of_a_mount_by_a_program_that_becomes_root() {
+# Whoever runs it would read and write with its owner's rights whatever a command can name.
+test_a_program_file_that_gives_rights_is_refused() {
     root_only
-    mkdir "$T/u" "$T/u/m"
-    install -m 4755 "$B2FUSE" "$T/u/b2fuse"
+    local program=$T/u/b2fuse command
+    mkdir -m 755 "$T/u" "$T/u/m"
     cp "$FX/full.b2frame" "$T/u/f.b2frame"
     chown 65534:65534 "$T/u/f.b2frame" "$T/u/m"
-    chmod 755 "$T" "$T/u"
-    M=$T/u/m
-    "${nobody[@]}" "$T/u/b2fuse" mount "$T/u/f.b2frame" "$M"
-    has "$(findmnt -n -o OPTIONS "$M")" default_permissions
-    umount "$M"
+    # refused_to_all: to an ordinary user, whatever the command.
+    refused_to_all() {
+        for command in "" --help --version nonsense "mount $T/u/f.b2frame $T/u/m" "umount $T/u/m" "info $T/u/f.b2frame" \
+            "cat $T/u/f.b2frame 0" "convert $T/u/f.b2frame $T/u/new" "completions bash"; do
+            # shellcheck disable=SC2086 # words
+            one_line b2fuse: "set-user-ID" "${nobody[@]}" "$program" $command
+            [ ! -s "$T/.out" ]
+        done
+        if mountpoint -q "$T/u/m"; then fail "mounted"; fi
+    }
+    install -m 4755 "$B2FUSE" "$program"
+    if [ "$("${nobody[@]}" findmnt -n -o OPTIONS -T "$program" | grep -cw nosuid)" != 0 ]; then skip "a file system with nosuid"; fi
+    refused_to_all
+    # To root it gives nothing.
+    exits 0 "$program" --version
+    install -m 2755 "$B2FUSE" "$program"
+    refused_to_all
+    install -m 755 "$B2FUSE" "$program"
+    exits 0 "${nobody[@]}" "$program" --version
+    command -v setcap >/dev/null || return 0
+    setcap cap_dac_read_search+ep "$program"
+    refused_to_all
 }
 
 # Of a mount that root makes in a virtual machine of a few cores.
