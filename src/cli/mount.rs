@@ -101,6 +101,9 @@ pub(super) fn run(args: Args) -> End {
             return End::Usage(what);
         }
     }
+    if let Err(what) = options.conflict() {
+        return End::Usage(what);
+    }
     mount(args, options).into()
 }
 

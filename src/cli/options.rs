@@ -32,7 +32,7 @@ impl Default for Options {
             flags: libc::MS_NOSUID | libc::MS_NODEV,
             access: Access::Owner,
             auto_unmount: false,
-            default_permissions: false,
+            default_permissions: true,
             fsname: None,
             overrides: Overrides::default(),
             create: false,
@@ -88,6 +88,19 @@ impl Options {
         Ok(())
     }
 
+    /// What is wrong with the words taken together.
+    pub(super) fn conflict(&self) -> Result<(), String> {
+        let others = match self.access {
+            Access::Owner => return Ok(()),
+            Access::Root => "allow_root",
+            Access::All => "allow_other",
+        };
+        if !self.default_permissions {
+            return Err(format!("mount option 'nodefault_permissions' cannot stand beside '{others}'"));
+        }
+        Ok(())
+    }
+
     fn word(&mut self, word: &[u8]) -> Result<(), String> {
         let shown = String::from_utf8_lossy(word);
         let (name, value) = match word.iter().position(|byte| *byte == b'=') {
@@ -113,6 +126,7 @@ impl Options {
             ("allow_root", None) => self.access = Access::Root,
             ("auto_unmount", None) => self.auto_unmount = true,
             ("default_permissions", None) => self.default_permissions = true,
+            ("nodefault_permissions", None) => self.default_permissions = false,
             ("create", None) => self.create = true,
             ("locking", None) => self.locking = true,
             ("follow_links", None) => self.follow_links = true,
@@ -198,6 +212,9 @@ mod tests {
         assert_eq!(options.overrides, Overrides { uid: Some(1000), gid: Some(100), umask: Some(0o022) });
         assert_eq!((options.access, options.auto_unmount, options.create), (Access::All, true, true));
         assert_eq!((options.cache_size, options.threads), (Some(1 << 30), Some(3)));
+        assert!(parse("rw").unwrap().default_permissions);
+        assert!(!parse("default_permissions,nodefault_permissions").unwrap().default_permissions);
+        assert!(parse("nodefault_permissions,default_permissions").unwrap().default_permissions);
         assert!(!parse("noawake").unwrap().awake && parse("noawake,awake").unwrap().awake);
         assert!(!parse("nouser_xattr").unwrap().xattrs && parse("nouser_xattr,user_xattr").unwrap().xattrs);
     }
@@ -226,6 +243,17 @@ mod tests {
         ] {
             assert_eq!(parse(&format!("ro,{word},rw")).unwrap_err(), expected);
         }
+    }
+
+    #[test]
+    fn words_that_cannot_stand_together() {
+        let conflict = |list: &str| parse(list).unwrap().conflict();
+        for others in ["allow_other", "allow_root"] {
+            assert!(conflict(&format!("{others},nodefault_permissions")).unwrap_err().contains(others));
+            assert!(conflict(&format!("nodefault_permissions,{others}")).is_err());
+            assert_eq!(conflict(&format!("nodefault_permissions,{others},default_permissions")), Ok(()));
+        }
+        assert_eq!(conflict("nodefault_permissions"), Ok(()));
     }
 
     #[test]

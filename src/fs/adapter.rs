@@ -1,8 +1,8 @@
 //! FUSE requests to calls of a [`View`]: unpacks, calls, replies, and decides nothing about frames.
 //!
 //! Attributes and names are cached by the kernel for good; what a view makes untrue is told through [`Notify`]. Names that
-//! are not there are not cached at all. Permissions are the kernel's affair (`default_permissions`), but where root is alone: ACCESS
-//! comes here then, from access(2) and chdir(2) only.
+//! are not there are not cached at all. Permissions are the kernel's affair (`default_permissions`), unless the one user of a mount
+//! does without: ACCESS comes here then, from access(2) and chdir(2) only.
 //! Locks of both kinds work inside the kernel, unless the view has a lock file: then those of flock(2) come here, and wait
 //! on threads of their own, as does everything that may have to wait until other processes give their locks back.
 //!
@@ -455,7 +455,7 @@ impl fuser::Filesystem for Adapter {
         shared.changed();
     }
 
-    /// Asked of mounts where root is alone, who may do everything but execute what nobody may.
+    /// Asked of mounts without `default_permissions` only, whose one user may do everything but execute what nobody may.
     fn access(&self, req: &Request, ino: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
         let (shared, _entered) = enter!(self, req, reply);
         match shared.view.getattr(Ino(ino.0)).map(|attr| shared.attr(&attr).perm) {
@@ -575,6 +575,6 @@ impl fuser::Filesystem for Adapter {
         reply.error(Errno::ENOTTY);
     }
 
-    // Everything else is answered ENOSYS by fuser, and the kernel does without: no ACCESS, no
-    // fallocate, lseek, bmap, poll, copy_file_range; locks of fcntl(2) stay inside it. What fuser logs about it goes to `-vv`.
+    // Everything else is answered ENOSYS by fuser, and the kernel does without: no fallocate, lseek, bmap, poll,
+    // copy_file_range; locks of fcntl(2) stay inside it. What fuser logs about it goes to `-vv`.
 }

@@ -84,7 +84,7 @@ pub struct MountRequest {
     pub access: Access,
     /// Unmount even if this process is killed. Done by fusermount3, which then stays.
     pub auto_unmount: bool,
-    /// Have the kernel hold everybody to the modes of files. It does so anyway unless root mounts for itself alone.
+    /// Have the kernel hold everybody to the modes of files. May be off for [`Access::Owner`] alone.
     pub default_permissions: bool,
 }
 
@@ -279,10 +279,7 @@ fn mount_directly(request: &MountRequest) -> Result<OwnedFd, MountError> {
     if request.access != Access::Owner {
         data.push_str(",allow_other");
     }
-    // Where root alone gets in, modes stop nobody; but the kernel would ask for the directory's after each file that is made or
-    // removed, which costs a fifth of the time that `cp -r` takes. Of a program that is root by its set-user-ID bit, it is the caller
-    // who gets in.
-    if uid != 0 || request.access != Access::Owner || request.default_permissions {
+    if request.default_permissions {
         data.push_str(",default_permissions");
     }
     let source = c_string(&request.fsname).map_err(failed)?;
@@ -361,7 +358,7 @@ fn reap_later(mut child: Child) {
 
 /// The `-o` of fusermount3. It takes a backslash before what would end an option, in `fsname` only.
 fn helper_options(request: &MountRequest) -> OsString {
-    let mut options = Vec::from(b"default_permissions,subtype=b2fuse,fsname=");
+    let mut options = Vec::from(b"subtype=b2fuse,fsname=");
     for byte in request.fsname.as_bytes() {
         if matches!(byte, b',' | b'\\') {
             options.push(b'\\');
@@ -374,6 +371,9 @@ fn helper_options(request: &MountRequest) -> OsString {
     };
     for (name, _) in FLAGS.iter().filter(|(_, flag)| request.flags & flag != 0) {
         word(name);
+    }
+    if request.default_permissions {
+        word("default_permissions");
     }
     if request.access != Access::Owner {
         word("allow_other");
@@ -457,10 +457,10 @@ mod tests {
             flags: libc::MS_RDONLY | libc::MS_NODEV,
             access: Access::Root,
             auto_unmount: true,
-            default_permissions: false,
+            default_permissions: true,
         };
         let options = helper_options(&request);
-        let expected = r"default_permissions,subtype=b2fuse,fsname=/a\,suid\\b,ro,nodev,allow_other,auto_unmount";
+        let expected = r"subtype=b2fuse,fsname=/a\,suid\\b,ro,nodev,default_permissions,allow_other,auto_unmount";
         assert_eq!(options, expected);
     }
 

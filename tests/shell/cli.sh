@@ -209,12 +209,31 @@ test_mount_options() {
     has ",$(findmnt -n -o OPTIONS "$M")," ,rw,
 }
 
-# Modes stop nobody where root is alone, and the kernel is not made to look at them.
-test_modes_of_a_mount_for_root_alone() {
+# Root's own mounts too: of those whom the kernel takes for root, not all may do what root may.
+test_modes_hold_for_processes_of_root_with_fewer_rights() {
     root_only
     source_from full
-    chmod 644 "$S"
+    chmod 600 "$S"
     mount_it
+    # Servers of files take on their clients' ids this way.
+    errnos EACCES 'as_user(lambda: open(M + "/00000003.chunk").close())' \
+        'as_user(lambda: os.open(M + "/00000003.chunk", os.O_WRONLY | os.O_TRUNC))' \
+        'as_user(lambda: os.unlink(M + "/00000003.chunk"))' 'as_user(lambda: os.listdir(M))'
+    errnos EPERM 'as_user(lambda: os.chmod(M, 0o777))'
+    # Services that give up their capabilities.
+    chmod 400 "$(chunk 3)"
+    exits 0 setpriv --bounding-set=-all --inh-caps=-all cat "$(chunk 3)"
+    fails "Permission denied" setpriv --bounding-set=-all --inh-caps=-all dd if="$FX/new/0" of="$(chunk 3)" conv=notrunc
+    cp "$FX/new/0" "$(chunk 3)"
+    umount_it
+    tool holds "$S" n=6 3="$FX/new/0"
+}
+
+# Of a mount whose one user does without.
+test_a_mount_where_modes_are_not_looked_at() {
+    source_from full
+    chmod 644 "$S"
+    mount_it -o nodefault_permissions
     equal "$(findmnt -n -o OPTIONS "$M" | grep -c default_permissions)" 0
     cd "$M"
     [ -r 00000003.chunk ]
@@ -227,14 +246,32 @@ test_modes_of_a_mount_for_root_alone() {
     cd "$T"
     umount_it
     tool holds "$S" n=6 3="$FX/new/0"
-    mount_it -o umask=022
+    mount_it -o nodefault_permissions,umask=022
     [ -x "$(chunk 3)" ]
     umount_it
-    for word in allow_other allow_root default_permissions; do
+    for word in rw default_permissions nodefault_permissions,default_permissions; do
         mount_it -o "$word"
         has "$(findmnt -n -o OPTIONS "$M")" default_permissions
         umount_it
     done
+    for word in allow_other allow_root; do
+        exits 2 "$B2FUSE" mount -o "nodefault_permissions,$word" "$S" "$M"
+        exits 2 "$B2FUSE" mount -o "$word" -o nodefault_permissions "$S" "$M"
+        has "$(cat "$T/.err")" "$word"
+        not_mounted
+    done
+}
+test_a_mount_of_an_ordinary_user_where_modes_are_not_looked_at() { as_a_user modes_of_a_user; }
+modes_of_a_user() {
+    source_from full
+    [ "$(id -u)" != 0 ] || chown 65534:65534 "$T" "$S" "$M"
+    "${as[@]}" "$B2FUSE" mount "$S" "$M" </dev/null
+    has "$(findmnt -n -o OPTIONS "$M")" default_permissions
+    "${as[@]}" "$B2FUSE" umount "$M"
+    "${as[@]}" "$B2FUSE" mount -o nodefault_permissions "$S" "$M" </dev/null
+    equal "$(findmnt -n -o OPTIONS "$M" | grep -c default_permissions)" 0
+    "${as[@]}" cmp "$(chunk 3)" "$FX/full/3"
+    "${as[@]}" "$B2FUSE" umount "$M"
 }
 
 # Whoever runs it would read and write with its owner's rights whatever a command can name.

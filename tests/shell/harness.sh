@@ -133,10 +133,18 @@ one_line() {
     [[ $line == "$path"* ]] || fail "does not begin with $path: $line"
     has "${line,,}" "${words,,}"
 }
-# errnos ERRNO 'python expression' ...: each raises OSError of that errno; M is the mount point.
+# errnos ERRNO 'python expression' ...: each raises OSError of that errno; M is the mount point, as_user(work) works as a process of
+# root that has taken on the ids of an ordinary user for files.
 errnos() {
-    py 'import errno
+    py 'import ctypes, errno
 M, want = sys.argv[1:3]
+def as_user(work):
+    libc = ctypes.CDLL(None)
+    libc.setfsgid(65534), libc.setfsuid(65534)
+    try:
+        return work()
+    finally:
+        libc.setfsuid(0), libc.setfsgid(0)
 wrong = []
 for code in sys.argv[3:]:
     try:

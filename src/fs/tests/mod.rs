@@ -50,7 +50,7 @@ fn config(point: PathBuf) -> Config {
         flags: libc::MS_NOSUID | libc::MS_NODEV,
         access: Access::Owner,
         auto_unmount: false,
-        default_permissions: false,
+        default_permissions: true,
         awake: false,
         threads: 2,
         xattrs: true,

@@ -295,7 +295,7 @@ fn a_mount_that_was_taken_away_unmounts_no_other() {
         flags: 0,
         access: kernel::Access::Owner,
         auto_unmount: false,
-        default_permissions: false,
+        default_permissions: true,
     };
     let (first, device) = kernel::Mountpoint::mount(&request).unwrap();
     let ours = kernel::mounted_at(&point).unwrap().unwrap();
