@@ -15,7 +15,7 @@ use super::log::Target;
 use super::options::{self, Options};
 use super::{End, Failure, frames, hangup_ignored, panic};
 use crate::format::Layout;
-use crate::fs::kernel::{self, FS_TYPE};
+use crate::fs::kernel::{self, Access, FS_TYPE};
 use crate::fs::session::{Config, Mounted, Signal};
 use crate::store::{CframeStore, FrameStore, Location, NewFrame, OpenOptions, SframeStore, sidecar};
 use crate::view::{ContiguousView, Locking, Shown, SparseView, View, ViewError};
@@ -193,6 +193,10 @@ impl Plan {
             if !reason.is_empty() {
                 return Err(Failure::new(&args.mountpoint, reason));
             }
+        }
+        if on_file && options.access == Access::Root {
+            let reason = "is a file, whose size and times everybody sees; expected a directory for allow_root";
+            return Err(Failure::new(&args.mountpoint, reason));
         }
         let shown = if on_file { Shown::OnFile } else { Shown::As(frames::shown_name(&named(&source, &location))) };
         let config = Config {

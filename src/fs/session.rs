@@ -126,7 +126,7 @@ impl Mounted {
             return Err(MountError::new(&config.point, format!("is a {found}; expected a {expected} to mount on")));
         }
         let (point, device) = Mountpoint::mount(&request)?;
-        let shared = Arc::new(Shared::new(view, config.overrides));
+        let shared = Arc::new(Shared::new(view, config.overrides, config.access));
         let (sender, events) = channel();
         let control = Control(sender);
         // From here on dropping it unmounts.
@@ -139,7 +139,8 @@ impl Mounted {
     fn serve(&mut self, device: OwnedFd, config: &Config) -> io::Result<()> {
         let mut options = fuser::Config::default();
         options.n_threads = Some(config.threads.max(1));
-        // The kernel lets in only the owner, or everyone; that root should be the only other is for fuser to see to.
+        // The kernel lets in only the owner, or everyone. That root is the only other, fuser sees to for requests, and `Private` for
+        // what is cached.
         let acl = if config.access == Access::Root { SessionACL::RootAndOwner } else { SessionACL::All };
         let adapter = Adapter::new(self.shared.clone(), device.try_clone()?.into(), config.auto_unmount, config.xattrs);
         self.shared.spin.start(device.try_clone()?);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use fuser::{Errno, FileAttr, FileType, FopenFlags, Generation, INodeNo, ReplyEmpty};
 use log::{debug, error, warn};
@@ -11,6 +11,7 @@ use parking_lot::{RwLock, RwLockReadGuard};
 use super::awake::Awake;
 use super::housekeeping::Housekeeping;
 use super::inodes::Inodes;
+use super::kernel::Access;
 use super::listing::Lists;
 use super::notify::{Held, Notify};
 use super::push::{Hint, Streams};
@@ -35,6 +36,34 @@ pub struct Overrides {
     pub umask: Option<u32>,
 }
 
+/// That nobody but one user and root is to see anything (`allow_root`).
+///
+/// The kernel lets in one user or everybody: for root, it has to let in everybody. fuser refuses the requests of others, but much is
+/// answered from the kernel's caches, without a request. Modes are what it checks there too. So everything belongs to that user, and
+/// others have no right to it; root passes that check. Then names, attributes and pages in caches are of no use to others, but for
+/// the root of the mount: who may search the directory above sees its attributes. Those say nothing about SOURCE.
+struct Private {
+    uid: u32,
+    /// When the mount began.
+    since: SystemTime,
+}
+
+impl Private {
+    fn new() -> Self {
+        // SAFETY: cannot fail, and touches no memory.
+        Private { uid: unsafe { libc::geteuid() }, since: SystemTime::now() }
+    }
+
+    fn shown(&self, attr: FileAttr) -> FileAttr {
+        let own = FileAttr { uid: self.uid, perm: attr.perm & 0o700, ..attr };
+        if own.ino != INodeNo::ROOT {
+            return own;
+        }
+        let since = self.since;
+        FileAttr { size: 0, blocks: 0, atime: since, mtime: since, ctime: since, crtime: since, ..own }
+    }
+}
+
 /// What the event loops, the notifying threads and the session share.
 pub(super) struct Shared {
     pub(super) view: Arc<dyn View>,
@@ -48,6 +77,7 @@ pub(super) struct Shared {
     pub(super) closed: RwLock<bool>,
     streams: Streams,
     overrides: Overrides,
+    private: Option<Private>,
     /// [`View::lock_file`].
     pub(super) lock_file: Option<Ino>,
     /// How often SOURCE had been read again when the kernel last forgot everything.
@@ -59,7 +89,7 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(view: Arc<dyn View>, overrides: Overrides) -> Self {
+    pub(super) fn new(view: Arc<dyn View>, overrides: Overrides, access: Access) -> Self {
         Shared {
             lock_file: view.lock_file(),
             forgotten: AtomicU64::new(0),
@@ -73,6 +103,7 @@ impl Shared {
             closed: RwLock::new(false),
             streams: Streams::default(),
             overrides,
+            private: (access == Access::Root).then(Private::new),
             reads: AtomicU64::new(0),
             stripper: AtomicU32::new(0),
         }
@@ -89,7 +120,7 @@ impl Shared {
     }
 
     pub(super) fn attr(&self, attr: &Attr) -> FileAttr {
-        FileAttr {
+        let shown = FileAttr {
             ino: INodeNo(attr.ino.0),
             size: attr.size,
             blocks: attr.blocks,
@@ -105,7 +136,8 @@ impl Shared {
             rdev: 0,
             blksize: attr.blksize,
             flags: 0,
-        }
+        };
+        self.private.as_ref().map_or(shown, |private| private.shown(shown))
     }
 
     /// What the kernel may do with an open file: keep its pages, unless other processes write them, and skip the FLUSH of a close

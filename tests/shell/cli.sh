@@ -344,6 +344,90 @@ test_allow_other() {
     umount_it
 }
 
+# shows_nobody_else_anything OWNER...: mounts with allow_root, of which OWNER... and root see everything, and others nothing, though the
+# kernel has all in its caches.
+shows_nobody_else_anything() {
+    local layout how what name other
+    for layout in cframe sframe; do
+        rm -rf "$S"
+        if [ $layout = cframe ]; then source_from full; else sparse_from full; fi
+        chmod -R a+rX "$S"
+        touch -d 2001-02-03 "$S"
+        [ $# = 0 ] || chown -R 65534:65534 "$T" "$S" "$M"
+        for how in ro rw ro,umask=0,gid=65533 rw,umask=000,gid=65533; do
+            "$@" "$B2FUSE" mount -o "allow_root,$how" "$S" "$M" </dev/null
+            # Into the caches, by both who may.
+            for other in owner root; do
+                if [ $other = owner ]; then what=("$@"); else what=(); fi
+                "${what[@]}" ls -la "$M" >"$T/listed"
+                "${what[@]}" find "$M" -type f -exec cat {} + >"$T/read"
+                [ -s "$T/read" ]
+            done
+            if [ $layout = cframe ]; then name=00000003.chunk; else name=source.b2frame; fi
+            has "$(cat "$T/listed")" $name
+            for other in "${stranger[*]}" "${stranger[*]} unshare -r"; do
+                if ! $other true 2>/dev/null; then continue; fi
+                fails "Permission denied" $other ls "$M"
+                fails "Permission denied" $other ls "$M/"
+                fails "Permission denied" $other cat "$M/$name"
+                fails "Permission denied" $other stat "$M/$name"
+                fails "Permission denied" $other stat --cached=always "$M/$name"
+                fails "" $other env -C "$M" true
+                fails "Permission denied" $other stat -f "$M"
+                fails "Permission denied" $other touch "$M/.new"
+                fails "Permission denied" $other getfattr -d "$M"
+                # The mount's root itself.
+                exits 0 $other stat --cached=always -c '%a %s %b %x %y %z' "$M"
+                has "$(cat "$T/.out")" "700 0 0 "
+                equal "$(grep -c 2001-02-03 "$T/.out")" 0 "$layout $how: $(cat "$T/.out")"
+            done
+            "$@" "$B2FUSE" umount "$M"
+        done
+    done
+    # A file has attributes for everybody.
+    : >"$T/file"
+    [ $# = 0 ] || chown 65534 "$T/file"
+    one_line "$T/file" "allow_root" "$@" "$B2FUSE" mount -o allow_root "$S" "$T/file"
+    exits 2 "$@" "$B2FUSE" mount -o allow_root,uid=65533 "$S" "$M"
+    exits 2 "$@" "$B2FUSE" mount -o uid=65533 -o allow_root "$S" "$M"
+    not_mounted
+}
+test_allow_root_shows_nobody_else_anything() {
+    root_only
+    shows_nobody_else_anything
+}
+test_allow_root_of_an_ordinary_user_shows_nobody_else_anything() { as_a_user_who_may_let_others_in allow_root_of_a_user; }
+allow_root_of_a_user() { shows_nobody_else_anything "${nobody[@]}"; }
+
+# What takes the mount away must see that its daemon is gone.
+test_allow_root_with_auto_unmount() { as_a_user_who_may_let_others_in auto_unmount_of_a_user; }
+auto_unmount_of_a_user() {
+    source_from full
+    chown -R 65534:65534 "$T"
+    "${nobody[@]}" "$B2FUSE" mount -f -o allow_root,auto_unmount "$S" "$M" </dev/null &
+    PID=$!
+    await mountpoint -q "$M"
+    cmp "$(chunk 3)" "$FX/full/3"
+    kill -KILL "$PID"
+    wait "$PID" || PID=
+    await not_mounted
+}
+
+# What is set shows no more.
+test_allow_root_is_not_opened_by_modes_that_are_set() {
+    root_only
+    source_from full
+    mount_it -o allow_root
+    chmod 777 "$M"
+    chmod 666 "$(chunk 3)"
+    chown 65533:65533 "$M" "$(chunk 3)"
+    equal "$(stat -c '%a %u' "$M" "$(chunk 3)")" "$(printf '700 0\n600 0')"
+    fails "Permission denied" "${stranger[@]}" cat "$(chunk 3)"
+    cp "$FX/new/0" "$(chunk 3)"
+    umount_it
+    holds 3="$FX/new/0"
+}
+
 test_a_log_file() {
     source_from full
     mount_it --log-file "$T/log"

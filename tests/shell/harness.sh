@@ -160,6 +160,8 @@ if wrong:
 # ---- Users
 
 nobody=(setpriv --reuid=65534 --regid=65534 --clear-groups)
+# Another ordinary user.
+stranger=(setpriv --reuid=65533 --regid=65533 --clear-groups)
 # What stands before a command of an ordinary user.
 as=()
 if [ "$(id -u)" = 0 ]; then as=("${nobody[@]}"); fi
@@ -180,6 +182,21 @@ as_a_user() {
         fi
     fi
     "$1"
+}
+# as_a_user_who_may_let_others_in FUNCTION: the same, where fuse.conf has user_allow_other; in a mount namespace, so that it has it here alone.
+as_a_user_who_may_let_others_in() {
+    root_only
+    [ -e /etc/fuse.conf ] || skip "no /etc/fuse.conf"
+    "${nobody[@]}" test -x "$B2FUSE" || skip "an ordinary user cannot run $B2FUSE"
+    mknod -m 666 "$T/fuse" c 10 229
+    echo user_allow_other >"$T/fuse.conf"
+    trap - EXIT ERR
+    export T
+    # What answers it does not see these mounts.
+    unset TOOLS
+    # shellcheck disable=SC2016 # for the inner shell
+    exec unshare -m bash -c 'mount --bind "$T/fuse" /dev/fuse && mount --bind "$T/fuse.conf" /etc/fuse.conf && exec bash "$@"' - \
+        "$ROOT/tests/shell/harness.sh" "$FILE" "$1"
 }
 root_only() { [ "$(id -u)" = 0 ] || skip "needs root"; }
 
