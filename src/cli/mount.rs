@@ -11,9 +11,10 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
 use super::background::{self, Side};
+use super::frames::{self, Links};
 use super::log::Target;
 use super::options::{self, Options};
-use super::{End, Failure, frames, hangup_ignored, panic};
+use super::{End, Failure, hangup_ignored, panic};
 use crate::format::Layout;
 use crate::fs::kernel::{self, Access, FS_TYPE};
 use crate::fs::session::{Config, Mounted, Signal};
@@ -229,8 +230,8 @@ impl Plan {
 
 /// Where SOURCE is, which layout it has or will have, and whether it is new, if it can be mounted.
 fn check_source(source: &Path, create: bool, follow_links: bool) -> Result<(Location, Layout, bool), Failure> {
-    match frames::find(source)? {
-        Some((_, layout)) if follow_links => Ok((Location::following_links(source)?, layout, false)),
+    let links = if follow_links { Links::Followed } else { Links::Refused };
+    match frames::find(source, links)? {
         Some((location, layout)) => Ok((location, layout, false)),
         None if create => Ok((frames::to_be(source)?, Layout::Contiguous, true)),
         None => Err(Failure::new(source, "no such file; expected a Blosc2 frame (--create begins a new one)")),

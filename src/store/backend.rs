@@ -147,8 +147,8 @@ pub trait BackendFile: Send + Sync {
     }
     /// These bytes will be read soon: a hint.
     fn will_need(&self, _offset: u64, _len: u64) {}
-    /// The same file opened again for reading, with locks of its own.
-    fn reopen(&self) -> io::Result<Box<dyn BackendFile>> {
+    /// The same file opened again, with locks of its own.
+    fn reopen(&self, _write: bool) -> io::Result<Box<dyn BackendFile>> {
         Err(io::ErrorKind::Unsupported.into())
     }
     /// Takes over owner, permission bits and extended attributes as far as that is allowed, silently where it is not. Set-user-ID and

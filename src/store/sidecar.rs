@@ -11,7 +11,7 @@
 //! it has given one on an open file of the client's own ([`Sidecar::open`]). So a client and a process on SOURCE exclude each
 //! other.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -42,7 +42,6 @@ const PAUSE: Duration = Duration::from_millis(1);
 pub struct Sidecar {
     path: PathBuf,
     dir: Arc<dyn Backend>,
-    name: OsString,
     writable: bool,
     /// The daemon's own open file.
     file: Box<dyn BackendFile>,
@@ -118,7 +117,7 @@ impl Sidecar {
         };
         let (hold, idle) = (Mutex::default(), Condvar::new());
         let (seen, reloads) = (AtomicU64::new(0), AtomicU64::new(0));
-        Ok(Sidecar { path, dir, name: name.to_owned(), writable, file, hold, idle, seen, reloads })
+        Ok(Sidecar { path, dir, writable, file, hold, idle, seen, reloads })
     }
 
     /// For messages.
@@ -136,9 +135,8 @@ impl Sidecar {
 
     /// An open file of its own, for the locks of one client.
     pub fn open(&self) -> Result<Box<dyn BackendFile>> {
-        let file = self.dir.open(&self.name, self.writable).map_err(self.path.io("open the lock file"))?;
-        only_name(&*file, &self.path)?;
-        Ok(file)
+        // Not by its name, which may stand for another file by now.
+        self.file.reopen(self.writable).map_err(self.path.io("open the lock file"))
     }
 
     /// Reads its bytes as they are now.

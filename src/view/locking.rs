@@ -152,7 +152,7 @@ impl<V: Follow> Locking<V> {
             Entry::Vacant(entry) => entry.insert(self.sidecar()?.unnamed()?),
         };
         // Opened anew, or all would share the locks of one open file.
-        file.reopen().map_err(|error| self.failed(error))
+        file.reopen(false).map_err(|error| self.failed(error))
     }
 
     fn failed(&self, source: std::io::Error) -> ViewError {

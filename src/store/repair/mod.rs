@@ -143,7 +143,7 @@ impl Plan {
                     return Err(self.another());
                 }
                 self.lock(&*file)?;
-                self.unchanged(Opened::File(file.reopen().map_err(location.io("open"))?))?;
+                self.unchanged(Opened::File(file.reopen(false).map_err(location.io("open"))?))?;
                 let saved = Saved::begin(location, &stat).map_err(location.io("save what is there"))?;
                 cframe::carry_out(&*file, writes, *len, &saved).map_err(location.io("repair"))?;
                 Ok(Some(saved.path))
