@@ -119,7 +119,9 @@ impl Failed {
     }
     /// A rename failed.
     pub(super) fn rename(error: StoreError) -> Self {
-        let failed = Self::write(error);
+        // A file system of another machine says so of a rename that it is asked for twice, as the first answer was lost.
+        let gone = matches!(&error, StoreError::Io { source, .. } if source.raw_os_error() == Some(libc::ENOENT));
+        let failed = if gone { Self::fatal(error) } else { Self::write(error) };
         Failed { in_doubt: !failed.harmless, ..failed }
     }
 }
@@ -129,9 +131,12 @@ pub(super) fn no_room(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG | libc::ESTALE))
 }
 
-/// Whether a file or a name was refused for reasons that may pass, and no harm done.
+/// Whether a file or a name was refused for reasons that may pass, and no harm done: what others have put in the way may go again.
 pub(super) fn refused(error: &io::Error) -> bool {
-    const PASSING: [i32; 8] =
-        [libc::EACCES, libc::EPERM, libc::EROFS, libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EINVAL, libc::ENOSYS];
+    use libc::*;
+    const PASSING: [i32; 16] = [
+        EACCES, EPERM, EROFS, EMFILE, ENFILE, ENOMEM, EINVAL, ENOSYS, EEXIST, ENOENT, EISDIR, ENOTDIR, ENOTEMPTY, ELOOP, EXDEV,
+        ENXIO,
+    ];
     no_room(error) || error.raw_os_error().is_some_and(|errno| PASSING.contains(&errno))
 }

@@ -15,7 +15,7 @@ use super::layout::Layout;
 use super::overlay::{Below, Inner, Overlaid, Overlay, Verdict};
 use super::state::State;
 use crate::format;
-use crate::store::{Draft, FrameStore, ReadAt};
+use crate::store::{Draft, FrameStore, ReadAt, StoreError};
 use crate::view::locking::{Follow, out_of_step};
 use crate::view::pacer::{Pacer, Pacing, Publish};
 use crate::view::{Handle, Ino, Inval, Invals, Result, ViewError};
@@ -255,7 +255,14 @@ impl ContiguousView {
             let file = Overlaid { store: &*self.store, guard: &guard, layout: &layout, overlay: &overlay };
             consider(&file, true)
         };
+        // Before the names change: the kernel repeats what it was answered ESTALE, and would find no file of the old name any more.
+        let stale = matches!(found, Ok(Found::Frame(_))) && self.store.changed_outside().unwrap_or(false);
         let refusal = match found {
+            Ok(Found::Frame(candidate)) if stale => {
+                candidate.staged.iter().for_each(|key| self.store.discard(*key));
+                let reason = "it is not written over".to_owned();
+                ViewError::Store(StoreError::Stale { path: self.store.path().into(), reason })
+            }
             Ok(Found::Frame(candidate)) => {
                 let holes = candidate.holes.clone();
                 self.state.write().retire_frame(&*self.store);
