@@ -469,3 +469,17 @@ test_creating_nothing_leaves_nothing() {
     [ ! -e "$S" ]
     equal "$(ls "$T")" mnt
 }
+
+# What cannot be an index is neither taken nor saved, whatever its length.
+test_a_sparse_file_is_not_renamed_onto_the_index() {
+    source_from full
+    mount_front
+    truncate -s 4E "$M/.t"
+    errnos EFBIG 'os.rename(f"{M}/.t", f"{M}/chunks.b2frame")'
+    equal "$(stat -c %s "$M/.t")" $((4 << 60))
+    tool same "$M" "$FX/full.b2frame"
+    timeout 20 "$B2FUSE" umount "$M"
+    end_of_daemon
+    cmp "$S" "$FX/full.b2frame"
+    [ ! -e "$S.lost" ]
+}

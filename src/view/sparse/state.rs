@@ -55,6 +55,8 @@ impl Writing {
 #[derive(Debug)]
 pub struct Inner {
     pub bytes: Draft,
+    /// Bytes that it may have: fewer once it is renamed onto the index.
+    pub most: u64,
     /// Counts changes of `bytes`.
     pub version: u64,
     /// Changed since a close looked at it.
@@ -476,7 +478,7 @@ impl State {
         let is_index = self.index_ino == Some(ino);
         let node = self.node(ino)?;
         let from_nothing = bytes.is_empty();
-        let inner = RwLock::new(Inner { bytes, version: 0, dirty: true, mtime: SystemTime::now() });
+        let inner = RwLock::new(Inner { bytes, most: i64::MAX as u64, version: 0, dirty: true, mtime: SystemTime::now() });
         let writing = Writing { serial, from_nothing, refused: AtomicBool::new(false), detached: AtomicBool::new(false), inner };
         if let Some(old) = node.writing.replace(Arc::new(writing)) {
             old.detached.store(true, Ordering::Relaxed);

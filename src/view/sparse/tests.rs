@@ -477,6 +477,33 @@ fn an_index_that_is_nearly_all_hole_is_not_read() {
 }
 
 #[test]
+fn a_file_longer_than_any_index_is_not_renamed_onto_it() {
+    let mut mount = Mount::of(&[full(1), full(2), full(3)], CHUNKSIZE);
+    let (before, index) = (mount.committed(), mount.read("chunks.b2frame"));
+    mount.cp(".t", &index).unwrap();
+    let ino = mount.ino(".t").unwrap();
+    let handle = mount.view().open(ino, OpenMode { read: true, write: true, truncate: false }).unwrap();
+    let resize = |size: u64| {
+        let set = SetAttr { size: Some(size), ..SetAttr::default() };
+        mount.view().setattr(ino, Some(handle), set, &mut Vec::new())
+    };
+    for len in [4 << 60, crate::format::index_file::MAX_LEN + 1] {
+        resize(len).unwrap();
+        let error = mount.mv(".t", "chunks.b2frame").unwrap_err();
+        assert!(matches!(error, ViewError::TooBig), "{error}");
+        assert!(mount.ino(".t").is_ok() && mount.read("chunks.b2frame") == index, "both names are as they were");
+    }
+    resize(index.len() as u64).unwrap();
+    mount.mv(".t", "chunks.b2frame").unwrap();
+    // Nor is it lengthened by whoever had it open before.
+    let longer = mount.view().write(handle, crate::format::index_file::MAX_LEN, b"more");
+    assert!(matches!(longer, Err(ViewError::TooBig)), "{longer:?}");
+    mount.view().release(handle, &mut Vec::new());
+    mount.unmount();
+    assert_eq!(mount.committed(), before);
+}
+
+#[test]
 fn a_refused_rename_of_the_index_does_not_hold_up_commits() {
     let mut mount = Mount::of(&[full(1), full(2), full(3)], CHUNKSIZE);
     assert!(mount.mv("chunks.b2frame", "00000002.chunk").is_err());

@@ -85,6 +85,9 @@ impl SparseView {
             if writing.detached.load(Ordering::Relaxed) {
                 continue;
             }
+            if end > inner.most {
+                return Err(ViewError::TooBig);
+            }
             apply(&mut inner).map_err(|error| self.draft_error("hold what was written", error))?;
             inner.changed();
             writing.refused.store(false, Ordering::Relaxed);
