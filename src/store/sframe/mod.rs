@@ -100,6 +100,12 @@ impl Shared {
 /// The lock file in the directory.
 fn lock_file(source: &Source, dir: &Arc<dyn Backend>, options: OpenOptions) -> Result<Sidecar> {
     let index = dir.stat(index_name()).map_err(source.at(INDEX).io("stat"))?;
+    if dir.stat(OsStr::new(sidecar::SUFFIX)).is_err() {
+        // None is made in what is no frame.
+        let file = dir.open(index_name(), false).map_err(source.at(INDEX).io("open"))?;
+        let len = file.stat().map_err(source.at(INDEX).io("stat"))?.len;
+        open::read_index(source, &*file, len)?;
+    }
     Sidecar::new(Arc::clone(dir), OsStr::new(sidecar::SUFFIX), source.at(sidecar::SUFFIX), options, Some(&index))
 }
 
