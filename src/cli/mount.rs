@@ -110,6 +110,7 @@ pub(super) fn run(args: Args) -> End {
 
 fn mount(args: Args, options: Options) -> Result<(), Failure> {
     share_memory();
+    crate::fs::descriptors::raise_limit();
     let level = match args.verbose {
         0 => args.log_level,
         1 => args.log_level.max(LevelFilter::Debug),

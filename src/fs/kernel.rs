@@ -17,6 +17,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use super::descriptors;
+
 /// File system type of our mounts, as the kernel lists it.
 pub const FS_TYPE: &str = "fuse.b2fuse";
 
@@ -257,6 +259,7 @@ pub fn unmount(point: &Path, lazy: bool) -> io::Result<()> {
     }
     let mut command = Command::new(HELPER);
     command.arg("-u").args(lazy.then_some("-z")).arg("--").arg(point).stdin(Stdio::null());
+    descriptors::lower_for(&mut command);
     let output = command.output().map_err(|error| io::Error::new(error.kind(), format!("cannot run {HELPER}: {error}")))?;
     if output.status.success() {
         return Ok(());
@@ -312,6 +315,7 @@ fn mount_by_helper(request: &MountRequest) -> Result<(OwnedFd, Option<UnixStream
     command.arg("-o").arg(helper_options(request)).arg("--").arg(&request.point);
     command.env(HELPER_SOCKET, socket.to_string());
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    descriptors::lower_for(&mut command);
     // SAFETY: fcntl(2) may be called between fork and exec.
     unsafe {
         command.pre_exec(move || match libc::fcntl(socket, libc::F_SETFD, 0) {

@@ -13,6 +13,7 @@
 //! | `waiting` | requests that may have to wait for other processes |
 //! | `listing` | listings, with attributes or of names alone |
 //! | `xattr` | extended attributes |
+//! | [`descriptors`] | how many files the daemon may have open |
 //! | [`kernel`] | mount(2), fusermount3, umount2(2), /proc/self/mountinfo |
 //! | [`session`] | a mount from its first request to its last commit |
 //!
@@ -20,6 +21,7 @@
 
 mod adapter;
 mod awake;
+pub mod descriptors;
 mod housekeeping;
 mod inodes;
 pub mod kernel;

@@ -178,11 +178,13 @@ pub fn read_exact_at(file: &dyn BackendFile, mut buf: &mut [u8], mut offset: u64
 
 /// How many descriptors a store may hold open for reading: a part of what the process may have.
 pub(crate) fn descriptor_budget() -> usize {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` has room for the answer.
-    let known = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } == 0;
-    let limit = if known { usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX) } else { 0 };
-    (limit / 4).clamp(8, 1024)
+    lock_budget().min(1024)
+}
+
+/// How many descriptors clients may take for their locks: a part as well, so that enough are left for everything else.
+pub(crate) fn lock_budget() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    (limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX)) / 4).max(8)
 }
 
 /// Pieces in which bytes are copied where the kernel does not do it.

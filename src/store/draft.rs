@@ -1,24 +1,21 @@
-//! Bytes that a client is still writing: in memory while few, in an unlinked file on SOURCE's file system when many.
+//! Bytes that a client is still writing: in memory while few, in a file without a name on SOURCE's file system when many.
 
 use std::fmt;
 use std::io;
 use std::ops::Range;
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use rustix::fs::SeekFrom;
-use rustix::io::Errno;
-
 use super::ReadAt;
-use super::backend::{Backend, BackendFile, FileBackend};
+use super::backend::Backend;
+use super::spill::{Spill, Spilled};
 
 /// A draft that grows beyond this is held in a file.
 const SPILL: usize = 1 << 20;
 
 /// The budget that all drafts of a mount share, and where they spill to.
 pub struct DraftPool {
-    backend: Arc<dyn Backend>,
+    spill: Arc<Spill>,
     budget: u64,
     /// Bytes of memory that drafts hold now, by capacity.
     used: AtomicU64,
@@ -31,9 +28,9 @@ impl fmt::Debug for DraftPool {
 }
 
 impl DraftPool {
-    /// A pool that spills to unlinked files in `backend`, with at most about `budget` bytes of memory over all its drafts.
+    /// A pool that spills to a file without a name in `backend`, with at most about `budget` bytes of memory over all its drafts.
     pub fn new(backend: Arc<dyn Backend>, budget: u64) -> Arc<Self> {
-        Arc::new(DraftPool { backend, budget, used: AtomicU64::new(0) })
+        Arc::new(DraftPool { spill: Spill::new(backend), budget, used: AtomicU64::new(0) })
     }
 
     /// Bytes of memory that drafts hold now.
@@ -62,16 +59,12 @@ pub struct Draft {
 
 enum Content {
     Memory(Vec<u8>),
-    /// The file may be shorter than `len`, which is a hole, but never longer.
-    File {
-        file: Box<dyn BackendFile>,
-        len: u64,
-    },
+    File(Spilled),
 }
 
 impl fmt::Debug for Draft {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let spilled = matches!(self.content, Content::File { .. });
+        let spilled = matches!(self.content, Content::File(_));
         f.debug_struct("Draft").field("len", &ReadAt::len(self)).field("spilled", &spilled).finish_non_exhaustive()
     }
 }
@@ -105,11 +98,10 @@ impl Draft {
             }
             self.spill()?;
         }
-        if let Content::File { file, len } = &mut self.content {
-            file.write_at(data, offset)?;
-            *len = end.max(*len);
+        match &mut self.content {
+            Content::File(spilled) => spilled.write_at(data, offset),
+            Content::Memory(_) => Ok(()),
         }
-        Ok(())
     }
 
     /// Cuts or lengthens.
@@ -131,13 +123,10 @@ impl Draft {
             }
             self.spill()?;
         }
-        if let Content::File { file, len: old } = &mut self.content {
-            if len < *old {
-                file.set_len(len)?; // what is cut off must read as zeros when the draft grows again
-            }
-            *old = len;
+        match &mut self.content {
+            Content::File(spilled) => spilled.set_len(len),
+            Content::Memory(_) => Ok(()),
         }
-        Ok(())
     }
 
     /// Reads; a short count means the end.
@@ -152,16 +141,7 @@ impl Draft {
         }
         match &self.content {
             Content::Memory(bytes) => buf.copy_from_slice(&bytes[offset as usize..][..count]),
-            Content::File { file, .. } => {
-                let mut done = 0;
-                while done < count {
-                    match file.read_at(&mut buf[done..], offset + done as u64)? {
-                        0 => break, // a hole at the end
-                        n => done += n,
-                    }
-                }
-                buf[done..].fill(0);
-            }
+            Content::File(spilled) => spilled.read_at(buf, offset)?,
         }
         Ok(count)
     }
@@ -170,17 +150,16 @@ impl Draft {
     pub fn hole(&self) -> u64 {
         match &self.content {
             Content::Memory(_) => 0,
-            Content::File { file, len } => len.saturating_sub(file.stat().map_or(0, |stat| stat.allocated)),
+            Content::File(spilled) => spilled.hole(),
         }
     }
 
     /// Moves what is in memory to a file.
     fn spill(&mut self) -> io::Result<()> {
         let Content::Memory(bytes) = &mut self.content else { return Ok(()) };
-        let file = self.pool.backend.create_unnamed().or_else(|_| FileBackend::temporary())?;
-        file.write_at(bytes, 0)?;
-        let len = bytes.len() as u64;
-        self.content = Content::File { file, len };
+        let mut spilled = self.pool.spill.begin()?;
+        spilled.write_at(bytes, 0)?;
+        self.content = Content::File(spilled);
         self.pool.give(std::mem::take(&mut self.taken));
         Ok(())
     }
@@ -218,7 +197,7 @@ impl ReadAt for Draft {
     fn len(&self) -> u64 {
         match &self.content {
             Content::Memory(bytes) => bytes.len() as u64,
-            Content::File { len, .. } => *len,
+            Content::File(spilled) => spilled.len(),
         }
     }
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
@@ -230,36 +209,15 @@ impl ReadAt for Draft {
     fn as_slice(&self) -> Option<&[u8]> {
         match &self.content {
             Content::Memory(bytes) => Some(bytes),
-            Content::File { .. } => None,
+            Content::File(_) => None,
         }
     }
     fn next_data(&self, offset: u64) -> Option<Range<u64>> {
         match &self.content {
             Content::Memory(bytes) => (offset < bytes.len() as u64).then_some(offset..bytes.len() as u64),
-            Content::File { file, len } => match file.fd() {
-                Some(fd) => data_in(fd, offset..*len),
-                None => (offset < *len).then_some(offset..*len),
-            },
+            Content::File(spilled) => spilled.next_data(offset),
         }
     }
-}
-
-/// The first stretch within a part of a file that the file system holds something for; all of the part where it cannot say.
-fn data_in(fd: BorrowedFd<'_>, part: Range<u64>) -> Option<Range<u64>> {
-    if part.is_empty() {
-        return None;
-    }
-    // Nobody reads or writes at the descriptor's own place, which this moves.
-    let start = match rustix::fs::seek(fd, SeekFrom::Data(part.start)) {
-        Ok(start) => start.max(part.start),
-        Err(Errno::NXIO) => return None,
-        Err(_) => return Some(part),
-    };
-    if start >= part.end {
-        return None;
-    }
-    let end = rustix::fs::seek(fd, SeekFrom::Hole(start)).map_or(part.end, |end| end.min(part.end));
-    Some(start..end.max(start + 1))
 }
 
 impl ReadAt for &[u8] {
@@ -292,6 +250,8 @@ impl ReadAt for Vec<u8> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    use crate::store::backend::FileBackend;
 
     fn pool(budget: u64) -> (tempfile::TempDir, Arc<DraftPool>) {
         let dir = tempfile::tempdir().unwrap();

@@ -33,6 +33,7 @@ pub mod sframe;
 pub mod sidecar;
 mod source;
 mod space;
+mod spill;
 pub mod survey;
 
 pub use cframe::CframeStore;

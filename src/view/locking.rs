@@ -20,7 +20,7 @@ use super::{
     Attr, Creation, DirEntry, Flock, Handle, Ino, Inval, Invals, Kind, OpenMode, ROOT, RenameMode, Result, SetAttr, SetMode,
     View, ViewError,
 };
-use crate::store::backend::BackendFile;
+use crate::store::backend::{BackendFile, lock_budget};
 use crate::store::sidecar::PATIENCE;
 use crate::store::{FrameStore, Sidecar, StoreError};
 
@@ -69,6 +69,7 @@ pub struct Locking<V> {
     /// What the lock file is called in the mount; `None` where the mount has no directory for it.
     name: Option<OsString>,
     clients: Mutex<HashMap<(Ino, Handle), Arc<Client>>>,
+    most_clients: usize,
     /// What locks on other files are taken on: files without names, that only this process knows.
     stand_ins: Mutex<HashMap<Ino, Box<dyn BackendFile>>>,
     /// How many handles of the lock file there have been.
@@ -100,6 +101,7 @@ impl<V: Follow> Locking<V> {
             store,
             name,
             clients: Mutex::default(),
+            most_clients: lock_budget(),
             stand_ins: Mutex::default(),
             handles: AtomicU64::new(0),
             following: Mutex::default(),
@@ -138,6 +140,10 @@ impl<V: Follow> Locking<V> {
         let mut clients = self.clients.lock();
         if let Some(client) = clients.get(&(ino, handle)) {
             return Ok(Arc::clone(client));
+        }
+        // Each takes a file, and one for all of an inode that is not the lock file.
+        if clients.len() + self.stand_ins.lock().len() >= self.most_clients {
+            return Err(self.failed(std::io::Error::from_raw_os_error(libc::ENOLCK)));
         }
         let file = if ino == LOCK_INO { self.sidecar()?.open()? } else { self.stand_in(ino)? };
         let client = Arc::new(Client { file, exclusive: Mutex::new(None) });
