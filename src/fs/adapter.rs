@@ -29,6 +29,7 @@ use parking_lot::RwLockReadGuard;
 use super::notify::Held;
 use super::shared::{FOREVER, GENERATION, Shared, empty, errno};
 use super::spin::Turn;
+use super::waiting::Wait;
 use super::xattr;
 use crate::view::{Creation, Flock, Handle, Ino, Invals, Kind, OpenMode, ROOT, RenameMode, SetAttr, ViewError};
 
@@ -420,7 +421,7 @@ impl fuser::Filesystem for Adapter {
             }
             // Only for an open file that has asked for a lock an owner is named.
             match owner {
-                Some(_) => shared.lock(ino, Handle(fh.0), None, (false, true), invals, reply),
+                Some(_) => shared.lock(ino, Handle(fh.0), None, Wait::Aside(0), invals, reply),
                 None => shared.notify.answer(invals, Held::Nothing, move || reply.ok()),
             }
             // Readers come and go by the thousand, and change nothing.
@@ -450,8 +451,13 @@ impl fuser::Filesystem for Adapter {
             libc::F_WRLCK => Some(Flock::Exclusive),
             _ => None,
         };
+        let wait = match lock {
+            None => Wait::Here,
+            Some(_) if sleep => Wait::Aside(req.pid()),
+            Some(_) => Wait::No,
+        };
         // By the handle: the kernel may name another file's owner the same before it has released this one's.
-        shared.lock(Ino(ino.0), Handle(fh.0), lock, (lock.is_none(), sleep), Invals::new(), reply);
+        shared.lock(Ino(ino.0), Handle(fh.0), lock, wait, Invals::new(), reply);
         shared.changed();
     }
 

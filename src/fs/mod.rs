@@ -11,6 +11,7 @@
 //! | `inodes` | which inodes the kernel knows |
 //! | `housekeeping` | calls the view when it wants to be called |
 //! | `waiting` | requests that may have to wait for other processes |
+//! | `waiters` | clients that wait for a lock and get a signal meanwhile |
 //! | `listing` | listings, with attributes or of names alone |
 //! | `xattr` | extended attributes |
 //! | [`descriptors`] | how many files the daemon may have open |
@@ -33,6 +34,7 @@ mod shared;
 mod spin;
 #[cfg(test)]
 mod tests;
+mod waiters;
 mod waiting;
 mod xattr;
 

@@ -16,6 +16,7 @@ use super::listing::Lists;
 use super::notify::{Held, Notify};
 use super::push::{Hint, Streams};
 use super::spin::Spin;
+use super::waiters::Waiters;
 use crate::view::{Attr, Ino, Invals, Kind, OpenMode, ROOT, View, ViewError};
 
 /// For good. The kernel takes any number of seconds and cuts it to what its clock can hold.
@@ -73,6 +74,7 @@ pub(super) struct Shared {
     pub(super) spin: Spin,
     pub(super) awake: Awake,
     pub(super) lists: Lists,
+    pub(super) waiters: Arc<Waiters>,
     /// True once the view is being shut down while the kernel may still ask. Held for reading through every request.
     pub(super) closed: RwLock<bool>,
     streams: Streams,
@@ -100,6 +102,7 @@ impl Shared {
             spin: Spin::default(),
             awake: Awake::default(),
             lists: Lists::default(),
+            waiters: Arc::default(),
             closed: RwLock::new(false),
             streams: Streams::default(),
             overrides,

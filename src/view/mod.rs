@@ -4,6 +4,7 @@
 //! sees to it that it is forgotten before the operation that caused it is answered.
 
 use std::ffi::OsStr;
+use std::sync::atomic::AtomicBool;
 use std::time::{Instant, SystemTime};
 
 mod contiguous;
@@ -252,12 +253,20 @@ pub trait View: Send + Sync {
     }
 
     /// flock(2) of an open file: takes a lock in place of any that it has, or gives it back; at the last close the latter is asked
-    /// for at any rate. Only with `wait` it may take long; giving back takes a moment at most then. Answers how often SOURCE was read again since the mount began: the kernel must have forgotten
-    /// everything since the last time, before the client goes on.
+    /// for at any rate. Only with `until` it may take long: until that is set, and the thread that waits gets a signal. Giving back takes
+    /// a moment at most then. Answers how often SOURCE was read again since the mount began: the kernel must have forgotten everything
+    /// since the last time, before the client goes on.
     ///
     /// # Errors
-    /// [`ViewError::Locked`]; and with no lock, if what others have done to SOURCE cannot be shown.
-    fn lock(&self, _ino: Ino, _handle: Handle, _lock: Option<Flock>, _wait: bool, _invals: &mut Invals) -> Result<u64> {
+    /// [`ViewError::Locked`], [`ViewError::Interrupted`]; and with no lock, if what others have done to SOURCE cannot be shown.
+    fn lock(
+        &self,
+        _ino: Ino,
+        _handle: Handle,
+        _lock: Option<Flock>,
+        _until: Option<&AtomicBool>,
+        _invals: &mut Invals,
+    ) -> Result<u64> {
         Err(ViewError::Invalid)
     }
 
