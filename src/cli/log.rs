@@ -5,24 +5,21 @@
 //! the next message that gets through.
 
 use std::collections::VecDeque;
-use std::ffi::OsStr;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixDatagram;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use log::{Level, LevelFilter, Log, Metadata, Record};
 use parking_lot::{Condvar, Mutex};
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, fcntl_setfl, fstat, openat, readlinkat, statat};
-use rustix::io::Errno;
 
 use crate::format::plain::plain;
+use crate::store::local::system;
 
 /// Where the system takes messages.
 const SYSTEM_LOG: &str = "/dev/log";
@@ -35,8 +32,6 @@ const MOST_WAITING: usize = 256;
 const LONGEST: usize = 8 << 10;
 /// How long the end of the program waits for that reader.
 const LAST_WAIT: Duration = Duration::from_secs(1);
-/// Links that are followed to a log file.
-const MOST_LINKS: usize = 40;
 
 /// Where messages go.
 pub(super) enum Target {
@@ -263,7 +258,7 @@ impl System {
         };
         let send = |severity: u8, text: &str| {
             let message = format!("<{}>b2fuse[{}]: {text}", FACILITY | severity, std::process::id());
-            socket.send_to(message.as_bytes(), &self.to)
+            system::send_to(socket, message.as_bytes(), &self.to)
         };
         let before = self.dropped.load(Relaxed);
         if before > 0 && send(4, &dropped(before)).is_ok() {
@@ -272,73 +267,6 @@ impl System {
         if send(severity, text).is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
             self.dropped.fetch_add(1, Relaxed);
         }
-    }
-}
-
-/// Opens a log file for appending, and makes it if there is none: a regular file, or a device such as a terminal or `/dev/null`. A pipe
-/// is none, unless it is a standard file of this process (`/dev/stdout`): opening one may wait for a reader. What others could put
-/// in its place is not followed: see [`only_ours`].
-pub(super) fn open_log_file(path: &Path) -> io::Result<File> {
-    let mut path = path.to_owned();
-    let mut from: Option<OwnedFd> = None;
-    for _ in 0..MOST_LINKS {
-        if let Some(number) = own_descriptor(&path) {
-            // SAFETY: if no file has that number, the copy fails; and it is not used otherwise.
-            return unsafe { BorrowedFd::borrow_raw(number) }.try_clone_to_owned().map(File::from);
-        }
-        let Some(name) = path.file_name() else { return Err(Errno::ISDIR.into()) };
-        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let at = from.as_ref().map_or(CWD, |dir| dir.as_fd());
-        let dir = openat(at, dir, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-        let ours = only_ours(&fstat(&dir)?);
-        match statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Symlink => {
-                if !ours {
-                    return Err(io::Error::other("it is a link in a directory that others may write to, and is not followed"));
-                }
-                path = OsStr::from_bytes(readlinkat(&dir, name, Vec::new())?.as_bytes()).into();
-                from = Some(dir);
-                continue;
-            }
-            // What is looked at before it is opened may be another file when it is opened.
-            Ok(stat) => check(&stat, ours)?,
-            Err(Errno::NOENT) => {}
-            Err(error) => return Err(error.into()),
-        }
-        let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-        let file = openat(&dir, name, flags | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::from_raw_mode(0o666))?;
-        check(&fstat(&file)?, ours)?;
-        fcntl_setfl(&file, OFlags::APPEND)?;
-        return Ok(file.into());
-    }
-    Err(Errno::LOOP.into())
-}
-
-/// The number of a file that this process was started with, by the names that it has in `/dev`.
-fn own_descriptor(path: &Path) -> Option<i32> {
-    match path.to_str()? {
-        "/dev/stdout" => Some(1),
-        "/dev/stderr" => Some(2),
-        path => path.strip_prefix("/dev/fd/").or(path.strip_prefix("/proc/self/fd/"))?.parse().ok().filter(|number| *number >= 0),
-    }
-}
-
-/// Whether nobody but the user of this process, and root, can change the names in a directory.
-fn only_ours(dir: &Stat) -> bool {
-    let owner = dir.st_uid == 0 || dir.st_uid == rustix::process::geteuid().as_raw();
-    owner && dir.st_mode & 0o022 == 0
-}
-
-/// Whether a file can be a log. One that has another name as well is none in a directory where others may have given it this one.
-fn check(file: &Stat, ours: bool) -> io::Result<()> {
-    let refused = |why| Err(io::Error::other(why));
-    match FileType::from_raw_mode(file.st_mode) {
-        FileType::RegularFile if !ours && file.st_nlink > 1 => {
-            refused("it has several names, and is in a directory that others may write to")
-        }
-        FileType::RegularFile | FileType::CharacterDevice => Ok(()),
-        FileType::Directory => Err(Errno::ISDIR.into()),
-        _ => refused("it is neither a regular file nor a character device"),
     }
 }
 
@@ -372,7 +300,12 @@ mod tests {
     use std::io::{BufRead, BufReader};
     use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
+    use std::os::fd::OwnedFd;
+    use std::os::unix::ffi::OsStrExt;
+    use std::path::Path;
+
     use super::*;
+    use crate::store::local::open_log_file;
 
     #[test]
     fn moments() {

@@ -1,7 +1,6 @@
 //! `b2fuse mount`: looks at everything that can be wrong while there is someone to tell, goes to the background, and serves.
 
 use std::ffi::{OsStr, OsString};
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -18,6 +17,7 @@ use super::{End, Failure, hangup_ignored, panic};
 use crate::format::Layout;
 use crate::fs::kernel::{self, Access, FS_TYPE};
 use crate::fs::session::{Config, Mounted, Signal};
+use crate::store::local::{self, mounts};
 use crate::store::{CframeStore, FrameStore, Location, NewFrame, OpenOptions, SframeStore, sidecar};
 use crate::view::{ContiguousView, Locking, Shown, SparseView, View, ViewError};
 
@@ -118,7 +118,7 @@ fn mount(args: Args, options: Options) -> Result<(), Failure> {
     };
     let target = match args.log_file.as_ref().or(options.log_file.as_ref()) {
         Some(path) => {
-            let file = super::log::open_log_file(path);
+            let file = local::open_log_file(path);
             Target::File(file.map_err(|error| Failure::new(path, format_args!("cannot open the log file: {error}")))?)
         }
         None if args.foreground => Target::Stderr,
@@ -140,7 +140,7 @@ fn mount(args: Args, options: Options) -> Result<(), Failure> {
         Side::Starter(outcome) => {
             outcome.map_err(Failure)?;
             // The daemon says that it serves; this process may see for itself.
-            answers(&plan.config.point)
+            mounts::answers(&plan.config.point)
                 .map_err(|error| Failure::new(&plan.shown_point, format_args!("is mounted, but does not answer: {error}")))
         }
         Side::Daemon(starter) => {
@@ -246,23 +246,23 @@ fn check_point(point: &Path, source: &Path, layout: Layout) -> Result<(PathBuf, 
         Layout::Contiguous => "directory",
         Layout::Sparse => "directory or file",
     };
-    let on_file = match std::fs::metadata(point) {
-        Ok(meta) if meta.is_dir() => false,
-        Ok(meta) if meta.is_file() && layout == Layout::Sparse => true,
-        Ok(meta) if meta.is_file() => {
+    let on_file = match local::stat(point) {
+        Ok(Some(stat)) if stat.is_dir() => false,
+        Ok(Some(stat)) if stat.is_file() && layout == Layout::Sparse => true,
+        Ok(Some(stat)) if stat.is_file() => {
             let source = source.display();
             return failed(format!("is a file, and {source} is one too, to be shown as a directory; expected one to mount on"));
         }
-        Ok(_) => return failed(format!("is no {wanted}; expected one to mount on")),
+        Ok(Some(_)) => return failed(format!("is no {wanted}; expected one to mount on")),
+        Ok(None) => return failed(format!("no such {wanted}; expected one to mount on")),
         Err(error) => {
             return failed(match error.raw_os_error() {
-                Some(libc::ENOENT) => format!("no such {wanted}; expected one to mount on"),
                 Some(libc::ENOTCONN) => "is a mount whose daemon has died; unmount it first (b2fuse umount)".into(),
                 _ => format!("cannot be used as mount point: {error}"),
             });
         }
     };
-    let real = std::fs::canonicalize(point).map_err(|error| Failure::new(point, format_args!("cannot be found: {error}")))?;
+    let real = local::resolve(point).map_err(|error| Failure::new(point, format_args!("cannot be found: {error}")))?;
     match kernel::mounted_at(&real) {
         Ok(Some(mount)) if mount.fs_type == FS_TYPE => {
             failed(format!("is busy: {} is mounted there already", Path::new(&mount.source).display()))
@@ -362,16 +362,5 @@ fn share_memory() {
     // SAFETY: sets a number of the allocator.
     unsafe {
         libc::mallopt(libc::M_ARENA_MAX, 1);
-    }
-}
-
-/// Whether what is mounted there answers.
-fn answers(point: &Path) -> io::Result<()> {
-    use std::os::unix::ffi::OsStrExt;
-    let path = std::ffi::CString::new(point.as_os_str().as_bytes())?;
-    // SAFETY: all zeros are a valid statvfs, which the call fills; `path` is a C string.
-    unsafe {
-        let mut stat: libc::statvfs = std::mem::zeroed();
-        if libc::statvfs(path.as_ptr(), &raw mut stat) < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 }

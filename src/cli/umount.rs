@@ -3,7 +3,6 @@
 //! umount(2) comes back before the daemon has noticed. So the daemon is asked who it is while it still answers, told to commit
 //! while it still can say that it could not, and its end is waited for.
 
-use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -13,6 +12,7 @@ use super::{End, Failure};
 use crate::format::plain::plain;
 use crate::fs::kernel::{self, FS_TYPE};
 use crate::fs::session::daemon_of;
+use crate::store::local::system;
 
 /// How long `-z` waits for a daemon whose files are still open.
 const LAZY_WAIT: Duration = Duration::from_secs(2);
@@ -51,7 +51,7 @@ fn unmount(path: &Path, lazy: bool) -> Result<(), Failure> {
         return Err(failed(format!("found {found} there, expected a b2fuse mount")));
     }
     // Of a dead daemon's mount the directory may still be opened, out of the kernel's cache.
-    let daemon = match File::open(&point).and_then(|file| Ok((Process::open(daemon_of(&file)?)?, file))) {
+    let daemon = match system::open_mounted(&point).and_then(|file| Ok((Process::open(daemon_of(&file)?)?, file))) {
         Ok((daemon, file)) => {
             match file.sync_all() {
                 // Another process changed SOURCE: committing can never succeed, and the daemon saves what it has.

@@ -10,7 +10,7 @@
 //!
 //! What [`spin`](super::spin) does is of use besides: one event loop rather than two is woken by turns.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 
 use log::debug;
 use parking_lot::{Condvar, Mutex};
+
+use crate::store::local::system;
 
 const DEVICE: &str = "/dev/cpu_dma_latency";
 /// What the kernel idles by, and what that is called in a virtual machine.
@@ -62,11 +64,12 @@ struct State {
 impl Awake {
     /// Opens the device, where that is allowed and of use. Whether it did, and so needs a thread for [`Awake::run`].
     pub(super) fn start(&self) -> bool {
-        let device = std::fs::read_to_string(DRIVER)
+        let device = system::read(DRIVER)
+            .map(|driver| String::from_utf8_lossy(&driver).into_owned())
             .and_then(|driver| match cores() {
                 _ if driver.trim_end() != VIRTUAL => Err(io::Error::other(format!("idles by {}", driver.trim_end()))),
                 cores if cores > MOST_CORES => Err(io::Error::other(format!("has {cores} cores"))),
-                _ => OpenOptions::new().write(true).open(DEVICE),
+                _ => system::open_device(DEVICE),
             })
             .inspect_err(|error| debug!("cores may sleep between requests: {error}"));
         device.is_ok_and(|device| self.device.set(device).is_ok())

@@ -6,18 +6,18 @@
 //!
 //! Nothing here touches a path below a mount of ours.
 
-use std::ffi::{CString, OsStr, OsString};
+use std::ffi::OsString;
 use std::fmt;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use super::descriptors;
+use crate::store::local::{self, mounts, system};
 
 /// File system type of our mounts, as the kernel lists it.
 pub const FS_TYPE: &str = "fuse.b2fuse";
@@ -143,7 +143,7 @@ fn unescape(field: &[u8]) -> OsString {
 
 /// Everything mounted in this namespace, in order of mounting.
 pub fn mounts() -> io::Result<Vec<MountInfo>> {
-    let text = std::fs::read("/proc/self/mountinfo")?;
+    let text = system::read("/proc/self/mountinfo")?;
     Ok(text.split(|byte| *byte == b'\n').filter_map(MountInfo::parse).collect())
 }
 
@@ -154,10 +154,10 @@ pub fn mounted_at(point: &Path) -> io::Result<Option<MountInfo>> {
 
 /// Resolves all of a mount point's path but its last component where the mount itself does not answer any more.
 pub fn resolve_point(point: &Path) -> io::Result<PathBuf> {
-    std::fs::canonicalize(point).or_else(|error| {
+    local::resolve(point).or_else(|error| {
         let (Some(parent), Some(name)) = (point.parent(), point.file_name()) else { return Err(error) };
         let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
-        let resolved = std::fs::canonicalize(parent)?.join(name);
+        let resolved = local::resolve(parent)?.join(name);
         match mounted_at(&resolved) {
             Ok(Some(_)) => Ok(resolved),
             _ => Err(error),
@@ -188,7 +188,7 @@ impl Mountpoint {
         let (device, socket) =
             if root && !request.auto_unmount { (mount_directly(request)?, None) } else { mount_by_helper(request)? };
         let info = mounted_at(&request.point).ok().flatten().filter(|info| info.fs_type == FS_TYPE);
-        let unique = unique_id(&request.point);
+        let unique = mounts::number(&request.point);
         Ok((Mountpoint { point: request.point.clone(), info, unique, _auto_unmount: socket }, device))
     }
 
@@ -201,8 +201,7 @@ impl Mountpoint {
     /// whose answer can only make less of what the kernel offers.
     pub fn set_read_ahead(&self, bytes: u32) -> io::Result<()> {
         let device = &self.info.as_ref().ok_or(io::ErrorKind::NotFound)?.device;
-        let mut file = std::fs::OpenOptions::new().write(true).open(format!("/sys/class/bdi/{device}/read_ahead_kb"))?;
-        file.write_all((bytes / 1024).to_string().as_bytes())
+        system::write(format!("/sys/class/bdi/{device}/read_ahead_kb"), &(bytes / 1024).to_string())
     }
 
     /// Unmounts. Of a mount that someone else has taken away already nothing is taken, nor of what is mounted there now.
@@ -223,23 +222,11 @@ impl Mountpoint {
         if all[place + 1..].iter().any(|mount| mount.point == *point) {
             return Err(io::Error::from_raw_os_error(libc::EBUSY));
         }
-        if self.unique.is_some() && unique_id(point) != self.unique {
+        if self.unique.is_some() && mounts::number(point) != self.unique {
             return Ok(());
         }
         unmount(point, lazy)
     }
-}
-
-/// The number of the mount on top at `point` that the kernel gives to no other. Asks nothing of whoever serves that mount.
-fn unique_id(point: &Path) -> Option<u64> {
-    let path = c_string(point.as_os_str()).ok()?;
-    let mut stat = std::mem::MaybeUninit::<libc::statx>::zeroed();
-    let flags = libc::AT_STATX_DONT_SYNC | libc::AT_SYMLINK_NOFOLLOW | libc::AT_NO_AUTOMOUNT;
-    // SAFETY: `path` is a C string that lives through the call, and `stat` has room for the answer.
-    let rc = unsafe { libc::statx(libc::AT_FDCWD, path.as_ptr(), flags, libc::STATX_MNT_ID_UNIQUE, stat.as_mut_ptr()) };
-    // SAFETY: all zeros are a valid statx, of which the call has filled a part.
-    let stat = unsafe { stat.assume_init() };
-    (rc == 0 && stat.stx_mask & libc::STATX_MNT_ID_UNIQUE != 0).then_some(stat.stx_mnt_id)
 }
 
 /// Unmounts what is on top at `point`.
@@ -247,15 +234,9 @@ fn unique_id(point: &Path) -> Option<u64> {
 /// # Errors
 /// EBUSY if files are open in it, unless `lazy`; what fusermount3 says, for an ordinary user.
 pub fn unmount(point: &Path, lazy: bool) -> io::Result<()> {
-    let path = c_string(point.as_os_str())?;
-    let flags = libc::UMOUNT_NOFOLLOW | if lazy { libc::MNT_DETACH } else { 0 };
-    // SAFETY: `path` is a C string that lives through the call.
-    if unsafe { libc::umount2(path.as_ptr(), flags) } == 0 {
-        return Ok(());
-    }
-    let error = io::Error::last_os_error();
-    if error.raw_os_error() != Some(libc::EPERM) {
-        return Err(error);
+    match mounts::unmount(point, lazy) {
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) => {}
+        done => return done,
     }
     let mut command = Command::new(HELPER);
     command.arg("-u").args(lazy.then_some("-z")).arg("--").arg(point).stdin(Stdio::null());
@@ -275,7 +256,8 @@ fn mount_directly(request: &MountRequest) -> Result<OwnedFd, MountError> {
         _ => MountError::new(&request.point, format!("cannot mount: {error}")),
     };
     let device = open_device()?;
-    let mode = std::fs::metadata(&request.point).map_err(failed)?.mode() & libc::S_IFMT;
+    let place = mounts::Place::open(&request.point).map_err(failed)?;
+    let mode = place.stat().map_err(failed)?.mode & libc::S_IFMT;
     // SAFETY: neither call can fail or touches memory.
     let (uid, gid) = unsafe { (libc::getuid(), libc::getgid()) };
     let mut data = format!("fd={},rootmode={mode:o},user_id={uid},group_id={gid}", device.as_raw_fd());
@@ -285,17 +267,12 @@ fn mount_directly(request: &MountRequest) -> Result<OwnedFd, MountError> {
     if request.default_permissions {
         data.push_str(",default_permissions");
     }
-    let source = c_string(&request.fsname).map_err(failed)?;
-    let point = c_string(request.point.as_os_str()).map_err(failed)?;
-    let (fs_type, data) = (c_string(OsStr::new(FS_TYPE)).map_err(failed)?, c_string(OsStr::new(&data)).map_err(failed)?);
-    // SAFETY: all are C strings that live through the call.
-    let rc = unsafe { libc::mount(source.as_ptr(), point.as_ptr(), fs_type.as_ptr(), request.flags, data.as_ptr().cast()) };
-    if rc == 0 { Ok(device) } else { Err(failed(io::Error::last_os_error())) }
+    place.mount(&request.fsname, FS_TYPE, request.flags, &data).map_err(failed)?;
+    Ok(device)
 }
 
 fn open_device() -> Result<OwnedFd, MountError> {
-    let opened = std::fs::OpenOptions::new().read(true).write(true).custom_flags(libc::O_CLOEXEC).open(DEVICE);
-    opened.map(OwnedFd::from).map_err(|error| match error.raw_os_error() {
+    system::open_device(DEVICE).map(OwnedFd::from).map_err(|error| match error.raw_os_error() {
         Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => {
             MountError::new(DEVICE, "not there: the kernel's FUSE module is needed (try modprobe fuse)")
         }
@@ -306,7 +283,7 @@ fn open_device() -> Result<OwnedFd, MountError> {
 /// Has fusermount3 mount. It answers with the device, sent over a socket; with `auto_unmount` it stays until that is closed.
 fn mount_by_helper(request: &MountRequest) -> Result<(OwnedFd, Option<UnixStream>), MountError> {
     let failed = |reason: String| MountError::new(&request.point, format!("cannot mount: {reason}"));
-    if !Path::new(DEVICE).exists() {
+    if !matches!(local::stat(Path::new(DEVICE)), Ok(Some(_))) {
         open_device()?;
     }
     let (ours, theirs) = UnixStream::pair().map_err(|error| failed(error.to_string()))?;
@@ -420,10 +397,6 @@ fn receive_fd(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
         let fd = libc::CMSG_DATA(header).cast::<libc::c_int>().read_unaligned();
         Ok(Some(OwnedFd::from_raw_fd(fd)))
     }
-}
-
-fn c_string(text: &OsStr) -> io::Result<CString> {
-    CString::new(text.as_bytes()).map_err(|_| io::Error::other("there is a NUL byte in it"))
 }
 
 /// What a helper said, fit to end a line of ours.

@@ -29,6 +29,7 @@ pub use super::kernel::{Access, MountError};
 use super::kernel::{MountRequest, Mountpoint};
 pub use super::shared::Overrides;
 use super::shared::Shared;
+use crate::store::local;
 use crate::view::{Invals, Kind, ROOT, View, ViewError};
 
 /// How long unmounting is tried while files are open.
@@ -119,10 +120,10 @@ impl Mounted {
         };
         let root = view.getattr(ROOT).map_err(|error| MountError::new(&config.point, error.to_string()))?.kind;
         // What else may be the matter with the mount point, mounting says.
-        if let Ok(meta) = std::fs::metadata(&config.point)
-            && meta.is_dir() != (root == Kind::Directory)
+        if let Ok(Some(stat)) = local::stat(&config.point)
+            && stat.is_dir() != (root == Kind::Directory)
         {
-            let (found, expected) = if meta.is_dir() { ("directory", "file") } else { ("file", "directory") };
+            let (found, expected) = if stat.is_dir() { ("directory", "file") } else { ("file", "directory") };
             return Err(MountError::new(&config.point, format!("is a {found}; expected a {expected} to mount on")));
         }
         let (point, device) = Mountpoint::mount(&request)?;

@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 use log::debug;
 use parking_lot::Mutex;
 
+use crate::store::local::system;
+
 /// Pause between two looks at the same client.
 const PAUSE: Duration = Duration::from_millis(50);
 /// Of the time, looking takes one part in so many at most: with very many clients, pauses are longer.
@@ -151,14 +153,14 @@ fn accept_nudges() {
 /// Whether what /proc has under a number is who the kernel means by it in a request: both go by our own PID namespace. (/proc may be
 /// that of an outer one; and fusermount3, which mounts, may run in an inner one.)
 fn clients_are_visible() -> bool {
-    let namespace = |of: &str| std::fs::read_link(format!("/proc/self/ns/{of}")).ok();
+    let namespace = |of: &str| system::read_link(format!("/proc/self/ns/{of}")).ok();
     let ours = read("self").is_ok_and(|status| field(&status, "NSpid:").is_none_or(|ids| ids.split_whitespace().count() == 1));
     ours && namespace("pid") == namespace("pid_for_children")
 }
 
 fn read(process: impl std::fmt::Display) -> io::Result<String> {
     // Names of programs can be any bytes.
-    std::fs::read(format!("/proc/{process}/status")).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+    system::read(format!("/proc/{process}/status")).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
 fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {

@@ -19,6 +19,8 @@ impl From<rustix::fs::Stat> for FileStat {
             dev: stat.st_dev,
             ino: stat.st_ino,
             mode: stat.st_mode,
+            // A smaller number on some architectures.
+            #[allow(clippy::useless_conversion)]
             links: u64::from(stat.st_nlink),
             uid: stat.st_uid,
             gid: stat.st_gid,

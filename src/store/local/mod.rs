@@ -28,7 +28,11 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, ResolveFlags
 
 use super::backend::{Backend, BackendFile, FileStat};
 
+pub use log_file::open_log_file;
+
 mod file;
+mod log_file;
+pub mod mounts;
 pub mod system;
 #[cfg(test)]
 mod tests;

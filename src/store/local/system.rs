@@ -4,6 +4,7 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Write};
+use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
@@ -26,6 +27,30 @@ pub fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
 pub fn write(path: impl AsRef<Path>, text: &str) -> io::Result<()> {
     let fd = rustix::fs::open(path.as_ref(), OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
     File::from(fd).write_all(text.as_bytes())
+}
+
+/// Where a link of the kernel leads.
+///
+/// # Errors
+/// What the system refuses.
+pub fn read_link(path: impl AsRef<Path>) -> io::Result<PathBuf> {
+    std::fs::read_link(path)
+}
+
+/// Sends a datagram to a socket that the system names, its log for one.
+///
+/// # Errors
+/// What the system refuses.
+pub fn send_to(socket: &UnixDatagram, bytes: &[u8], to: &Path) -> io::Result<usize> {
+    socket.send_to(bytes, to)
+}
+
+/// Opens what is mounted at a path, to ask its daemon.
+///
+/// # Errors
+/// What the system refuses.
+pub fn open_mounted(point: &Path) -> io::Result<File> {
+    Ok(rustix::fs::open(point, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty())?.into())
 }
 
 /// Opens a device for reading and writing.
