@@ -176,6 +176,9 @@ impl Plan {
         let source_path =
             std::path::absolute(&source).map_err(|error| Failure::new(&source, format_args!("cannot be found: {error}")))?;
         let (location, layout, new) = check_source(&source, create, options.follow_links)?;
+        if !read_only {
+            check_home(&location)?;
+        }
         let (point, on_file) = check_point(&args.mountpoint, &source, layout)?;
         if !new {
             let real = location.real_path();
@@ -236,6 +239,31 @@ fn check_source(source: &Path, create: bool, follow_links: bool) -> Result<(Loca
         Some((location, layout)) => Ok((location, layout, false)),
         None if create => Ok((frames::to_be(source)?, Layout::Contiguous, true)),
         None => Err(Failure::new(source, "no such file; expected a Blosc2 frame (--create begins a new one)")),
+    }
+}
+
+/// That SOURCE is not in another of our mounts, if it is to be written to: what is staged in it the other would take for its own, and
+/// neither could promise what it does of a local file system.
+fn check_home(location: &Location) -> Result<(), Failure> {
+    let source = location.path();
+    let device = match location.stat()? {
+        Some(stat) => stat.dev,
+        None => {
+            let dir = location.backend().itself().and_then(|dir| dir.stat());
+            dir.map_err(|error| Failure::new(source, format_args!("cannot be found: {error}")))?.dev
+        }
+    };
+    match kernel::mount_with(device) {
+        Ok(Some(mount)) => {
+            let reason = format!(
+                "is in the b2fuse mount {} of {}; expected a frame on a local file system (--read-only accepts this one)",
+                mount.point.display(),
+                Path::new(&mount.source).display()
+            );
+            Err(Failure::new(source, reason))
+        }
+        Ok(None) => Ok(()),
+        Err(error) => Err(Failure::new(source, format_args!("cannot list mounts: {error}"))),
     }
 }
 

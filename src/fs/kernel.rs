@@ -152,6 +152,12 @@ pub fn mounted_at(point: &Path) -> io::Result<Option<MountInfo>> {
     Ok(mounts()?.into_iter().rev().find(|mount| mount.point == point))
 }
 
+/// The mount of ours that a file with this device number is in, if there is one.
+pub fn mount_with(device: u64) -> io::Result<Option<MountInfo>> {
+    let device = format!("{}:{}", libc::major(device), libc::minor(device));
+    Ok(mounts()?.into_iter().find(|mount| mount.fs_type == FS_TYPE && mount.device == device))
+}
+
 /// Resolves all of a mount point's path but its last component where the mount itself does not answer any more.
 pub fn resolve_point(point: &Path) -> io::Result<PathBuf> {
     local::resolve(point).or_else(|error| {

@@ -158,6 +158,44 @@ test_the_mount_point() {
     not_mounted
 }
 
+# What is staged in a view, it would take for its own.
+test_a_frame_in_another_mount_is_mounted_read_only() {
+    source_from full
+    mkdir "$T/on"
+    mount_it
+    local source
+    ln -s "$M" "$T/link"
+    for source in "$M" "$T/link" "$M/."; do
+        one_line "$source" "is in the b2fuse mount" "$B2FUSE" mount "$source" "$T/on"
+        has "$(cat "$T/.err")" "$M"
+    done
+    if mountpoint -q "$T/on"; then fail mounted; fi
+    cd "$M"
+    one_line . "is in the b2fuse mount" "$B2FUSE" mount . "$T/on"
+    one_line .new.b2frame "is in the b2fuse mount" "$B2FUSE" mount --create .new.b2frame "$T/on"
+    cd "$T"
+    equal "$(ls -A "$M" | wc -l)" "$(ls -A "$FX/sparse/full.b2frame" | wc -l)"
+    "$B2FUSE" mount -r "$M" "$T/on"
+    cmp "$T/on/mnt.b2frame" "$S"
+    "$B2FUSE" umount "$T/on"
+    umount_it
+    # The other way round, in a file that is a mount too.
+    rm "$S"
+    sparse_from full
+    : >"$T/file.b2frame"
+    mkdir "$T/inner"
+    for M in "$M" "$T/file.b2frame"; do
+        source=$M
+        if [ -d "$M" ]; then source=$V; fi
+        mount_it
+        one_line "$source" "is in the b2fuse mount" "$B2FUSE" mount "$source" "$T/inner"
+        "$B2FUSE" mount -o ro "$source" "$T/inner"
+        cmp "$T/inner/00000003.chunk" "$FX/full/3"
+        "$B2FUSE" umount "$T/inner"
+        umount_it
+    done
+}
+
 test_umount_of_what_is_not_mounted() {
     mkdir "$M"
     one_line "$M" "nothing mounted" "$B2FUSE" umount "$M"
