@@ -214,7 +214,7 @@ impl Plan {
             threads: args.threads.or(options.threads).unwrap_or(THREADS),
             overrides: options.overrides,
             xattrs: options.xattrs,
-            awake: options.awake,
+            low_latency: options.low_latency,
         };
         Ok(Plan {
             source,

@@ -20,7 +20,7 @@ pub(super) struct Options {
     pub(super) locking: bool,
     pub(super) follow_links: bool,
     pub(super) xattrs: bool,
-    pub(super) awake: bool,
+    pub(super) low_latency: bool,
     pub(super) cache_size: Option<u64>,
     pub(super) threads: Option<usize>,
     pub(super) log_file: Option<PathBuf>,
@@ -39,7 +39,7 @@ impl Default for Options {
             locking: false,
             follow_links: false,
             xattrs: true,
-            awake: true,
+            low_latency: false,
             cache_size: None,
             threads: None,
             log_file: None,
@@ -64,6 +64,9 @@ const IGNORED: &[&str] = &[
     "nostrictatime",
     "async",
     "loud",
+    // Of versions that kept cores awake unasked.
+    "awake",
+    "noawake",
 ];
 /// Words that take a flag back.
 const POSITIVE: &[(&str, libc::c_ulong)] = &[
@@ -136,8 +139,8 @@ impl Options {
             ("follow_links", None) => self.follow_links = true,
             ("user_xattr", None) => self.xattrs = true,
             ("nouser_xattr", None) => self.xattrs = false,
-            ("awake", None) => self.awake = true,
-            ("noawake", None) => self.awake = false,
+            ("low_latency", None) => self.low_latency = true,
+            ("nolow_latency", None) => self.low_latency = false,
             ("fsname", Some(value)) => self.fsname = Some(OsString::from_vec(value.to_vec())),
             ("subtype", _) if text()? == "b2fuse" => {}
             ("uid", _) => self.overrides.uid = Some(text()?.parse().map_err(|_| wrong("expected a user number"))?),
@@ -219,7 +222,8 @@ mod tests {
         assert!(parse("rw").unwrap().default_permissions);
         assert!(!parse("default_permissions,nodefault_permissions").unwrap().default_permissions);
         assert!(parse("nodefault_permissions,default_permissions").unwrap().default_permissions);
-        assert!(!parse("noawake").unwrap().awake && parse("noawake,awake").unwrap().awake);
+        assert!(parse("low_latency").unwrap().low_latency && !parse("low_latency,nolow_latency").unwrap().low_latency);
+        assert_eq!(parse("noawake").unwrap(), Options::default());
         assert!(!parse("nouser_xattr").unwrap().xattrs && parse("nouser_xattr,user_xattr").unwrap().xattrs);
     }
 

@@ -7,7 +7,7 @@
 //! | `notify` | what the kernel must forget, and the replies that wait for it |
 //! | `push` | the next files of a sequential reader, into the page cache ahead of it |
 //! | `spin` | one event loop that waits awake for its only client |
-//! | `awake` | no core sleeps while requests come in quick succession |
+//! | `awake` | on request, no core sleeps while requests come in quick succession |
 //! | `inodes` | which inodes the kernel knows |
 //! | `housekeeping` | calls the view when it wants to be called |
 //! | `waiting` | requests that may have to wait for other processes |

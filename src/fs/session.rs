@@ -54,8 +54,8 @@ pub struct Config {
     pub auto_unmount: bool,
     /// See [`MountRequest::default_permissions`].
     pub default_permissions: bool,
-    /// Keep cores awake while requests come in quick succession, where that can be and is of use.
-    pub awake: bool,
+    /// Keep the machine's cores awake while requests come in quick succession, where that can be and is of use.
+    pub low_latency: bool,
     /// Event loops, at least 1.
     pub threads: usize,
     /// What is shown instead of a view's own attributes.
@@ -158,7 +158,7 @@ impl Mounted {
         self.help("b2fuse-pages", move || shared.notify.run_pages(&notifier, &*shared.view, &shared.inodes))?;
         let shared = self.shared.clone();
         self.help("b2fuse-tick", move || shared.housekeeping.run(&shared.view, |invals| shared.notify.forget(invals)))?;
-        if config.awake && self.shared.awake.start() {
+        if config.low_latency && self.shared.awake.start() {
             let shared = self.shared.clone();
             self.help("b2fuse-awake", move || shared.awake.run())?;
         }

@@ -51,7 +51,7 @@ fn config(point: PathBuf) -> Config {
         access: Access::Owner,
         auto_unmount: false,
         default_permissions: true,
-        awake: false,
+        low_latency: false,
         threads: 2,
         xattrs: true,
         overrides: Overrides::default(),
