@@ -1,10 +1,10 @@
-# What the tests of attacks have at hand besides tests/shell/harness.sh. $ATTACK is attack.c, $ATTACKER and $OTHER are two users.
+# What the tests of attacks have at hand besides tests/shell/harness.sh. $ATTACK is attack.c, $ATTACKER and $OTHER are two users, as UID:GID.
 
 U=$T/u # the attacker's own directory, where SOURCE is
 V=$T/victims
 LOST=/var/lib/b2fuse/lost # empty when the tests begin
-attacker=(setpriv --reuid="$ATTACKER" --regid="$ATTACKER" --clear-groups)
-other=(setpriv --reuid="$OTHER" --regid="$OTHER" --clear-groups)
+attacker=(setpriv --reuid="${ATTACKER%:*}" --regid="${ATTACKER#*:}" --clear-groups)
+other=(setpriv --reuid="${OTHER%:*}" --regid="${OTHER#*:}" --clear-groups)
 
 # What is not the attacker's, and what is. The mount point is root's.
 scene() {
@@ -14,7 +14,7 @@ scene() {
     before=$(py_alone manifest "$V")
 }
 py_alone() { "$PY" "$SECURITY/victims.py" "$@"; }
-theirs() { chown -hR "$ATTACKER:$ATTACKER" "$@"; }
+theirs() { chown -hR "$ATTACKER" "$@"; }
 
 # cframe NAME [AS], sframe NAME [AS]: a fixture as SOURCE in the attacker's directory.
 cframe() { S=$U/${2:-c.b2frame} && cp "$FX/$1.b2frame" "$S" && theirs "$S"; }

@@ -78,8 +78,8 @@ bits_of() {
     py 'blosc2.open(sys.argv[1], mode="a").reorder_offsets(np.array([9, 8, 7, 6, 5, 4, 3, 2, 1, 0]))' "$S"
     theirs "$S"
     # The attacker's own doing, which nobody takes away.
+    chmod -R 777 "$S"
     find "$S" -type f -exec chmod 6777 {} +
-    chmod 777 "$S"
     find "$U" -type f -perm /7000 -printf '%i %U\n' | sort >"$T/before"
     "${other[@]}" "$@" || true
     # What is not the attacker's old file.
@@ -222,23 +222,26 @@ test_finding_05_the_environment_asks_for_locking() {
 
 # source_becomes_a_link LAYOUT TARGET OPTION...: reading, writing and the end come in time, and nothing is spun away.
 source_becomes_a_link() {
-    local layout=$1 target=$2
+    local layout=$1 target=$2 lock shown_lock
     shift 2
     scene
     "$layout" full
+    # The attacker's own lock file, as the library makes it.
+    if [ "$layout" = sframe ]; then lock=$S/.b2lock shown_lock=$M/s.b2frame.b2lock; else lock=$S.b2lock shown_lock=$M/.b2lock; fi
+    if [[ " $* " = *" --locking "* ]]; then "${attacker[@]}" truncate -s 16 "$lock"; fi
     try_mount -o allow_other "$@"
-    # Something that has not been committed.
-    if [ "$layout" = cframe ]; then "${attacker[@]}" cp "$FX/new/0" "$M/00000FFF.chunk" 2>/dev/null || true; fi
-    if [ "$layout" = sframe ] && [[ " $* " = *" --locking "* ]]; then
-        "${attacker[@]}" flock "$S/.b2lock" sh -c "$BECOMES" - "$S" "$target"
-    elif [[ " $* " = *" --locking "* ]]; then
-        "${attacker[@]}" flock "$S.b2lock" sh -c "$BECOMES" - "$S" "$target"
+    if [[ " $* " = *" --locking "* ]]; then
+        "${attacker[@]}" "$PY" -c "$UNDER_LOCK" "$lock" sh -c "$BECOMES" - "$S" "$target"
     else
+        # Something that has not been committed.
+        if [ "$layout" = cframe ]; then "${attacker[@]}" cp "$FX/new/0" "$M/00000FFF.chunk" 2>/dev/null || true; fi
         "${attacker[@]}" sh -c "$BECOMES" - "$S" "$target"
     fi
     # Longer than what the daemon looks after now and then takes to come round.
     local _
     for _ in 1 2 3; do
+        # Who gets the lock sees what SOURCE is now.
+        if [[ " $* " = *" --locking "* ]]; then within 10 "${attacker[@]}" flock -s "$shown_lock" true; fi
         within 10 ls -l "$M"
         within 10 sh -c 'cat "$1"/* "$1"/.b2lock' - "$M"
         no_secret "$T/.said"
@@ -255,14 +258,25 @@ source_becomes_a_link() {
     unharmed
 }
 # shellcheck disable=SC2016 # for a shell of the attacker's
-BECOMES='mv "$1" "$1.v1" && ln -s "$2" "$1"'
+BECOMES='cp -r "$1" "$1.v2" && mv "$1" "$1.v1" && ln -s "$2" "$1"'
+# Who changes a frame under its lock counts that there.
+UNDER_LOCK='
+import fcntl, subprocess, sys
+with open(sys.argv[1], "r+b") as lock:
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    subprocess.run(sys.argv[2:], check=True)
+    lock.seek(8)
+    count = int.from_bytes(lock.read(8), sys.byteorder) + 1
+    lock.seek(8)
+    lock.write(count.to_bytes(8, sys.byteorder))
+'
 
-test_finding_08_source_becomes_a_link_to_its_next_version() { source_becomes_a_link cframe c.b2frame.v1 -r; }
+test_finding_08_source_becomes_a_link_to_its_next_version() { source_becomes_a_link cframe c.b2frame.v2 -r; }
 test_finding_08_a_directory_becomes_a_link_to_its_next_version() { source_becomes_a_link sframe s.b2frame.v1 -r; }
-test_finding_08_source_becomes_a_link_under_its_lock() { source_becomes_a_link cframe c.b2frame.v1 --locking; }
-test_finding_08_a_directory_becomes_a_link_under_its_lock() { source_becomes_a_link sframe s.b2frame.v1 --locking; }
-test_finding_08_source_becomes_a_link_while_it_may_be_written() { source_becomes_a_link cframe c.b2frame.v1; }
-test_finding_08_a_directory_becomes_a_link_while_it_may_be_written() { source_becomes_a_link sframe s.b2frame.v1; }
+test_finding_08_source_becomes_a_link_under_its_lock() { source_becomes_a_link cframe c.b2frame.v2 --locking; }
+test_finding_08_a_directory_becomes_a_link_under_its_lock() { source_becomes_a_link sframe s.b2frame.v2 --locking; }
+test_finding_08_source_becomes_a_link_while_it_may_be_written() { source_becomes_a_link cframe c.b2frame.v2; }
+test_finding_08_a_directory_becomes_a_link_while_it_may_be_written() { source_becomes_a_link sframe s.b2frame.v2; }
 test_finding_08_source_becomes_a_link_to_a_secret() { source_becomes_a_link cframe "$V/private"; }
 test_finding_08_a_directory_becomes_a_link_to_a_secret() { source_becomes_a_link sframe "$V/open"; }
 test_finding_08_source_becomes_a_dangling_link() { source_becomes_a_link cframe "$V/home/new" --locking; }
@@ -361,12 +375,12 @@ lost_is_private() {
     fi
     end_mount
     [ -d "$S.lost" ] || fail "nothing is saved: $(ls -la "$U")"
-    equal "$(stat -c '%a %u' "$S.lost")" "700 $ATTACKER"
+    equal "$(stat -c '%a %u' "$S.lost")" "700 ${ATTACKER%:*}"
     local file
     while read -r file; do
         if "${other[@]}" cat "$file" >/dev/null 2>&1; then fail "anybody can read $file"; fi
         "${attacker[@]}" cat "$file" >/dev/null
-        equal "$(stat -c '%u' "$file")" "$ATTACKER" "owner of $file"
+        equal "$(stat -c '%u' "$file")" "${ATTACKER%:*}" "owner of $file"
     done < <(find "$S.lost" -type f)
     [ -n "$(find "$S.lost" -type f)" ] || fail "nothing is saved"
 }
