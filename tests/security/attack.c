@@ -2,7 +2,8 @@
  *
  *     attack swap  DIR NAME OTHER               waits until NAME is another file than now, and exchanges it with OTHER, once
  *     attack flip  DIR NAME OTHER MICROSECONDS  exchanges the two again and again, with pauses of at most so long
- *     attack flip-new DIR PREFIX OTHER MICROSECONDS   the same with each name of that prefix that comes into being
+ *     attack flip-new DIR PREFIX OTHER MICROSECONDS [NAME]   the same with each name of that prefix that comes into being; if there is
+ *                                               a NAME, from when it is another file
  *     attack storm DIR PREFIX MICROSECONDS SEED NAME ...   exchanges any name with any that has the prefix, and mostly back again:
  *                                               names that are in DIR, in its directory NAME, or given
  *
@@ -83,7 +84,11 @@ static int flip(int dir, const char *name, const char *other, uint32_t micros) {
     return 0;
 }
 
-static int flip_new(int dir, const char *path, const char *prefix, const char *other, uint32_t micros) {
+static int flip_new(int dir, const char *path, const char *prefix, const char *other, uint32_t micros,
+                    const char *until) {
+    struct stat before, here;
+    if (until && fstatat(dir, until, &before, AT_SYMLINK_NOFOLLOW) < 0)
+        return 1;
     int watch = inotify_init1(IN_CLOEXEC);
     if (watch < 0 || inotify_add_watch(watch, path, IN_CREATE | IN_MOVED_TO) < 0)
         return 1;
@@ -101,6 +106,9 @@ static int flip_new(int dir, const char *path, const char *prefix, const char *o
                 at += sizeof *event + event->len;
             }
         }
+        if (until && fstatat(dir, until, &here, AT_SYMLINK_NOFOLLOW) == 0 && here.st_ino == before.st_ino)
+            continue;
+        until = NULL;
         if (*name && !swapped(dir, name, dir, other, EXCHANGE) && errno == ENOENT)
             *name = 0;
         else if (*name)
@@ -168,7 +176,7 @@ int main(int argc, char **argv) {
     if (argc > 5 && !strcmp(argv[1], "flip"))
         return flip(dir, argv[3], argv[4], atoi(argv[5]));
     if (argc > 5 && !strcmp(argv[1], "flip-new"))
-        return flip_new(dir, argv[2], argv[3], argv[4], atoi(argv[5]));
+        return flip_new(dir, argv[2], argv[3], argv[4], atoi(argv[5]), argc > 6 ? argv[6] : NULL);
     if (argc > 6 && !strcmp(argv[1], "storm")) {
         state = atoi(argv[5]);
         return storm(dir, argv[3], atoi(argv[4]), argc - 6, argv + 6);
