@@ -47,7 +47,7 @@ repair_is_flipped() {
     rm -rf "$U/f" "$U"/*before-repair* "$U/other"
     cp -a "$T/broken.b2frame" "$U/f"
     cp -a "$T/bait" "$U/other"
-    attack flip "$U" f other 60
+    attack flip "$U" f other 10
     local _
     for _ in {1..8}; do within 20 "$B2FUSE" repair --yes "$U/f"; done
     attack_ends
@@ -79,7 +79,7 @@ flipped_when_new() {
     rm -rf "$U"/f "$U/other" "$U"/.b2fuse-*
     cp -a "$T/loose.b2frame" "$U/f"
     cp -a "$T/bait" "$U/other"
-    attack flip-new "$U" .b2fuse- other 50 "${late[@]}"
+    attack flip-new "$U" .b2fuse- other 10 "${late[@]}"
     within 20 "$B2FUSE" "${tool[@]}" "$U/f"
     attack_ends
 }
