@@ -32,7 +32,8 @@ U, M, V = T / "u", T / "mnt", T / "victims"
 # Whatever takes longer hangs: a run takes milliseconds.
 PATIENCE = 20
 STORM_SECONDS = 30 if FULL else 2.5
-ENOUGH = 5
+# Hangs and harms after which a test ends.
+ENOUGH = 3
 MARK = SECRET.encode()
 
 blosc2 = None  # takes longer to load than most runs
@@ -81,6 +82,7 @@ KINDS = {
     "full directory": full_directory,
     "device": lambda path, _: os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 3)),
     "socket": a_socket,
+    # As an owner can make one where fs.protected_hardlinks is 0.
     "hard link": lambda path, _: os.link(V / "twice", path),
 }
 
@@ -410,6 +412,24 @@ def op_write_late(case):
     op_write(case, late=True)
 
 
+def op_create(case):
+    """A frame that does not exist yet, of a directory that is copied into its mount."""
+    case.source = U / "new.b2frame"
+    if case.mount("--create"):
+        case.child(fill, root=True)
+        look(case)
+        case.umount()
+        case.done = True
+
+
+def fill(case):
+    for path in sorted((FX / "sparse" / "base.b2frame").iterdir()):
+        shutil.copyfile(path, M / path.name)
+    file = os.open(M, os.O_RDONLY)
+    os.fsync(file)
+    os.close(file)
+
+
 def change_source(case):
     """As another process would, who knows nothing of the mount."""
     if case.layout == "cframe":
@@ -481,7 +501,8 @@ def target(case):
     case.copy(FX / "base.b2frame" if case.layout == "sframe" else FX / "sparse" / "base.b2frame", U / "new.b2frame")
 
 
-MOUNTS = {"read": op_read, "read_late": op_read_late, "write": op_write, "write_late": op_write_late, "lost": op_lost}
+MOUNTS = {"read": op_read, "read_late": op_read_late, "write": op_write, "write_late": op_write_late, "lost": op_lost,
+          "create": op_create}  # fmt: skip
 TOOLS = {"info": op_info, "ls": op_ls, "cat": op_cat, "check": op_check, "repair": op_repair, "compact": op_compact,
          "convert": op_convert, "convert_force": op_convert_force}  # fmt: skip
 BEFORE = {"repair": broken, "compact": loose, "convert_force": target}
@@ -500,11 +521,13 @@ def names(operation, layout):
         aside += [f"{source}/.b2fuse-chunks.tmp", f"{source}/.b2fuse-PID-repair.tmp", f"{source}/.b2lock"]
         aside += [f"{source}/00000006.chunk", f"{source}/00000007.chunk"]
         first += [f"{source}/chunks.b2frame", f"{source}/00000001.chunk"]
-    if operation == "convert":
+    if operation in ("convert", "create"):
         first.append("new.b2frame")
     if operation == "convert_force":
         first.append("new.b2frame")
         first += ["new.b2frame/chunks.b2frame", "new.b2frame/00000001.chunk", "new.b2frame/.b2lock"] if layout == "cframe" else []
+    if operation == "create":
+        aside += ["new.b2frame.lost", "new.b2frame.b2lock"]
     if operation == "lost":
         first.append(f"{source}.lost/00000FFF.chunk")
         first.append(f"{source}.lost/{source}")
@@ -516,9 +539,10 @@ def rounds(operation, layout, locking):
     aside, first = names(operation, layout)
     kinds = list(KINDS)
     if locking:
-        lock = next(name for name in aside if name.endswith(".b2lock"))
+        lock = [name for name in aside if name.endswith(".b2lock")][-1]
         aside.remove(lock)
-        first.append(lock)
+        # The others have been tried without.
+        first = [*(first if FULL else first[:1]), lock]
     for turn in range(len(kinds)):
         yield [(name, kinds[(place + turn) % len(kinds)]) for place, name in enumerate(aside)]
     for name in [*first, *(aside if FULL else ())]:
@@ -638,6 +662,8 @@ def squats(layout, operation):
         for taken in rounds(operation, layout, locking):
             if not tally.add(operation, Case(layout, taken, locking), ", ".join(f"{name}: {kind}" for name, kind in taken)):
                 break
+    if not tally.done:
+        tally.said.append("none of the runs came to its end")
     return tally, f"{tally.tried} squats tried, {tally.harmed} changes, {tally.runs} runs of which {tally.done} were done"
 
 

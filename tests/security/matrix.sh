@@ -10,6 +10,7 @@ test_squats_read_late_of_a_file() { matrix squats cframe read_late; }
 test_squats_write_of_a_file() { matrix squats cframe write; }
 test_squats_write_late_of_a_file() { matrix squats cframe write_late; }
 test_squats_lost_of_a_file() { matrix squats cframe lost; }
+test_squats_create_of_a_file() { matrix squats cframe create; }
 test_squats_info_of_a_file() { matrix squats cframe info; }
 test_squats_ls_of_a_file() { matrix squats cframe ls; }
 test_squats_cat_of_a_file() { matrix squats cframe cat; }
@@ -39,6 +40,7 @@ test_storm_repair_of_a_file() { matrix storm cframe repair; }
 test_storm_compact_of_a_file() { matrix storm cframe compact; }
 test_storm_convert_of_a_file() { matrix storm cframe convert; }
 test_storm_convert_force_of_a_file() { matrix storm cframe convert_force; }
+test_storm_create_of_a_file() { matrix storm cframe create; }
 test_storm_look_at_a_file() { matrix storm cframe info ls cat check; }
 test_storm_read_of_a_directory() { matrix storm sframe read; }
 test_storm_write_of_a_directory() { matrix storm sframe write; }
