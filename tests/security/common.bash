@@ -96,11 +96,12 @@ attack_ends() {
     wait "$attack_pid" 2>/dev/null || true
 }
 
-# rounds FUNCTION [SECONDS] [ROUNDS]: again and again, until something happens to a victim.
+# rounds FUNCTION: again and again, until something happens to a victim.
 rounds() {
-    local round end=$((SECONDS + ${2:-8})) quick
+    local round quick end=$((SECONDS + 20)) count=60
+    if [ -n "$FULL" ]; then end=$((SECONDS + 120)) count=2000; fi
     quick=$(at_a_glance)
-    for ((round = 1; SECONDS < end && round <= ${3:-10000}; round++)); do
+    for ((round = 1; SECONDS < end && round <= count; round++)); do
         "$1"
         if [ "$(at_a_glance)" != "$quick" ]; then unharmed "in round $round"; fi
     done

@@ -4,6 +4,16 @@
 # shellcheck source=common.bash
 . "$SECURITY/common.bash"
 
+# tool_of_root ARGUMENT...: b2fuse by root, in every other round with a pause at each call that looks a name up, as on a slow disk.
+tool_of_root() {
+    local slowly=()
+    if ((round % 2)); then
+        slowly=(strace --follow-forks --seccomp-bpf --output /dev/null
+            --inject=openat,openat2,newfstatat,statx,renameat2,unlinkat,fchown,fchmod:delay_enter=200)
+    fi
+    within 20 "${slowly[@]}" "$B2FUSE" "$@"
+}
+
 # ---- 2: compact gives away what it did not make
 
 # A frame that has something to be compacted, in $T/loose.b2frame.
@@ -21,7 +31,7 @@ compact_is_swapped() {
     cp -a "$T/loose.b2frame" "$U/f"
     cp -a "$T/bait" "$U/other"
     attack swap "$U" f other
-    within 20 "$B2FUSE" compact "$U/f"
+    tool_of_root compact "$U/f"
     attack_ends
 }
 test_finding_02_compact_gives_a_file_away() {
@@ -47,9 +57,9 @@ repair_is_flipped() {
     rm -rf "$U/f" "$U"/*before-repair* "$U/other"
     cp -a "$T/broken.b2frame" "$U/f"
     cp -a "$T/bait" "$U/other"
-    attack flip "$U" f other 10
+    attack flip "$U" f other 60
     local _
-    for _ in {1..8}; do within 20 "$B2FUSE" repair --yes "$U/f"; done
+    for _ in 1 2 3 4; do tool_of_root repair --yes "$U/f"; done
     attack_ends
 }
 test_finding_06_repair_writes_to_another_file() {
@@ -62,10 +72,11 @@ test_finding_06_repair_writes_to_another_file() {
 }
 test_finding_06_repair_writes_to_another_directory() {
     scene
-    cp -r "$FX/sparse/full.b2frame" "$T/broken.b2frame"
-    rm "$T/broken.b2frame/00000002.chunk"
-    theirs "$T/broken.b2frame"
+    py 'make(sys.argv[1], "rr", False)' "$T/broken.b2frame"
     cp -r "$FX/sparse/base.b2frame" "$V/frame"
+    # Neither has it.
+    rm "$T/broken.b2frame/00000001.chunk" "$V/frame/00000001.chunk"
+    theirs "$T/broken.b2frame"
     chmod -R go= "$V/frame"
     before=$(py_alone manifest "$V")
     bait "$V/frame"
@@ -79,15 +90,15 @@ flipped_when_new() {
     rm -rf "$U"/f "$U/other" "$U"/.b2fuse-*
     cp -a "$T/loose.b2frame" "$U/f"
     cp -a "$T/bait" "$U/other"
-    attack flip-new "$U" .b2fuse- other 10 "${late[@]}"
-    within 20 "$B2FUSE" "${tool[@]}" "$U/f"
+    attack flip-new "$U" .b2fuse- other 40 "${late[@]}"
+    tool_of_root "${arguments[@]}" "$U/f"
     attack_ends
 }
 compact_is_flipped() {
     scene
     loose "$FX/sparse/full.b2frame"
     bait "$V/emptied"
-    tool=(compact) late=("$@")
+    arguments=(compact) late=("$@")
     rounds flipped_when_new
 }
 convert_is_flipped() {
@@ -95,7 +106,7 @@ convert_is_flipped() {
     loose "$FX/sparse/full.b2frame"
     cp "$FX/base.b2frame" "$T/new.b2frame"
     bait "$V/emptied"
-    tool=(convert --force "$T/new.b2frame") late=("$@")
+    arguments=(convert --force "$T/new.b2frame") late=("$@")
     rounds flipped_when_new
 }
 test_finding_07_compact_writes_to_a_directory() { compact_is_flipped; }
@@ -109,7 +120,7 @@ convert_is_swapped() {
     rm -rf "$U/f" "$U/other"
     cp -a "$T/bait" "$U/other"
     attack swap "$U" f other
-    within 20 "$B2FUSE" convert "$T/readonly.b2frame" "$U/f"
+    tool_of_root convert "$T/readonly.b2frame" "$U/f"
     attack_ends
 }
 test_finding_22_convert_changes_the_mode_of_another_file() {
