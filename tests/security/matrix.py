@@ -151,18 +151,22 @@ def give_up_mount():
         subprocess.run(["umount", "-l", M], capture_output=True)
 
 
-def wait_for(process, words, seconds=PATIENCE):
-    try:
-        code = process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        state = state_of(process.pid)
-        give_up_mount()
-        process.kill()
-        process.wait()
-        raise Harm(f"not ended after {seconds} s (state {state}): {words}") from None
-    if code not in (0, 1, 2):
-        raise Harm(f"exit code {code}: {words}")
-    return code
+def wait_for(process, words, daemon=None, seconds=PATIENCE):
+    """Its exit code. A daemon that ends meanwhile is seen to, as by a shell."""
+    end = time.monotonic() + seconds
+    while process.poll() is None:
+        if daemon:
+            daemon.poll()
+        if time.monotonic() > end:
+            state = state_of(process.pid)
+            give_up_mount()
+            process.kill()
+            process.wait()
+            raise Harm(f"not ended after {seconds} s (state {state}): {words}")
+        time.sleep(0.001)
+    if process.returncode not in (0, 1, 2):
+        raise Harm(f"exit code {process.returncode}: {words}")
+    return process.returncode
 
 
 class Case:
@@ -242,7 +246,8 @@ class Case:
         """However it ends, it ends."""
         for command in ((B2FUSE, "umount", M), (B2FUSE, "umount", "-z", M), ("umount", "-l", M)):
             with self.output() as out:
-                wait_for(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out), " ".join(map(str, command)))
+                process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+                wait_for(process, " ".join(map(str, command)), self.daemon)
             if mount_device() is None:
                 break
         wait_for(self.daemon, "the daemon, after it was unmounted")
@@ -269,7 +274,6 @@ class Case:
                     traceback.print_exc()
                     code = 3
                 os._exit(code)
-        waited = os.pidfd_open(pid)
         end = time.monotonic() + PATIENCE
         while os.waitpid(pid, os.WNOHANG) == (0, 0):
             if time.monotonic() > end:
@@ -279,7 +283,6 @@ class Case:
                 os.waitpid(pid, 0)
                 raise Harm(f"not ended after {PATIENCE} s (state {state}): {function.__name__} {'as root' if root else ''}")
             time.sleep(0.001)
-        os.close(waited)
 
     def end(self):
         """Nothing is left over from it."""

@@ -72,10 +72,10 @@ test_finding_06_repair_writes_to_another_file() {
 }
 test_finding_06_repair_writes_to_another_directory() {
     scene
-    py 'make(sys.argv[1], "rr", False)' "$T/broken.b2frame"
-    cp -r "$FX/sparse/base.b2frame" "$V/frame"
-    # Neither has it.
-    rm "$T/broken.b2frame/00000001.chunk" "$V/frame/00000001.chunk"
+    py 'make(sys.argv[1], "rrr", False)' "$T/broken.b2frame"
+    # The other frame has no such file either, and needs none.
+    py 'make(sys.argv[1], "rr", False)' "$V/frame"
+    rm "$T/broken.b2frame/00000002.chunk"
     theirs "$T/broken.b2frame"
     chmod -R go= "$V/frame"
     before=$(py_alone manifest "$V")
