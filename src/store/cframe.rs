@@ -670,6 +670,11 @@ impl FrameStore for CframeStore {
         Ok(Like { frame: Arc::clone(&self.place.read().file), index: None })
     }
 
+    fn source(&self) -> Option<(std::os::fd::OwnedFd, PathBuf)> {
+        let file = Arc::clone(&self.place.read().file);
+        Some((file.fd()?.try_clone_to_owned().ok()?, self.path().to_owned()))
+    }
+
     fn statvfs(&self) -> Result<libc::statvfs> {
         self.source.backend.statvfs().map_err(self.io("stat the file system"))
     }

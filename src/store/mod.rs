@@ -8,6 +8,7 @@ use std::fmt;
 use std::io;
 use std::num::NonZeroU32;
 use std::ops::{Range, RangeInclusive};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -28,6 +29,7 @@ mod image;
 pub mod local;
 mod location;
 mod lost;
+pub mod mark;
 pub mod repair;
 pub mod sframe;
 pub mod sidecar;
@@ -270,6 +272,11 @@ pub trait FrameStore: Send + Sync {
 
     /// Saves bytes that found no place in the frame to `SOURCE.lost/NAME`, never over an older file; returns where.
     fn save_lost(&self, name: &str, content: &dyn ReadAt) -> Result<PathBuf>;
+
+    /// SOURCE as it is open, and where it is, as the user named it.
+    fn source(&self) -> Option<(OwnedFd, PathBuf)> {
+        None
+    }
 
     /// For attributes of the view.
     fn source_stat(&self) -> Result<SourceStat>;

@@ -55,6 +55,8 @@ pub enum ViewError {
     OutOfRange,
     /// A frame can have no more of these.
     NoRoom,
+    /// What was accepted and is not in SOURCE at the end, in words.
+    NotKept(String),
     /// The store failed.
     Store(StoreError),
 }
@@ -79,7 +81,7 @@ impl ViewError {
             ViewError::InUse => libc::EBUSY,
             ViewError::NoAttribute => libc::ENODATA,
             ViewError::NotSettable => libc::EOPNOTSUPP,
-            ViewError::Unreadable(_) => libc::EIO,
+            ViewError::Unreadable(_) | ViewError::NotKept(_) => libc::EIO,
             ViewError::ValueTooBig => libc::E2BIG,
             ViewError::OutOfRange => libc::ERANGE,
             ViewError::NoRoom => libc::ENOSPC,
@@ -118,6 +120,7 @@ impl fmt::Display for ViewError {
             ViewError::NoRoom => f.write_str("the frame can have no more vlmetalayers"),
             ViewError::Rejected(error) => write!(f, "refused: {error}"),
             ViewError::Unfinished(error) => write!(f, "not a whole frame: {error}"),
+            ViewError::NotKept(what) => write!(f, "not everything is in the frame: {what}"),
             ViewError::Store(error) => error.fmt(f),
         }
     }

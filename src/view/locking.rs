@@ -9,6 +9,8 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -20,8 +22,8 @@ use rustix::io::Errno;
 
 use super::meta::Meta;
 use super::{
-    Attr, Creation, DirEntry, Flock, Handle, Ino, Inval, Invals, Kind, OpenMode, ROOT, RenameMode, Result, SetAttr, SetMode,
-    View, ViewError,
+    Attr, Creation, DirEntry, Flock, Handle, Ino, Inval, Invals, Kind, Left, OpenMode, ROOT, RenameMode, Result, SetAttr,
+    SetMode, View, ViewError,
 };
 use crate::store::backend::{BackendFile, lock_budget};
 use crate::store::sidecar::PATIENCE;
@@ -453,7 +455,15 @@ impl<V: Follow> View for Locking<V> {
         self.view.shutdown()
     }
 
+    fn leave(&self, regardless: bool, invals: &mut Invals) -> Left {
+        self.view.leave(regardless, invals)
+    }
+
     // ---- the view's own ----
+
+    fn source(&self) -> Option<(OwnedFd, PathBuf)> {
+        self.view.source()
+    }
 
     fn read_only(&self) -> bool {
         self.view.read_only()

@@ -4,6 +4,8 @@
 //! sees to it that it is forgotten before the operation that caused it is answered.
 
 use std::ffi::OsStr;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::time::{Instant, SystemTime};
 
@@ -12,6 +14,7 @@ mod error;
 mod examine;
 #[cfg(test)]
 mod frames;
+mod left;
 mod locking;
 mod meta;
 mod names;
@@ -22,6 +25,7 @@ mod xattr;
 pub use crate::store::backend::Flock;
 pub use contiguous::{ContiguousView, Shown};
 pub use error::{Result, ViewError};
+pub use left::{Left, Lost};
 pub use locking::Locking;
 pub use sparse::SparseView;
 pub use xattr::FIRST_LISTED;
@@ -288,7 +292,19 @@ pub trait View: Send + Sync {
     /// Returns when to call again at the latest.
     fn tick(&self, now: Instant, invals: &mut Invals) -> Option<Instant>;
 
-    /// The mount is gone: settles, commits, saves what found no place, closes the store. Errors say what was lost.
+    /// Before the mount is taken away: settles, commits, returns when SOURCE is on disk, and saves beside SOURCE what was accepted and
+    /// finds no place in it. As long as a commit that failed may succeed later nothing is saved, unless `regardless`. The view goes on
+    /// as before, and what is saved is not saved again.
+    fn leave(&self, _regardless: bool, invals: &mut Invals) -> Left {
+        Left { failed: self.fsync(ROOT, invals).err(), lost: Vec::new() }
+    }
+
+    /// SOURCE as it is open, and where it is.
+    fn source(&self) -> Option<(OwnedFd, PathBuf)> {
+        None
+    }
+
+    /// The mount is gone: does all that [`View::leave`] does, regardless, and closes the store. Errors say what SOURCE does not have.
     fn shutdown(&self) -> Result<()>;
 
     /// One line for the log: cache counts, commits, what is held.

@@ -4,13 +4,14 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 
 use super::FileBackend;
-use crate::store::backend::Backend;
+use crate::store::backend::{Backend, FileStat};
 
 /// Reads a file of the kernel, below `/proc` or `/sys`.
 ///
@@ -51,6 +52,21 @@ pub fn send_to(socket: &UnixDatagram, bytes: &[u8], to: &Path) -> io::Result<usi
 /// What the system refuses.
 pub fn open_mounted(point: &Path) -> io::Result<File> {
     Ok(rustix::fs::open(point, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty())?.into())
+}
+
+/// Opens for reading what has a path, if it is the file or directory of that device and inode number. Nothing else is opened.
+///
+/// # Errors
+/// What the system refuses; that it is another file.
+pub fn open_known(path: &Path, (dev, ino): (u64, u64)) -> io::Result<File> {
+    let found = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    let stat = FileStat::from(rustix::fs::fstat(&found)?);
+    if (stat.dev, stat.ino) != (dev, ino) || !(stat.is_file() || stat.is_dir()) {
+        return Err(io::Error::other("another file is there now"));
+    }
+    // This link leads to what is open, whatever has become of its name.
+    let path = format!("/proc/self/fd/{}", found.as_raw_fd());
+    Ok(rustix::fs::open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?.into())
 }
 
 /// Opens a device for reading and writing.

@@ -492,6 +492,10 @@ impl FrameStore for SframeStore {
         Ok(Like { frame: Arc::from(frame), index: self.like_index() })
     }
 
+    fn source(&self) -> Option<(std::os::fd::OwnedFd, PathBuf)> {
+        Some((self.itself.fd()?.try_clone_to_owned().ok()?, self.path().to_owned()))
+    }
+
     fn statvfs(&self) -> Result<libc::statvfs> {
         self.dir().statvfs().map_err(self.source.io("stat the file system"))
     }

@@ -12,7 +12,9 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant, SystemTime};
@@ -30,7 +32,7 @@ use super::meta::Meta;
 use super::pacer::{Pacing, Publish};
 use super::xattr::{find, names};
 use super::{
-    Attr, Creation, DirEntry, Handle, Ino, Inval, Invals, Kind, OpenMode, ROOT, RenameMode, Result, SetAttr, SetMode, View,
+    Attr, Creation, DirEntry, Handle, Ino, Inval, Invals, Kind, Left, OpenMode, ROOT, RenameMode, Result, SetAttr, SetMode, View,
     ViewError,
 };
 use crate::store::{Draft, FrameStore, ReadAt, StoreError};
@@ -68,6 +70,8 @@ pub struct ContiguousView {
     state: RwLock<State>,
     /// A leaf.
     ahead: Mutex<Ahead>,
+    /// The frame as it was last saved beside SOURCE, and where. Another leaf.
+    saved: Mutex<Option<(adopt::Held, PathBuf)>>,
 }
 
 /// Where the one file of a contiguous view is.
@@ -94,6 +98,7 @@ impl ContiguousView {
             pacer: Pacing::new(),
             state: RwLock::new(state),
             ahead: Mutex::new(Ahead::default()),
+            saved: Mutex::default(),
         })
     }
 
@@ -419,6 +424,14 @@ impl View for ContiguousView {
 
     fn tick(&self, now: Instant, invals: &mut Invals) -> Option<Instant> {
         if self.read_only { self.watch(now, invals) } else { self.work(now, invals) }
+    }
+
+    fn leave(&self, regardless: bool, invals: &mut Invals) -> Left {
+        if self.read_only { Left::default() } else { self.leave_source(regardless, invals) }
+    }
+
+    fn source(&self) -> Option<(OwnedFd, PathBuf)> {
+        self.store.source()
     }
 
     fn shutdown(&self) -> Result<()> {

@@ -305,9 +305,18 @@ fn a_commit_that_fails_is_said_and_the_frame_saved() {
     let new = frame([3, 2, 1]);
     assert_eq!(errno(mount.cp(NAME, &new)), libc::ESTALE);
     assert!(mount.read(NAME) == new, "what is held goes on being shown");
+    let lost = mount.dir.path().join("f.b2frame.lost");
+    for _ in 0..2 {
+        let left = mount.view().leave(false, &mut Vec::new());
+        assert!(left.is_safe() && !left.is_nothing());
+        assert_eq!(
+            left.lost.into_iter().map(|lost| (lost.name, lost.saved.unwrap())).collect::<Vec<_>>(),
+            [(NAME.to_owned(), lost.join(NAME))]
+        );
+    }
     assert_eq!(errno(mount.unmount()), libc::ESTALE);
-    let saved = mount.dir.path().join("f.b2frame.lost").join(NAME);
-    assert!(std::fs::read(saved).unwrap() == new);
+    assert!(std::fs::read(lost.join(NAME)).unwrap() == new);
+    assert_eq!(std::fs::read_dir(lost).unwrap().count(), 1, "saved once");
     assert_eq!(mount.committed(), [full(1), full(2)]);
 }
 
@@ -320,6 +329,9 @@ fn what_there_is_no_room_for_is_held_until_there_is() {
     assert_eq!(errno(mount.cp(NAME, &new)), libc::ENOSPC);
     assert!(mount.wait(20).is_empty() && mount.read(NAME) == new);
     assert_eq!(errno(mount.view().fsync(ROOT, &mut Vec::new())), libc::ENOSPC);
+    let left = mount.view().leave(false, &mut Vec::new());
+    assert!(!left.is_safe() && left.lost.is_empty(), "it may succeed later");
+    assert!(!mount.dir.path().join("f.b2frame.lost").exists());
     full_disk(false);
     mount.sync();
     assert_eq!(mount.committed(), [full(3), full(2), full(1), full(4)]);
