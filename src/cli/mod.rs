@@ -14,6 +14,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::format::plain::{is_plain, plain};
 
+mod aside;
 mod background;
 mod cat;
 mod check;

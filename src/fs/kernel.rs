@@ -103,6 +103,8 @@ pub struct MountInfo {
     pub fs_type: String,
     /// What is mounted.
     pub source: OsString,
+    /// User and group who mounted it, if it is a FUSE mount.
+    pub owner: Option<(u32, u32)>,
 }
 
 impl MountInfo {
@@ -117,7 +119,20 @@ impl MountInfo {
         let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
         let fs_type = String::from_utf8(rest.next()?.to_vec()).ok()?;
         let source = unescape(rest.next()?);
-        Some(MountInfo { id, device, point, fs_type, source })
+        let options = rest.next().unwrap_or_default();
+        let number = |name: &[u8]| {
+            let value = options.split(|byte| *byte == b',').find_map(|option| option.strip_prefix(name))?;
+            std::str::from_utf8(value).ok()?.parse().ok()
+        };
+        let owner = number(b"user_id=").zip(number(b"group_id="));
+        Some(MountInfo { id, device, point, fs_type, source, owner })
+    }
+
+    /// The device number, as the kernel has it inside.
+    pub fn device_number(&self) -> Option<u32> {
+        let (major, minor) = self.device.split_once(':')?;
+        let (major, minor): (u32, u32) = (major.parse().ok()?, minor.parse().ok()?);
+        (major < 1 << 12 && minor < 1 << 20).then_some(major << 20 | minor)
     }
 }
 
@@ -201,6 +216,11 @@ impl Mountpoint {
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.point
+    }
+
+    /// The mount's device number, if it could be found out.
+    pub fn device_number(&self) -> Option<u32> {
+        self.info.as_ref()?.device_number()
     }
 
     /// Has the kernel read ahead by as much as `bytes` in files of the mount, if we may say so: root may. To be called after INIT,
@@ -418,11 +438,12 @@ mod tests {
 
     #[test]
     fn mountinfo_line() {
-        let line = b"36 35 98:0 /mnt1 /mnt/a\\040b\\134 rw,noatime master:1 shared:2 - fuse.b2fuse /data/x,y\\040z.b2frame rw";
+        let line = b"36 35 98:1 /mnt1 /mnt/a\\040b\\134 rw,noatime master:1 shared:2 - fuse.b2fuse /data/x,y\\040z.b2frame rw,user_id=7,group_id=8";
         let info = MountInfo::parse(line).unwrap();
-        assert_eq!((info.id, info.device.as_str(), info.fs_type.as_str()), (36, "98:0", FS_TYPE));
+        assert_eq!((info.id, info.device.as_str(), info.fs_type.as_str()), (36, "98:1", FS_TYPE));
         assert_eq!(info.point, Path::new("/mnt/a b\\"));
         assert_eq!(info.source, "/data/x,y z.b2frame");
+        assert_eq!((info.owner, info.device_number()), (Some((7, 8)), Some(98 << 20 | 1)));
         assert_eq!(MountInfo::parse(b"36 35 98:0 / /mnt rw"), None);
         assert_eq!(MountInfo::parse(b""), None);
     }

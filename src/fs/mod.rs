@@ -15,6 +15,7 @@
 //! | `listing` | listings, with attributes or of names alone |
 //! | `xattr` | extended attributes |
 //! | [`descriptors`] | how many files the daemon may have open |
+//! | [`unmount`] | what `b2fuse umount` and the daemon say to each other |
 //! | [`kernel`] | mount(2), fusermount3, umount2(2), /proc/self/mountinfo |
 //! | [`session`] | a mount from its first request to its last commit |
 //!
@@ -34,6 +35,7 @@ mod shared;
 mod spin;
 #[cfg(test)]
 mod tests;
+pub mod unmount;
 mod waiters;
 mod waiting;
 mod xattr;

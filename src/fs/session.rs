@@ -12,9 +12,8 @@
 //! 4. answer whatever still comes with ENODEV, shut the view down, and leave; the kernel drops the rest with our device.
 
 use std::ffi::OsString;
-use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -24,12 +23,13 @@ use std::time::{Duration, Instant};
 use fuser::SessionACL;
 use log::{debug, error, info, warn};
 
-use super::adapter::{Adapter, IOCTL_PID};
+use super::adapter::Adapter;
 pub use super::kernel::{Access, MountError};
 use super::kernel::{MountRequest, Mountpoint};
 pub use super::shared::Overrides;
 use super::shared::Shared;
 use crate::store::local;
+use crate::store::mark::Life;
 use crate::view::{Invals, Kind, ROOT, View, ViewError};
 
 /// How long unmounting is tried while files are open.
@@ -128,6 +128,10 @@ impl Mounted {
         }
         let (point, device) = Mountpoint::mount(&request)?;
         let shared = Arc::new(Shared::new(view, config.overrides, config.access));
+        if let Some(device) = point.device_number() {
+            let _ = shared.device.set(device);
+            shared.say(Life::Serving);
+        }
         let (sender, events) = channel();
         let control = Control(sender);
         // From here on dropping it unmounts.
@@ -268,6 +272,8 @@ impl Mounted {
     /// Shuts the view down. After an end of the device nothing is under way any more; otherwise what is ends first.
     fn finish(&mut self) -> Result<(), ViewError> {
         self.finished = true;
+        self.shared.say(Life::Ending);
+        self.shared.unmounting.end();
         self.shared.housekeeping.stop();
         self.shared.notify.stop();
         self.shared.awake.stop();
@@ -277,7 +283,10 @@ impl Mounted {
             let _ = helper.join();
         }
         info!("{}: {}", self.point.path().display(), self.shared.report());
-        self.shared.view.shutdown()
+        let outcome = self.shared.view.shutdown();
+        // Who waits for the mark to go waits for all that this process has open.
+        std::mem::forget(self.shared.mark.lock().take());
+        outcome
     }
 }
 
@@ -290,15 +299,4 @@ impl Drop for Mounted {
             }
         }
     }
-}
-
-/// The process that serves the mount which `file` lies in: asked of the mount itself, so of no other.
-///
-/// # Errors
-/// ENOTTY or ENOSYS from anything but a b2fuse mount.
-pub fn daemon_of(file: &File) -> io::Result<i32> {
-    let mut pid: i32 = 0;
-    // SAFETY: the request's number says that an int is written, and `pid` is one.
-    let rc = unsafe { libc::ioctl(file.as_raw_fd(), libc::c_ulong::from(IOCTL_PID), &raw mut pid) };
-    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(pid) }
 }

@@ -1,12 +1,12 @@
 //! What the event loops, the notifying threads and the session of a mount share, and what answers are made of.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
-use fuser::{Errno, FileAttr, FileType, FopenFlags, Generation, INodeNo, ReplyEmpty};
+use fuser::{Errno, FileAttr, FileHandle, FileType, FopenFlags, Generation, INodeNo, ReplyEmpty, ReplyOpen};
 use log::{debug, error, warn};
-use parking_lot::{RwLock, RwLockReadGuard};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 use super::awake::Awake;
 use super::housekeeping::Housekeeping;
@@ -16,7 +16,9 @@ use super::listing::Lists;
 use super::notify::{Held, Notify};
 use super::push::{Hint, Streams};
 use super::spin::Spin;
+use super::unmount::Unmounting;
 use super::waiters::Waiters;
+use crate::store::mark::Mark;
 use crate::view::{Attr, Ino, Invals, Kind, OpenMode, ROOT, View, ViewError};
 
 /// For good. The kernel takes any number of seconds and cuts it to what its clock can hold.
@@ -77,6 +79,11 @@ pub(super) struct Shared {
     pub(super) waiters: Arc<Waiters>,
     /// True once the view is being shut down while the kernel may still ask. Held for reading through every request.
     pub(super) closed: RwLock<bool>,
+    pub(super) unmounting: Unmounting,
+    /// What is said of this mount on SOURCE. A leaf.
+    pub(super) mark: Mutex<Option<Mark>>,
+    /// The mount's device number.
+    pub(super) device: OnceLock<u32>,
     streams: Streams,
     overrides: Overrides,
     private: Option<Private>,
@@ -104,6 +111,9 @@ impl Shared {
             lists: Lists::default(),
             waiters: Arc::default(),
             closed: RwLock::new(false),
+            unmounting: Unmounting::default(),
+            mark: Mutex::default(),
+            device: OnceLock::new(),
             streams: Streams::default(),
             overrides,
             private: (access == Access::Root).then(Private::new),
@@ -156,6 +166,23 @@ impl Shared {
     /// Something has changed: the view may want to be called.
     pub(super) fn changed(&self) {
         self.housekeeping.poke();
+    }
+
+    /// Opens a file for writing, or cuts it to nothing.
+    pub(super) fn open_to_change(&self, ino: Ino, mode: OpenMode, reply: ReplyOpen) {
+        if mode.write {
+            self.notify.writer_came(ino);
+        }
+        let outcome = self.view.open(ino, mode).map_err(|refusal| errno("open", ino, &refusal));
+        if mode.write && outcome.is_err() {
+            self.notify.writer_gone(ino);
+        }
+        let flags = self.open_flags(ino, mode);
+        self.notify.answer_writer(ino, move || match outcome {
+            Ok(handle) => reply.opened(FileHandle(handle.0), flags),
+            Err(errno) => reply.error(errno),
+        });
+        self.changed();
     }
 
     pub(super) fn fsync(&self, ino: Ino, held: Held, reply: ReplyEmpty) {

@@ -258,16 +258,15 @@ test_a_file_beyond_a_gap_is_saved_beside_source() {
     sync "$M/chunks.b2frame"
     holds n=7 6="$FX/new/0"
     cmp "$(chunk 9)" "$FX/new/1"
-    umount_it
-    end_of_daemon || true
+    one_line "$M" "$S.lost/00000009.chunk" umount_it
+    exits 1 end_of_daemon
     holds n=7
     cmp "$S.lost/00000009.chunk" "$FX/new/1"
-    grep -qi warn "$T/log"
-    has "$(cat "$T/log")" "$S.lost"
+    grep -q " ERROR .*$S.lost" "$T/log"
     # A second time keeps the first.
     mount_it
     cp "$FX/new/2" "$(chunk 9)"
-    umount_it
+    one_line "$M" "$S.lost/" umount_it
     cmp "$S.lost/00000009.chunk" "$FX/new/1"
     equal "$(find "$S.lost" -type f | wc -l)" 2
 }

@@ -4,7 +4,7 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 
@@ -19,6 +19,11 @@ use crate::store::backend::{Backend, FileStat};
 /// What the system refuses.
 pub fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
     std::fs::read(path)
+}
+
+/// Whether the kernel shows something at a path, as far as this process can see.
+pub fn exists(path: &Path) -> bool {
+    rustix::fs::stat(path).is_ok()
 }
 
 /// Writes to a file of the kernel.
@@ -46,12 +51,29 @@ pub fn send_to(socket: &UnixDatagram, bytes: &[u8], to: &Path) -> io::Result<usi
     socket.send_to(bytes, to)
 }
 
-/// Opens what is mounted at a path, to ask its daemon.
-///
-/// # Errors
-/// What the system refuses.
-pub fn open_mounted(point: &Path) -> io::Result<File> {
-    Ok(rustix::fs::open(point, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty())?.into())
+/// What is at a path, found and not opened: nobody is asked, and only the way there has to be open to the user of this process.
+#[derive(Debug)]
+pub struct Found(OwnedFd);
+
+impl Found {
+    /// Finds what is at a path.
+    ///
+    /// # Errors
+    /// What the system refuses.
+    pub fn at(path: &Path) -> io::Result<Self> {
+        Ok(Found(rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?))
+    }
+
+    /// Opens it for reading.
+    ///
+    /// # Errors
+    /// What the system refuses to the user that this process is now.
+    pub fn open(&self) -> io::Result<File> {
+        // This link leads to what was found, whatever has become of its name.
+        let path = format!("/proc/self/fd/{}", self.0.as_raw_fd());
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        Ok(rustix::fs::open(path, flags, Mode::empty())?.into())
+    }
 }
 
 /// Opens for reading what has a path, if it is the file or directory of that device and inode number. Nothing else is opened.
@@ -59,14 +81,12 @@ pub fn open_mounted(point: &Path) -> io::Result<File> {
 /// # Errors
 /// What the system refuses; that it is another file.
 pub fn open_known(path: &Path, (dev, ino): (u64, u64)) -> io::Result<File> {
-    let found = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-    let stat = FileStat::from(rustix::fs::fstat(&found)?);
+    let found = Found::at(path)?;
+    let stat = FileStat::from(rustix::fs::fstat(&found.0)?);
     if (stat.dev, stat.ino) != (dev, ino) || !(stat.is_file() || stat.is_dir()) {
         return Err(io::Error::other("another file is there now"));
     }
-    // This link leads to what is open, whatever has become of its name.
-    let path = format!("/proc/self/fd/{}", found.as_raw_fd());
-    Ok(rustix::fs::open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?.into())
+    found.open()
 }
 
 /// Opens a device for reading and writing.
