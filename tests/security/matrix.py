@@ -140,35 +140,6 @@ def mount_device():
     return None
 
 
-def give_up_mount():
-    """Takes the mount away whatever state its daemon is in; never touches it."""
-    device = mount_device()
-    if device is not None:
-        try:
-            Path(f"/sys/fs/fuse/connections/{device}/abort").write_text("1")
-        except OSError:
-            pass
-        subprocess.run(["umount", "-l", M], capture_output=True)
-
-
-def wait_for(process, words, daemon=None, seconds=PATIENCE):
-    """Its exit code. A daemon that ends meanwhile is seen to, as by a shell."""
-    end = time.monotonic() + seconds
-    while process.poll() is None:
-        if daemon:
-            daemon.poll()
-        if time.monotonic() > end:
-            state = state_of(process.pid)
-            give_up_mount()
-            process.kill()
-            process.wait()
-            raise Harm(f"not ended after {seconds} s (state {state}): {words}")
-        time.sleep(0.001)
-    if process.returncode not in (0, 1, 2):
-        raise Harm(f"exit code {process.returncode}: {words}")
-    return process.returncode
-
-
 class Case:
     """One run: SOURCE in the attacker's directory, and what is to take which names, and when."""
 
@@ -194,6 +165,33 @@ class Case:
         for name, kind in self.squats:
             take(name.replace("PID", str(pid)), kind)
 
+    def give_up(self):
+        """Ends the daemon and the mount without a look at it: whoever hangs in there is freed."""
+        if self.daemon:
+            self.daemon.kill()
+            self.daemon.wait()
+            self.daemon = None
+        if mount_device() is not None:
+            subprocess.run(["umount", "-l", M], capture_output=True)
+
+    def wait(self, process, words):
+        """Its exit code."""
+        end = time.monotonic() + PATIENCE
+        while process.poll() is None:
+            if self.daemon:
+                # One that has ended is seen to, as by a shell.
+                self.daemon.poll()
+            if time.monotonic() > end:
+                state = state_of(process.pid)
+                self.give_up()
+                process.kill()
+                process.wait()
+                raise Harm(f"not ended after {PATIENCE} s (state {state}): {words}")
+            time.sleep(0.001)
+        if process.returncode not in (0, 1, 2):
+            raise Harm(f"exit code {process.returncode}: {words}")
+        return process.returncode
+
     def begin(self):
         """The storm comes up; all that is made by root without care has been made."""
         if self.storm is None or self.attack:
@@ -217,7 +215,7 @@ class Case:
             prepare = None if late else lambda: self.squat(os.getpid())
             command = [B2FUSE, *map(str, arguments)]
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, preexec_fn=prepare, start_new_session=True)
-            return wait_for(process, " ".join(command))
+            return self.wait(process, " ".join(command))
 
     def mount(self, *options, late=False):
         """In front. False if it is refused."""
@@ -232,7 +230,7 @@ class Case:
         end = time.monotonic() + PATIENCE
         while mount_device() is None:
             if self.daemon.poll() is not None:
-                wait_for(self.daemon, "mount")
+                self.wait(self.daemon, "mount")
                 return False
             if time.monotonic() > end:
                 raise Harm(f"neither mounted nor ended after {PATIENCE} s (state {state_of(self.daemon.pid)})")
@@ -247,10 +245,10 @@ class Case:
         for command in ((B2FUSE, "umount", M), (B2FUSE, "umount", "-z", M), ("umount", "-l", M)):
             with self.output() as out:
                 process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
-                wait_for(process, " ".join(map(str, command)), self.daemon)
+                self.wait(process, " ".join(map(str, command)))
             if mount_device() is None:
                 break
-        wait_for(self.daemon, "the daemon, after it was unmounted")
+        self.wait(self.daemon, "the daemon, after it was unmounted")
         self.daemon = None
 
     def child(self, function, root=False):
@@ -278,7 +276,7 @@ class Case:
         while os.waitpid(pid, os.WNOHANG) == (0, 0):
             if time.monotonic() > end:
                 state = state_of(pid)
-                give_up_mount()
+                self.give_up()
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
                 raise Harm(f"not ended after {PATIENCE} s (state {state}): {function.__name__} {'as root' if root else ''}")
@@ -290,10 +288,7 @@ class Case:
             self.attack.kill()
             self.attack.wait()
             self.attack.stdout.close()
-        give_up_mount()
-        if self.daemon:
-            self.daemon.kill()
-            self.daemon.wait()
+        self.give_up()
 
     def leaks(self):
         """Which outputs have a secret."""

@@ -4,10 +4,10 @@
 # shellcheck source=common.bash
 . "$SECURITY/common.bash"
 
-# tool_of_root ARGUMENT...: b2fuse by root, in every other round with a pause at each call that looks a name up, as on a slow disk.
+# tool_of_root ARGUMENT...: b2fuse by root, in two rounds of three with a pause at each call that looks a name up, as on a slow disk.
 tool_of_root() {
     local slowly=()
-    if ((round % 2)); then
+    if ((round % 3)); then
         slowly=(strace --follow-forks --seccomp-bpf --output /dev/null
             --inject=openat,openat2,newfstatat,statx,renameat2,unlinkat,fchown,fchmod:delay_enter=200)
     fi
