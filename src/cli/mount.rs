@@ -1,4 +1,4 @@
-//! `b2fuse mount`: looks at everything that can be wrong while there is someone to tell, goes to the background, and serves.
+//! `b2fuse mount`: looks at everything that can be wrong while there is someone to tell, mounts, goes to the background, and serves.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -147,7 +147,17 @@ fn mount(args: Args, options: Options) -> Result<(), Failure> {
             super::log::start(target, level);
             let mut starter = Some(starter);
             let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                serve(&plan, || starter.take().is_none_or(background::Starter::ready))
+                serve(&plan, || match starter.take() {
+                    Some(starter) => match starter.leave() {
+                        Ok(()) => starter.ready(),
+                        Err(error) => {
+                            starter
+                                .failed(&Failure::new(&plan.shown_point, format_args!("cannot go to the background: {error}")).0);
+                            false
+                        }
+                    },
+                    None => true,
+                })
             }));
             let outcome = outcome.unwrap_or_else(|_| Err(Failure(panic::happened().unwrap_or_default())));
             if let Err(Failure(line)) = &outcome {
