@@ -277,6 +277,9 @@ fn check_home(location: &Location) -> Result<(), Failure> {
     }
 }
 
+/// What is said of a mount that nobody answers for.
+const DEAD: &str = "is a mount whose daemon has died; unmount it first (b2fuse umount)";
+
 /// The mount point without symbolic links, and whether it is a file, if a frame of that layout can be shown there.
 fn check_point(point: &Path, source: &Path, layout: Layout) -> Result<(PathBuf, bool), Failure> {
     let failed = |reason: String| Err(Failure::new(point, reason));
@@ -295,7 +298,7 @@ fn check_point(point: &Path, source: &Path, layout: Layout) -> Result<(PathBuf, 
         Ok(None) => return failed(format!("no such {wanted}; expected one to mount on")),
         Err(error) => {
             return failed(match error.raw_os_error() {
-                Some(libc::ENOTCONN) => "is a mount whose daemon has died; unmount it first (b2fuse umount)".into(),
+                Some(libc::ENOTCONN) => DEAD.into(),
                 _ => format!("cannot be used as mount point: {error}"),
             });
         }
@@ -303,6 +306,10 @@ fn check_point(point: &Path, source: &Path, layout: Layout) -> Result<(PathBuf, 
     let real = local::resolve(point).map_err(|error| Failure::new(point, format_args!("cannot be found: {error}")))?;
     match kernel::mounted_at(&real) {
         Ok(Some(mount)) if mount.fs_type == FS_TYPE => {
+            // Its attributes may still be in the kernel's caches.
+            if mounts::answers(&real).is_err_and(|error| error.raw_os_error() == Some(libc::ENOTCONN)) {
+                return failed(DEAD.into());
+            }
             failed(format!("is busy: {} is mounted there already", Path::new(&mount.source).display()))
         }
         _ => Ok((real, on_file)),

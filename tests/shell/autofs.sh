@@ -13,7 +13,7 @@ in_a_namespace() {
     trap - EXIT ERR
     export T
     # shellcheck disable=SC2016 # for the inner shell
-    exec unshare -m bash -c 'mount --bind "$T/bin" /usr/local/bin && mount -t tmpfs tmpfs /run && '"${*:2} "'exec bash "$@"' - \
+    exec unshare -m "$ROOT/tests/shell/alone" bash -c 'mount --bind "$T/bin" /usr/local/bin && mount -t tmpfs tmpfs /run && '"${*:2} "'exec bash "$@"' - \
         "$ROOT/tests/shell/harness.sh" "$FILE" "$1"
 }
 

@@ -223,7 +223,7 @@ test_no_fuse() {
     root_only
     source_from full
     unshare -m true 2>/dev/null || skip "no mount namespaces"
-    exits 1 unshare -m bash -c 'mount --bind /dev/null /dev/fuse && exec "$0" mount "$1" "$2"' "$B2FUSE" "$S" "$M"
+    exits 1 unshare -m "$ROOT/tests/shell/alone" bash -c 'mount --bind /dev/null /dev/fuse && exec "$0" mount "$1" "$2"' "$B2FUSE" "$S" "$M"
     equal "$(wc -l <"$T/.err")" 1 "$(cat "$T/.err")"
     has "$(cat "$T/.err")" fuse
     equal "$(sha256sum <"$S")" "$(sha256sum <"$FX/full.b2frame")"

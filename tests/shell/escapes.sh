@@ -71,7 +71,9 @@ names_in_the_log() {
     mv "$(chunk 1)" "$M/.x$EVIL"
     cp "$FX/new/0" "$(chunk 77)"
     echo "no chunk" >"$(chunk 3)" || true
-    umount_it
+    # What has no place is named.
+    exits 1 "$B2FUSE" umount "$M"
+    plain "$T/.err"
     end_of_daemon || true
 }
 
@@ -88,7 +90,9 @@ test_of_clients_in_the_log_on_stderr() {
     PID=$!
     await mountpoint -q "$M"
     mv "$(chunk 1)" "$M/.x$EVIL"
-    umount_it
+    # What has no place is named.
+    exits 1 "$B2FUSE" umount "$M"
+    plain "$T/.err"
     end_of_daemon || true
     has "$(cat "$T/err")" 'x\u{1b}[31mred'
     plain "$T/err"

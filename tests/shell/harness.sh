@@ -177,7 +177,7 @@ as_a_user() {
             # What answers it does not see these mounts.
             unset TOOLS
             # shellcheck disable=SC2016 # for the inner shell
-            exec unshare -m bash -c 'mount --bind "$T/fuse" /dev/fuse && exec bash "$@"' - \
+            exec unshare -m "$ROOT/tests/shell/alone" bash -c 'mount --bind "$T/fuse" /dev/fuse && exec bash "$@"' - \
                 "$ROOT/tests/shell/harness.sh" "$FILE" "$1"
         fi
     fi
@@ -195,7 +195,7 @@ as_a_user_who_may_let_others_in() {
     # What answers it does not see these mounts.
     unset TOOLS
     # shellcheck disable=SC2016 # for the inner shell
-    exec unshare -m bash -c 'mount --bind "$T/fuse" /dev/fuse && mount --bind "$T/fuse.conf" /etc/fuse.conf && exec bash "$@"' - \
+    exec unshare -m "$ROOT/tests/shell/alone" bash -c 'mount --bind "$T/fuse" /dev/fuse && mount --bind "$T/fuse.conf" /etc/fuse.conf && exec bash "$@"' - \
         "$ROOT/tests/shell/harness.sh" "$FILE" "$1"
 }
 root_only() { [ "$(id -u)" = 0 ] || skip "needs root"; }

@@ -269,7 +269,7 @@ test_who_waits_for_a_lock_in_another_pid_namespace() {
     # A daemon in one, with its own /proc or not, does not see who waits outside: that goes on, and nothing else is taken for it.
     local proc enter
     for proc in --mount-proc --mount; do
-        unshare --pid --fork --kill-child $proc "$B2FUSE" mount -f --locking "$S" "$M" </dev/null &
+        unshare --pid --fork --kill-child $proc "$ROOT/tests/shell/alone" "$B2FUSE" mount -f --locking "$S" "$M" </dev/null &
         PID=$!
         await pgrep -P "$PID"
         enter=(nsenter --mount -t "$(pgrep -P "$PID")")

@@ -72,7 +72,7 @@ while True: time.sleep(1)' "$T/dev/log" &
     await test -S "$T/dev/log"
     local got=0
     # shellcheck disable=SC2016 # for the inner shell
-    unshare -m bash -c 'set -e
+    unshare -m "$ROOT/tests/shell/alone" bash -c 'set -e
 mount --rbind "$1/dev" /dev
 "$2" mount --log-level debug "$1/source.b2frame" "$1/mnt"
 for ((n = 0; n < 2000; n++)); do timeout 10 stat "$1/mnt/.$n" >/dev/null 2>&1 || [ $? = 1 ] || { echo hangs; exit 9; }; done

@@ -188,7 +188,7 @@ test_a_mount_that_another_namespace_has_as_well() {
     root_only
     source_from full
     mount_it
-    unshare --mount sh -c 'echo "$$" >"$0" && exec sleep 100' "$T/there" &
+    unshare --mount "$ROOT/tests/shell/alone" sh -c 'echo "$$" >"$0" && exec sleep 100' "$T/there" &
     PID=$!
     await test -s "$T/there"
     cp "$FX/new/0" "$(chunk 3)"
