@@ -10,6 +10,7 @@ printed or shown, and everything came to an end in time.
 """
 
 import fcntl
+import hashlib
 import os
 import random
 import shutil
@@ -89,7 +90,7 @@ KINDS = {
 
 def disk_of_secrets():
     """A block device, where there are loop devices; it goes when this process ends."""
-    image = V / "disk"
+    image = T / "disk"
     image.write_bytes(secret(1 << 20))
     image.chmod(0o600)
     made = subprocess.run(["losetup", "--find", "--show", image], capture_output=True, text=True)
@@ -573,16 +574,19 @@ class Victims:
         (twins / "lock").write_bytes(secret(16))
         for path in twins.rglob("*"):
             path.chmod(0o700 if path.is_dir() else 0o600)
-        disk_of_secrets()
-        self.before = manifest(V)
+        self.before = self.all()
         self.around = self.listing()
+
+    @staticmethod
+    def all():
+        return [*manifest(V), f"the disk {hashlib.sha256((T / 'disk').read_bytes()).hexdigest()}"]
 
     @staticmethod
     def listing():
         return sorted(name for name in os.listdir(T) if not name.startswith("output-"))
 
     def harm(self):
-        now = manifest(V)
+        now = self.all()
         changed = [f"- {line}" for line in self.before if line not in now] + [f"+ {line}" for line in now if line not in self.before]
         changed += [f"new: {name}" for name in self.listing() if name not in self.around]
         return changed
@@ -684,6 +688,7 @@ def main():
         make_frames(Path(*arguments))
         return
     M.mkdir(exist_ok=True)
+    disk_of_secrets()
     if {"write", "write_late", "lost"} & set(arguments):
         load_library()
     tally, words = (squats if what == "squats" else storm)(*arguments)
