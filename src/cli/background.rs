@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
+use super::memory;
 use crate::store::local::system;
 
 /// What a daemon that has begun to serve sends; anything else is why it has not.
@@ -77,6 +78,7 @@ pub(super) fn split() -> io::Result<Side> {
         -1 => Err(io::Error::last_os_error()),
         0 => {
             drop(read);
+            memory::say_to(write.as_raw_fd());
             Ok(Side::Daemon(Starter { ear: write.into(), null }))
         }
         _ => {

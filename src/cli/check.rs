@@ -5,10 +5,13 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use super::{End, Failure, output};
+use super::{End, Failure, memory, output};
 use crate::format::Layout;
 use crate::format::plain::plain;
 use crate::store::check::{Checked, Depth, Finding, Severity, check};
+
+/// Findings of each severity that an object has, of a frame that may have millions.
+const MOST: u64 = 10_000;
 
 /// Look for damage in frames, without changing anything
 ///
@@ -51,17 +54,22 @@ pub(super) fn run(args: &Args) -> End {
 }
 
 fn one(frame: &Path, depth: Depth, as_json: bool, out: &mut impl Write) -> u8 {
+    memory::end_with(frame, 2);
     let (mut damaged, mut notes) = (0u64, 0u64);
     let mut findings = Vec::new();
+    let mut left_out = 0u64;
     let mut found = |finding: Finding| {
-        match finding.severity {
-            Severity::Damage => damaged += 1,
-            Severity::Note => notes += 1,
-        }
-        if as_json {
+        let count = match finding.severity {
+            Severity::Damage => &mut damaged,
+            Severity::Note => &mut notes,
+        };
+        *count += 1;
+        if !as_json {
+            let _ = writeln!(out, "{}", line(frame, &finding));
+        } else if *count <= MOST {
             findings.push(as_value(&finding));
         } else {
-            let _ = writeln!(out, "{}", line(frame, &finding));
+            left_out += 1;
         }
     };
     let bar = super::progress::of_chunks();
@@ -75,7 +83,7 @@ fn one(frame: &Path, depth: Depth, as_json: bool, out: &mut impl Write) -> u8 {
         Ok(checked) => {
             let sound = damaged == 0;
             if as_json {
-                let _ = out.write_all(output::json_line(&summary(frame, &checked, sound, findings)).as_bytes());
+                let _ = out.write_all(output::json_line(&summary(frame, &checked, sound, (findings, left_out))).as_bytes());
             } else {
                 let _ = writeln!(out, "{}: {}", plain(frame), in_words(&checked, damaged, notes));
             }
@@ -131,7 +139,7 @@ pub(super) fn as_value(finding: &Finding) -> Value {
     })
 }
 
-fn summary(frame: &Path, checked: &Checked, sound: bool, findings: Vec<Value>) -> Value {
+fn summary(frame: &Path, checked: &Checked, sound: bool, (findings, left_out): (Vec<Value>, u64)) -> Value {
     json!({
         "frame": frame.to_string_lossy(),
         "layout": match checked.layout { Layout::Contiguous => "cframe", Layout::Sparse => "sframe" },
@@ -142,5 +150,6 @@ fn summary(frame: &Path, checked: &Checked, sound: bool, findings: Vec<Value>) -
         "bytes": checked.bytes,
         "undecoded": checked.undecoded,
         "findings": findings,
+        "findings_left_out": left_out,
     })
 }

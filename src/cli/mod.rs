@@ -25,6 +25,7 @@ mod help;
 mod info;
 mod log;
 mod ls;
+mod memory;
 mod mount;
 mod options;
 mod output;
@@ -32,6 +33,8 @@ mod panic;
 mod progress;
 mod repair;
 mod umount;
+
+pub use memory::Allocator;
 
 /// Shows a Blosc2 frame in its other layout, live, for reading and writing.
 #[derive(Parser)]

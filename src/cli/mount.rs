@@ -13,7 +13,7 @@ use super::background::{self, Side};
 use super::frames::{self, Links};
 use super::log::Target;
 use super::options::{self, Options};
-use super::{End, Failure, hangup_ignored, panic};
+use super::{End, Failure, hangup_ignored, memory, panic};
 use crate::format::Layout;
 use crate::fs::kernel::{self, Access, FS_TYPE};
 use crate::fs::session::{Config, Mounted, Signal};
@@ -110,6 +110,7 @@ pub(super) fn run(args: Args) -> End {
 
 fn mount(args: Args, options: Options) -> Result<(), Failure> {
     share_memory();
+    memory::end_with(&args.source, 1);
     crate::fs::descriptors::raise_limit();
     let level = match args.verbose {
         0 => args.log_level,
@@ -350,6 +351,7 @@ fn serve(plan: &Plan, ready: impl FnOnce() -> bool) -> Result<(), Failure> {
         error!("signals are not handled: {error}");
     }
     info!("{}: mounted on {}", plan.source.display(), plan.config.point.display());
+    memory::serving();
     if !ready() {
         control.send(Signal::End);
     }

@@ -26,4 +26,4 @@ pub mod trailer;
 
 pub use error::{Error, Result};
 pub use fit::Fit;
-pub use ids::{ChunkId, ChunkOffset, INDEX_NAME, IndexEntry, Layout, Position, Special};
+pub use ids::{ChunkId, ChunkOffset, INDEX_NAME, IndexEntry, Layout, Packed, Position, Special};

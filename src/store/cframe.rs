@@ -481,7 +481,7 @@ fn parse(source: &Source, file: &dyn BackendFile, file_len: u64) -> Result<Parse
         return Err(source.unsupported(format!("is {frame_len} bytes long, and at most {most} can be handled")));
     }
     let base = u64::from(header.header_len());
-    let entries = entries.into_iter().map(|entry| entry.map(|offset| key_at(base + offset.0, 0)));
+    let entries = entries.into_iter().map(|entry| entry.map(|offset| key_at(base + offset.bytes(), 0)));
     let image = FrameImage { header, trailer, entries: Arc::new(entries.collect()) };
     Ok(Parsed { image, sections })
 }

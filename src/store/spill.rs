@@ -232,7 +232,7 @@ impl Drop for Spilled {
 }
 
 /// The first stretch within a part of a file that the file system holds something for; all of the part where it cannot say.
-fn data_in(fd: BorrowedFd<'_>, part: Range<u64>) -> Option<Range<u64>> {
+pub(super) fn data_in(fd: BorrowedFd<'_>, part: Range<u64>) -> Option<Range<u64>> {
     // Nobody reads or writes at the descriptor's own place, which this moves.
     let start = match seek(fd, SeekFrom::Data(part.start)) {
         Ok(start) => start.max(part.start),

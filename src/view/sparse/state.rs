@@ -190,7 +190,10 @@ pub struct State {
 
 impl State {
     pub fn new(index: Option<IndexFile>, keys: &[IndexEntry<ChunkKey>], stat: SourceStat) -> Result<Self> {
-        let mut table = Table::with_len(keys.len());
+        // Of a frame that is nearly all special chunks, the few that are stored are kept one by one.
+        let stored = keys.iter().filter(|entry| entry.stored().is_some()).count();
+        let len = keys.iter().rposition(|entry| entry.stored().is_some()).map_or(0, |last| last + 1);
+        let mut table = Table::with_len(if stored >= len / 4 { len } else { 0 });
         for (position, entry) in (0u32..).zip(keys) {
             if let IndexEntry::Stored(key) = entry {
                 table.set_chunk(ChunkId(position), *key, 0);

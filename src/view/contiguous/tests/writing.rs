@@ -273,7 +273,7 @@ fn holes_read_as_zeros_and_the_kernel_is_told() {
     // As after a delete: the chunk's bytes are still there, and no entry names them.
     let cells = [full(1), full(3)];
     let head = BASE + 3 * 96;
-    let entries = [0u64, 192].map(|at| IndexEntry::Stored(crate::format::ChunkOffset(at)));
+    let entries = [0u64, 192].map(|at| IndexEntry::Stored(crate::format::ChunkOffset::new(at)));
     let index = crate::format::index::encode(entries.into_iter()).unwrap();
     let trailer = new.split_off(new.len() - 35);
     new.truncate(head);
