@@ -282,7 +282,7 @@ impl Mounted {
             // It has panicked if this fails, which the log knows.
             let _ = helper.join();
         }
-        info!("{}: {}", self.point.path().display(), self.shared.report());
+        debug!("{}: {}", self.point.path().display(), self.shared.report());
         let outcome = self.shared.view.shutdown();
         // Who waits for the mark to go waits for all that this process has open.
         std::mem::forget(self.shared.mark.lock().take());

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use log::{debug, info};
+use log::debug;
 use parking_lot::{Mutex, RwLock};
 
 use self::state::{Source, State};
@@ -488,7 +488,7 @@ impl View for SparseView {
     fn shutdown(&self) -> Result<()> {
         let result = if self.read_only { Ok(()) } else { self.finish() };
         let closed = self.store.close().map_err(ViewError::from);
-        info!("{}: {}", self.store.path().display(), self.report());
+        debug!("{}: {}", self.store.path().display(), self.report());
         result.and(closed)
     }
 
