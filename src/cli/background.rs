@@ -15,8 +15,8 @@ const READY: &[u8] = &[0];
 pub(super) enum Side {
     /// The one that stays, as a child like any other until [`Starter::leave`].
     Daemon(Starter),
-    /// The one that was started, once the other has said how it went.
-    Starter(Result<(), String>),
+    /// The one that was started, once the other has said how it went; nothing if it has ended without a word.
+    Starter(Result<(), Option<String>>),
 }
 
 /// The process that waits to hear how it went.
@@ -87,8 +87,8 @@ pub(super) fn split() -> io::Result<Side> {
             File::from(read).read_to_end(&mut said)?;
             Ok(Side::Starter(match said.as_slice() {
                 READY => Ok(()),
-                [] => Err("the daemon ended without a word".into()),
-                why => Err(String::from_utf8_lossy(why).into_owned()),
+                [] => Err(None),
+                why => Err(Some(String::from_utf8_lossy(why).into_owned())),
             }))
         }
     }

@@ -1,4 +1,4 @@
-//! Where messages go: a file, stderr of a mount in front, or the system's log.
+//! Where messages go: a file, stderr of a mount in front, or the system's log; where there is none, a file of our own.
 //!
 //! Whoever logs waits for nobody. A regular file is written to at once. A pipe or a terminal, whose reader may have stopped, gets its
 //! lines from a thread, and the system's log by a socket that does not block; what finds no room there is counted, and the count is
@@ -10,22 +10,26 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixDatagram;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use log::{Level, LevelFilter, Log, Metadata, Record};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::format::plain::plain;
+use crate::store::in_words;
 use crate::store::local::system;
+use crate::store::local::{self, OwnLog};
 
 /// Where the system takes messages.
 const SYSTEM_LOG: &str = "/dev/log";
 /// The facility of daemons (3), as syslog(3) has it.
 const FACILITY: u8 = 3 << 3;
 
+/// Bytes of a log of our own, at the most.
+const LONGEST_LOG: u64 = 1 << 20;
 /// Lines that wait for the reader of a pipe or a terminal.
 const MOST_WAITING: usize = 256;
 /// Bytes of a line, at the most.
@@ -39,18 +43,21 @@ pub(super) enum Target {
     Stderr,
     /// Of a command that says one line if it fails: what went well enough is told after it has succeeded.
     AfterSuccess,
-    /// Appended to.
-    File(File),
-    /// The system's log, if there is one; nowhere otherwise.
-    System,
+    /// Appended to, until it is opened again by its path.
+    File(File, PathBuf),
+    /// The system's log; of what it does not take, see [`Own`].
+    System {
+        /// Where the mount is.
+        point: PathBuf,
+    },
 }
 
 /// A target that is ready.
 enum Sink {
     Stderr(Output),
-    File(Output),
+    File(RwLock<Output>, PathBuf),
     Held(Mutex<Vec<String>>),
-    System(System),
+    System(System, Own),
 }
 
 struct Logger {
@@ -68,11 +75,48 @@ pub(super) fn start(target: Target, level: LevelFilter) {
             Err(_) => return,
         },
         Target::AfterSuccess => Sink::Held(Mutex::default()),
-        Target::File(file) => Sink::File(Output::of(file)),
-        Target::System => Sink::System(System::new()),
+        Target::File(file, path) => Sink::File(RwLock::new(Output::of(file)), path),
+        Target::System { point } => Sink::System(System::new(), Own::of(point)),
     };
     if log::set_logger(LOGGER.get_or_init(|| Logger { sink, level })).is_ok() {
         log::set_max_level(level);
+    }
+}
+
+/// This process leaves whoever started it, and its stderr.
+pub(super) fn leave() {
+    if let Some(Sink::System(_, own)) = LOGGER.get().map(|logger| &logger.sink) {
+        own.leave();
+    }
+}
+
+/// Logs why a daemon serves nothing, which whoever started it says on the stderr that is still this process's, too.
+pub(super) fn failed_to_start(line: &str) {
+    if let Some(Sink::System(_, own)) = LOGGER.get().map(|logger| &logger.sink) {
+        own.hush();
+    }
+    log::error!("{line}");
+}
+
+/// Goes on in a file that has the log file's path now, which may be a new one.
+pub(super) fn reopen() {
+    let Some(Sink::File(output, path)) = LOGGER.get().map(|logger| &logger.sink) else { return };
+    match local::reopen_log_file(path) {
+        Ok(Some(file)) => {
+            let new = Output::of(file);
+            let old = std::mem::replace(&mut *output.write(), new);
+            old.flush();
+        }
+        Ok(None) => {}
+        Err(error) => log::error!("{}: cannot open the log file again: {}", path.display(), in_words(&error)),
+    }
+}
+
+/// Where to look for what the daemon of a mount has said, in words.
+pub(super) fn place(point: &Path, user: u32) -> String {
+    match local::own_log(point, user) {
+        Some(path) => format!("the daemon's log, {}", path.display()),
+        None => "the daemon's log".into(),
     }
 }
 
@@ -87,7 +131,9 @@ pub(super) fn say(line: &str) {
 /// The end of the program: what was logged is written, if anybody takes it.
 pub(super) fn end(success: bool) {
     match LOGGER.get().map(|logger| &logger.sink) {
-        Some(Sink::Stderr(output) | Sink::File(output)) => output.flush(),
+        Some(Sink::Stderr(output)) => output.flush(),
+        Some(Sink::File(output, _)) => output.read().flush(),
+        Some(Sink::System(_, own)) => own.end(success),
         Some(Sink::Held(lines)) if success => lines.lock().drain(..).for_each(|line| eprintln!("{line}")),
         _ => {}
     }
@@ -107,7 +153,7 @@ impl Log for Logger {
         let text = shortened(plain(&record.args().to_string()).to_string());
         match &self.sink {
             Sink::Stderr(output) => output.write(&text),
-            Sink::File(output) => output.write(&dated(record.level(), &text)),
+            Sink::File(output, _) => output.read().write(&dated(record.level(), &text)),
             Sink::Held(lines) if record.level() > Level::Error => {
                 let mut lines = lines.lock();
                 if lines.len() < MOST_WAITING {
@@ -115,7 +161,11 @@ impl Log for Logger {
                 }
             }
             Sink::Held(_) => eprintln!("{text}"),
-            Sink::System(system) => system.send(record.level(), &text),
+            Sink::System(system, own) => {
+                if !system.send(record.level(), &text) {
+                    own.write(record.level(), &text);
+                }
+            }
         }
     }
 
@@ -248,8 +298,9 @@ impl System {
         System { socket, to: SYSTEM_LOG.into(), dropped: AtomicU64::new(0) }
     }
 
-    fn send(&self, level: Level, text: &str) {
-        let Some(socket) = &self.socket else { return };
+    /// Sends a message, or counts it where there is no room; false if there is no log to send it to.
+    fn send(&self, level: Level, text: &str) -> bool {
+        let Some(socket) = &self.socket else { return false };
         let severity = match level {
             Level::Error => 3,
             Level::Warn => 4,
@@ -264,8 +315,88 @@ impl System {
         if before > 0 && send(4, &dropped(before)).is_ok() {
             self.dropped.fetch_sub(before, Relaxed);
         }
-        if send(severity, text).is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
-            self.dropped.fetch_add(1, Relaxed);
+        match send(severity, text) {
+            Ok(_) => true,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.dropped.fetch_add(1, Relaxed);
+                true
+            }
+            Err(_) => false,
+        }
+    }
+}
+
+/// Where messages go that the system's log does not take: to stderr, until the daemon leaves it, and then to a file of its own, which is
+/// removed at a good end if it holds nothing but what is good to know.
+struct Own {
+    point: PathBuf,
+    state: Mutex<OwnState>,
+}
+
+enum OwnState {
+    Stderr,
+    /// Somebody else says what there is to say.
+    Hushed,
+    /// To be opened with the first message.
+    Left,
+    Open {
+        log: OwnLog,
+        len: u64,
+        serious: bool,
+    },
+    /// It cannot be opened.
+    Nowhere,
+}
+
+impl Own {
+    fn of(point: PathBuf) -> Self {
+        Own { point, state: Mutex::new(OwnState::Stderr) }
+    }
+
+    fn leave(&self) {
+        *self.state.lock() = OwnState::Left;
+    }
+
+    fn hush(&self) {
+        let mut state = self.state.lock();
+        if let OwnState::Stderr = *state {
+            *state = OwnState::Hushed;
+        }
+    }
+
+    fn write(&self, level: Level, text: &str) {
+        let mut state = self.state.lock();
+        if let OwnState::Left = *state {
+            *state = match OwnLog::open(&self.point) {
+                Ok(log) => OwnState::Open { len: log.file.metadata().map_or(0, |meta| meta.len()), serious: !log.new, log },
+                Err(_) => OwnState::Nowhere,
+            };
+        }
+        match &mut *state {
+            // Whoever has closed it does not want to know.
+            OwnState::Stderr => drop(writeln!(io::stderr(), "{text}")),
+            OwnState::Open { log, len, serious } => {
+                let line = dated(level, text)
+                    + "
+";
+                *len += line.len() as u64;
+                // In memory, on most systems.
+                if *len > LONGEST_LOG {
+                    let _ = log.file.set_len(0);
+                    *len = line.len() as u64;
+                }
+                let _ = (&log.file).write_all(line.as_bytes());
+                *serious |= level <= Level::Warn;
+            }
+            OwnState::Hushed | OwnState::Left | OwnState::Nowhere => {}
+        }
+    }
+
+    fn end(&self, success: bool) {
+        if let OwnState::Open { log, serious: false, .. } = &*self.state.lock()
+            && success
+        {
+            let _ = log.remove();
         }
     }
 }
@@ -302,7 +433,6 @@ mod tests {
 
     use std::os::fd::OwnedFd;
     use std::os::unix::ffi::OsStrExt;
-    use std::path::Path;
 
     use super::*;
     use crate::store::local::open_log_file;

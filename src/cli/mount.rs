@@ -1,6 +1,7 @@
 //! `b2fuse mount`: looks at everything that can be wrong while there is someone to tell, mounts, goes to the background, and serves.
 
 use std::ffi::{OsStr, OsString};
+use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use log::{LevelFilter, error, info, warn};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
-use super::background::{self, Side};
+use super::background::{self, Side, Starter};
 use super::frames::{self, Links};
 use super::log::Target;
 use super::options::{self, Options};
@@ -18,7 +19,7 @@ use crate::format::Layout;
 use crate::fs::kernel::{self, Access, FS_TYPE};
 use crate::fs::session::{Config, Mounted, Signal};
 use crate::store::local::{self, mounts};
-use crate::store::{CframeStore, FrameStore, Location, NewFrame, OpenOptions, SframeStore, sidecar};
+use crate::store::{CframeStore, FrameStore, Location, NewFrame, OpenOptions, SframeStore, in_words, sidecar};
 use crate::view::{ContiguousView, Locking, Shown, SparseView, View, ViewError};
 
 /// Event loops: one more than there are gives nothing, one less doubles the time of a round trip.
@@ -105,10 +106,10 @@ pub(super) fn run(args: Args) -> End {
     if let Err(what) = options.conflict() {
         return End::Usage(what);
     }
-    mount(args, options).into()
+    mount(args, options).unwrap_or_else(End::Failed)
 }
 
-fn mount(args: Args, options: Options) -> Result<(), Failure> {
+fn mount(args: Args, options: Options) -> Result<End, Failure> {
     share_memory();
     memory::end_with(&args.source, 1);
     crate::fs::descriptors::raise_limit();
@@ -117,57 +118,58 @@ fn mount(args: Args, options: Options) -> Result<(), Failure> {
         1 => args.log_level.max(LevelFilter::Debug),
         _ => LevelFilter::Trace,
     };
-    let target = match args.log_file.as_ref().or(options.log_file.as_ref()) {
+    let log_file = match args.log_file.as_ref().or(options.log_file.as_ref()) {
         Some(path) => {
-            let file = local::open_log_file(path);
-            Target::File(file.map_err(|error| Failure::new(path, format_args!("cannot open the log file: {error}")))?)
+            let failed = |error| Failure::new(path, format_args!("cannot open the log file: {}", in_words(&error)));
+            Some((local::open_log_file(path).map_err(failed)?, std::path::absolute(path).map_err(failed)?))
         }
-        None if args.foreground => Target::Stderr,
-        None => Target::System,
+        None => None,
     };
     let foreground = args.foreground;
     let plan = Plan::new(args, options)?;
+    let target = match log_file {
+        Some((file, path)) => Target::File(file, path),
+        None if foreground => Target::Stderr,
+        None => Target::System { point: plan.config.point.clone() },
+    };
     if foreground {
         let heard = matches!(target, Target::Stderr);
         super::log::start(target, level);
-        let outcome = serve(&plan, || true);
+        let hangup = if heard && io::stderr().is_terminal() { Hangup::Ends } else { Hangup::Reopens };
+        let outcome = serve(&plan, hangup, &mut None);
         if let (Err(Failure(line)), false) = (&outcome, heard) {
             error!("{line}");
         }
-        return outcome;
+        return Ok(outcome.into());
     }
     let side = background::split().map_err(|error| Failure::new(&plan.shown_point, format_args!("cannot fork: {error}")))?;
     match side {
         Side::Starter(outcome) => {
-            outcome.map_err(Failure)?;
+            let failed = |what: &str| {
+                let place = super::log::place(&plan.config.point, rustix::process::geteuid().as_raw());
+                Failure::new(&plan.shown_point, format_args!("{what}; see {place}"))
+            };
+            outcome.map_err(|why| why.map_or_else(|| failed("its daemon ended without a word"), Failure))?;
             // The daemon says that it serves; this process may see for itself.
             mounts::answers(&plan.config.point)
-                .map_err(|error| Failure::new(&plan.shown_point, format_args!("is mounted, but does not answer: {error}")))
+                .map_err(|error| failed(&format!("is mounted, but does not answer: {}", in_words(&error))))?;
+            Ok(End::Done)
         }
         Side::Daemon(starter) => {
             super::log::start(target, level);
             let mut starter = Some(starter);
-            let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                serve(&plan, || match starter.take() {
-                    Some(starter) => match starter.leave() {
-                        Ok(()) => starter.ready(),
-                        Err(error) => {
-                            starter
-                                .failed(&Failure::new(&plan.shown_point, format_args!("cannot go to the background: {error}")).0);
-                            false
-                        }
-                    },
-                    None => true,
-                })
-            }));
+            let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| serve(&plan, Hangup::Reopens, &mut starter)));
             let outcome = outcome.unwrap_or_else(|_| Err(Failure(panic::happened().unwrap_or_default())));
-            if let Err(Failure(line)) = &outcome {
-                error!("{line}");
-                if let Some(starter) = starter {
+            match (&outcome, starter) {
+                (Err(Failure(line)), Some(starter)) => {
+                    super::log::failed_to_start(line);
                     starter.failed(line);
                 }
+                (Err(Failure(line)), None) => error!("{line}"),
+                (Ok(()), _) => {}
             }
-            outcome
+            // It has been told, and stderr may be whose it was.
+            Ok(outcome.map_or(End::Code(1), |()| End::Done))
         }
     }
 }
@@ -317,9 +319,21 @@ fn check_point(point: &Path, source: &Path, layout: Layout) -> Result<(PathBuf, 
     }
 }
 
-/// Opens, mounts, calls `ready` when the mount answers, and returns when all is over. Ends at once if `ready` answers false.
-fn serve(plan: &Plan, ready: impl FnOnce() -> bool) -> Result<(), Failure> {
-    let wanted: &[i32] = if hangup_ignored() { &[SIGTERM, SIGINT, SIGUSR1] } else { &[SIGTERM, SIGINT, SIGHUP, SIGUSR1] };
+/// What SIGHUP does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Hangup {
+    /// The terminal is gone that messages go to, and so is whoever sat there.
+    Ends,
+    /// The log file has got another name, if there is one.
+    Reopens,
+}
+
+/// Opens, mounts, leaves who waits for that when the mount answers, and returns when all is over. Ends at once if nobody waits any more.
+fn serve(plan: &Plan, hangup: Hangup, starter: &mut Option<Starter>) -> Result<(), Failure> {
+    let wanted: &[i32] = match hangup {
+        Hangup::Ends if hangup_ignored() => &[SIGTERM, SIGINT, SIGUSR1],
+        _ => &[SIGTERM, SIGINT, SIGHUP, SIGUSR1],
+    };
     let mut signals =
         Signals::new(wanted).map_err(|error| Failure::new(&plan.shown_point, format_args!("cannot handle signals: {error}")))?;
     let failed = |error: ViewError| match error {
@@ -343,16 +357,27 @@ fn serve(plan: &Plan, ready: impl FnOnce() -> bool) -> Result<(), Failure> {
         let control = control.clone();
         move || {
             for signal in signals.forever() {
-                control.send(if signal == SIGUSR1 { Signal::Report } else { Signal::End });
+                match signal {
+                    SIGUSR1 => control.send(Signal::Report),
+                    SIGHUP if hangup == Hangup::Reopens => super::log::reopen(),
+                    _ => control.send(Signal::End),
+                }
             }
         }
     });
     if let Err(error) = thread {
         error!("signals are not handled: {error}");
     }
+    if let Some(starter) = starter {
+        // Else the mount is taken away again.
+        starter.leave().map_err(|error| {
+            Failure::new(&plan.shown_point, format_args!("cannot go to the background: {}", in_words(&error)))
+        })?;
+        super::log::leave();
+    }
     info!("{}: mounted on {}", plan.source.display(), plan.config.point.display());
     memory::serving();
-    if !ready() {
+    if starter.take().is_some_and(|starter| !starter.ready()) {
         control.send(Signal::End);
     }
     let outcome = mounted.run().map_err(failed);

@@ -76,7 +76,10 @@ fn unmount(path: &Path, lazy: bool) -> Result<(), Failure> {
     if !note.is_empty() && left.is_empty() {
         eprintln!("{}: {note}", plain(path));
     }
-    if left.is_empty() { Ok(()) } else { Err(failed(format!("unmounted, but not everything is in the frame: {left}"))) }
+    if left.is_empty() {
+        return Ok(());
+    }
+    Err(failed(format!("unmounted, but not everything is in the frame: {left}; see {}", daemon.log())))
 }
 
 /// SOURCE, and which file it is.
@@ -101,8 +104,8 @@ fn take_away(daemon: &Daemon) -> Outcome {
         return Err(cannot_unmount(&error));
     }
     if since.elapsed() >= SEALED {
-        let reason = "what was written while that was going on may not be in the frame: see the daemon's log";
-        return Err(format!("unmounted, but it took {} s, and {reason}", since.elapsed().as_secs()));
+        let reason = "what was written while that was going on may not be in the frame: see";
+        return Err(format!("unmounted, but it took {} s, and {reason} {}", since.elapsed().as_secs(), daemon.log()));
     }
     Ok((left, source))
 }
@@ -114,16 +117,22 @@ fn detach(daemon: &Daemon) -> Outcome {
     match talk.and_then(|talk| daemon.make_ready(talk, true)) {
         Ok(Ok(Ready { left, source, .. })) => Ok((left, source)),
         Ok(Err(why)) => Err(format!("unmounted, but not everything can be kept: {}", why.unwrap_or("it is busy".into()))),
-        Err(error) if is_dead(&error) => Err(DEAD.into()),
-        Err(error) => Err(format!("unmounted, but whether everything is in the frame is not known: {}", silent(&error))),
+        Err(error) if is_dead(&error) => Err(died(daemon)),
+        Err(error) => Err(format!(
+            "unmounted, but whether everything is in the frame is not known: {}; see {}",
+            silent(&error),
+            daemon.log()
+        )),
     }
 }
 
-const DEAD: &str = "unmounted, but its daemon had died: what it had not committed is lost";
+fn died(daemon: &Daemon) -> String {
+    format!("unmounted, but its daemon had died: what it had not committed is lost; see {}", daemon.log())
+}
 
 fn dead(daemon: &Daemon) -> Outcome {
     kernel::unmount(&daemon.mount.point, false).map_err(|error| cannot_unmount(&error))?;
-    Err(DEAD.into())
+    Err(died(daemon))
 }
 
 /// Of a dead daemon's mount the directory may still be opened, out of the kernel's cache.
@@ -159,6 +168,12 @@ impl Daemon {
     fn of(mount: MountInfo) -> Self {
         let root = rustix::process::geteuid().is_root();
         Daemon { user: mount.owner.filter(|(user, _)| root && *user != 0), mount }
+    }
+
+    /// Where to look for what it has said, in words.
+    fn log(&self) -> String {
+        let user = self.mount.owner.map_or_else(|| rustix::process::geteuid().as_raw(), |(user, _)| user);
+        super::log::place(&self.mount.point, user)
     }
 
     /// Opens the mount's root, to ask.

@@ -75,11 +75,13 @@ impl fmt::Display for StoreError {
     }
 }
 
-/// A refusal of the system in words that fit what it was asked for: links are not followed, however many there are.
+/// A refusal of the system in words, without its number, and in words that fit what it was asked for: links are not followed, however many
+/// there are. To be used wherever such an error is shown.
 pub(crate) fn in_words(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(libc::ELOOP) => "it is a symbolic link, which is not followed".to_owned(),
-        _ => error.to_string(),
+        Some(number) => error.to_string().trim_end_matches(&format!(" (os error {number})")).to_owned(),
+        None => error.to_string(),
     }
 }
 

@@ -40,6 +40,7 @@ pub mod survey;
 pub use cframe::CframeStore;
 pub use draft::{Draft, DraftPool};
 pub use epochs::{Epochs, ReadGuard};
+pub(crate) use error::in_words;
 pub use error::{Result, StoreError};
 pub use location::Location;
 pub use sframe::SframeStore;

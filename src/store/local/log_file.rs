@@ -20,12 +20,37 @@ const MOST_LINKS: usize = 40;
 /// # Errors
 /// What the system refuses; what cannot be a log.
 pub fn open_log_file(path: &Path) -> io::Result<File> {
+    match found(path)? {
+        Found::File(file) => Ok(file),
+        // SAFETY: if no file has that number, the copy fails; and it is not used otherwise.
+        Found::Own(number) => unsafe { BorrowedFd::borrow_raw(number) }.try_clone_to_owned().map(File::from),
+    }
+}
+
+/// The same, later, as the file may have got another name meanwhile and another one its own; `None` for a standard file, which this
+/// process may no longer have.
+///
+/// # Errors
+/// As with [`open_log_file`].
+pub fn reopen_log_file(path: &Path) -> io::Result<Option<File>> {
+    Ok(match found(path)? {
+        Found::File(file) => Some(file),
+        Found::Own(_) => None,
+    })
+}
+
+enum Found {
+    File(File),
+    /// The number of a file that this process was started with.
+    Own(i32),
+}
+
+fn found(path: &Path) -> io::Result<Found> {
     let mut path = path.to_owned();
     let mut from: Option<OwnedFd> = None;
     for _ in 0..MOST_LINKS {
         if let Some(number) = own_descriptor(&path) {
-            // SAFETY: if no file has that number, the copy fails; and it is not used otherwise.
-            return unsafe { BorrowedFd::borrow_raw(number) }.try_clone_to_owned().map(File::from);
+            return Ok(Found::Own(number));
         }
         let Some(name) = path.file_name() else { return Err(Errno::ISDIR.into()) };
         let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -50,7 +75,7 @@ pub fn open_log_file(path: &Path) -> io::Result<File> {
         let file = openat(&dir, name, flags | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::from_raw_mode(0o666))?;
         check(&fstat(&file)?, ours)?;
         fcntl_setfl(&file, OFlags::APPEND)?;
-        return Ok(file.into());
+        return Ok(Found::File(file.into()));
     }
     Err(Errno::LOOP.into())
 }
