@@ -450,7 +450,7 @@ fn open_file(source: &Source) -> Result<Arc<dyn BackendFile>> {
             return Ok(Arc::from(file));
         }
         if !file.try_lock().map_err(source.io("lock"))? {
-            return Err(StoreError::Busy { path: source.path.clone() });
+            return Err(StoreError::busy(&source.path, &*file));
         }
         // Whoever had the lock may have exchanged the file between our open and our lock.
         if backend.stat(name).map_err(source.io("stat"))?.same_file(&stat) {

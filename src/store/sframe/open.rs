@@ -74,7 +74,7 @@ pub(super) fn open_dir(source: &Source) -> Result<OpenDir> {
         if !source.read_only {
             dir.check_writable().map_err(source.io("open for writing"))?;
             if !itself.try_lock().map_err(source.io("lock"))? {
-                return Err(StoreError::Busy { path: source.path.clone() });
+                return Err(StoreError::busy(&source.path, &*itself));
             }
         }
         // Whoever had the lock may have put another directory here between our open and our lock.
