@@ -21,7 +21,6 @@ import time
 import traceback
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python"))
 from squats import FULL, GID, KINDS, T, U, UID, V, chown_all, disk_of_secrets, rounds, take
 from victims import SECRET, make, manifest, secret
 
