@@ -472,7 +472,7 @@ fn parse(source: &Source, file: &dyn BackendFile, file_len: u64) -> Result<Parse
     let frame = Frame::<ChunkOffset>::read(&FileBytes { file, len: file_len }).map_err(|unread| match unread {
         Unread::Io { action, source: error } => source.io(action)(error),
         Unread::Format(error) => source.format(error),
-        Unread::OtherLayout => source.unsupported("is the index file of a sparse frame, not a frame in one file"),
+        Unread::OtherLayout => source.unsupported("is the index file of a sparse frame; expected the directory that it is in"),
     })?;
     let Frame { header, trailer, entries, sections } = frame;
     let frame_len = header.frame_len();
