@@ -101,3 +101,101 @@ the_helper_has_the_limit_of_before() {
     equal "$(head -n 1 "$T/limits")" 100
 }
 test_the_helper_has_the_limit_of_before() { as_a_user the_helper_has_the_limit_of_before; }
+
+# ---- Memory for frames that say more than they hold
+
+hostile() { "$PY" "$ROOT/tests/python/hostile.py" "$@"; }
+# within KIB COMMAND...: runs it; then $CODE is its exit code, $T/out and $T/err are what it said, and it held no more memory than that.
+# A command is never seen to hold less than the Python that starts it, about 40 MiB.
+within() {
+    local limit=$1 most
+    shift
+    hostile peak 0 "$@" >"$T/out" 2>"$T/err" </dev/null
+    read -r CODE most < <(tail -n 1 "$T/out")
+    sed -i '$d' "$T/out"
+    [ "$most" -le "$limit" ] || fail "held $most KiB, expected at most $limit: $*"
+}
+
+# 200 bytes of frame, and something wrong with each of 200,000 chunks.
+test_findings_are_counted_and_not_all_held() {
+    local kind
+    for kind in misfits misfits_in_a_directory; do
+        hostile $kind "$T/$kind" 200000
+        within 80000 "$B2FUSE" check --json "$T/$kind"
+        equal "$CODE" 1
+        py 'import json
+report = json.load(open(sys.argv[1]))
+assert len(report["findings"]) == 10_000 and report["findings_left_out"] == 190_000, (len(report["findings"]), report["findings_left_out"])
+assert not report["sound"] and report["chunks"] == 200_000' "$T/out"
+        within 80000 "$B2FUSE" repair "$T/$kind"
+        equal "$CODE" 1
+        has "$(cat "$T/out")" ": and 199000 more"
+        has "$(cat "$T/out")" ": lost: and 199000 more"
+        [ "$(wc -l <"$T/out")" -lt 2100 ]
+    done
+    # Lines, in contrast, are printed as they are found, all of them.
+    within 80000 "$B2FUSE" check "$T/misfits"
+    equal "$(wc -l <"$T/out")" 200001
+}
+
+# Lengths of 2 GiB in files of 8 KiB: header, trailer, index.
+test_lengths_of_what_is_a_hole_are_refused() {
+    local kind command
+    mkdir "$M"
+    for kind in long_header long_trailer hollow_index; do
+        hostile $kind "$T/$kind"
+        for command in info ls check repair "mount -r"; do
+            # shellcheck disable=SC2086,SC2046 # words
+            within 80000 "$B2FUSE" $command "$T/$kind" $([[ $command == mount* ]] && echo "$M")
+            [ "$CODE" = 1 ] || [ "$command $CODE" = "check 2" ] || fail "exit code $CODE of $command $kind"
+            [ "$(wc -l <"$T/err")" -le 1 ] || fail "$(cat "$T/err")"
+            [[ -s $T/out || $(cat "$T/err") == "$T/$kind: "* ]] || fail "$command $kind said nothing: $(cat "$T/err")"
+            not_mounted
+        done
+    done
+    within 80000 "$B2FUSE" convert "$T/hollow_index" "$T/copy"
+    equal "$CODE" 1
+    has "$(cat "$T/err")" "in holes, expected at most 67108864"
+}
+
+# The largest that an index of a few bytes may stand for opens, at 8 bytes a chunk.
+test_a_frame_of_2_24_chunks_opens() {
+    hostile specials "$T/specials"
+    within 165000 "$B2FUSE" info "$T/specials"
+    equal "$CODE" 0
+    has "$(cat "$T/out")" "16777216"
+    hostile equal_chunks "$S"
+    mkdir "$M"
+    "$B2FUSE" mount -f -r "$S" "$M" 2>"$T/err" &
+    PID=$!
+    while ! mountpoint -q "$M"; do kill -0 "$PID" && sleep 0.1; done
+    equal "$(stat -c %s "$M/00FFFFFF.chunk")" 33
+    local most
+    most=$(awk '/VmHWM/ { print $2 }' "/proc/$PID/status")
+    umount_it
+    end_of_daemon
+    [ "$most" -le 600000 ] || fail "the daemon held $most KiB"
+}
+
+# However little memory there is: all goes well, or there is one line that begins with the path.
+test_too_little_memory_is_one_line() {
+    local limit command code
+    hostile specials "$T/specials" $((1 << 19))
+    mkdir "$M"
+    for limit in 15000 16000 17000 18000 20000 22000 24000 26000 28000 32000; do
+        for command in info "cat -f" check repair; do
+            # shellcheck disable=SC2086,SC2046 # words
+            hostile peak $limit "$B2FUSE" $command "$T/specials" $([ "$command" = "cat -f" ] && echo 7) >"$T/out" 2>"$T/err" </dev/null
+            read -r code _ < <(tail -c 30 "$T/out" | tr -d '\0' | tail -n 1)
+            if [ "$code" = 0 ]; then continue; fi
+            [ "$code" = 1 ] || [ "$command $code" = "check 2" ] || fail "exit code $code of $command with $limit KiB: $(cat "$T/err")"
+            equal "$(wc -l <"$T/err")" 1 "$command with $limit KiB: $(cat "$T/err")"
+            [[ $(cat "$T/err") == "$T/specials: "* ]] || fail "$(cat "$T/err")"
+        done
+    done
+    # Too little for the daemon, which says so through the command that started it.
+    hostile peak 20000 "$B2FUSE" mount "$T/specials" "$M" >"$T/out" 2>"$T/err" </dev/null
+    equal "$(cut -d ' ' -f 1 "$T/out")" 1
+    equal "$(cat "$T/err")" "$T/specials: needs more memory than there is"
+    not_mounted
+}

@@ -7,6 +7,7 @@ use crate::format::header::FrameHeader;
 use crate::format::index;
 use crate::format::trailer::Trailer;
 use crate::format::{ChunkOffset, IndexEntry};
+use crate::store::ReadAt;
 use crate::store::backend::{BackendFile, read_exact_at};
 use crate::store::frame::{FileBytes, Part, Unread, zeros};
 
@@ -152,6 +153,12 @@ impl Bytes<'_> {
         let mut end = self.len;
         while end > base {
             let start = end.saturating_sub(WINDOW).max(base);
+            // Nothing begins in a hole.
+            let data = FileBytes { file: self.file, len: self.len }.next_data(start);
+            if data.is_none_or(|data| data.start >= end) {
+                end = start;
+                continue;
+            }
             // A header that begins in this window may end in the next.
             let bytes = self.read(start, end - start + ChunkHeader::LEN as u64)?;
             for (n, head) in bytes.windows(16).enumerate().rev() {
