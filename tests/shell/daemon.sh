@@ -292,7 +292,7 @@ test_a_source_replaced_by_others_is_not_overwritten() {
 
 test_sigusr1_logs_the_cache() {
     source_from full
-    mount_front
+    mount_front --log-level debug
     cat "$M"/* >/dev/null
     kill -USR1 "$PID"
     await grep -qiE 'hits?.*miss|miss.*hit' "$T/log"
