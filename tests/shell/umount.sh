@@ -439,7 +439,8 @@ test_a_daemon_that_ends_is_waited_for() {
     mount_it 2>"$T/err" &
     PID=$!
     await grep -q "waiting until it is released by process $old" "$T/err"
-    equal "$(wc -l <"$T/err")" 1
+    # Without a system log, what is logged until the daemon is in the background is said as well.
+    [ "$(grep -c "waiting until" "$T/err")" -le 2 ]
     flock -u 8
     end_of_daemon
     wait "$old"
