@@ -424,6 +424,10 @@ impl<V: Follow> View for Locking<V> {
         self.view.expect(inos);
     }
 
+    fn expect_reads(&self, inos: &[Ino]) {
+        self.view.expect_reads(inos);
+    }
+
     fn read_ahead(&self) -> Option<u32> {
         self.view.read_ahead()
     }
@@ -444,6 +448,7 @@ mod tests {
     use super::*;
     use crate::store::{CframeStore, OpenOptions};
     use crate::view::SparseView;
+    use crate::view::counting::Counting;
     use crate::view::frames::{CHUNKSIZE, Cell, cells_of, cframe, chunk, full};
 
     const ONE: Handle = Handle(1 << 63);
@@ -507,6 +512,21 @@ mod tests {
         assert_eq!(lock(&view, None).unwrap(), 1);
         assert_eq!(cells_of(&path), [full(7), full(8), full(9)]);
         view.shutdown().unwrap();
+    }
+
+    #[test]
+    fn hints_are_handed_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f.b2frame");
+        std::fs::write(&path, cframe(&[full(1), full(2)], CHUNKSIZE, CHUNKSIZE as i32)).unwrap();
+        let options = OpenOptions { locking: true, ..OpenOptions::default() };
+        let store: Arc<dyn FrameStore> = Arc::new(CframeStore::open(&path, options).unwrap());
+        let counting = Counting::new(Arc::clone(&store));
+        let view = Locking::new(SparseView::new(counting.clone(), false).unwrap(), store, None).unwrap();
+        let chunks = ["00000000.chunk", "00000001.chunk"].map(|name| view.lookup(ROOT, OsStr::new(name)).unwrap().ino);
+        view.expect_reads(&chunks);
+        assert_eq!(counting.hinted.load(SeqCst), 2);
+        assert_eq!(view.read_ahead(), Some(1 << 20));
     }
 
     #[test]

@@ -7,6 +7,8 @@ use std::ffi::OsStr;
 use std::time::{Instant, SystemTime};
 
 mod contiguous;
+#[cfg(test)]
+mod counting;
 mod error;
 mod examine;
 #[cfg(test)]
@@ -235,15 +237,13 @@ pub trait View: Send + Sync {
 
     /// Attributes of these will be asked for soon, one after the other: a hint, upon which what they take is read, as far as it is
     /// read sooner for all of them together.
-    fn expect(&self, _inos: &[Ino]) {}
+    fn expect(&self, inos: &[Ino]);
 
     /// These will be read soon and whole, in this order: a hint.
-    fn expect_reads(&self, _inos: &[Ino]) {}
+    fn expect_reads(&self, inos: &[Ino]);
 
     /// How far the kernel should read ahead in a file of this view, in bytes; `None` for what it does by itself.
-    fn read_ahead(&self) -> Option<u32> {
-        None
-    }
+    fn read_ahead(&self) -> Option<u32>;
 
     /// The lock file, if locks are to be asked for here ([`View::lock`]) rather than kept by the kernel. Its bytes are never to be
     /// cached: other processes write them.

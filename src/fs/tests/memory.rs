@@ -381,6 +381,8 @@ impl View for MemoryView {
         self.expected.lock().push(inos.to_vec());
     }
 
+    fn expect_reads(&self, _inos: &[Ino]) {}
+
     fn statfs(&self) -> Result<libc::statvfs> {
         // SAFETY: all zeros are a valid statvfs.
         let mut stat: libc::statvfs = unsafe { std::mem::zeroed() };

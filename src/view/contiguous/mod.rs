@@ -409,6 +409,10 @@ impl View for ContiguousView {
         Vec::new()
     }
 
+    fn expect(&self, _inos: &[Ino]) {}
+
+    fn expect_reads(&self, _inos: &[Ino]) {}
+
     fn read_ahead(&self) -> Option<u32> {
         Some(READ_AHEAD)
     }

@@ -2,13 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use self::counting::Counting;
 use super::*;
 use crate::format::{Layout, Special};
 use crate::store::{CframeStore, FrameImage, OpenOptions, SframeStore, open};
+use crate::view::counting::Counting;
 use crate::view::frames::{CHUNKSIZE, Cell, cells_of, cframe, chunk, errno, full, zeros};
 
-mod counting;
 mod library;
 mod model;
 mod names;
