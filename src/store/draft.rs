@@ -5,6 +5,8 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use parking_lot::RwLock;
+
 use super::ReadAt;
 use super::backend::{Backend, BackendFile, FileBackend};
 
@@ -13,7 +15,7 @@ const SPILL: usize = 1 << 20;
 
 /// The budget that all drafts of a mount share, and where they spill to.
 pub struct DraftPool {
-    backend: Arc<dyn Backend>,
+    backend: RwLock<Arc<dyn Backend>>,
     budget: u64,
     /// Bytes of memory that drafts hold now, by capacity.
     used: AtomicU64,
@@ -28,7 +30,12 @@ impl fmt::Debug for DraftPool {
 impl DraftPool {
     /// A pool that spills to unlinked files in `backend`, with at most about `budget` bytes of memory over all its drafts.
     pub fn new(backend: Arc<dyn Backend>, budget: u64) -> Arc<Self> {
-        Arc::new(DraftPool { backend, budget, used: AtomicU64::new(0) })
+        Arc::new(DraftPool { backend: RwLock::new(backend), budget, used: AtomicU64::new(0) })
+    }
+
+    /// Spills to another directory from now on.
+    pub(super) fn move_to(&self, backend: Arc<dyn Backend>) {
+        *self.backend.write() = backend;
     }
 
     /// Bytes of memory that drafts hold now.
@@ -172,7 +179,8 @@ impl Draft {
     /// Moves what is in memory to a file.
     fn spill(&mut self) -> io::Result<()> {
         let Content::Memory(bytes) = &mut self.content else { return Ok(()) };
-        let file = self.pool.backend.create_unnamed().or_else(|_| FileBackend::temporary())?;
+        let backend = Arc::clone(&self.pool.backend.read());
+        let file = backend.create_unnamed().or_else(|_| FileBackend::temporary())?;
         file.write_at(bytes, 0)?;
         let len = bytes.len() as u64;
         self.content = Content::File { file, len };

@@ -193,7 +193,7 @@ impl SparseView {
         };
         for (name, key, len) in moved {
             // Once a chunk of the frame, now only the file that it was moved to.
-            self.save(&name.to_string_lossy(), &StoredChunk { store: &*self.store, key, len }, &mut first_error);
+            self.save(&name.to_string_lossy(), &StoredChunk { store: &*self.store, key, len, to_save: true }, &mut first_error);
         }
         for (name, writing) in drafts {
             let inner = writing.inner.read();
@@ -210,7 +210,7 @@ impl SparseView {
                 state.table.get(id).key().zip(state.table.get(id).len())
             };
             let Some((key, len)) = slot else { continue };
-            let chunk = StoredChunk { store: &*self.store, key, len };
+            let chunk = StoredChunk { store: &*self.store, key, len, to_save: true };
             drop(guard);
             self.save(&id.file_name(), &chunk, &mut first_error);
         }
