@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fuser::{Errno, FileAttr, FileType, FopenFlags, Generation, INodeNo, ReplyEmpty};
 use log::{debug, error, warn};
@@ -23,6 +23,11 @@ pub(super) const FOREVER: Duration = Duration::from_secs(1 << 31);
 pub(super) const GENERATION: Generation = Generation(0);
 /// Cookies 1 and 2 stand behind `.` and `..`; a view's own begin here.
 pub(super) const FIRST_COOKIE: u64 = 2;
+
+/// Pause between two looks at SOURCE: most of what the system tells of is of our own doing.
+const PAUSE: Duration = Duration::from_millis(5);
+/// The same while others are at work.
+const SHORT_PAUSE: Duration = Duration::from_millis(1);
 
 /// What a mount shows instead of a view's own attributes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -113,8 +118,26 @@ impl Shared {
     pub(super) fn open_flags(&self, ino: Ino, mode: OpenMode) -> FopenFlags {
         match mode.write {
             _ if self.lock_file == Some(ino) => FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_NOFLUSH,
+            _ if !self.view.keeps_pages(ino) => FopenFlags::FOPEN_DIRECT_IO,
             true => FopenFlags::FOPEN_KEEP_CACHE,
             false => FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH,
+        }
+    }
+
+    /// The body of the thread that has the view look at SOURCE when others may have changed it.
+    pub(super) fn follow_others(&self) {
+        let Some(watch) = self.view.watch() else { return };
+        watch.begin();
+        loop {
+            let began = Instant::now();
+            let mut invals = Invals::new();
+            let due = self.view.follow(&mut invals);
+            let pause = if invals.is_empty() { PAUSE } else { SHORT_PAUSE };
+            self.notify.forget(invals);
+            // A large frame that changes all the time leaves time for those who read it.
+            if !watch.wait(due, Instant::now() + pause.max(began.elapsed())) {
+                return;
+            }
         }
     }
 

@@ -9,7 +9,7 @@ use crate::store::SourceStat;
 const DIRECTORY_BLKSIZE: u32 = 128 * 1024;
 
 /// Owner, mode and times of a file.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Meta {
     pub mode: u32,
     pub uid: u32,

@@ -383,6 +383,23 @@ impl View for MemoryView {
 
     fn expect_reads(&self, _inos: &[Ino]) {}
 
+    fn keeps_pages(&self, _ino: Ino) -> bool {
+        true
+    }
+
+    fn last_name(&self, ino: Ino) -> Option<OsString> {
+        let state = self.state.read();
+        state.files.iter().find(|(_, file)| file.ino == ino).map(|(name, _)| name.clone())
+    }
+
+    fn watch(&self) -> Option<&crate::store::Watch> {
+        None
+    }
+
+    fn follow(&self, _invals: &mut Invals) -> Option<Instant> {
+        None
+    }
+
     fn statfs(&self) -> Result<libc::statvfs> {
         // SAFETY: all zeros are a valid statvfs.
         let mut stat: libc::statvfs = unsafe { std::mem::zeroed() };
