@@ -9,7 +9,7 @@ use crate::store::SourceStat;
 const DIRECTORY_BLKSIZE: u32 = 128 * 1024;
 
 /// Owner, mode and times of a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 pub struct Meta {
     pub mode: u32,
     pub uid: u32,
@@ -50,6 +50,21 @@ impl Meta {
         self.atime = set.atime.unwrap_or(self.atime);
         self.mtime = set.mtime.unwrap_or(self.mtime);
         self.ctime = SystemTime::now();
+    }
+
+    /// SOURCE's own have changed: what was as they were is as they are.
+    pub fn take_over(&mut self, before: Meta, now: Meta) {
+        fn take<T: PartialEq>(mine: &mut T, before: T, now: T) {
+            if *mine == before {
+                *mine = now;
+            }
+        }
+        take(&mut self.mode, before.mode, now.mode);
+        take(&mut self.uid, before.uid, now.uid);
+        take(&mut self.gid, before.gid, now.gid);
+        take(&mut self.atime, before.atime, now.atime);
+        take(&mut self.mtime, before.mtime, now.mtime);
+        take(&mut self.ctime, before.ctime, now.ctime);
     }
 
     /// The content changed.

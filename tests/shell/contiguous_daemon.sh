@@ -143,6 +143,21 @@ test_contiguous_one_read_write_mount_at_a_time() {
     "$B2FUSE" umount "$T/second"
 }
 
+# begin_writing FILE BYTES: a process writes the bytes into the file of the mount, and keeps it open until `end_writing`.
+begin_writing() {
+    mkfifo "$T/begun" "$T/end"
+    "$PY" -c 'import os, sys
+fd = os.open(sys.argv[1], os.O_RDWR)
+os.pwrite(fd, open(sys.argv[2], "rb").read()[:int(sys.argv[3])], 0)
+open(sys.argv[4], "w").close()
+open(sys.argv[5]).read()' "$1" "$2" "${3:-1000000000}" "$T/begun" "$T/end" &
+    cat "$T/begun"
+}
+end_writing() {
+    : >"$T/end"
+    wait $! || true
+}
+
 # untouched: every file of $T/theirs is in SOURCE as it was. (What is besides are files of the daemon's that nobody names: from the
 # moment others write, it removes nothing.)
 untouched() {
@@ -155,9 +170,13 @@ test_a_sparse_source_changed_by_others_is_not_overwritten() {
     sparse_from full
     mount_front
     cat "$V" >/dev/null
+    begin_writing "$V" "$FX/many.b2frame"
     py 's = blosc2.open(sys.argv[1], mode="a"); s.append_data(noise(77)); s.vlmeta["other"] = "process"' "$S"
     cp -a "$S" "$T/theirs"
+    await fails "Stale file handle" cat "$V"
     fails "Stale file handle" eval 'cp "$FX/many.b2frame" "$V" && sync "$V"'
+    fails "Stale file handle" sync "$M"
+    end_writing
     umount_it || true
     end_of_daemon || true
     untouched
@@ -173,10 +192,13 @@ test_what_is_saved_is_a_whole_frame() {
     mount_front
     append 300
     sync "$V"
+    cp "$V" "$T/shown.b2frame"
+    py 's = blosc2.open(sys.argv[1], mode="a"); s.append_data(noise(301))' "$T/shown.b2frame"
+    begin_writing "$V" "$T/shown.b2frame"
     py 's = blosc2.open(sys.argv[1], mode="a"); s.delete_chunk(0)' "$S"
     cp -a "$S" "$T/theirs"
-    append 301 || true
     fails "Stale file handle" sync "$V"
+    end_writing
     umount_it || true
     end_of_daemon || true
     untouched
@@ -212,14 +234,18 @@ assert all(s.decompress_chunk(s.nchunks - 3 + n) == noise(400 + n) for n in rang
 test_a_sparse_source_replaced_by_others_is_not_overwritten() {
     sparse_from full
     mount_front
+    begin_writing "$V" "$FX/many.b2frame"
     cp -r "$FX/sparse/base.b2frame" "$T/new"
     mv "$S" "$T/old"
     mv "$T/new" "$S"
+    await fails "Stale file handle" cat "$V"
     fails "Stale file handle" eval 'cp "$FX/many.b2frame" "$V" && sync "$V"'
+    end_writing
     umount_it || true
     end_of_daemon || true
     diff -r "$S" "$FX/sparse/base.b2frame"
     diff -r "$T/old" "$FX/sparse/full.b2frame"
+    tool same "$S.lost/source.b2frame" "$FX/many.b2frame"
 }
 
 # ---- Space and memory

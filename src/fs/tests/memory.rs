@@ -102,6 +102,12 @@ impl MemoryView {
         ino
     }
 
+    /// Puts another file in the place of one; who asks for the old one finds nothing.
+    pub fn replace(&self, name: &str, bytes: Vec<u8>) {
+        self.state.write().files.remove(OsStr::new(name));
+        self.set(name, bytes);
+    }
+
     /// The bytes that the view has for a name.
     pub fn bytes(&self, name: &str) -> Option<Vec<u8>> {
         self.state.read().files.get(OsStr::new(name)).map(|file| file.good.clone())

@@ -335,6 +335,7 @@ impl View for ContiguousView {
     }
 
     fn write(&self, handle: Handle, offset: u64, data: &[u8]) -> Result<()> {
+        self.following.check()?;
         let _writing = self.writing.lock();
         match self.written_file(handle)? {
             (_, Content::Frame) => self.change_frame(Some(handle), |inner, below| inner.write_at(data, offset, below)),
@@ -344,6 +345,7 @@ impl View for ContiguousView {
     }
 
     fn flush(&self, handle: Handle, invals: &mut Invals) -> Result<()> {
+        self.following.check()?;
         self.close_handle(handle, invals)?;
         self.publish_soon()
     }
@@ -362,6 +364,7 @@ impl View for ContiguousView {
             let state = self.state.read();
             self.is_directory(&state, ino) || state.frame == Some(ino)
         };
+        self.following.check()?;
         if self.read_only || !frame { Ok(()) } else { self.settle(invals) }
     }
 

@@ -400,11 +400,9 @@ impl State {
     /// Takes over owner, mode and times of SOURCE, where a client has set no others.
     pub fn take_attributes(&mut self, now: Meta) {
         let before = std::mem::replace(&mut self.source, now);
-        if self.root == before.of_directory() {
-            self.root = now.of_directory();
-        }
-        if let Some(node) = self.frame.and_then(|ino| self.nodes.get_mut(&ino)).filter(|node| node.meta == before) {
-            node.meta = now;
+        self.root.take_over(before.of_directory(), now.of_directory());
+        if let Some(node) = self.frame.and_then(|ino| self.nodes.get_mut(&ino)) {
+            node.meta.take_over(before, now);
         }
     }
 

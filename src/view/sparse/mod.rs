@@ -328,10 +328,12 @@ impl View for SparseView {
     }
 
     fn write(&self, handle: Handle, offset: u64, data: &[u8]) -> Result<()> {
+        self.following.check()?;
         self.write_handle(handle, offset, data)
     }
 
     fn flush(&self, handle: Handle, invals: &mut Invals) -> Result<()> {
+        self.following.check()?;
         self.close_handle(handle, invals)?;
         self.publish_soon()
     }
@@ -349,6 +351,7 @@ impl View for SparseView {
         if self.read_only {
             return Ok(());
         }
+        self.following.check()?;
         if ino != ROOT {
             match self.close_file(ino, Unfinished::Leave, invals) {
                 Ok(()) | Err(ViewError::Gone) => {}

@@ -152,6 +152,14 @@ impl SparseView {
     /// The end of a read-write mount: everything that can be committed is, and the rest is saved beside SOURCE.
     pub(super) fn finish(&self) -> Result<()> {
         let mut invals = Vec::new();
+        if let Some(hindrance) = self.following.hindrance(&*self.store) {
+            // What is there cannot be made a part of what others have made.
+            if !self.is_uncommitted() {
+                return Ok(());
+            }
+            let _ = self.save_lost(true); // which says what it cannot save
+            return Err(hindrance.into());
+        }
         let open: Vec<_> = {
             let state = self.state.read();
             state.nodes.iter().filter(|(_, node)| node.writing.is_some()).map(|(ino, _)| *ino).collect()
@@ -179,7 +187,7 @@ impl SparseView {
                 _ => None,
             });
             let drafts: Vec<_> = unfinished.collect();
-            let held = !matches!(state.held, Held::No) || all;
+            let held = !matches!(state.held, Held::No) || all && state.has_another_index();
             let index = state.index_ino.filter(|_| held).and_then(|ino| state.source(ino).ok());
             let ids = if all { state.uncommitted() } else { Vec::new() };
             let moved = state.nodes.values().filter_map(|node| match (&node.name, &node.kept) {

@@ -608,6 +608,11 @@ impl State {
             || self.nodes.values().any(written)
     }
 
+    /// Whether the index file is another than SOURCE's.
+    pub fn has_another_index(&self) -> bool {
+        self.frame_changed != self.published || self.index_stale || !self.removed.is_empty()
+    }
+
     /// Takes over what SOURCE holds now, which others have changed; there is nothing uncommitted. Of what was SOURCE's, whoever has it open
     /// finds it gone. Temporary files stay.
     pub fn reloaded(&mut self, now: State, invals: &mut Invals) {
@@ -639,10 +644,8 @@ impl State {
     /// Takes over owner, mode and times of SOURCE, where a client has set no others.
     pub fn take_attributes(&mut self, now: Meta) {
         let before = std::mem::replace(&mut self.defaults, now);
-        if self.root == before.of_directory() {
-            self.root = now.of_directory();
-        }
-        self.nodes.values_mut().filter(|node| node.meta == before).for_each(|node| node.meta = now);
+        self.root.take_over(before.of_directory(), now.of_directory());
+        self.nodes.values_mut().for_each(|node| node.meta.take_over(before, now));
     }
 
     /// Whether there is something new that can be committed.

@@ -14,6 +14,7 @@ use crate::view::Inval;
 use crate::view::frames::{CHUNKSIZE, Cell, cells_of, cframe, chunk, errno, full, header, zeros};
 
 mod model;
+mod others;
 mod xattr;
 
 struct Mount {

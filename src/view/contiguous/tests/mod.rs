@@ -13,6 +13,7 @@ use crate::view::frames::{CHUNKSIZE, Cell, cells_of, cframe, chunk, errno, full,
 mod library;
 mod model;
 mod names;
+mod others;
 mod writing;
 mod xattr;
 
