@@ -30,7 +30,7 @@ use super::notify::Held;
 use super::shared::{FOREVER, GENERATION, Shared, empty, errno};
 use super::spin::Turn;
 use super::xattr;
-use crate::view::{Creation, Flock, Handle, Ino, Invals, Kind, OpenMode, ROOT, RenameMode, SetAttr, ViewError};
+use crate::view::{Creation, Flock, Handle, Ino, Inval, Invals, Kind, OpenMode, ROOT, RenameMode, SetAttr, ViewError};
 
 /// ioctl(2) on any file of a mount: the daemon's process id as an `i32`. `_IOR(0xB2, 1, int)`.
 pub(super) const IOCTL_PID: u32 = 2 << 30 | (size_of::<i32>() as u32) << 16 | 0xB2 << 8 | 1;
@@ -357,7 +357,15 @@ impl fuser::Filesystem for Adapter {
             match shared.view.read(ino, handle, offset, &mut buffer[..len]) {
                 Ok(n) => reply.data(&buffer[..n]),
                 Err(ViewError::Locked) => shared.read_patiently(ino, handle, offset, len, reply),
-                Err(refusal) => reply.error(errno("read", ino, &refusal)),
+                Err(refusal) => {
+                    reply.error(errno("read", ino, &refusal));
+                    // Who opens a file without asking must look its name up anew.
+                    if matches!(refusal, ViewError::Gone) && self.no_open {
+                        shared
+                            .notify
+                            .forget(shared.view.last_name(ino).map(|name| Inval::Entry(ROOT, name)).into_iter().collect());
+                    }
+                }
             }
         });
         shared.notify_push(ino, offset == 0, |view, streams| streams.read(view, req.pid(), ino, offset, size));

@@ -132,7 +132,7 @@ impl Shared {
             let began = Instant::now();
             let mut invals = Invals::new();
             let due = self.view.follow(&mut invals);
-            let pause = if invals.is_empty() { PAUSE } else { SHORT_PAUSE };
+            let pause = if invals.is_empty() && due.is_none() { PAUSE } else { SHORT_PAUSE };
             self.notify.forget(invals);
             // A large frame that changes all the time leaves time for those who read it.
             if !watch.wait(due, Instant::now() + pause.max(began.elapsed())) {

@@ -256,7 +256,7 @@ impl CframeStore {
             owed: AtomicUsize::new(0),
             witness: Mutex::new(Witness::new(stat)),
             generations: Generations::default(),
-            held: Held::default(),
+            held: Held::new(options.hold_staged),
             watch: Watch::default(),
         };
         store.watch_file(&file);
@@ -535,8 +535,7 @@ impl FrameStore for CframeStore {
         });
         match written {
             Ok(()) => {
-                // What is not held cannot be saved should others write over it, and is as good as any otherwise.
-                let _ = self.held.put(key, chunk);
+                self.held.put(key, chunk);
                 Ok(key)
             }
             Err(source) => {

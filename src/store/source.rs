@@ -44,6 +44,8 @@ pub struct OpenOptions {
     pub header_room: u64,
     /// Take turns with other processes by the frame's lock file, as C-Blosc2 does where locking is asked for.
     pub locking: bool,
+    /// Keep copies of what is staged until it is committed, as far as a bound of memory allows: others may write over it in SOURCE.
+    pub hold_staged: bool,
     /// In a store that only reads: chunk and index files may be symbolic links, where
     /// [`super::backend::FileBackend::following_links_inside`] follows them.
     pub follow_links: bool,
@@ -58,6 +60,7 @@ impl Default for OpenOptions {
             replace: false,
             header_room: HEADER_ROOM,
             locking: false,
+            hold_staged: false,
             follow_links: false,
         }
     }

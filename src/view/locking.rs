@@ -177,7 +177,7 @@ impl<V: Follow> Locking<V> {
 
     /// What is to be looked at before a file is opened.
     fn glance_before_open(&self) {
-        if self.view.read_only() || self.store.is_as_seen() {
+        if self.store.is_as_seen() {
             return;
         }
         if let Some(_one_at_a_time) = self.following.try_lock() {

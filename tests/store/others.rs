@@ -352,7 +352,7 @@ fn own_commits_are_nothing_others_did<S: Store>() {
 
 fn what_others_write_over_is_saved_all_the_same<S: Store>() {
     let scene = Scene::new::<S>();
-    let store = S::open_at(&scene.path, options(false)).unwrap();
+    let store = S::open_at(&scene.path, OpenOptions { hold_staged: true, ..options(false) }).unwrap();
     let staged = chunk(5000, 77);
     let key = store.stage(&staged).unwrap();
     if scene.path.is_dir() {

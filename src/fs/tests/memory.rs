@@ -36,6 +36,8 @@ struct State {
     files: BTreeMap<OsString, File>,
     /// Removed files, for those who have them open.
     removed: BTreeMap<Ino, File>,
+    /// The names of files that were replaced.
+    former: BTreeMap<Ino, OsString>,
     handles: BTreeMap<u64, (Ino, bool)>,
     serial: u64,
 }
@@ -104,7 +106,12 @@ impl MemoryView {
 
     /// Puts another file in the place of one; who asks for the old one finds nothing.
     pub fn replace(&self, name: &str, bytes: Vec<u8>) {
-        self.state.write().files.remove(OsStr::new(name));
+        {
+            let mut state = self.state.write();
+            if let Some(file) = state.files.remove(OsStr::new(name)) {
+                state.former.insert(file.ino, name.into());
+            }
+        }
         self.set(name, bytes);
     }
 
@@ -395,7 +402,8 @@ impl View for MemoryView {
 
     fn last_name(&self, ino: Ino) -> Option<OsString> {
         let state = self.state.read();
-        state.files.iter().find(|(_, file)| file.ino == ino).map(|(name, _)| name.clone())
+        let named = state.files.iter().find(|(_, file)| file.ino == ino).map(|(name, _)| name);
+        named.or_else(|| state.former.get(&ino)).cloned()
     }
 
     fn watch(&self) -> Option<&crate::store::Watch> {

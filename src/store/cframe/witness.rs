@@ -139,6 +139,9 @@ impl CframeStore {
     pub(super) fn is_as_seen(&self) -> bool {
         let file = Arc::clone(&self.place.read().file);
         let Ok(now) = file.stat() else { return false };
+        if self.watch.is_blind() && !matches!(self.source.stat(), Ok(Some(stat)) if stat.same_file(&now)) {
+            return false;
+        }
         let mut witness = self.witness.lock();
         let same = witness.stale.is_none() && !witness.touched && !touched_since(&witness.seen, &now);
         same && !witness.is_coarse() || witness.stale.is_none() && witness.writers > 0

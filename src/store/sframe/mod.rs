@@ -268,7 +268,7 @@ impl SframeStore {
             witness: Mutex::new(witness),
             unsynced: Mutex::new(Unsynced::default()),
             itself: RwLock::new(Arc::from(itself)),
-            held: Held::default(),
+            held: Held::new(options.hold_staged),
             allocated: AtomicU64::new(0),
         }
     }
@@ -414,8 +414,7 @@ impl FrameStore for SframeStore {
             if let Ok(stat) = file.stat() {
                 self.shared.files.lock().stamp(key, &stat);
             }
-            // What is not held cannot be saved should others write over it, and is as good as any otherwise.
-            let _ = self.held.put(key, chunk);
+            self.held.put(key, chunk);
             self.unsynced.lock().push(key, file);
             return Ok(key);
         };

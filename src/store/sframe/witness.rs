@@ -174,6 +174,12 @@ impl SframeStore {
     /// Whether others have changed the index file, or its name, as far as a glance at the file tells.
     pub(super) fn looks_as_seen(&self) -> bool {
         let mut witness = self.witness.lock();
+        if self.shared.watch.is_blind() {
+            let named = matches!(self.source.stat(), Ok(Some(stat)) if stat.same_file(&witness.dir));
+            if !named || !matches!(witness.look_at_name(index_at(&*self.dir())), Ok(Some(()))) {
+                return false;
+            }
+        }
         if witness.stale.is_some() || witness.touched || self.shared.suspicion.lock().is_some() {
             return false;
         }

@@ -257,9 +257,7 @@ impl View for ContiguousView {
         if mode.write || mode.truncate {
             self.writable()?;
         }
-        if !self.read_only {
-            self.glance_before(true)?;
-        }
+        self.glance_before(true)?;
         let handle = {
             let mut state = self.state.write();
             if self.is_directory(&state, ino) {
@@ -432,7 +430,12 @@ impl View for ContiguousView {
     }
 
     fn last_name(&self, ino: Ino) -> Option<OsString> {
-        self.state.read().name_of(ino).map(OsStr::to_owned)
+        let state = self.state.read();
+        match state.nodes.contains_key(&ino) {
+            true => state.name_of(ino),
+            false => state.in_directory().then(|| state.frame_name(self.store.path())),
+        }
+        .map(OsStr::to_owned)
     }
 
     fn watch(&self) -> Option<&Watch> {

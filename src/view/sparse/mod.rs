@@ -263,9 +263,7 @@ impl View for SparseView {
         if mode.write || mode.truncate {
             self.writable()?;
         }
-        if !self.read_only {
-            self.glance_before(true)?;
-        }
+        self.glance_before(true)?;
         let mut state = self.state.write();
         state.name_of(ino)?;
         let mut serial = 0;
@@ -479,8 +477,8 @@ impl View for SparseView {
     }
 
     fn last_name(&self, ino: Ino) -> Option<OsString> {
-        let name = self.state.read().name_of(ino).ok().flatten().or_else(|| state::former_name(ino));
-        name.map(|name| name.to_os_string())
+        let named = self.state.read().name_of(ino);
+        named.unwrap_or_else(|_| Some(state::former_name(ino))).map(|name| name.to_os_string())
     }
 
     fn watch(&self) -> Option<&Watch> {

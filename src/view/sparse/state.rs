@@ -664,8 +664,8 @@ fn chunk_of(ino: Ino) -> Option<ChunkId> {
 }
 
 /// The name of a file that was SOURCE's until others changed that.
-pub fn former_name(ino: Ino) -> Option<Name> {
-    chunk_of(ino).map(Name::Chunk)
+pub fn former_name(ino: Ino) -> Name {
+    chunk_of(ino).map_or(Name::Index, Name::Chunk)
 }
 
 /// The stored chunks of an index, in order.
