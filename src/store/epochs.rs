@@ -45,7 +45,7 @@ impl ReadGuard<'_> {
     }
 
     /// The same guard, taken for that.
-    pub(crate) fn to_save(mut self) -> Self {
+    pub(crate) fn saving(mut self) -> Self {
         self.to_save = true;
         self
     }

@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn a_copy_needs_nothing_and_a_sum_finds_what_is_another() {
-        let bytes: Vec<u8> = (0..3_000_001u32).map(|i| (i * 7 >> 3) as u8).collect();
+        let bytes: Vec<u8> = (0..3_000_001u32).map(|i| ((i * 7) >> 3) as u8).collect();
         let len = bytes.len() as u32;
         let mut buf = vec![0; 100];
         let held = Held::new(true);

@@ -202,7 +202,7 @@ pub trait FrameStore: Send + Sync {
     /// As [`FrameStore::enter`], to save what a mount holds: what of it is in SOURCE can be read for as long as it is there, whatever
     /// else others have done to SOURCE.
     fn enter_to_save(&self) -> ReadGuard<'_> {
-        self.enter().to_save()
+        self.enter().saving()
     }
 
     /// Reads `buf.len()` bytes of a stored chunk from `offset` on; a short count means the chunk ends there.
