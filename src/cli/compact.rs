@@ -7,8 +7,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::convert::{copy_whole, interrupts};
-use super::frames;
 use super::{End, Failure};
+use super::{frames, memory};
 use crate::format::Layout;
 use crate::store::check::{Depth, Kind, check_at};
 use crate::store::{self, Location, NewFrame, OpenOptions};
@@ -31,6 +31,7 @@ pub(super) fn run(args: &Args) -> End {
 }
 
 fn compact(frame: &Path) -> Result<(), Failure> {
+    memory::end_with(frame, 1);
     let failed = |action: &'static str| move |error: io::Error| Failure::new(frame, format_args!("cannot {action}: {error}"));
     let interrupted = interrupts().map_err(failed("handle signals"))?;
     // The new frame takes the place of the frame itself, not of a link to it.

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use indicatif::{HumanBytes, ProgressBar};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use super::frames;
 use super::{End, Failure, hangup_ignored, progress};
+use super::{frames, memory};
 use crate::format::{IndexEntry, Layout};
 use crate::store::backend::FileStat;
 use crate::store::{
@@ -51,6 +51,7 @@ pub(super) fn run(args: &Args) -> End {
 }
 
 fn convert(args: &Args) -> Result<(), Failure> {
+    memory::end_with(&args.src, 1);
     let interrupted = interrupts().map_err(|error| Failure::new(&args.src, format_args!("cannot handle signals: {error}")))?;
     let (src, layout) = frames::existing(&args.src)?;
     let dst = frames::to_be(&args.dst)?;
@@ -98,7 +99,7 @@ pub(super) fn copy_whole(
         return Err(Failure::new(source.path(), "was changed by another process while it was being copied"));
     }
     // What was replaced and cannot be removed is worth a word.
-    super::log::start(super::log::Target::Stderr, log::LevelFilter::Warn);
+    super::log::start(super::log::Target::AfterSuccess, log::LevelFilter::Warn);
     let guard = target.enter();
     target.commit(guard, FrameImage { entries: Arc::new(entries), ..image.clone() })?;
     target.sync()?;

@@ -13,17 +13,28 @@ const EXTENSION: &str = "b2frame";
 /// What sparse frames were called when they were called extended ones.
 const EXTENDED: &str = "b2eframe";
 
+/// What happens to links among the files of a sparse frame.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Links {
+    Refused,
+    /// As [`Location::following_links`] says.
+    Followed,
+}
+
 /// Where the frame at `path` is, and which layout it has; `None` if there is nothing.
 ///
 /// # Errors
 /// What is there and no frame.
-pub(super) fn find(path: &Path) -> Result<Option<(Location, Layout)>, Failure> {
+pub(super) fn find(path: &Path, links: Links) -> Result<Option<(Location, Layout)>, Failure> {
     match local::stat(path) {
         Ok(None) => return Ok(None),
         Ok(Some(_)) => {}
         Err(error) => return Err(Failure::new(path, format_args!("cannot be read: {error}"))),
     }
-    let location = Location::existing(path)?;
+    let location = match links {
+        Links::Refused => Location::existing(path)?,
+        Links::Followed => Location::following_links(path)?,
+    };
     Ok(location.layout()?.map(|layout| (location, layout)))
 }
 
@@ -32,7 +43,7 @@ pub(super) fn find(path: &Path) -> Result<Option<(Location, Layout)>, Failure> {
 /// # Errors
 /// What is there and no frame, or not there.
 pub(super) fn existing(path: &Path) -> Result<(Location, Layout), Failure> {
-    find(path)?.ok_or_else(|| Failure::new(path, "no such file or directory; expected a Blosc2 frame"))
+    find(path, Links::Refused)?.ok_or_else(|| Failure::new(path, "no such file or directory; expected a Blosc2 frame"))
 }
 
 /// The frame at `path`, to be looked at.

@@ -12,6 +12,9 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 
+use crate::format::plain::{is_plain, plain};
+
+mod aside;
 mod background;
 mod cat;
 mod check;
@@ -22,6 +25,7 @@ mod help;
 mod info;
 mod log;
 mod ls;
+mod memory;
 mod mount;
 mod options;
 mod output;
@@ -29,6 +33,8 @@ mod panic;
 mod progress;
 mod repair;
 mod umount;
+
+pub use memory::Allocator;
 
 /// Shows a Blosc2 frame in its other layout, live, for reading and writing.
 #[derive(Parser)]
@@ -72,18 +78,14 @@ struct Failure(String);
 
 impl Failure {
     fn new(path: &Path, reason: impl fmt::Display) -> Self {
-        Failure::from_text(format!("{}: {reason}", path.display()))
+        Failure::from_text(format_args!("{}: {reason}", plain(path)))
     }
 
     /// Of words that begin with a path already.
     fn from_text(text: impl fmt::Display) -> Self {
-        let line = text.to_string().lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ");
-        // Of a path, as of others' messages, nothing reaches the terminal that would do something there.
-        let mut shown = String::with_capacity(line.len());
-        for c in line.chars() {
-            if c.is_control() { shown.extend(c.escape_debug()) } else { shown.push(c) }
-        }
-        Failure(shown)
+        let text = text.to_string();
+        let line = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ");
+        Failure(plain(&line).to_string())
     }
 }
 
@@ -105,11 +107,18 @@ impl From<Result<(), Failure>> for End {
 
 /// The whole program.
 pub fn main() -> ExitCode {
+    if has_more_rights_than_its_caller() {
+        eprintln!(
+            "b2fuse: has rights that its caller has not (it is set-user-ID, set-group-ID or has capabilities), and does nothing; \
+             expected a program file without (chmod ug-s, setcap -r)"
+        );
+        return ExitCode::from(1);
+    }
     panic::install_hook();
     let args = match Args::try_parse_from(as_subcommand(std::env::args_os().collect())) {
         Ok(args) => args,
         Err(error) => {
-            let _ = error.print();
+            say(&error);
             return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
         }
     };
@@ -126,19 +135,31 @@ pub fn main() -> ExitCode {
         Command::Completions(args) => help::completions(&args),
         Command::Man(args) => help::manual(&args),
     }));
-    match end {
+    let code = match end {
         Ok(End::Done) if panic::happened().is_none() => ExitCode::SUCCESS,
         Ok(End::Code(code)) if panic::happened().is_none() => ExitCode::from(code),
         Ok(End::Failed(Failure(line))) => {
-            eprintln!("{line}");
+            log::say(&line);
             ExitCode::from(1)
         }
         Ok(End::Usage(what)) => {
-            let _ = Args::command().error(ErrorKind::InvalidValue, what).print();
+            say(&Args::command().error(ErrorKind::InvalidValue, what));
             ExitCode::from(2)
         }
         // The hook has said it.
         Ok(End::Done | End::Code(_)) | Err(_) => ExitCode::from(1),
+    };
+    log::end(code == ExitCode::SUCCESS);
+    code
+}
+
+/// Prints help, or what is wrong with the arguments, which may be names that others have made.
+fn say(error: &clap::Error) {
+    let text = error.render().to_string();
+    if text.chars().all(|c| c == '\n' || is_plain(c)) {
+        let _ = error.print();
+    } else {
+        text.lines().for_each(|line| eprintln!("{}", plain(line)));
     }
 }
 
@@ -152,6 +173,13 @@ fn as_subcommand(mut args: Vec<OsString>) -> Vec<OsString> {
         args.insert(1, "mount".into());
     }
     args
+}
+
+/// Whether the program file gives rights to whoever runs it. Paths, options and the environment are then a stranger's, who could read
+/// and write with those rights whatever a command can name.
+fn has_more_rights_than_its_caller() -> bool {
+    // SAFETY: these take and return numbers, and cannot fail.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 || libc::getuid() != libc::geteuid() || libc::getgid() != libc::getegid() }
 }
 
 /// nohup(1) asks for a mount that outlives its terminal.
@@ -183,6 +211,6 @@ mod tests {
     #[test]
     fn a_failure_is_one_line() {
         assert_eq!(Failure::new(Path::new("/x"), "one\n\ntwo\n").0, "/x: one; two");
-        assert_eq!(Failure::new(Path::new("/\u{1b}[2J\u{9b}é"), "one").0, "/\\u{1b}[2J\\u{9b}é: one");
+        assert_eq!(Failure::new(Path::new("/\u{1b}[2J\u{9b}é\nb"), "one\u{7}").0, "/\\u{1b}[2J\\u{9b}é\\nb: one\\u{7}");
     }
 }

@@ -1,8 +1,7 @@
-//! `b2fuse mount`: looks at everything that can be wrong while there is someone to tell, goes to the background, and serves.
+//! `b2fuse mount`: looks at everything that can be wrong while there is someone to tell, mounts, goes to the background, and serves.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
-use std::io;
+use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -11,14 +10,16 @@ use log::{LevelFilter, error, info, warn};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
-use super::background::{self, Side};
+use super::background::{self, Side, Starter};
+use super::frames::{self, Links};
 use super::log::Target;
 use super::options::{self, Options};
-use super::{End, Failure, frames, hangup_ignored, panic};
+use super::{End, Failure, hangup_ignored, memory, panic};
 use crate::format::Layout;
-use crate::fs::kernel::{self, FS_TYPE};
+use crate::fs::kernel::{self, Access, FS_TYPE};
 use crate::fs::session::{Config, Mounted, Signal};
-use crate::store::{CframeStore, FrameStore, Location, NewFrame, OpenOptions, SframeStore, sidecar};
+use crate::store::local::{self, mounts};
+use crate::store::{CframeStore, FrameStore, Location, NewFrame, OpenOptions, SframeStore, in_words, sidecar};
 use crate::view::{ContiguousView, Locking, Shown, SparseView, View, ViewError};
 
 /// Event loops: one more than there are gives nothing, one less doubles the time of a round trip.
@@ -102,57 +103,73 @@ pub(super) fn run(args: Args) -> End {
             return End::Usage(what);
         }
     }
-    mount(args, options).into()
+    if let Err(what) = options.conflict() {
+        return End::Usage(what);
+    }
+    mount(args, options).unwrap_or_else(End::Failed)
 }
 
-fn mount(args: Args, options: Options) -> Result<(), Failure> {
+fn mount(args: Args, options: Options) -> Result<End, Failure> {
     share_memory();
+    memory::end_with(&args.source, 1);
+    crate::fs::descriptors::raise_limit();
     let level = match args.verbose {
         0 => args.log_level,
         1 => args.log_level.max(LevelFilter::Debug),
         _ => LevelFilter::Trace,
     };
-    let target = match args.log_file.as_ref().or(options.log_file.as_ref()) {
+    let log_file = match args.log_file.as_ref().or(options.log_file.as_ref()) {
         Some(path) => {
-            let file = File::options().append(true).create(true).open(path);
-            Target::File(file.map_err(|error| Failure::new(path, format_args!("cannot open the log file: {error}")))?)
+            let failed = |error| Failure::new(path, format_args!("cannot open the log file: {}", in_words(&error)));
+            Some((local::open_log_file(path).map_err(failed)?, std::path::absolute(path).map_err(failed)?))
         }
-        None if args.foreground => Target::Stderr,
-        None => Target::System,
+        None => None,
     };
     let foreground = args.foreground;
     let plan = Plan::new(args, options)?;
+    let target = match log_file {
+        Some((file, path)) => Target::File(file, path),
+        None if foreground => Target::Stderr,
+        None => Target::System { point: plan.config.point.clone() },
+    };
     if foreground {
         let heard = matches!(target, Target::Stderr);
         super::log::start(target, level);
-        let outcome = serve(&plan, || true);
+        let hangup = if heard && io::stderr().is_terminal() { Hangup::Ends } else { Hangup::Reopens };
+        let outcome = serve(&plan, hangup, &mut None);
         if let (Err(Failure(line)), false) = (&outcome, heard) {
             error!("{line}");
         }
-        return outcome;
+        return Ok(outcome.into());
     }
     let side = background::split().map_err(|error| Failure::new(&plan.shown_point, format_args!("cannot fork: {error}")))?;
     match side {
         Side::Starter(outcome) => {
-            outcome.map_err(Failure)?;
+            let failed = |what: &str| {
+                let place = super::log::place(&plan.config.point, rustix::process::geteuid().as_raw());
+                Failure::new(&plan.shown_point, format_args!("{what}; see {place}"))
+            };
+            outcome.map_err(|why| why.map_or_else(|| failed("its daemon ended without a word"), Failure))?;
             // The daemon says that it serves; this process may see for itself.
-            answers(&plan.config.point)
-                .map_err(|error| Failure::new(&plan.shown_point, format_args!("is mounted, but does not answer: {error}")))
+            mounts::answers(&plan.config.point)
+                .map_err(|error| failed(&format!("is mounted, but does not answer: {}", in_words(&error))))?;
+            Ok(End::Done)
         }
         Side::Daemon(starter) => {
             super::log::start(target, level);
             let mut starter = Some(starter);
-            let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                serve(&plan, || starter.take().is_none_or(background::Starter::ready))
-            }));
+            let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| serve(&plan, Hangup::Reopens, &mut starter)));
             let outcome = outcome.unwrap_or_else(|_| Err(Failure(panic::happened().unwrap_or_default())));
-            if let Err(Failure(line)) = &outcome {
-                error!("{line}");
-                if let Some(starter) = starter {
+            match (&outcome, starter) {
+                (Err(Failure(line)), Some(starter)) => {
+                    super::log::failed_to_start(line);
                     starter.failed(line);
                 }
+                (Err(Failure(line)), None) => error!("{line}"),
+                (Ok(()), _) => {}
             }
-            outcome
+            // It has been told, and stderr may be whose it was.
+            Ok(outcome.map_or(End::Code(1), |()| End::Done))
         }
     }
 }
@@ -172,6 +189,9 @@ impl Plan {
         let source_path =
             std::path::absolute(&source).map_err(|error| Failure::new(&source, format_args!("cannot be found: {error}")))?;
         let (location, layout, new) = check_source(&source, create, options.follow_links)?;
+        if !read_only {
+            check_home(&location)?;
+        }
         let (point, on_file) = check_point(&args.mountpoint, &source, layout)?;
         if !new {
             let real = location.real_path();
@@ -192,6 +212,10 @@ impl Plan {
                 return Err(Failure::new(&args.mountpoint, reason));
             }
         }
+        if on_file && options.access == Access::Root {
+            let reason = "is a file, whose size and times everybody sees; expected a directory for allow_root";
+            return Err(Failure::new(&args.mountpoint, reason));
+        }
         let shown = if on_file { Shown::OnFile } else { Shown::As(frames::shown_name(&named(&source, &location))) };
         let config = Config {
             point,
@@ -203,7 +227,7 @@ impl Plan {
             threads: args.threads.or(options.threads).unwrap_or(THREADS),
             overrides: options.overrides,
             xattrs: options.xattrs,
-            awake: options.awake,
+            low_latency: options.low_latency,
         };
         Ok(Plan {
             source,
@@ -223,13 +247,41 @@ impl Plan {
 
 /// Where SOURCE is, which layout it has or will have, and whether it is new, if it can be mounted.
 fn check_source(source: &Path, create: bool, follow_links: bool) -> Result<(Location, Layout, bool), Failure> {
-    match frames::find(source)? {
-        Some((_, layout)) if follow_links => Ok((Location::following_links(source)?, layout, false)),
+    let links = if follow_links { Links::Followed } else { Links::Refused };
+    match frames::find(source, links)? {
         Some((location, layout)) => Ok((location, layout, false)),
         None if create => Ok((frames::to_be(source)?, Layout::Contiguous, true)),
         None => Err(Failure::new(source, "no such file; expected a Blosc2 frame (--create begins a new one)")),
     }
 }
+
+/// That SOURCE is not in another of our mounts, if it is to be written to: what is staged in it the other would take for its own, and
+/// neither could promise what it does of a local file system.
+fn check_home(location: &Location) -> Result<(), Failure> {
+    let source = location.path();
+    let device = match location.stat()? {
+        Some(stat) => stat.dev,
+        None => {
+            let dir = location.backend().itself().and_then(|dir| dir.stat());
+            dir.map_err(|error| Failure::new(source, format_args!("cannot be found: {error}")))?.dev
+        }
+    };
+    match kernel::mount_with(device) {
+        Ok(Some(mount)) => {
+            let reason = format!(
+                "is in the b2fuse mount {} of {}; expected a frame on a local file system (--read-only accepts this one)",
+                mount.point.display(),
+                Path::new(&mount.source).display()
+            );
+            Err(Failure::new(source, reason))
+        }
+        Ok(None) => Ok(()),
+        Err(error) => Err(Failure::new(source, format_args!("cannot list mounts: {error}"))),
+    }
+}
+
+/// What is said of a mount that nobody answers for.
+const DEAD: &str = "is a mount whose daemon has died; unmount it first (b2fuse umount)";
 
 /// The mount point without symbolic links, and whether it is a file, if a frame of that layout can be shown there.
 fn check_point(point: &Path, source: &Path, layout: Layout) -> Result<(PathBuf, bool), Failure> {
@@ -238,34 +290,50 @@ fn check_point(point: &Path, source: &Path, layout: Layout) -> Result<(PathBuf, 
         Layout::Contiguous => "directory",
         Layout::Sparse => "directory or file",
     };
-    let on_file = match std::fs::metadata(point) {
-        Ok(meta) if meta.is_dir() => false,
-        Ok(meta) if meta.is_file() && layout == Layout::Sparse => true,
-        Ok(meta) if meta.is_file() => {
+    let on_file = match local::stat(point) {
+        Ok(Some(stat)) if stat.is_dir() => false,
+        Ok(Some(stat)) if stat.is_file() && layout == Layout::Sparse => true,
+        Ok(Some(stat)) if stat.is_file() => {
             let source = source.display();
             return failed(format!("is a file, and {source} is one too, to be shown as a directory; expected one to mount on"));
         }
-        Ok(_) => return failed(format!("is no {wanted}; expected one to mount on")),
+        Ok(Some(_)) => return failed(format!("is no {wanted}; expected one to mount on")),
+        Ok(None) => return failed(format!("no such {wanted}; expected one to mount on")),
         Err(error) => {
             return failed(match error.raw_os_error() {
-                Some(libc::ENOENT) => format!("no such {wanted}; expected one to mount on"),
-                Some(libc::ENOTCONN) => "is a mount whose daemon has died; unmount it first (b2fuse umount)".into(),
+                Some(libc::ENOTCONN) => DEAD.into(),
                 _ => format!("cannot be used as mount point: {error}"),
             });
         }
     };
-    let real = std::fs::canonicalize(point).map_err(|error| Failure::new(point, format_args!("cannot be found: {error}")))?;
+    let real = local::resolve(point).map_err(|error| Failure::new(point, format_args!("cannot be found: {error}")))?;
     match kernel::mounted_at(&real) {
         Ok(Some(mount)) if mount.fs_type == FS_TYPE => {
+            // Its attributes may still be in the kernel's caches.
+            if mounts::answers(&real).is_err_and(|error| error.raw_os_error() == Some(libc::ENOTCONN)) {
+                return failed(DEAD.into());
+            }
             failed(format!("is busy: {} is mounted there already", Path::new(&mount.source).display()))
         }
         _ => Ok((real, on_file)),
     }
 }
 
-/// Opens, mounts, calls `ready` when the mount answers, and returns when all is over. Ends at once if `ready` answers false.
-fn serve(plan: &Plan, ready: impl FnOnce() -> bool) -> Result<(), Failure> {
-    let wanted: &[i32] = if hangup_ignored() { &[SIGTERM, SIGINT, SIGUSR1] } else { &[SIGTERM, SIGINT, SIGHUP, SIGUSR1] };
+/// What SIGHUP does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Hangup {
+    /// The terminal is gone that messages go to, and so is whoever sat there.
+    Ends,
+    /// The log file has got another name, if there is one.
+    Reopens,
+}
+
+/// Opens, mounts, leaves who waits for that when the mount answers, and returns when all is over. Ends at once if nobody waits any more.
+fn serve(plan: &Plan, hangup: Hangup, starter: &mut Option<Starter>) -> Result<(), Failure> {
+    let wanted: &[i32] = match hangup {
+        Hangup::Ends if hangup_ignored() => &[SIGTERM, SIGINT, SIGUSR1],
+        _ => &[SIGTERM, SIGINT, SIGHUP, SIGUSR1],
+    };
     let mut signals =
         Signals::new(wanted).map_err(|error| Failure::new(&plan.shown_point, format_args!("cannot handle signals: {error}")))?;
     let failed = |error: ViewError| match error {
@@ -289,15 +357,27 @@ fn serve(plan: &Plan, ready: impl FnOnce() -> bool) -> Result<(), Failure> {
         let control = control.clone();
         move || {
             for signal in signals.forever() {
-                control.send(if signal == SIGUSR1 { Signal::Report } else { Signal::End });
+                match signal {
+                    SIGUSR1 => control.send(Signal::Report),
+                    SIGHUP if hangup == Hangup::Reopens => super::log::reopen(),
+                    _ => control.send(Signal::End),
+                }
             }
         }
     });
     if let Err(error) = thread {
         error!("signals are not handled: {error}");
     }
+    if let Some(starter) = starter {
+        // Else the mount is taken away again.
+        starter.leave().map_err(|error| {
+            Failure::new(&plan.shown_point, format_args!("cannot go to the background: {}", in_words(&error)))
+        })?;
+        super::log::leave();
+    }
     info!("{}: mounted on {}", plan.source.display(), plan.config.point.display());
-    if !ready() {
+    memory::serving();
+    if starter.take().is_some_and(|starter| !starter.ready()) {
         control.send(Signal::End);
     }
     let outcome = mounted.run().map_err(failed);
@@ -355,16 +435,5 @@ fn share_memory() {
     // SAFETY: sets a number of the allocator.
     unsafe {
         libc::mallopt(libc::M_ARENA_MAX, 1);
-    }
-}
-
-/// Whether what is mounted there answers.
-fn answers(point: &Path) -> io::Result<()> {
-    use std::os::unix::ffi::OsStrExt;
-    let path = std::ffi::CString::new(point.as_os_str().as_bytes())?;
-    // SAFETY: all zeros are a valid statvfs, which the call fills; `path` is a C string.
-    unsafe {
-        let mut stat: libc::statvfs = std::mem::zeroed();
-        if libc::statvfs(path.as_ptr(), &raw mut stat) < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 }

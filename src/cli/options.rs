@@ -20,7 +20,7 @@ pub(super) struct Options {
     pub(super) locking: bool,
     pub(super) follow_links: bool,
     pub(super) xattrs: bool,
-    pub(super) awake: bool,
+    pub(super) low_latency: bool,
     pub(super) cache_size: Option<u64>,
     pub(super) threads: Option<usize>,
     pub(super) log_file: Option<PathBuf>,
@@ -32,14 +32,14 @@ impl Default for Options {
             flags: libc::MS_NOSUID | libc::MS_NODEV,
             access: Access::Owner,
             auto_unmount: false,
-            default_permissions: false,
+            default_permissions: true,
             fsname: None,
             overrides: Overrides::default(),
             create: false,
             locking: false,
             follow_links: false,
             xattrs: true,
-            awake: true,
+            low_latency: false,
             cache_size: None,
             threads: None,
             log_file: None,
@@ -64,6 +64,9 @@ const IGNORED: &[&str] = &[
     "nostrictatime",
     "async",
     "loud",
+    // Of versions that kept cores awake unasked.
+    "awake",
+    "noawake",
 ];
 /// Words that take a flag back.
 const POSITIVE: &[(&str, libc::c_ulong)] = &[
@@ -84,6 +87,23 @@ impl Options {
     pub(super) fn add(&mut self, list: &OsStr) -> Result<(), String> {
         for word in split(list.as_bytes()) {
             self.word(&word)?;
+        }
+        Ok(())
+    }
+
+    /// What is wrong with the words taken together.
+    pub(super) fn conflict(&self) -> Result<(), String> {
+        let others = match self.access {
+            Access::Owner => return Ok(()),
+            Access::Root => "allow_root",
+            Access::All => "allow_other",
+        };
+        if !self.default_permissions {
+            return Err(format!("mount option 'nodefault_permissions' cannot stand beside '{others}'"));
+        }
+        // SAFETY: cannot fail, and touches no memory.
+        if self.access == Access::Root && self.overrides.uid.is_some_and(|uid| uid != unsafe { libc::geteuid() }) {
+            return Err("mount option 'uid' cannot stand beside 'allow_root', by which all belongs to the one who mounts".into());
         }
         Ok(())
     }
@@ -113,13 +133,14 @@ impl Options {
             ("allow_root", None) => self.access = Access::Root,
             ("auto_unmount", None) => self.auto_unmount = true,
             ("default_permissions", None) => self.default_permissions = true,
+            ("nodefault_permissions", None) => self.default_permissions = false,
             ("create", None) => self.create = true,
             ("locking", None) => self.locking = true,
             ("follow_links", None) => self.follow_links = true,
             ("user_xattr", None) => self.xattrs = true,
             ("nouser_xattr", None) => self.xattrs = false,
-            ("awake", None) => self.awake = true,
-            ("noawake", None) => self.awake = false,
+            ("low_latency", None) => self.low_latency = true,
+            ("nolow_latency", None) => self.low_latency = false,
             ("fsname", Some(value)) => self.fsname = Some(OsString::from_vec(value.to_vec())),
             ("subtype", _) if text()? == "b2fuse" => {}
             ("uid", _) => self.overrides.uid = Some(text()?.parse().map_err(|_| wrong("expected a user number"))?),
@@ -198,7 +219,11 @@ mod tests {
         assert_eq!(options.overrides, Overrides { uid: Some(1000), gid: Some(100), umask: Some(0o022) });
         assert_eq!((options.access, options.auto_unmount, options.create), (Access::All, true, true));
         assert_eq!((options.cache_size, options.threads), (Some(1 << 30), Some(3)));
-        assert!(!parse("noawake").unwrap().awake && parse("noawake,awake").unwrap().awake);
+        assert!(parse("rw").unwrap().default_permissions);
+        assert!(!parse("default_permissions,nodefault_permissions").unwrap().default_permissions);
+        assert!(parse("nodefault_permissions,default_permissions").unwrap().default_permissions);
+        assert!(parse("low_latency").unwrap().low_latency && !parse("low_latency,nolow_latency").unwrap().low_latency);
+        assert_eq!(parse("noawake").unwrap(), Options::default());
         assert!(!parse("nouser_xattr").unwrap().xattrs && parse("nouser_xattr,user_xattr").unwrap().xattrs);
     }
 
@@ -226,6 +251,23 @@ mod tests {
         ] {
             assert_eq!(parse(&format!("ro,{word},rw")).unwrap_err(), expected);
         }
+    }
+
+    #[test]
+    fn words_that_cannot_stand_together() {
+        let conflict = |list: &str| parse(list).unwrap().conflict();
+        for others in ["allow_other", "allow_root"] {
+            assert!(conflict(&format!("{others},nodefault_permissions")).unwrap_err().contains(others));
+            assert!(conflict(&format!("nodefault_permissions,{others}")).is_err());
+            assert_eq!(conflict(&format!("nodefault_permissions,{others},default_permissions")), Ok(()));
+        }
+        assert_eq!(conflict("nodefault_permissions"), Ok(()));
+        // SAFETY: cannot fail, and touches no memory.
+        let own = unsafe { libc::geteuid() };
+        assert!(conflict(&format!("allow_root,uid={}", own + 1)).is_err());
+        assert!(conflict(&format!("uid={},allow_root", own + 1)).is_err());
+        assert_eq!(conflict(&format!("allow_root,uid={own},gid={},umask=0", own + 1)), Ok(()));
+        assert_eq!(conflict(&format!("allow_other,uid={}", own + 1)), Ok(()));
     }
 
     #[test]

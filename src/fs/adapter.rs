@@ -1,8 +1,8 @@
 //! FUSE requests to calls of a [`View`]: unpacks, calls, replies, and decides nothing about frames.
 //!
 //! Attributes and names are cached by the kernel for good; what a view makes untrue is told through [`Notify`]. Names that
-//! are not there are not cached at all. Permissions are the kernel's affair (`default_permissions`), but where root is alone: ACCESS
-//! comes here then, from access(2) and chdir(2) only.
+//! are not there are not cached at all. Permissions are the kernel's affair (`default_permissions`), unless the one user of a mount
+//! does without: ACCESS comes here then, from access(2) and chdir(2) only.
 //! Locks of both kinds work inside the kernel, unless the view has a lock file: then those of flock(2) come here, and wait
 //! on threads of their own, as does everything that may have to wait until other processes give their locks back.
 //!
@@ -29,11 +29,9 @@ use parking_lot::RwLockReadGuard;
 use super::notify::Held;
 use super::shared::{FOREVER, GENERATION, Shared, empty, errno};
 use super::spin::Turn;
-use super::xattr;
+use super::waiting::Wait;
+use super::{unmount, xattr};
 use crate::view::{Creation, Flock, Handle, Ino, Inval, Invals, Kind, OpenMode, ROOT, RenameMode, SetAttr, ViewError};
-
-/// ioctl(2) on any file of a mount: the daemon's process id as an `i32`. `_IOR(0xB2, 1, int)`.
-pub(super) const IOCTL_PID: u32 = 2 << 30 | (size_of::<i32>() as u32) << 16 | 0xB2 << 8 | 1;
 
 /// The longest WRITE that the kernel may send, in bytes.
 const MAX_WRITE: u32 = 1 << 20;
@@ -199,7 +197,7 @@ impl fuser::Filesystem for Adapter {
             shared.changed();
         };
         // A length that is set without a handle is a write and a close.
-        if size.is_some() && fh.is_none() { shared.patiently(work) } else { work(shared) }
+        if size.is_some() && fh.is_none() { shared.change_patiently(work) } else { work(shared) }
     }
 
     fn readlink(&self, _req: &Request, _ino: INodeNo, reply: ReplyData) {
@@ -213,7 +211,8 @@ impl fuser::Filesystem for Adapter {
         }
         let creation = Creation { uid: req.uid(), gid: req.gid(), mode: mode & 0o777, exclusive: true };
         let open = OpenMode { write: true, ..OpenMode::default() };
-        match shared.view.create(Ino(parent.0), name, creation, open) {
+        let name = name.to_owned();
+        shared.change(move |shared, _change| match shared.view.create(Ino(parent.0), &name, creation, open) {
             Ok((attr, handle)) => {
                 let mut invals = Invals::new();
                 shared.view.release(handle, &mut invals);
@@ -223,7 +222,7 @@ impl fuser::Filesystem for Adapter {
                 shared.changed();
             }
             Err(refusal) => reply.error(errno("mknod", Ino(parent.0), &refusal)),
-        }
+        });
     }
 
     fn mkdir(&self, _req: &Request, _parent: INodeNo, _name: &OsStr, _mode: u32, _umask: u32, reply: ReplyEntry) {
@@ -244,11 +243,14 @@ impl fuser::Filesystem for Adapter {
 
     fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let (shared, _entered) = enter!(self, req, reply);
-        let mut invals = Invals::new();
-        let outcome = shared.view.unlink(Ino(parent.0), name, &mut invals);
-        let outcome = outcome.map_err(|refusal| errno("unlink", Ino(parent.0), &refusal));
-        shared.notify.answer(invals, Held::Directory, move || empty(reply, outcome));
-        shared.changed();
+        let name = name.to_owned();
+        shared.change(move |shared, _change| {
+            let mut invals = Invals::new();
+            let outcome = shared.view.unlink(Ino(parent.0), &name, &mut invals);
+            let outcome = outcome.map_err(|refusal| errno("unlink", Ino(parent.0), &refusal));
+            shared.notify.answer(invals, Held::Directory, move || empty(reply, outcome));
+            shared.changed();
+        });
     }
 
     fn rename(
@@ -272,7 +274,7 @@ impl fuser::Filesystem for Adapter {
             return reply.error(Errno::EINVAL);
         };
         let (name, newname) = (name.to_owned(), newname.to_owned());
-        shared.patiently(move |shared| {
+        shared.change_patiently(move |shared| {
             let mut invals = Invals::new();
             let outcome = shared.view.rename((Ino(parent.0), &name), (Ino(newparent.0), &newname), mode, &mut invals);
             let outcome = outcome.map_err(|refusal| errno("rename", Ino(parent.0), &refusal));
@@ -295,25 +297,14 @@ impl fuser::Filesystem for Adapter {
                 Err(refusal) => reply.error(errno("open", ino, &refusal)),
             };
         }
-        if mode.write {
-            shared.notify.writer_came(ino);
-        }
-        let outcome = shared.view.open(ino, mode).map_err(|refusal| errno("open", ino, &refusal));
-        if mode.write && outcome.is_err() {
-            shared.notify.writer_gone(ino);
-        }
-        let flags = shared.open_flags(ino, mode);
-        let answer = move || match outcome {
-            Ok(handle) => reply.opened(FileHandle(handle.0), flags),
-            Err(errno) => reply.error(errno),
-        };
         if mode.write || mode.truncate {
-            shared.notify.answer_writer(ino, answer);
-            shared.changed();
-        } else {
-            answer();
-            shared.notify_push(ino, false, |view, streams| streams.opened(view, req.pid(), ino));
+            return shared.change(move |shared, _change| shared.open_to_change(ino, mode, reply));
         }
+        match shared.view.open(ino, mode) {
+            Ok(handle) => reply.opened(FileHandle(handle.0), shared.open_flags(ino, mode)),
+            Err(refusal) => return reply.error(errno("open", ino, &refusal)),
+        }
+        shared.notify_push(ino, false, |view, streams| streams.opened(view, req.pid(), ino));
     }
 
     fn create(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, flags: i32, reply: ReplyCreate) {
@@ -321,7 +312,8 @@ impl fuser::Filesystem for Adapter {
         let open = open_mode(flags);
         let exclusive = flags & libc::O_EXCL != 0;
         let creation = Creation { uid: req.uid(), gid: req.gid(), mode: mode & 0o777, exclusive };
-        match shared.view.create(Ino(parent.0), name, creation, open) {
+        let name = name.to_owned();
+        shared.change(move |shared, _change| match shared.view.create(Ino(parent.0), &name, creation, open) {
             Ok((attr, handle)) => {
                 if open.write {
                     shared.notify.writer_came(attr.ino);
@@ -331,7 +323,7 @@ impl fuser::Filesystem for Adapter {
                 shared.changed();
             }
             Err(refusal) => reply.error(errno("create", Ino(parent.0), &refusal)),
-        }
+        });
     }
 
     fn read(
@@ -427,7 +419,7 @@ impl fuser::Filesystem for Adapter {
             }
             // Only for an open file that has asked for a lock an owner is named.
             match owner {
-                Some(_) => shared.lock(ino, Handle(fh.0), None, (false, true), invals, reply),
+                Some(_) => shared.lock(ino, Handle(fh.0), None, Wait::Aside(0), invals, reply),
                 None => shared.notify.answer(invals, Held::Nothing, move || reply.ok()),
             }
             // Readers come and go by the thousand, and change nothing.
@@ -457,12 +449,17 @@ impl fuser::Filesystem for Adapter {
             libc::F_WRLCK => Some(Flock::Exclusive),
             _ => None,
         };
+        let wait = match lock {
+            None => Wait::Here,
+            Some(_) if sleep => Wait::Aside(req.pid()),
+            Some(_) => Wait::No,
+        };
         // By the handle: the kernel may name another file's owner the same before it has released this one's.
-        shared.lock(Ino(ino.0), Handle(fh.0), lock, (lock.is_none(), sleep), Invals::new(), reply);
+        shared.lock(Ino(ino.0), Handle(fh.0), lock, wait, Invals::new(), reply);
         shared.changed();
     }
 
-    /// Asked of mounts where root is alone, who may do everything but execute what nobody may.
+    /// Asked of mounts without `default_permissions` only, whose one user may do everything but execute what nobody may.
     fn access(&self, req: &Request, ino: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
         let (shared, _entered) = enter!(self, req, reply);
         match shared.view.getattr(Ino(ino.0)).map(|attr| shared.attr(&attr).perm) {
@@ -567,21 +564,28 @@ impl fuser::Filesystem for Adapter {
 
     fn ioctl(
         &self,
-        _req: &Request,
+        req: &Request,
         _ino: INodeNo,
         _fh: FileHandle,
         _flags: IoctlFlags,
         cmd: u32,
-        _in_data: &[u8],
+        in_data: &[u8],
         _out_size: u32,
         reply: ReplyIoctl,
     ) {
-        if cmd == IOCTL_PID {
-            return reply.ioctl(0, &std::process::id().to_ne_bytes());
+        let (shared, _entered) = enter!(self, req, reply);
+        if cmd != unmount::IOCTL {
+            return reply.error(Errno::ENOTTY);
         }
-        reply.error(Errno::ENOTTY);
+        if req.uid() != 0 && req.uid() != rustix::process::geteuid().as_raw() {
+            return reply.error(Errno::EPERM);
+        }
+        match shared.asked(in_data) {
+            Some(answer) => reply.ioctl(0, &answer),
+            None => reply.error(Errno::EINVAL),
+        }
     }
 
-    // Everything else is answered ENOSYS by fuser, and the kernel does without: no ACCESS, no
-    // fallocate, lseek, bmap, poll, copy_file_range; locks of fcntl(2) stay inside it. What fuser logs about it goes to `-vv`.
+    // Everything else is answered ENOSYS by fuser, and the kernel does without: no fallocate, lseek, bmap, poll,
+    // copy_file_range; locks of fcntl(2) stay inside it. What fuser logs about it goes to `-vv`.
 }

@@ -168,6 +168,11 @@ impl Notify {
         *self.pages.lock().writers.entry(ino).or_default() += 1;
     }
 
+    /// Whether any file is open for writing.
+    pub(super) fn has_writers(&self) -> bool {
+        !self.pages.lock().writers.is_empty()
+    }
+
     /// A handle that was open for writing is gone.
     pub(super) fn writer_gone(&self, ino: Ino) {
         let mut queue = self.pages.lock();

@@ -1,21 +1,25 @@
 //! What the event loops, the notifying threads and the session of a mount share, and what answers are made of.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant, SystemTime};
 
-use fuser::{Errno, FileAttr, FileType, FopenFlags, Generation, INodeNo, ReplyEmpty};
+use fuser::{Errno, FileAttr, FileHandle, FileType, FopenFlags, Generation, INodeNo, ReplyEmpty, ReplyOpen};
 use log::{debug, error, warn};
-use parking_lot::{RwLock, RwLockReadGuard};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 use super::awake::Awake;
 use super::housekeeping::Housekeeping;
 use super::inodes::Inodes;
+use super::kernel::Access;
 use super::listing::Lists;
 use super::notify::{Held, Notify};
 use super::push::{Hint, Streams};
 use super::spin::Spin;
-use crate::view::{Attr, Ino, Invals, Kind, OpenMode, ROOT, View, ViewError};
+use super::unmount::Unmounting;
+use super::waiters::Waiters;
+use crate::store::mark::Mark;
+use crate::view::{Attr, Ino, Inval, Invals, Kind, OpenMode, ROOT, View, ViewError};
 
 /// For good. The kernel takes any number of seconds and cuts it to what its clock can hold.
 pub(super) const FOREVER: Duration = Duration::from_secs(1 << 31);
@@ -40,6 +44,34 @@ pub struct Overrides {
     pub umask: Option<u32>,
 }
 
+/// That nobody but one user and root is to see anything (`allow_root`).
+///
+/// The kernel lets in one user or everybody: for root, it has to let in everybody. fuser refuses the requests of others, but much is
+/// answered from the kernel's caches, without a request. Modes are what it checks there too. So everything belongs to that user, and
+/// others have no right to it; root passes that check. Then names, attributes and pages in caches are of no use to others, but for
+/// the root of the mount: who may search the directory above sees its attributes. Those say nothing about SOURCE.
+struct Private {
+    uid: u32,
+    /// When the mount began.
+    since: SystemTime,
+}
+
+impl Private {
+    fn new() -> Self {
+        // SAFETY: cannot fail, and touches no memory.
+        Private { uid: unsafe { libc::geteuid() }, since: SystemTime::now() }
+    }
+
+    fn shown(&self, attr: FileAttr) -> FileAttr {
+        let own = FileAttr { uid: self.uid, perm: attr.perm & 0o700, ..attr };
+        if own.ino != INodeNo::ROOT {
+            return own;
+        }
+        let since = self.since;
+        FileAttr { size: 0, blocks: 0, atime: since, mtime: since, ctime: since, crtime: since, ..own }
+    }
+}
+
 /// What the event loops, the notifying threads and the session share.
 pub(super) struct Shared {
     pub(super) view: Arc<dyn View>,
@@ -49,10 +81,19 @@ pub(super) struct Shared {
     pub(super) spin: Spin,
     pub(super) awake: Awake,
     pub(super) lists: Lists,
+    pub(super) waiters: Arc<Waiters>,
     /// True once the view is being shut down while the kernel may still ask. Held for reading through every request.
     pub(super) closed: RwLock<bool>,
+    pub(super) unmounting: Unmounting,
+    /// What is said of this mount on SOURCE. A leaf.
+    pub(super) mark: Mutex<Option<Mark>>,
+    /// That is that it is ending. Written with `mark` locked.
+    pub(super) ending: AtomicBool,
+    /// The mount's device number.
+    pub(super) device: OnceLock<u32>,
     streams: Streams,
     overrides: Overrides,
+    private: Option<Private>,
     /// [`View::lock_file`].
     pub(super) lock_file: Option<Ino>,
     /// How often SOURCE had been read again when the kernel last forgot everything.
@@ -64,7 +105,7 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(view: Arc<dyn View>, overrides: Overrides) -> Self {
+    pub(super) fn new(view: Arc<dyn View>, overrides: Overrides, access: Access) -> Self {
         Shared {
             lock_file: view.lock_file(),
             forgotten: AtomicU64::new(0),
@@ -75,9 +116,15 @@ impl Shared {
             spin: Spin::default(),
             awake: Awake::default(),
             lists: Lists::default(),
+            waiters: Arc::default(),
             closed: RwLock::new(false),
+            unmounting: Unmounting::default(),
+            mark: Mutex::default(),
+            ending: AtomicBool::new(false),
+            device: OnceLock::new(),
             streams: Streams::default(),
             overrides,
+            private: (access == Access::Root).then(Private::new),
             reads: AtomicU64::new(0),
             stripper: AtomicU32::new(0),
         }
@@ -94,7 +141,7 @@ impl Shared {
     }
 
     pub(super) fn attr(&self, attr: &Attr) -> FileAttr {
-        FileAttr {
+        let shown = FileAttr {
             ino: INodeNo(attr.ino.0),
             size: attr.size,
             blocks: attr.blocks,
@@ -110,7 +157,8 @@ impl Shared {
             rdev: 0,
             blksize: attr.blksize,
             flags: 0,
-        }
+        };
+        self.private.as_ref().map_or(shown, |private| private.shown(shown))
     }
 
     /// What the kernel may do with an open file: keep its pages, unless other processes write them, and skip the FLUSH of a close
@@ -132,6 +180,9 @@ impl Shared {
             let began = Instant::now();
             let mut invals = Invals::new();
             let due = self.view.follow(&mut invals);
+            if invals.contains(&Inval::All) {
+                self.say_again();
+            }
             let pause = if invals.is_empty() && due.is_none() { PAUSE } else { SHORT_PAUSE };
             self.notify.forget(invals);
             // A large frame that changes all the time leaves time for those who read it.
@@ -144,6 +195,23 @@ impl Shared {
     /// Something has changed: the view may want to be called.
     pub(super) fn changed(&self) {
         self.housekeeping.poke();
+    }
+
+    /// Opens a file for writing, or cuts it to nothing.
+    pub(super) fn open_to_change(&self, ino: Ino, mode: OpenMode, reply: ReplyOpen) {
+        if mode.write {
+            self.notify.writer_came(ino);
+        }
+        let outcome = self.view.open(ino, mode).map_err(|refusal| errno("open", ino, &refusal));
+        if mode.write && outcome.is_err() {
+            self.notify.writer_gone(ino);
+        }
+        let flags = self.open_flags(ino, mode);
+        self.notify.answer_writer(ino, move || match outcome {
+            Ok(handle) => reply.opened(FileHandle(handle.0), flags),
+            Err(errno) => reply.error(errno),
+        });
+        self.changed();
     }
 
     pub(super) fn fsync(&self, ino: Ino, held: Held, reply: ReplyEmpty) {

@@ -46,6 +46,11 @@ impl FileStat {
     pub fn same_file(&self, other: &FileStat) -> bool {
         (self.dev, self.ino) == (other.dev, other.ino)
     }
+    /// Whether owner and group are those of the files that this process makes.
+    pub fn belongs_to_this_process(&self) -> bool {
+        let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+        (self.uid, self.gid) == (uid.as_raw(), gid.as_raw())
+    }
     /// Whether it is a directory.
     pub fn is_dir(&self) -> bool {
         self.mode & libc::S_IFMT == libc::S_IFDIR
@@ -147,8 +152,8 @@ pub trait BackendFile: Send + Sync {
     }
     /// These bytes will be read soon: a hint.
     fn will_need(&self, _offset: u64, _len: u64) {}
-    /// The same file opened again for reading, with locks of its own.
-    fn reopen(&self) -> io::Result<Box<dyn BackendFile>> {
+    /// The same file opened again, with locks of its own.
+    fn reopen(&self, _write: bool) -> io::Result<Box<dyn BackendFile>> {
         Err(io::ErrorKind::Unsupported.into())
     }
     /// Takes over owner, permission bits and extended attributes as far as that is allowed, silently where it is not. Set-user-ID and
@@ -178,11 +183,13 @@ pub fn read_exact_at(file: &dyn BackendFile, mut buf: &mut [u8], mut offset: u64
 
 /// How many descriptors a store may hold open for reading: a part of what the process may have.
 pub(crate) fn descriptor_budget() -> usize {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` has room for the answer.
-    let known = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } == 0;
-    let limit = if known { usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX) } else { 0 };
-    (limit / 4).clamp(8, 1024)
+    lock_budget().min(1024)
+}
+
+/// How many descriptors clients may take for their locks: a part as well, so that enough are left for everything else.
+pub(crate) fn lock_budget() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    (limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX)) / 4).max(8)
 }
 
 /// Pieces in which bytes are copied where the kernel does not do it.

@@ -176,6 +176,12 @@ impl CframeStore {
     }
 
     fn open_source(source: Source, options: OpenOptions) -> Result<Self> {
+        if options.locking && !has_lock_file(&source)? {
+            // None is made beside what is no frame.
+            let file = open_file(&source)?;
+            let len = file.stat().map_err(source.io("stat"))?.len;
+            parse(&source, &*file, len, |position| key_at(position, 0))?;
+        }
         let sidecar = lock_file(&source, options)?;
         let turn = sidecar.as_ref().map(|sidecar| sidecar.wait_to_read(PATIENCE)).transpose()?;
         let file = open_file(&source)?;
@@ -389,10 +395,24 @@ impl CframeStore {
     }
 }
 
+/// What the lock file beside SOURCE is called.
+fn lock_name(source: &Source) -> OsString {
+    [&source.name, OsStr::new(sidecar::SUFFIX)].into_iter().collect()
+}
+
+/// Whether something has the lock file's name.
+fn has_lock_file(source: &Source) -> Result<bool> {
+    match source.backend.stat(&lock_name(source)) {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(source.io("stat the lock file")(error)),
+    }
+}
+
 /// The lock file beside SOURCE, if locking is asked for.
 fn lock_file(source: &Source, options: OpenOptions) -> Result<Option<Sidecar>> {
     let frame = if options.locking { source.stat()? } else { None };
-    let name = [&source.name, OsStr::new(sidecar::SUFFIX)].into_iter().collect::<OsString>();
+    let name = lock_name(source);
     let path = [source.path.as_os_str(), OsStr::new(sidecar::SUFFIX)].into_iter().collect::<OsString>();
     let open = || Sidecar::new(Arc::clone(&source.backend), &name, path.into(), options, frame.as_ref());
     options.locking.then(open).transpose()
@@ -444,7 +464,7 @@ fn parse(source: &Source, file: &dyn BackendFile, file_len: u64, key_at: impl Fn
         return Err(source.unsupported(format!("is {frame_len} bytes long, and at most {most} can be handled")));
     }
     let base = u64::from(header.header_len());
-    let entries = entries.into_iter().map(|entry| entry.map(|offset| key_at(base + offset.0)));
+    let entries = entries.into_iter().map(|entry| entry.map(|offset| key_at(base + offset.bytes())));
     let image = FrameImage { header, trailer, entries: Arc::new(entries.collect()) };
     Ok(Parsed { image, sections })
 }
@@ -632,6 +652,11 @@ impl FrameStore for CframeStore {
 
     fn like(&self) -> Result<Like> {
         Ok(Like { frame: Arc::clone(&self.place.read().file), index: None })
+    }
+
+    fn source(&self) -> Option<(std::os::fd::OwnedFd, PathBuf)> {
+        let file = Arc::clone(&self.place.read().file);
+        Some((file.fd()?.try_clone_to_owned().ok()?, self.path().to_owned()))
     }
 
     fn statvfs(&self) -> Result<libc::statvfs> {

@@ -378,7 +378,7 @@ fn encode(store: &CframeStore, image: &FrameImage, moves: &HashMap<u64, u64>, be
             let position = position(&place.moved, key);
             let position = if moves.is_empty() { position } else { *moves.get(&position).unwrap_or(&position) };
             // No chunk begins below the header's end: the floor and the moves see to that.
-            ChunkOffset(position.saturating_sub(base))
+            ChunkOffset::new(position.saturating_sub(base))
         };
         let stretch = image.entries.get(stretch).unwrap_or_default();
         stretch.iter().map(|entry| entry.map(offset)).collect::<Vec<_>>().into_iter()

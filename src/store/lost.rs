@@ -68,8 +68,31 @@ pub(super) fn save(source: &Source, name: &str, content: &dyn ReadAt) -> Result<
     Ok(path.join(unique))
 }
 
+/// Holes stay holes.
 fn write(content: &dyn ReadAt, file: &dyn BackendFile) -> io::Result<()> {
-    write_from(content, content.len(), file, 0).map_err(|failed| failed.error)
+    let mut at = 0;
+    while let Some(data) = content.next_data(at).filter(|data| data.end > at) {
+        let part = Part { content, from: data.start, len: data.end - data.start };
+        write_from(&part, part.len, file, data.start).map_err(|failed| failed.error)?;
+        at = data.end;
+    }
+    file.set_len(content.len())
+}
+
+/// A stretch of what is saved.
+struct Part<'a> {
+    content: &'a dyn ReadAt,
+    from: u64,
+    len: u64,
+}
+
+impl ReadAt for Part<'_> {
+    fn len(&self) -> u64 {
+        self.len
+    }
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        self.content.read_exact_at(buf, self.from + offset)
+    }
 }
 
 /// A directory that nobody else has made: beside SOURCE, or else where the daemon's user keeps such things.
@@ -131,4 +154,86 @@ fn made_by_us(dir: &FileStat, around: &FileStat, owner: &FileStat) -> bool {
     let others_may_exchange = around.mode & 0o022 != 0 && around.mode & libc::S_ISVTX == 0;
     let around_is_trusted = around.uid == owner.uid || around.uid == 0 || around.uid == rustix::process::geteuid().as_raw();
     dir.uid == owner.uid && dir.mode & 0o7777 == MODE && around_is_trusted && !others_may_exchange
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+
+    use super::super::location::Location;
+    use super::super::source::{NewFrame, OpenOptions};
+    use super::*;
+
+    /// Bytes at the beginning and at the end of a long hole.
+    struct Sparse;
+
+    const FAR: u64 = 1 << 40;
+
+    impl ReadAt for Sparse {
+        fn len(&self) -> u64 {
+            FAR + 10
+        }
+        fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+            assert!(!(10..FAR).contains(&offset), "the hole is read");
+            buf.fill(7);
+            Ok(())
+        }
+        fn next_data(&self, offset: u64) -> Option<std::ops::Range<u64>> {
+            [0..10, FAR..FAR + 10].into_iter().find(|data| data.end > offset).map(|data| data.start.max(offset)..data.end)
+        }
+    }
+
+    fn source(dir: &tempfile::TempDir) -> Source {
+        let path = dir.path().join("frame");
+        if !path.exists() {
+            std::fs::write(&path, "").unwrap();
+        }
+        Source::new(&Location::existing(&path).unwrap(), OpenOptions::default(), NewFrame::default())
+    }
+
+    #[test]
+    fn holes_stay_holes_and_nobody_else_looks_in() {
+        let dir = tempfile::tempdir().unwrap();
+        let saved = save(&source(&dir), "x", &Sparse).unwrap();
+        let meta = std::fs::metadata(&saved).unwrap();
+        assert_eq!((meta.len(), meta.mode() & 0o077 & !0o044), (FAR + 10, 0));
+        assert!(meta.blocks() < 100);
+        assert_eq!(std::fs::metadata(saved.parent().unwrap()).unwrap().mode() & 0o777, 0o700);
+    }
+
+    #[test]
+    fn what_is_there_and_not_ours_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        std::fs::create_dir(at("elsewhere")).unwrap();
+        std::os::unix::fs::symlink("elsewhere", at("frame.lost")).unwrap();
+        std::fs::write(at("frame.lost.1"), "").unwrap();
+        // One that anybody may look into is not a daemon's.
+        std::fs::DirBuilder::new().mode(0o755).create(at("frame.lost.2")).unwrap();
+        let first = save(&source(&dir), "x", &b"1".as_slice()).unwrap();
+        let root = dir.path().canonicalize().unwrap();
+        assert_eq!(first, root.join("frame.lost.3/x"));
+        // The next daemon finds the same one again.
+        assert_eq!(save(&source(&dir), "x", &b"2".as_slice()).unwrap(), root.join("frame.lost.3/x.1"));
+        assert_eq!(std::fs::read_dir(at("elsewhere")).unwrap().count(), 0);
+        // Where others may exchange names, even that could be somebody else's.
+        std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
+        assert_eq!(save(&source(&dir), "x", &b"3".as_slice()).unwrap(), root.join("frame.lost.4/x"));
+    }
+
+    #[test]
+    fn half_a_file_is_not_kept() {
+        struct Broken;
+        impl ReadAt for Broken {
+            fn len(&self) -> u64 {
+                10
+            }
+            fn read_exact_at(&self, _: &mut [u8], _: u64) -> io::Result<()> {
+                Err(io::Error::other("broken"))
+            }
+        }
+        let dir = tempfile::tempdir().unwrap();
+        assert!(save(&source(&dir), "x", &Broken).is_err());
+        assert_eq!(std::fs::read_dir(dir.path().join("frame.lost")).unwrap().count(), 0);
+    }
 }

@@ -6,13 +6,13 @@
 
 use std::fmt;
 use std::io;
-use std::num::NonZeroU32;
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use crate::format::{ChunkId, IndexEntry, Layout, chunk::ChunkHeader, header::FrameHeader, trailer::Trailer};
+use crate::format::{IndexEntry, Layout, Packed, chunk::ChunkHeader, header::FrameHeader, trailer::Trailer};
 
 pub mod backend;
 mod birth;
@@ -29,16 +29,19 @@ mod image;
 pub mod local;
 mod location;
 mod lost;
+pub mod mark;
 pub mod repair;
 pub mod sframe;
 pub mod sidecar;
 mod source;
 mod space;
+mod spill;
 pub mod survey;
 
 pub use cframe::CframeStore;
 pub use draft::{Draft, DraftPool};
 pub use epochs::{Epochs, ReadGuard};
+pub(crate) use error::in_words;
 pub use error::{Result, StoreError};
 pub use local::watch::Watch;
 pub use location::Location;
@@ -51,31 +54,20 @@ pub use source::{Like, NewFrame, OpenOptions, Others};
 ///
 /// A key stays good while the chunk is in the committed image, in the image being committed, staged, or pinned.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ChunkKey {
-    /// The upper half, and one: never 0, so that an entry of an index takes no more room than its key.
-    high: NonZeroU32,
-    low: u32,
-}
-
-// There are a million of them, and several indexes at a time.
-const _: () = assert!(size_of::<IndexEntry<ChunkKey>>() == 8 && size_of::<IndexEntry<ChunkId>>() == 8);
+pub struct ChunkKey(Packed);
 
 impl ChunkKey {
     /// The largest number of a key.
-    pub const MAX: u64 = ((u32::MAX as u64) << 32) - 1;
+    pub const MAX: u64 = Packed::MAX;
 
     /// The key of a number, which is at most [`ChunkKey::MAX`].
     pub const fn new(number: u64) -> Self {
-        let high = match NonZeroU32::new(((number >> 32) as u32).wrapping_add(1)) {
-            Some(high) => high,
-            None => NonZeroU32::MAX,
-        };
-        ChunkKey { high, low: number as u32 }
+        ChunkKey(Packed::new(number))
     }
 
     /// Its number.
     pub const fn number(self) -> u64 {
-        ((self.high.get() - 1) as u64) << 32 | self.low as u64
+        self.0.number()
     }
 }
 
@@ -156,6 +148,11 @@ pub trait ReadAt {
     /// All bytes, where they are in memory: saves a copy.
     fn as_slice(&self) -> Option<&[u8]> {
         None
+    }
+    /// The first stretch at `offset` or behind it that may hold anything but zeros, cut at `offset`; `None` if there is none up to
+    /// the end. What is between two stretches is a hole, and may be kept as one.
+    fn next_data(&self, offset: u64) -> Option<Range<u64>> {
+        (offset < self.len()).then(|| offset..self.len())
     }
 }
 
@@ -313,6 +310,11 @@ pub trait FrameStore: Send + Sync {
 
     /// Saves bytes that found no place in the frame to `SOURCE.lost/NAME`, never over an older file; returns where.
     fn save_lost(&self, name: &str, content: &dyn ReadAt) -> Result<PathBuf>;
+
+    /// SOURCE as it is open, and where it is, as the user named it.
+    fn source(&self) -> Option<(OwnedFd, PathBuf)> {
+        None
+    }
 
     /// For attributes of the view.
     fn source_stat(&self) -> Result<SourceStat>;

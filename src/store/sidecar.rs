@@ -160,10 +160,9 @@ impl Sidecar {
 
     /// An open file of its own, for the locks of one client.
     pub fn open(&self) -> Result<Box<dyn BackendFile>> {
+        // Not by its name, which may stand for another file by now.
         let place = self.place();
-        let file = place.dir.open(&self.name, place.writable).map_err(self.path.io("open the lock file"))?;
-        only_name(&*file, &self.path)?;
-        Ok(file)
+        place.file.reopen(place.writable).map_err(self.path.io("open the lock file"))
     }
 
     /// Reads its bytes as they are now.

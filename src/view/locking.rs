@@ -8,20 +8,25 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ffi::{OsStr, OsString};
+use std::io::{self, ErrorKind};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use log::error;
 use parking_lot::Mutex;
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 
 use super::follow::{Again, Follow};
 use super::meta::Meta;
 use super::{
-    Attr, Creation, DirEntry, Flock, Handle, Ino, Inval, Invals, Kind, OpenMode, ROOT, RenameMode, Result, SetAttr, SetMode,
-    View, ViewError,
+    Attr, Creation, DirEntry, Flock, Handle, Ino, Inval, Invals, Kind, Left, OpenMode, ROOT, RenameMode, Result, SetAttr,
+    SetMode, View, ViewError,
 };
-use crate::store::backend::BackendFile;
+use crate::store::backend::{BackendFile, lock_budget};
 use crate::store::sidecar::PATIENCE;
 use crate::store::{FrameStore, Sidecar, StoreError, Watch};
 
@@ -47,6 +52,7 @@ pub struct Locking<V> {
     /// What the lock file is called in the mount; `None` where the mount has no directory for it.
     name: Option<OsString>,
     clients: Mutex<HashMap<(Ino, Handle), Arc<Client>>>,
+    most_clients: usize,
     /// What locks on other files are taken on: files without names, that only this process knows.
     stand_ins: Mutex<HashMap<Ino, Box<dyn BackendFile>>>,
     /// How many handles of the lock file there have been.
@@ -61,6 +67,26 @@ struct Client {
     file: Box<dyn BackendFile>,
     /// The count when it got the exclusive lock that it has.
     exclusive: Mutex<Option<u64>>,
+}
+
+/// Waits for a lock of flock(2) until `until` is set and a signal comes, as EINTR says then: who has it by then, has it no longer.
+fn wait_for(file: &dyn BackendFile, lock: Flock, until: &AtomicBool) -> io::Result<bool> {
+    let Some(fd) = file.fd() else { return file.flock(lock, true) };
+    let operation = match lock {
+        Flock::Shared => FlockOperation::LockShared,
+        Flock::Exclusive => FlockOperation::LockExclusive,
+    };
+    loop {
+        if until.load(SeqCst) {
+            return Err(ErrorKind::Interrupted.into());
+        }
+        match flock(fd, operation) {
+            Ok(()) if until.load(SeqCst) => file.unlock()?,
+            Ok(()) => return Ok(true),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
 }
 
 fn is_ours(handle: Handle) -> bool {
@@ -78,6 +104,7 @@ impl<V: Follow> Locking<V> {
             store,
             name,
             clients: Mutex::default(),
+            most_clients: lock_budget(),
             stand_ins: Mutex::default(),
             handles: AtomicU64::new(0),
             following: Mutex::default(),
@@ -118,6 +145,10 @@ impl<V: Follow> Locking<V> {
         if let Some(client) = clients.get(&(ino, handle)) {
             return Ok(Arc::clone(client));
         }
+        // Each takes a file, and one for all of an inode that is not the lock file.
+        if clients.len() + self.stand_ins.lock().len() >= self.most_clients {
+            return Err(self.failed(std::io::Error::from_raw_os_error(libc::ENOLCK)));
+        }
         let file = if ino == LOCK_INO { self.sidecar()?.open()? } else { self.stand_in(ino)? };
         let client = Arc::new(Client { file, exclusive: Mutex::new(None) });
         clients.insert((ino, handle), Arc::clone(&client));
@@ -131,7 +162,7 @@ impl<V: Follow> Locking<V> {
             Entry::Vacant(entry) => entry.insert(self.sidecar()?.unnamed()?),
         };
         // Opened anew, or all would share the locks of one open file.
-        file.reopen().map_err(|error| self.failed(error))
+        file.reopen(false).map_err(|error| self.failed(error))
     }
 
     fn failed(&self, source: std::io::Error) -> ViewError {
@@ -238,17 +269,31 @@ impl<V: Follow> View for Locking<V> {
         !self.store.sidecar().is_some_and(Sidecar::is_clients)
     }
 
-    fn lock(&self, ino: Ino, handle: Handle, lock: Option<Flock>, wait: bool, invals: &mut Invals) -> Result<u64> {
+    fn lock(
+        &self,
+        ino: Ino,
+        handle: Handle,
+        lock: Option<Flock>,
+        until: Option<&AtomicBool>,
+        invals: &mut Invals,
+    ) -> Result<u64> {
         let sidecar = self.sidecar()?;
         let Some(lock) = lock else {
-            self.closed(ino, handle, wait)?;
+            self.closed(ino, handle, until.is_some())?;
             self.unlock(ino, handle, invals)?;
             return Ok(sidecar.reloads());
         };
         let client = self.client(ino, handle)?;
         self.leave(&client, invals)?;
-        if !client.file.flock(lock, wait).map_err(|error| self.failed(error))? {
-            return Err(ViewError::Locked);
+        let got = match until {
+            None => client.file.flock(lock, false),
+            Some(until) => wait_for(&*client.file, lock, until),
+        };
+        match got {
+            Ok(true) => {}
+            Ok(false) => return Err(ViewError::Locked),
+            Err(error) if error.kind() == ErrorKind::Interrupted => return Err(ViewError::Interrupted),
+            Err(error) => return Err(self.failed(error)),
         }
         if ino == LOCK_INO {
             let granted = if self.ended.load(SeqCst) { Err(ViewError::Gone) } else { self.read_again() };
@@ -372,7 +417,7 @@ impl<V: Follow> View for Locking<V> {
         let (handle, before, began) = (self.new_handle(), sidecar.reloads(), Instant::now());
         let patience = || if sidecar.is_clients() { UNHEARD } else { PATIENCE };
         let locked = loop {
-            match self.lock(LOCK_INO, handle, Some(Flock::Exclusive), false, invals) {
+            match self.lock(LOCK_INO, handle, Some(Flock::Exclusive), None, invals) {
                 Err(ViewError::Locked) if began.elapsed() < patience() => std::thread::sleep(LOCK_AGAIN),
                 locked => break locked,
             }
@@ -425,7 +470,15 @@ impl<V: Follow> View for Locking<V> {
         self.view.shutdown()
     }
 
+    fn leave(&self, regardless: bool, invals: &mut Invals) -> Left {
+        self.view.leave(regardless, invals)
+    }
+
     // ---- the view's own ----
+
+    fn source(&self) -> Option<(OwnedFd, PathBuf)> {
+        self.view.source()
+    }
 
     fn read_only(&self) -> bool {
         self.view.read_only()
@@ -473,6 +526,8 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use std::fs::File;
+
     use crate::store::{CframeStore, OpenOptions};
     use crate::view::SparseView;
     use crate::view::counting::Counting;
@@ -499,7 +554,7 @@ mod tests {
     }
 
     fn lock(view: &impl View, lock: Option<Flock>) -> Result<u64> {
-        view.lock(LOCK_INO, ONE, lock, false, &mut Invals::new())
+        view.lock(LOCK_INO, ONE, lock, None, &mut Invals::new())
     }
 
     fn put(view: &impl View, name: &str, bytes: &[u8]) -> Ino {
@@ -567,6 +622,34 @@ mod tests {
         let refused = lock(&view, Some(Flock::Shared));
         assert!(matches!(refused, Err(ViewError::Store(StoreError::Stale { .. }))), "{refused:?}");
         view.release(handle, &mut Invals::new());
+    }
+
+    #[test]
+    fn a_lock_that_comes_too_late_is_given_back() {
+        use std::os::unix::fs::MetadataExt;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f.b2frame");
+        let view = mount(&path, &[full(1)]);
+        let open = || File::options().read(true).write(true).open(path.with_extension("b2frame.b2lock")).unwrap();
+        let (holder, until) = (open(), AtomicBool::new(false));
+        assert!(holder.flock(Flock::Exclusive, false).unwrap());
+        std::thread::scope(|scope| {
+            let wait = || view.lock(LOCK_INO, ONE, Some(Flock::Exclusive), Some(&until), &mut Invals::new());
+            let waiter = scope.spawn(wait);
+            let inode = format!(":{} ", holder.metadata().unwrap().ino());
+            let waits = |line: &str| line.contains("->") && line.contains(&inode);
+            while !std::fs::read_to_string("/proc/locks").unwrap().lines().any(waits) {
+                std::thread::yield_now();
+            }
+            // And no signal.
+            until.store(true, SeqCst);
+            holder.unlock().unwrap();
+            assert!(matches!(waiter.join().unwrap(), Err(ViewError::Interrupted)));
+            assert!(matches!(wait(), Err(ViewError::Interrupted)));
+        });
+        assert!(holder.flock(Flock::Exclusive, false).unwrap());
+        holder.unlock().unwrap();
+        view.shutdown().unwrap();
     }
 
     #[test]

@@ -4,6 +4,9 @@
 //! sees to it that it is forgotten before the operation that caused it is answered.
 
 use std::ffi::OsStr;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
 use std::time::{Instant, SystemTime};
 
 mod contiguous;
@@ -14,6 +17,7 @@ mod examine;
 mod follow;
 #[cfg(test)]
 mod frames;
+mod left;
 mod locking;
 mod meta;
 mod names;
@@ -24,6 +28,7 @@ mod xattr;
 pub use crate::store::backend::Flock;
 pub use contiguous::{ContiguousView, Shown};
 pub use error::{Result, ViewError};
+pub use left::{Left, Lost};
 pub use locking::Locking;
 pub use sparse::SparseView;
 pub use xattr::FIRST_LISTED;
@@ -252,12 +257,20 @@ pub trait View: Send + Sync {
     }
 
     /// flock(2) of an open file: takes a lock in place of any that it has, or gives it back; at the last close the latter is asked
-    /// for at any rate. Only with `wait` it may take long; giving back takes a moment at most then. Answers how often SOURCE was read again since the mount began: the kernel must have forgotten
-    /// everything since the last time, before the client goes on.
+    /// for at any rate. Only with `until` it may take long: until that is set, and the thread that waits gets a signal. Giving back takes
+    /// a moment at most then. Answers how often SOURCE was read again since the mount began: the kernel must have forgotten everything
+    /// since the last time, before the client goes on.
     ///
     /// # Errors
-    /// [`ViewError::Locked`]; and with no lock, if what others have done to SOURCE cannot be shown.
-    fn lock(&self, _ino: Ino, _handle: Handle, _lock: Option<Flock>, _wait: bool, _invals: &mut Invals) -> Result<u64> {
+    /// [`ViewError::Locked`], [`ViewError::Interrupted`]; and with no lock, if what others have done to SOURCE cannot be shown.
+    fn lock(
+        &self,
+        _ino: Ino,
+        _handle: Handle,
+        _lock: Option<Flock>,
+        _until: Option<&AtomicBool>,
+        _invals: &mut Invals,
+    ) -> Result<u64> {
         Err(ViewError::Invalid)
     }
 
@@ -292,7 +305,19 @@ pub trait View: Send + Sync {
     /// Returns when to call again at the latest.
     fn tick(&self, now: Instant, invals: &mut Invals) -> Option<Instant>;
 
-    /// The mount is gone: settles, commits, saves what found no place, closes the store. Errors say what was lost.
+    /// Before the mount is taken away: settles, commits, returns when SOURCE is on disk, and saves beside SOURCE what was accepted and
+    /// finds no place in it. As long as a commit that failed may succeed later nothing is saved, unless `regardless`. The view goes on
+    /// as before, and what is saved is not saved again.
+    fn leave(&self, _regardless: bool, invals: &mut Invals) -> Left {
+        Left { failed: self.fsync(ROOT, invals).err(), lost: Vec::new() }
+    }
+
+    /// SOURCE as it is open, and where it is.
+    fn source(&self) -> Option<(OwnedFd, PathBuf)> {
+        None
+    }
+
+    /// The mount is gone: does all that [`View::leave`] does, regardless, and closes the store. Errors say what SOURCE does not have.
     fn shutdown(&self) -> Result<()>;
 
     /// One line for the log: cache counts, commits, what is held.

@@ -356,3 +356,46 @@ user_with_a_sparse_source() {
         one_line "$S" "permission denied" "${as[@]}" "$B2FUSE" mount -o ro "$S" "$M"
     fi
 }
+
+# The kernel repeats a rename that was answered ESTALE, and must not hear that there is no such file.
+test_a_rename_over_a_sparse_source_changed_by_others() {
+    sparse_from full
+    mount_front
+    cat "$V" >/dev/null
+    py 's = blosc2.open(sys.argv[1], mode="a"); s.append_data(noise(77))' "$S"
+    cp -a "$S" "$T/theirs"
+    cp "$FX/many.b2frame" "$M/.t"
+    errnos ESTALE 'os.rename(f"{M}/.t", f"{M}/source.b2frame")'
+    # Nothing has happened to either name.
+    cmp "$M/.t" "$FX/many.b2frame"
+    test -e "$V"
+    umount_it || true
+    end_of_daemon || true
+    untouched
+}
+
+# Writing goes on when what was in the way has gone.
+test_a_directory_in_the_place_of_the_unfinished_index() {
+    sparse_from full
+    mount_front
+    mkdir "$S/.b2fuse-chunks.tmp"
+    cp "$FX/many.b2frame" "$M/.t"
+    errnos EEXIST 'os.rename(f"{M}/.t", f"{M}/source.b2frame")'
+    one_line "$M" "exists" umount_it
+    holds n=6
+    rmdir "$S/.b2fuse-chunks.tmp"
+    umount_it
+    end_of_daemon
+    tool same "$S" "$FX/many.b2frame"
+}
+
+test_a_sparse_source_that_was_removed() {
+    sparse_from empty
+    mount_front
+    rm -r "$S"
+    cp "$FX/many.b2frame" "$M/.t"
+    errnos ENOENT 'os.rename(f"{M}/.t", f"{M}/source.b2frame")' 'os.rename(f"{M}/.t", f"{M}/source.b2frame")'
+    "$B2FUSE" umount -z "$M" || true
+    end_of_daemon || true
+    if grep "nothing more is written" "$T/log"; then fail "all writing has ended"; fi
+}

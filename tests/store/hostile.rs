@@ -30,7 +30,7 @@ fn in_dir(bytes: &[u8]) -> (tempfile::TempDir, PathBuf) {
 
 /// A frame of these chunks at these offsets, in this order.
 pub fn frame(offsets: &[u64], chunks: &[u8]) -> Vec<u8> {
-    let entries = offsets.iter().map(|offset| IndexEntry::Stored(ChunkOffset(*offset)));
+    let entries = offsets.iter().map(|offset| IndexEntry::Stored(ChunkOffset::new(*offset)));
     let index = index::encode(entries).unwrap();
     let trailer = Trailer::encode(&[]).unwrap();
     let mut header = header(offsets.len());

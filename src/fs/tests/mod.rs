@@ -14,13 +14,15 @@ use std::time::{Duration, Instant};
 
 use self::memory::{INDEX, MemoryView, THE_FILE};
 use super::kernel::{self, Access};
-use super::session::{Config, Control, Mounted, Overrides, Signal, daemon_of};
+use super::session::{Config, Control, Mounted, Overrides, Signal};
+use super::unmount::{self, Answer, Question};
 use crate::view::{Inval, ROOT, View, ViewError};
 
 mod memory;
 mod on_file;
 mod push;
 mod stress;
+mod unmounting;
 
 /// How long something that will surely happen is waited for.
 const SURELY: Duration = Duration::from_secs(20);
@@ -50,12 +52,23 @@ fn config(point: PathBuf) -> Config {
         flags: libc::MS_NOSUID | libc::MS_NODEV,
         access: Access::Owner,
         auto_unmount: false,
-        default_permissions: false,
-        awake: false,
+        default_permissions: true,
+        low_latency: false,
         threads: 2,
         xattrs: true,
         overrides: Overrides::default(),
     }
+}
+
+/// Asks a mount's daemon, as `b2fuse umount` does.
+fn ask(file: &File, question: Question) -> Answer {
+    ticket(file, question).1
+}
+
+fn ticket(file: &File, question: Question) -> (u32, Answer) {
+    let mut bytes = question.encode();
+    unmount::pass_on(file, &mut bytes).unwrap();
+    Answer::decode(&bytes).unwrap()
 }
 
 /// A mount in a temporary directory, unmounted when dropped.
@@ -359,18 +372,6 @@ fn attributes_can_be_overridden() {
     assert_eq!((meta.uid(), meta.gid(), meta.mode() & 0o777), (123, 456, 0o750));
     let info = kernel::mounted_at(&mount.dir.path().canonicalize().unwrap()).unwrap().unwrap();
     assert_eq!((info.fs_type.as_str(), info.source.to_str().unwrap()), (kernel::FS_TYPE, "/a,b c.b2frame"));
-}
-
-#[test]
-fn a_mount_names_its_daemon() {
-    if !fuse() {
-        return;
-    }
-    let mount = Mount::new(MemoryView::new(true, []));
-    for path in [mount.dir.path().to_owned(), mount.path(INDEX)] {
-        assert_eq!(daemon_of(&File::open(path).unwrap()).unwrap(), std::process::id() as i32);
-    }
-    assert!(daemon_of(&File::open("/").unwrap()).is_err());
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //! time. What is found is told as it is found, in the order of the frame: its parts, then its chunks by position, then what
 //! lies between them.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::backend::Backend;
@@ -134,9 +134,8 @@ fn names(
     entries: &[IndexEntry<ChunkId>],
     found: &mut dyn FnMut(Finding),
 ) -> Result<()> {
-    let named: HashSet<ChunkId> = entries.iter().filter_map(|entry| entry.stored()).collect();
     let bound = header.cbytes().saturating_sub(ChunkHeader::LEN as u64);
-    if let Some(id) = named.iter().max().filter(|id| u64::from(id.0) > bound) {
+    if let Some(id) = entries.iter().filter_map(|entry| entry.stored()).max().filter(|id| u64::from(id.0) > bound) {
         // It holds ids against the bound that is meant for a cframe's offsets.
         let what = format!(
             "header: cbytes at byte 39: found {}, expected at least {} for C-Blosc2 to open a frame with chunk {id}",
@@ -145,7 +144,7 @@ fn names(
         );
         found(Finding::damage(Kind::Header, what));
     }
-    others::others(location, dir, &named, found)
+    others::others(location, dir, entries, found)
 }
 
 /// What all chunks come to.

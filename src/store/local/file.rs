@@ -19,6 +19,8 @@ impl From<rustix::fs::Stat> for FileStat {
             dev: stat.st_dev,
             ino: stat.st_ino,
             mode: stat.st_mode,
+            // A smaller number on some architectures.
+            #[allow(clippy::useless_conversion)]
             links: u64::from(stat.st_nlink),
             uid: stat.st_uid,
             gid: stat.st_gid,
@@ -102,10 +104,11 @@ impl BackendFile for File {
         Some(self.as_fd())
     }
 
-    fn reopen(&self) -> io::Result<Box<dyn BackendFile>> {
+    fn reopen(&self, write: bool) -> io::Result<Box<dyn BackendFile>> {
+        let access = if write { OFlags::RDWR } else { OFlags::RDONLY };
         // This link leads to the open file, whatever has become of its name.
         let path = format!("/proc/self/fd/{}", self.as_raw_fd());
-        let fd = rustix::fs::open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty())?;
+        let fd = rustix::fs::open(path, access | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty())?;
         Ok(Box::new(File::from(fd)))
     }
 

@@ -29,7 +29,13 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, ResolveFlags
 
 use super::backend::{Backend, BackendFile, FileStat};
 
+pub use log_file::{open_log_file, reopen_log_file};
+pub use own_log::{OwnLog, own_log};
+
 mod file;
+mod log_file;
+pub mod mounts;
+mod own_log;
 pub mod system;
 #[cfg(test)]
 mod tests;

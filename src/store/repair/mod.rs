@@ -13,6 +13,7 @@
 
 use std::ffi::OsStr;
 use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -38,11 +39,11 @@ pub struct Plan {
     location: Location,
     frame: Opened,
     /// What is wrong.
-    pub found: Vec<String>,
+    pub found: Told,
     /// What carrying out the plan will do.
     pub steps: Vec<String>,
     /// What is lost and stays lost.
-    pub lost: Vec<String>,
+    pub lost: Told,
     work: Work,
 }
 
@@ -58,6 +59,50 @@ impl fmt::Debug for Opened {
             Opened::File(_) => "File",
             Opened::Dir(_) => "Dir",
         })
+    }
+}
+
+/// Things to be told, of which a small frame can have millions: the first of them, and how many more there are. Equal if all are.
+#[derive(Default)]
+pub struct Told {
+    first: Vec<String>,
+    more: u64,
+    all: DefaultHasher,
+}
+
+impl Told {
+    /// How many are kept.
+    pub const MOST: usize = 1000;
+
+    fn push(&mut self, what: impl fmt::Display) {
+        let what = what.to_string();
+        what.hash(&mut self.all);
+        match self.first.len() < Self::MOST {
+            true => self.first.push(what),
+            false => self.more += 1,
+        }
+    }
+
+    /// The first of them.
+    pub fn first(&self) -> &[String] {
+        &self.first
+    }
+
+    /// How many more there are.
+    pub fn more(&self) -> u64 {
+        self.more
+    }
+}
+
+impl PartialEq for Told {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.first, self.more, self.all.finish()) == (&other.first, other.more, other.all.finish())
+    }
+}
+
+impl fmt::Debug for Told {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Told").field("first", &self.first).field("more", &self.more).finish_non_exhaustive()
     }
 }
 
@@ -99,7 +144,7 @@ pub fn plan(path: &Path) -> Result<Plan> {
 
 impl Plan {
     fn of(location: Location, frame: Opened) -> Result<Plan> {
-        let (found, steps, lost) = (Vec::new(), Vec::new(), Vec::new());
+        let (found, steps, lost) = (Told::default(), Vec::new(), Told::default());
         let mut plan = Plan { location, frame, found, steps, lost, work: Work::Nothing };
         plan.look()?;
         Ok(plan)
@@ -143,7 +188,7 @@ impl Plan {
                     return Err(self.another());
                 }
                 self.lock(&*file)?;
-                self.unchanged(Opened::File(file.reopen().map_err(location.io("open"))?))?;
+                self.unchanged(Opened::File(file.reopen(false).map_err(location.io("open"))?))?;
                 let saved = Saved::begin(location, &stat).map_err(location.io("save what is there"))?;
                 cframe::carry_out(&*file, writes, *len, &saved).map_err(location.io("repair"))?;
                 Ok(Some(saved.path))
@@ -217,14 +262,13 @@ impl Saved {
 }
 
 /// A header from the bytes at the beginning of a file, whatever it says of the frame's length.
-fn header_of(bytes: &[u8]) -> format::Result<FrameHeader> {
+fn header_of(mut bytes: Vec<u8>) -> format::Result<FrameHeader> {
     const FRAME_LEN: std::ops::Range<usize> = 16..24;
-    let mut copy = bytes.to_vec();
-    let said = copy.get(FRAME_LEN).and_then(|field| field.first_chunk()).copied().map_or(0, u64::from_be_bytes);
-    if let Some(field) = copy.get_mut(FRAME_LEN) {
+    let said = bytes.get(FRAME_LEN).and_then(|field| field.first_chunk()).copied().map_or(0, u64::from_be_bytes);
+    if let Some(field) = bytes.get_mut(FRAME_LEN) {
         field.copy_from_slice(&(i64::MAX as u64).to_be_bytes());
     }
-    let mut header = FrameHeader::parse(&copy)?;
+    let mut header = FrameHeader::parse_vec(bytes)?;
     header.set_frame_len(said);
     Ok(header)
 }
@@ -244,8 +288,8 @@ fn sound_layers(plan: &mut Plan, trailer: &mut Trailer) -> bool {
     }
     for layer in broken {
         let name = String::from_utf8_lossy(layer.name);
-        plan.found.push(format!("vlmetalayer \"{}\": does not decode", name.escape_debug()));
-        plan.lost.push(format!("vlmetalayer \"{}\"", name.escape_debug()));
+        plan.found.push(format_args!("vlmetalayer \"{}\": does not decode", name.escape_debug()));
+        plan.lost.push(format_args!("vlmetalayer \"{}\"", name.escape_debug()));
     }
     let left = Trailer::encode(&sound);
     if let Ok(left) = left {

@@ -15,7 +15,7 @@ use crate::format::{ChunkId, INDEX_NAME, IndexEntry, Layout, Special, index};
 use crate::store::StoreError;
 use crate::store::backend::Backend;
 use crate::store::error::in_words;
-use crate::store::frame::{FileBytes, Frame, Unread};
+use crate::store::frame::{FileBytes, Frame, Part, Unread};
 
 type Entries = Vec<IndexEntry<ChunkId>>;
 
@@ -34,9 +34,9 @@ pub(super) fn plan(plan: &mut Plan, dir: &dyn Backend) -> crate::store::Result<(
             (header, trailer, entries, sound)
         }
         Err(Unread::Format(error)) => {
-            plan.found.push(error.to_string());
+            plan.found.push(&error);
             let no_header = |source| StoreError::Format { path: path.clone(), source };
-            let header = header_of(&bytes.read(0, len.min(1 << 20)).map_err(io("read"))?).map_err(no_header)?;
+            let header = header_of(bytes.read(0, len.min(1 << 20)).map_err(io("read"))?).map_err(no_header)?;
             if header.layout() != Layout::Sparse {
                 return Err(Unread::OtherLayout.at(&path, Layout::Sparse));
             }
@@ -63,14 +63,15 @@ pub(super) fn plan(plan: &mut Plan, dir: &dyn Backend) -> crate::store::Result<(
                 sizes.push(Some(chunk.nbytes));
             }
             Err(why) => {
-                plan.found.push(format!("chunk {position}: {id}.chunk {why}"));
+                plan.found.push(format_args!("chunk {position}: {id}.chunk {why}"));
                 gone = true;
                 if header.chunksize() == 0 {
-                    plan.lost.push(format!("chunk {position}, whose size is not known, as chunks of this frame vary in size"));
+                    plan.lost
+                        .push(format_args!("chunk {position}, whose size is not known, as chunks of this frame vary in size"));
                     plan.work = Work::Impossible;
                     return Ok(());
                 }
-                plan.lost.push(format!("chunk {position}: it becomes an uninitialised one"));
+                plan.lost.push(format_args!("chunk {position}: it becomes an uninitialised one"));
                 *entry = IndexEntry::Special(Special::Uninit);
                 sizes.push(None);
             }
@@ -93,7 +94,7 @@ pub(super) fn plan(plan: &mut Plan, dir: &dyn Backend) -> crate::store::Result<(
             Work::Sframe { index }
         }
         Err(error) => {
-            plan.lost.push(format!("the index: {error}"));
+            plan.lost.push(format_args!("the index: {error}"));
             Work::Impossible
         }
     };
@@ -124,7 +125,8 @@ fn entries_of(plan: &mut Plan, dir: &dyn Backend, bytes: &Bytes<'_>, header: &Fr
     let base = u64::from(header.header_len());
     let chunk = bytes.chunk_at(base, bytes.len)?;
     if let Some(chunk) = chunk
-        && let Ok(entries) = index::decode::<ChunkId>(&bytes.read(base, u64::from(chunk.cbytes))?, None)
+        && let Some(raw) = bytes.part(Part::Index, base, u64::from(chunk.cbytes))?
+        && let Ok(entries) = index::decode::<ChunkId>(&raw, None)
         && plausible(dir, &entries, header)
     {
         plan.steps.push(format!("take the index of {} chunks as it stands behind the header", entries.len()));
@@ -134,7 +136,7 @@ fn entries_of(plan: &mut Plan, dir: &dyn Backend, bytes: &Bytes<'_>, header: &Fr
         return Ok(Some((Vec::new(), base)));
     }
     let Some(count) = header.nchunks() else {
-        plan.lost.push("the index, and it cannot be made again: chunks vary in size, so their number is not known".to_owned());
+        plan.lost.push("the index, and it cannot be made again: chunks vary in size, so their number is not known");
         return Ok(None);
     };
     let ids = ids_in(dir)?;
@@ -144,7 +146,7 @@ fn entries_of(plan: &mut Plan, dir: &dyn Backend, bytes: &Bytes<'_>, header: &Fr
     let chunks = ids.iter().map(|id| chunk_of(dir, *id, header, true).map_or(0, |chunk| u64::from(chunk.cbytes)));
     // If the sum is not the header's, some chunks were special ones, or some of these are not of this state.
     if !numbered || ids.len() as u64 != count || chunks.sum::<u64>() != header.cbytes() {
-        plan.lost.push(format!(
+        plan.lost.push(format_args!(
             "the index, and it cannot be made again: the chunk files are not those of {count} chunks in {} bytes, as the header has it",
             header.cbytes()
         ));
@@ -190,7 +192,7 @@ fn trailer_of(plan: &mut Plan, bytes: &Bytes<'_>, header: &FrameHeader, after: u
         return Ok(trailer);
     }
     if header.fields().has_vlmetalayers {
-        plan.lost.push("the vlmetalayers: the trailer that held them is gone".to_owned());
+        plan.lost.push("the vlmetalayers: the trailer that held them is gone");
     }
     plan.steps.push("write an empty trailer".to_owned());
     empty_trailer().map_err(|error| io::Error::other(error.to_string()))

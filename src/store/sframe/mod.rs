@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use parking_lot::{Mutex, RwLock};
 
-use super::backend::{Backend, BackendFile, read_exact_at};
+use super::backend::{Backend, BackendFile, FileStat, read_exact_at};
 use super::cache::ChunkCache;
 use super::error::{no_room, refused};
 use super::held::Held;
@@ -124,6 +124,12 @@ impl Shared {
 /// The lock file in the directory.
 fn lock_file(source: &Source, dir: &Arc<dyn Backend>, options: OpenOptions) -> Result<Sidecar> {
     let index = dir.stat(index_name()).map_err(source.at(INDEX).io("stat"))?;
+    if dir.stat(OsStr::new(sidecar::SUFFIX)).is_err() {
+        // None is made in what is no frame.
+        let file = dir.open(index_name(), false).map_err(source.at(INDEX).io("open"))?;
+        let len = file.stat().map_err(source.at(INDEX).io("stat"))?.len;
+        open::read_index(source, &*file, len)?;
+    }
     Sidecar::new(Arc::clone(dir), OsStr::new(sidecar::SUFFIX), source.at(sidecar::SUFFIX), options, Some(&index))
 }
 
@@ -293,14 +299,20 @@ impl SframeStore {
 
     /// The permission bits that a new file is made with. Nobody can open it for whom it is not meant until it has its owner.
     fn mode_of_new_files(&self) -> u32 {
-        match self.like_index() {
-            Some(_) => 0o600,
-            None => self.source.new.file_mode(),
+        match (self.witness.lock().index_stat(), &self.source.new.like) {
+            (Some(index), _) if index.belongs_to_this_process() => index.mode & 0o666,
+            (Some(_), _) | (None, Some(_)) => 0o600,
+            (None, None) => self.source.new.file_mode(),
         }
     }
 
-    /// Gives a new file the owner, mode and attributes of the others.
+    /// Gives a new file the owner, mode and attributes of the others, where it has not got them by being made.
     fn give_attributes(&self, file: &dyn BackendFile) {
+        let owner = |stat: FileStat| (stat.mode, stat.uid, stat.gid);
+        let index = self.witness.lock().index_stat().map(owner);
+        if index.is_some() && index == file.stat().ok().map(owner) {
+            return;
+        }
         if let Some(like) = self.like_index() {
             file.copy_attributes(&*like);
         }
@@ -498,6 +510,10 @@ impl FrameStore for SframeStore {
     fn like(&self) -> Result<Like> {
         let frame = self.dir().itself().map_err(self.source.io("open"))?;
         Ok(Like { frame: Arc::from(frame), index: self.like_index() })
+    }
+
+    fn source(&self) -> Option<(std::os::fd::OwnedFd, PathBuf)> {
+        Some((self.itself.read().fd()?.try_clone_to_owned().ok()?, self.path().to_owned()))
     }
 
     fn statvfs(&self) -> Result<libc::statvfs> {

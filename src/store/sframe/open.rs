@@ -96,6 +96,15 @@ pub(super) fn open_dir(source: &Source, write: bool) -> Result<OpenDir> {
     Err(source.stale(KEPT_CHANGING))
 }
 
+/// Reads an index file.
+pub(super) fn read_index(source: &Source, index: &dyn BackendFile, len: u64) -> Result<Frame<ChunkId>> {
+    Frame::<ChunkId>::read(&FileBytes { file: index, len }).map_err(|unread| match unread {
+        Unread::Io { action, source: error } => source.at(INDEX).io(action)(error),
+        Unread::Format(error) => source.at(INDEX).format(error),
+        Unread::OtherLayout => source.at(INDEX).unsupported("is a contiguous frame, not the index file of a sparse one"),
+    })
+}
+
 fn read(
     source: &Source,
     folder: &Folder,
@@ -104,11 +113,7 @@ fn read(
     since: SystemTime,
     first: u32,
 ) -> Result<(FrameImage, Measured)> {
-    let frame = Frame::<ChunkId>::read(&FileBytes { file: index, len }).map_err(|unread| match unread {
-        Unread::Io { action, source: error } => source.at(INDEX).io(action)(error),
-        Unread::Format(error) => source.at(INDEX).format(error),
-        Unread::OtherLayout => source.at(INDEX).unsupported("is a contiguous frame, not the index file of a sparse one"),
-    })?;
+    let frame = read_index(source, index, len)?;
     let mut ids: Vec<u32> = frame.entries.iter().filter_map(|entry| entry.stored().map(|id| id.0)).collect();
     ids.sort_unstable();
     ids.dedup();

@@ -61,6 +61,11 @@ impl Witness {
         self.index.as_ref().map(|(file, _)| Arc::clone(file))
     }
 
+    /// The index file's attributes when it was last looked at.
+    pub(super) fn index_stat(&self) -> Option<FileStat> {
+        self.index.as_ref().map(|(_, stat)| *stat)
+    }
+
     /// Looks whether others have written to the index file that is open.
     fn look_at_index(&mut self) -> io::Result<()> {
         let Some((file, seen)) = &self.index else { return Ok(()) };

@@ -75,7 +75,7 @@ pub(in crate::store) struct InFile {
 
 impl InFile {
     fn start(&self, offset: ChunkOffset) -> u64 {
-        self.base.saturating_add(offset.0)
+        self.base.saturating_add(offset.bytes())
     }
 }
 
@@ -84,7 +84,7 @@ impl Chunks<ChunkOffset> for InFile {
         let start = self.start(offset);
         let room = self.end.saturating_sub(start);
         if room < head.len() as u64 {
-            let what = format_args!("offset {} lies behind the chunks, which end at byte {}", offset.0, self.end);
+            let what = format_args!("offset {} lies behind the chunks, which end at byte {}", offset.bytes(), self.end);
             return Err(Box::new(damage(self, offset, Kind::Offset, &what)));
         }
         match read_exact_at(&*self.file, head, start) {
@@ -192,7 +192,10 @@ pub(in crate::store) fn in_order<P: Copy + Send + Sync, S: Default, T: Send>(
         };
         std::thread::scope(|scope| {
             for _ in 1..threads.min(shares.len()) {
-                scope.spawn(work);
+                // Whoever gets no thread does it with fewer.
+                if std::thread::Builder::new().spawn_scoped(scope, work).is_err() {
+                    break;
+                }
             }
             work();
         });

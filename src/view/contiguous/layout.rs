@@ -117,7 +117,7 @@ impl Layout {
         }
         let mut places = extents.starts.iter();
         let entries = image.entries.iter().map(|entry| {
-            entry.map(|_| ChunkOffset(places.next().map_or(0, |start| start - base))) // one for each stored entry
+            entry.map(|_| ChunkOffset::new(places.next().map_or(0, |start| start - base))) // one for each stored entry
         });
         let mut tail = index::encode(entries).map_err(wrong)?;
         tail.extend_from_slice(image.trailer.as_bytes());

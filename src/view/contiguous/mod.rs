@@ -12,11 +12,13 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
-use log::{debug, info};
+use log::debug;
 use parking_lot::{Mutex, RwLock};
 
 use self::adopt::Look;
@@ -29,7 +31,8 @@ use super::meta::Meta;
 use super::pacer::{Pacing, Publish};
 use super::xattr::{find, names};
 use super::{
-    Attr, Creation, DirEntry, Handle, Ino, Invals, Kind, OpenMode, ROOT, RenameMode, Result, SetAttr, SetMode, View, ViewError,
+    Attr, Creation, DirEntry, Handle, Ino, Invals, Kind, Left, OpenMode, ROOT, RenameMode, Result, SetAttr, SetMode, View,
+    ViewError,
 };
 use crate::store::{Draft, FrameStore, ReadAt, ReadGuard, StoreError, Watch};
 
@@ -63,6 +66,8 @@ pub struct ContiguousView {
     state: RwLock<State>,
     /// A leaf.
     ahead: Mutex<Ahead>,
+    /// The frame as it was last saved beside SOURCE, and where. Another leaf.
+    saved: Mutex<Option<(adopt::Held, PathBuf)>>,
 }
 
 /// Where the one file of a contiguous view is.
@@ -89,6 +94,7 @@ impl ContiguousView {
             pacer: Pacing::new(),
             state: RwLock::new(state),
             ahead: Mutex::new(Ahead::default()),
+            saved: Mutex::default(),
         })
     }
 
@@ -446,10 +452,18 @@ impl View for ContiguousView {
         Follow::look(self, invals)
     }
 
+    fn leave(&self, regardless: bool, invals: &mut Invals) -> Left {
+        if self.read_only { Left::default() } else { self.leave_source(regardless, invals) }
+    }
+
+    fn source(&self) -> Option<(OwnedFd, PathBuf)> {
+        self.store.source()
+    }
+
     fn shutdown(&self) -> Result<()> {
         let result = if self.read_only { Ok(()) } else { self.finish() };
         let closed = self.store.close().map_err(ViewError::from);
-        info!("{}: {}", self.store.path().display(), self.report());
+        debug!("{}: {}", self.store.path().display(), self.report());
         result.and(closed)
     }
 

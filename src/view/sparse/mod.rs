@@ -10,14 +10,17 @@
 //! the store has staged, or an index that is adopted, or refuses it. When index and chunks agree, the whole is published: handed
 //! to the store's commit.
 
+use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use log::{debug, info};
-use parking_lot::RwLock;
+use log::debug;
+use parking_lot::{Mutex, RwLock};
 
 use self::state::{Source, State};
 use self::write::Unfinished;
@@ -27,7 +30,8 @@ use super::names::Name;
 use super::pacer::{Pacing, Publish};
 use super::xattr::{find, names};
 use super::{
-    Attr, Creation, DirEntry, Handle, Ino, Invals, Kind, OpenMode, ROOT, RenameMode, Result, SetAttr, SetMode, View, ViewError,
+    Attr, Creation, DirEntry, Handle, Ino, Invals, Kind, Left, OpenMode, ROOT, RenameMode, Result, SetAttr, SetMode, View,
+    ViewError,
 };
 use crate::format::chunk::ChunkHeader;
 use crate::format::index_file::IndexFile;
@@ -57,6 +61,9 @@ const LIKELY_AT_MOST: u64 = 512 << 10;
 /// As much of a chunk file is read at once, in bytes: most chunks are no larger.
 const READ_AHEAD: u32 = 1 << 20;
 
+/// What a file held, by its name and numbers that no other content of that name has.
+type Content = (String, (u64, u64));
+
 /// The sparse view of a frame.
 pub struct SparseView {
     store: Arc<dyn FrameStore>,
@@ -66,6 +73,8 @@ pub struct SparseView {
     pacer: Pacing,
     /// Names looked up since a chunk was read.
     lookups: AtomicU32,
+    /// What is saved beside SOURCE, and where.
+    saved: Mutex<HashMap<Content, PathBuf>>,
     /// Held for look-ups and changes in memory, and never across reads of chunks or commits.
     state: RwLock<State>,
 }
@@ -83,6 +92,7 @@ impl SparseView {
             following: Following::default(),
             pacer: Pacing::new(),
             lookups: AtomicU32::new(0),
+            saved: Mutex::default(),
             state: RwLock::new(state),
         })
     }
@@ -489,10 +499,18 @@ impl View for SparseView {
         self.look(invals)
     }
 
+    fn leave(&self, regardless: bool, invals: &mut Invals) -> Left {
+        if self.read_only { Left::default() } else { self.leave_source(regardless, invals) }
+    }
+
+    fn source(&self) -> Option<(OwnedFd, PathBuf)> {
+        self.store.source()
+    }
+
     fn shutdown(&self) -> Result<()> {
         let result = if self.read_only { Ok(()) } else { self.finish() };
         let closed = self.store.close().map_err(ViewError::from);
-        info!("{}: {}", self.store.path().display(), self.report());
+        debug!("{}: {}", self.store.path().display(), self.report());
         result.and(closed)
     }
 

@@ -6,7 +6,8 @@ use std::sync::atomic::Ordering;
 use super::SparseView;
 use super::state::Writing;
 use super::write::Unfinished;
-use crate::format::ChunkId;
+use crate::format::{ChunkId, index_file};
+use crate::store::ReadAt;
 use crate::view::names::Name;
 use crate::view::{Ino, Invals, RenameMode, Result, ViewError};
 
@@ -34,7 +35,15 @@ impl SparseView {
                 renamed
             }
             Name::Index => {
-                self.draft_of(ino)?;
+                let writing = self.draft_of(ino)?;
+                {
+                    let mut inner = writing.inner.write();
+                    if inner.bytes.len() > index_file::MAX_LEN {
+                        return Err(ViewError::TooBig);
+                    }
+                    // Nor by whoever writes to it just now.
+                    inner.most = index_file::MAX_LEN;
+                }
                 self.move_name(&from, &to, ino)?;
                 self.close_file(ino, Unfinished::Leave, invals)
             }

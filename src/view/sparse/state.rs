@@ -61,6 +61,8 @@ impl Writing {
 #[derive(Debug)]
 pub struct Inner {
     pub bytes: Draft,
+    /// Bytes that it may have: fewer once it is renamed onto the index.
+    pub most: u64,
     /// Counts changes of `bytes`.
     pub version: u64,
     /// Changed since a close looked at it.
@@ -196,7 +198,10 @@ pub struct State {
 
 impl State {
     pub fn new(index: Option<IndexFile>, keys: &[IndexEntry<ChunkKey>], stat: SourceStat, version: u64) -> Result<Self> {
-        let mut table = Table::with_len(keys.len());
+        // Of a frame that is nearly all special chunks, the few that are stored are kept one by one.
+        let stored = keys.iter().filter(|entry| entry.stored().is_some()).count();
+        let len = keys.iter().rposition(|entry| entry.stored().is_some()).map_or(0, |last| last + 1);
+        let mut table = Table::with_len(if stored >= len / 4 { len } else { 0 });
         for (position, entry) in (0u32..).zip(keys) {
             if let IndexEntry::Stored(key) = entry {
                 table.set_chunk(ChunkId(position), *key, 0);
@@ -494,7 +499,7 @@ impl State {
         let is_index = self.index_ino == Some(ino);
         let node = self.node(ino)?;
         let from_nothing = bytes.is_empty();
-        let inner = RwLock::new(Inner { bytes, version: 0, dirty: true, mtime: SystemTime::now() });
+        let inner = RwLock::new(Inner { bytes, most: i64::MAX as u64, version: 0, dirty: true, mtime: SystemTime::now() });
         let writing = Writing { serial, from_nothing, refused: AtomicBool::new(false), detached: AtomicBool::new(false), inner };
         if let Some(old) = node.writing.replace(Arc::new(writing)) {
             old.detached.store(true, Ordering::Relaxed);

@@ -122,7 +122,7 @@ fn entry(word: u64) -> IndexEntry<ChunkOffset> {
         4 => IndexEntry::Special(Special::Zeros),
         5 => IndexEntry::Special(Special::Nan),
         6 | 7 => IndexEntry::Special(Special::Uninit),
-        _ => IndexEntry::Stored(ChunkOffset(word)),
+        _ => IndexEntry::Stored(ChunkOffset::new(word)),
     }
 }
 
