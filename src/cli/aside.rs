@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use rustix::process::{Gid, Pid, Signal, Uid, WaitOptions, kill_process, waitpid};
-use rustix::thread::{set_thread_res_gid, set_thread_res_uid};
+use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
 use crate::store::local::system;
 
@@ -100,6 +100,7 @@ fn close_others(stream: &UnixStream) -> io::Result<()> {
 /// Makes this process that user's.
 pub(super) fn become_user((user, group): User) -> io::Result<()> {
     let (user, group) = (Uid::from_raw(user), Gid::from_raw(group));
+    set_thread_groups(&[])?;
     set_thread_res_gid(group, group, group)?;
     Ok(set_thread_res_uid(user, user, user)?)
 }

@@ -2,14 +2,16 @@
 //! says how it went.
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use super::memory;
 use crate::store::local::system;
 
-/// What a daemon that has begun to serve sends; anything else is why it has not.
-const READY: &[u8] = &[0];
+/// What a daemon that has begun to serve sends.
+const READY: u8 = 0;
+/// Before a line for the user. All that begins otherwise is why it does not serve.
+const LINE: u8 = 1;
 
 /// Which of the two processes this is.
 pub(super) enum Side {
@@ -50,7 +52,12 @@ impl Starter {
 
     /// All is well. False if nobody waits any more.
     pub(super) fn ready(mut self) -> bool {
-        self.ear.write_all(READY).is_ok()
+        self.ear.write_all(&[READY]).is_ok()
+    }
+
+    /// It takes longer than it should.
+    pub(super) fn say(&mut self, line: &str) {
+        let _ = self.ear.write_all(&[&[LINE], line.as_bytes(), b"\n"].concat());
     }
 
     /// It did not go well.
@@ -83,13 +90,26 @@ pub(super) fn split() -> io::Result<Side> {
         }
         _ => {
             drop(write);
-            let mut said = Vec::new();
-            File::from(read).read_to_end(&mut said)?;
-            Ok(Side::Starter(match said.as_slice() {
-                READY => Ok(()),
-                [] => Err(None),
-                why => Err(Some(String::from_utf8_lossy(why).into_owned())),
-            }))
+            Ok(Side::Starter(listen(&mut BufReader::new(File::from(read)))?))
+        }
+    }
+}
+
+/// Passes on what a daemon says, and answers how it went: why not, if it has said so.
+fn listen(daemon: &mut impl BufRead) -> io::Result<Result<(), Option<String>>> {
+    loop {
+        let mut said = Vec::new();
+        match daemon.fill_buf()?.first() {
+            None => return Ok(Err(None)),
+            Some(&READY) => return Ok(Ok(())),
+            Some(&LINE) => {
+                daemon.read_until(b'\n', &mut said)?;
+                eprint!("{}", String::from_utf8_lossy(&said[1..]));
+            }
+            Some(_) => {
+                daemon.read_to_end(&mut said)?;
+                return Ok(Err(Some(String::from_utf8_lossy(&said).into_owned())));
+            }
         }
     }
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use indicatif::{HumanBytes, ProgressBar};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use super::{End, Failure, hangup_ignored, progress};
+use super::{End, Failure, hangup_ignored, progress, wait};
 use super::{frames, memory};
 use crate::format::{IndexEntry, Layout};
 use crate::store::backend::FileStat;
@@ -18,6 +18,7 @@ use crate::store::{
     self, CframeStore, ChunkKey, FrameImage, FrameStore, Location, NewFrame, OpenOptions, SframeStore, StoreError, StoredChunk,
     local,
 };
+use crate::view::ViewError;
 
 /// Chunks that are announced to SRC's store at once.
 const WINDOW: usize = 64;
@@ -86,10 +87,13 @@ pub(super) fn copy_whole(
 ) -> Result<(), Failure> {
     let header_room = image.header.as_bytes().len() as u64;
     let options = OpenOptions { replace, header_room, ..OpenOptions::default() };
-    let target: Arc<dyn FrameStore> = match to {
-        Layout::Contiguous => Arc::new(CframeStore::create_at(dst, options, new)?),
-        Layout::Sparse => Arc::new(SframeStore::create_at(dst, options, new)?),
+    let create = || -> Result<Arc<dyn FrameStore>, ViewError> {
+        Ok(match to {
+            Layout::Contiguous => Arc::new(CframeStore::create_at(dst, options, new.clone())?),
+            Layout::Sparse => Arc::new(SframeStore::create_at(dst, options, new.clone())?),
+        })
     };
+    let target = wait::until_released(wait::PATIENCE, |text| eprintln!("{text}"), Failure::from_text, create)?;
     Need::of(image, lens, to).check(&*target)?;
     let bar = progress::of_bytes(lens.iter().map(|len| u64::from(*len)).sum());
     let copied = copy(source, &*target, image, lens, &bar, interrupted);

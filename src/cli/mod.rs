@@ -33,6 +33,7 @@ mod panic;
 mod progress;
 mod repair;
 mod umount;
+mod wait;
 
 pub use memory::Allocator;
 

@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::ArgAction;
 use log::{LevelFilter, error, info, warn};
@@ -14,7 +15,7 @@ use super::background::{self, Side, Starter};
 use super::frames::{self, Links};
 use super::log::Target;
 use super::options::{self, Options};
-use super::{End, Failure, hangup_ignored, memory, panic};
+use super::{End, Failure, hangup_ignored, memory, panic, wait};
 use crate::format::Layout;
 use crate::fs::kernel::{self, Access, FS_TYPE};
 use crate::fs::session::{Config, Mounted, Signal};
@@ -93,6 +94,7 @@ struct Plan {
     read_only: bool,
     locking: bool,
     cache_size: u64,
+    wait: Duration,
     config: Config,
 }
 
@@ -240,6 +242,7 @@ impl Plan {
             read_only,
             locking: args.locking || options.locking || locking_by_default(),
             cache_size: args.cache_size.or(options.cache_size).unwrap_or(CACHE_SIZE),
+            wait: options.wait,
             config,
         })
     }
@@ -340,7 +343,14 @@ fn serve(plan: &Plan, hangup: Hangup, starter: &mut Option<Starter>) -> Result<(
         ViewError::Store(error) => Failure::from_text(error),
         error => Failure::new(&plan.source, error),
     };
-    let view = open(plan).map_err(failed)?;
+    let say = |text: &str| {
+        info!("{text}");
+        match starter {
+            Some(starter) => starter.say(text),
+            None => eprintln!("{text}"),
+        }
+    };
+    let view = wait::until_released(plan.wait, say, failed, || open(plan))?;
     let mounted = match Mounted::start(view.clone(), &plan.config) {
         Ok(mounted) => mounted,
         Err(error) => {

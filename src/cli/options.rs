@@ -3,7 +3,9 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
+use std::time::Duration;
 
+use super::wait;
 use crate::fs::kernel::{Access, FLAGS};
 use crate::fs::session::Overrides;
 
@@ -24,6 +26,8 @@ pub(super) struct Options {
     pub(super) cache_size: Option<u64>,
     pub(super) threads: Option<usize>,
     pub(super) log_file: Option<PathBuf>,
+    /// How long a daemon that is ending is waited for.
+    pub(super) wait: Duration,
 }
 
 impl Default for Options {
@@ -43,6 +47,7 @@ impl Default for Options {
             cache_size: None,
             threads: None,
             log_file: None,
+            wait: wait::PATIENCE,
         }
     }
 }
@@ -150,6 +155,10 @@ impl Options {
                 self.overrides.umask = Some(umask.ok_or_else(|| wrong("expected an octal number up to 777"))?);
             }
             ("cache_size", _) => self.cache_size = Some(size(text()?).map_err(|expected| wrong(&expected))?),
+            ("wait", _) => {
+                let seconds: u32 = text()?.parse().map_err(|_| wrong("expected a number of seconds"))?;
+                self.wait = Duration::from_secs(seconds.into());
+            }
             ("threads", _) => self.threads = Some(threads(text()?).map_err(|expected| wrong(&expected))?),
             ("log_file", Some(value)) if !value.is_empty() => self.log_file = Some(OsStr::from_bytes(value).into()),
             (name, None) if name.is_empty() || IGNORED.contains(&name) => {}
@@ -223,6 +232,7 @@ mod tests {
         assert!(!parse("default_permissions,nodefault_permissions").unwrap().default_permissions);
         assert!(parse("nodefault_permissions,default_permissions").unwrap().default_permissions);
         assert!(parse("low_latency").unwrap().low_latency && !parse("low_latency,nolow_latency").unwrap().low_latency);
+        assert_eq!((parse("wait=5").unwrap().wait, parse("").unwrap().wait), (Duration::from_secs(5), wait::PATIENCE));
         assert_eq!(parse("noawake").unwrap(), Options::default());
         assert!(!parse("nouser_xattr").unwrap().xattrs && parse("nouser_xattr,user_xattr").unwrap().xattrs);
     }
@@ -247,6 +257,7 @@ mod tests {
             ("umask=7777", "mount option 'umask=7777': expected an octal number up to 777"),
             ("subtype=ext4", "unknown mount option 'subtype=ext4'"),
             ("cache_size=-1", "mount option 'cache_size=-1': expected a size such as 256M"),
+            ("wait=soon", "mount option 'wait=soon': expected a number of seconds"),
             ("threads=0", "mount option 'threads=0': expected a number from 1 to 64"),
         ] {
             assert_eq!(parse(&format!("ro,{word},rw")).unwrap_err(), expected);

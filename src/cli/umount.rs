@@ -246,12 +246,10 @@ impl Daemon {
     fn watch(&self, watch: &Watch) -> io::Result<Ended> {
         let began = Instant::now();
         let mut pause = PAUSES.0;
+        let is_used = || self.mount.device_number().and_then(kernel::is_alive) == Some(true);
         while watch.is_marked()? {
             match began.elapsed() {
-                // The kernel keeps this for as long as somebody uses the mount.
-                time if time >= USED_END && system::exists(&Path::new("/sys/class/bdi").join(&self.mount.device)) => {
-                    return Ok(Ended::Used);
-                }
+                time if time >= USED_END && is_used() => return Ok(Ended::Used),
                 time if time >= END => return Ok(Ended::No),
                 _ => std::thread::sleep(pause),
             }

@@ -173,17 +173,24 @@ pub fn mount_with(device: u64) -> io::Result<Option<MountInfo>> {
     Ok(mounts()?.into_iter().find(|mount| mount.fs_type == FS_TYPE && mount.device == device))
 }
 
-/// Resolves all of a mount point's path but its last component where the mount itself does not answer any more.
+/// Whether the kernel keeps a file system of that device number, mounted anywhere or just still used; nothing if it does not say.
+pub fn is_alive(device: u32) -> Option<bool> {
+    let devices = Path::new("/sys/class/bdi");
+    let known = system::exists(&devices.join(format!("{}:{}", device >> 20, device & 0xF_FFFF)));
+    (known || system::exists(devices)).then_some(known)
+}
+
+/// The real path of a mount point. The mount itself, which may not answer, is not looked at.
 pub fn resolve_point(point: &Path) -> io::Result<PathBuf> {
-    local::resolve(point).or_else(|error| {
-        let (Some(parent), Some(name)) = (point.parent(), point.file_name()) else { return Err(error) };
+    if let (Some(parent), Some(name)) = (point.parent(), point.file_name()) {
         let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
         let resolved = local::resolve(parent)?.join(name);
-        match mounted_at(&resolved) {
-            Ok(Some(_)) => Ok(resolved),
-            _ => Err(error),
+        if mounted_at(&resolved)?.is_some() {
+            return Ok(resolved);
         }
-    })
+    }
+    // Behind a link, or nothing.
+    local::resolve(point)
 }
 
 /// A mount that we made. Dropping it does not unmount.

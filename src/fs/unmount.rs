@@ -381,7 +381,7 @@ impl Shared {
     fn mark_source(&self, mark: &mut Option<Mark>, life: Life) {
         let (Some(device), Some((source, path))) = (self.device.get(), self.view.source()) else { return };
         // SOURCE may be another file than it was.
-        match Mark::new(source, *device, life) {
+        match Mark::new(source, *device, !self.view.read_only(), life) {
             Ok(new) => *mark = Some(new),
             Err(error) => debug!("{}: cannot be marked: {error}", path.display()),
         }

@@ -87,7 +87,7 @@ fn claim(source: &Source) -> Result<Option<Replaced>> {
             return Err(source.stale("it was replaced in the meantime"));
         }
         if !file.try_lock().map_err(source.io("lock"))? {
-            return Err(StoreError::Busy { path: source.path.clone() });
+            return Err(StoreError::busy(&source.path, &**file));
         }
     }
     Ok(Some(Replaced { stat, _locked: locked }))

@@ -433,7 +433,7 @@ fn open_file(source: &Source) -> Result<Arc<dyn BackendFile>> {
             return Ok(Arc::from(file));
         }
         if !file.try_lock().map_err(source.io("lock"))? {
-            return Err(StoreError::Busy { path: source.path.clone() });
+            return Err(StoreError::busy(&source.path, &*file));
         }
         // Whoever had the lock may have exchanged the file between our open and our lock.
         if backend.stat(name).map_err(source.io("stat"))?.same_file(&stat) {
@@ -455,7 +455,7 @@ fn parse(source: &Source, file: &dyn BackendFile, file_len: u64, key_at: impl Fn
     let frame = Frame::<ChunkOffset>::read(&FileBytes { file, len: file_len }).map_err(|unread| match unread {
         Unread::Io { action, source: error } => source.io(action)(error),
         Unread::Format(error) => source.format(error),
-        Unread::OtherLayout => source.unsupported("is the index file of a sparse frame, not a frame in one file"),
+        Unread::OtherLayout => source.unsupported("is the index file of a sparse frame; expected the directory that it is in"),
     })?;
     let Frame { header, trailer, entries, sections } = frame;
     let frame_len = header.frame_len();

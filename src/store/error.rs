@@ -2,8 +2,10 @@
 
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use super::backend::BackendFile;
+use super::mark::{Holder, holder};
 use crate::format::{self, plain::plain};
 
 /// Shorthand for results of this layer.
@@ -35,10 +37,12 @@ pub enum StoreError {
         /// Why.
         reason: String,
     },
-    /// Another read-write mount has SOURCE.
+    /// Another process writes to SOURCE.
     Busy {
         /// The file.
         path: PathBuf,
+        /// Who that is.
+        holder: Holder,
     },
     /// Another process changed SOURCE under a read-write mount.
     Stale {
@@ -56,14 +60,23 @@ pub enum StoreError {
     },
 }
 
+impl StoreError {
+    /// Another process has the lock of that file.
+    pub(super) fn busy(path: &Path, file: &dyn BackendFile) -> Self {
+        StoreError::Busy { path: path.to_owned(), holder: file.fd().map(holder).unwrap_or_default() }
+    }
+}
+
 impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             StoreError::Io { path, action, source } => write!(f, "{}: cannot {action}: {}", plain(path), in_words(source)),
             StoreError::Format { path, source } => write!(f, "{}: {source}", plain(path)),
             StoreError::Unsupported { path, reason } => write!(f, "{}: {reason}", plain(path)),
-            StoreError::Busy { path } => {
-                write!(f, "{}: is mounted for writing already; unmount it first, or mount with -o ro", plain(path))
+            StoreError::Busy { path, holder } => {
+                write!(f, "{}: is mounted for writing already", plain(path))?;
+                holder.process.map_or(Ok(()), |process| write!(f, " by process {process}"))?;
+                f.write_str("; unmount it first, or mount with -o ro")
             }
             StoreError::Stale { path, reason } => {
                 write!(f, "{}: was changed by another process under the mount ({reason})", plain(path))

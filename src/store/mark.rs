@@ -1,4 +1,5 @@
 //! What a daemon says of itself on SOURCE, for other processes: that it is there, for which mount, and that it is ending.
+//! [`holder`] says who has SOURCE locked.
 //!
 //! A mark is a lock for reading (`F_OFD_SETLK`) of one byte far behind the end of any file. It keeps nobody from anything, needs no
 //! file of its own, is seen from every namespace, and is gone at the latest when the process is. Where locks of this kind cannot be
@@ -25,14 +26,13 @@ pub enum Life {
     Ending,
 }
 
+/// What a mark can say.
+const SAYINGS: [(Life, bool); 4] = [(Life::Serving, true), (Life::Ending, true), (Life::Serving, false), (Life::Ending, false)];
+
 impl Life {
-    /// The byte that says so.
-    fn byte(self, device: u32) -> i64 {
-        let area = match self {
-            Life::Serving => 0,
-            Life::Ending => 1,
-        };
-        FIRST + (area << DEVICE_BITS) + i64::from(device)
+    /// The first of the bytes that say so, of a mount that writes or of one that does not; the device number is added.
+    fn area(self, writes: bool) -> i64 {
+        FIRST + ((i64::from(self == Life::Ending) * 2 + i64::from(writes)) << DEVICE_BITS)
     }
 }
 
@@ -41,15 +41,16 @@ impl Life {
 pub struct Mark {
     source: OwnedFd,
     device: u32,
+    writes: bool,
 }
 
 impl Mark {
-    /// Marks SOURCE, as the store has it open, for the mount with that device number.
+    /// Marks SOURCE, as the store has it open, for the mount with that device number, which writes or does not.
     ///
     /// # Errors
     /// What the system refuses.
-    pub fn new(source: OwnedFd, device: u32, life: Life) -> io::Result<Self> {
-        let mark = Mark { source, device };
+    pub fn new(source: OwnedFd, device: u32, writes: bool, life: Life) -> io::Result<Self> {
+        let mark = Mark { source, device, writes };
         mark.set(life)?;
         Ok(mark)
     }
@@ -60,8 +61,9 @@ impl Mark {
     /// What the system refuses; then what was said before is still said.
     pub fn set(&self, life: Life) -> io::Result<()> {
         let other = if life == Life::Serving { Life::Ending } else { Life::Serving };
-        lock(self.source.as_fd(), libc::F_OFD_SETLK, libc::F_RDLCK, life.byte(self.device), 1)?;
-        lock(self.source.as_fd(), libc::F_OFD_SETLK, libc::F_UNLCK, other.byte(self.device), 1).map(drop)
+        let byte = |life: Life| life.area(self.writes) + i64::from(self.device);
+        lock(self.source.as_fd(), libc::F_OFD_SETLK, libc::F_RDLCK, byte(life), 1)?;
+        lock(self.source.as_fd(), libc::F_OFD_SETLK, libc::F_UNLCK, byte(other), 1).map(drop)
     }
 
     /// Which file is marked: its device and its inode.
@@ -96,13 +98,49 @@ impl Watch {
     /// # Errors
     /// What the system refuses.
     pub fn is_marked(&self) -> io::Result<bool> {
-        for life in [Life::Serving, Life::Ending] {
-            if lock(self.source.as_fd(), libc::F_OFD_GETLK, libc::F_WRLCK, life.byte(self.device), 1)?.is_some() {
+        for (life, writes) in SAYINGS {
+            let byte = life.area(writes) + i64::from(self.device);
+            if lock(self.source.as_fd(), libc::F_OFD_GETLK, libc::F_WRLCK, byte, 1)?.is_some() {
                 return Ok(true);
             }
         }
         Ok(false)
     }
+}
+
+/// Who has SOURCE locked for writing, as far as that can be seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Holder {
+    /// What the daemon says of itself, if it is one, and its mount's device number.
+    pub says: Option<(Life, u32)>,
+    /// Its process id, if that has one here.
+    pub process: Option<u32>,
+}
+
+/// Who has a file locked that is open here.
+pub fn holder(file: BorrowedFd<'_>) -> Holder {
+    let says = |life: Life| {
+        let area = life.area(true);
+        let at = lock(file, libc::F_OFD_GETLK, libc::F_WRLCK, area, 1 << DEVICE_BITS).ok()??;
+        Some((life, u32::try_from(at - area).ok()?))
+    };
+    // One that is ending may be over before its mark is.
+    Holder { says: says(Life::Serving).or_else(|| says(Life::Ending)), process: process(file) }
+}
+
+/// The process that has the exclusive lock of flock(2), as the kernel lists it.
+fn process(file: BorrowedFd<'_>) -> Option<u32> {
+    let stat = rustix::fs::fstat(file).ok()?;
+    let (major, minor) = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
+    let id = format!("{major:02x}:{minor:02x}:{}", stat.st_ino);
+    let locks = local::system::read("/proc/locks").ok()?;
+    let locks = String::from_utf8_lossy(&locks);
+    locks.lines().find_map(|line| {
+        // 1: FLOCK  ADVISORY  WRITE 1234 fe:00:567 0 EOF
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [_, "FLOCK", _, "WRITE", process, file, ..] = words[..] else { return None };
+        process.parse().ok().filter(|_| file == id)
+    })
 }
 
 /// Sets a lock on bytes of a file, or asks for the first that is in the way of one, which is answered by its first byte.
@@ -125,11 +163,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mark_is_seen_by_others_as_long_as_it_is_there() {
+    fn who_has_a_lock_is_seen() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("file"), "frame").unwrap();
         for path in [dir.path().to_owned(), dir.path().join("file")] {
-            let mark = Mark::new(File::open(&path).unwrap().into(), 50, Life::Serving).unwrap();
+            let (ours, theirs) = (File::open(&path).unwrap(), File::open(&path).unwrap());
+            let seen = || holder(theirs.as_fd());
+            assert_eq!(seen(), Holder::default());
+            // A reader is not who has it.
+            let reader = Mark::new(File::open(&path).unwrap().into(), 7, false, Life::Serving).unwrap();
+            assert_eq!(seen(), Holder::default());
+            // SAFETY: touches no memory.
+            assert_eq!(unsafe { libc::flock(ours.as_raw_fd(), libc::LOCK_EX) }, 0);
+            let process = Some(std::process::id());
+            assert_eq!(seen(), Holder { says: None, process });
+            let mark = Mark::new(ours.into(), 50, true, Life::Serving).unwrap();
+            assert_eq!(seen(), Holder { says: Some((Life::Serving, 50)), process });
+            mark.set(Life::Ending).unwrap();
+            assert_eq!(seen(), Holder { says: Some((Life::Ending, 50)), process });
+            drop((mark, reader));
+            assert_eq!(seen(), Holder::default());
+        }
+    }
+
+    #[test]
+    fn a_mark_is_seen_by_others_as_long_as_it_is_there() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("file"), "frame").unwrap();
+        for (path, writes) in [(dir.path().to_owned(), true), (dir.path().join("file"), false)] {
+            let mark = Mark::new(File::open(&path).unwrap().into(), 50, writes, Life::Serving).unwrap();
             let watch = |device| Watch::new(&path, mark.file().unwrap(), device).unwrap();
             let (ours, others) = (watch(50), watch(51));
             assert!(ours.is_marked().unwrap() && !others.is_marked().unwrap());

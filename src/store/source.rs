@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use super::backend::{Backend, BackendFile, FileStat, PIECE};
 use super::location::Location;
 use super::lost::Lost;
+use super::mark::Holder;
 use super::{ReadAt, Result, SourceStat, StoreError};
 use crate::format;
 
@@ -301,7 +302,7 @@ impl Source {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Denied {
     /// Another mount has its lock.
-    Busy,
+    Busy(Holder),
     /// The system refuses, with this errno.
     Refused(i32),
 }
@@ -311,7 +312,7 @@ impl Denied {
     pub(super) fn by(error: &StoreError) -> Option<Self> {
         const REFUSALS: [i32; 4] = [libc::EACCES, libc::EPERM, libc::EROFS, libc::ETXTBSY];
         match error {
-            StoreError::Busy { .. } => Some(Denied::Busy),
+            StoreError::Busy { holder, .. } => Some(Denied::Busy(*holder)),
             StoreError::Io { source, .. } => source.raw_os_error().filter(|errno| REFUSALS.contains(errno)).map(Denied::Refused),
             _ => None,
         }
@@ -319,7 +320,7 @@ impl Denied {
 
     fn error(self, source: &Source) -> StoreError {
         match self {
-            Denied::Busy => StoreError::Busy { path: source.path.clone() },
+            Denied::Busy(holder) => StoreError::Busy { path: source.path.clone(), holder },
             Denied::Refused(errno) => source.io("open for writing")(io::Error::from_raw_os_error(errno)),
         }
     }

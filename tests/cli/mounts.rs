@@ -148,8 +148,10 @@ fn one_mount_writes_and_many_read() {
         let place = Place::with_frames();
         let Shape(source, point, shown) = shape;
         fs::create_dir(place.path("other")).unwrap();
-        place.succeeds(&format!("mount {source} {point}"));
-        let busy = format!("{source}: is mounted for writing already; unmount it first, or mount with -o ro");
+        let mount = place.mount_in_front(&shape, "");
+        let (process, on) = (mount.0.id(), place.path(point).canonicalize().unwrap());
+        let on = format!("by process {process}, on {}", on.display());
+        let busy = format!("{source}: is mounted for writing already {on}; unmount it first, or mount with -o ro");
         place.run(&format!("mount {source} other")).failed(&place.path(&busy).display().to_string());
         let from = if source == "frame" { "sparse" } else { "frame" };
         let before = content(&place.path(source));
@@ -161,6 +163,7 @@ fn one_mount_writes_and_many_read() {
         fs::metadata(place.path(shown)).unwrap();
         place.succeeds("umount other");
         place.succeeds(&format!("umount {point}"));
+        assert_eq!(mount.end().0, Some(0));
     }
 }
 

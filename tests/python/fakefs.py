@@ -10,6 +10,7 @@ is mounted when it prints `mounted`, as USER's (a number), and serves until it i
     working       that it is at it, for ever
     ready FILE    that all is well, and that FILE is SOURCE
     garbage       with random bytes
+    mute          never, nor anything else
 """
 
 import ctypes
@@ -48,6 +49,8 @@ while True:
     except OSError:
         break
     opcode, unique = struct.unpack_from("<IQ", request, 4)
+    if how == "mute" and opcode != INIT:
+        continue
     body = request[40:]
     reply = -errno.ENOSYS
     if opcode == INIT:

@@ -1,4 +1,4 @@
-# What the tests of attacks have at hand besides tests/shell/harness.sh. $ATTACK is attack.c, $ATTACKER and $OTHER are two users, as UID:GID.
+# What tests of attacks have at hand besides tests/shell/harness.sh. $ATTACK is attack.c, $ATTACKER and $OTHER are users, as UID:GID.
 
 U=$T/u # the attacker's own directory, where SOURCE is
 V=$T/victims

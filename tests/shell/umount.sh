@@ -302,20 +302,26 @@ test_a_file_system_that_lies_about_its_source() {
 
 test_a_file_system_that_never_answers() {
     root_only
-    local how status
-    for how in silent working; do
+    local how status=0
+    local -A fakes=() asked=()
+    for how in mute silent working; do
         M=$T/$how
         fake 65534 $how
+        fakes[$how]=$PID
         timeout 60 "$B2FUSE" umount "$M" >"$T/$how.out" 2>"$T/$how.err" &
-        echo "$!" >"$T/$how.pid"
-        PID=
+        asked[$how]=$!
     done
-    for how in silent working; do
+    PID=
+    for how in "${!asked[@]}"; do
         status=0
-        wait "$(cat "$T/$how.pid")" || status=$?
+        wait "${asked[$how]}" || status=$?
         equal "$status" 1 "$how"
         has "$(cat "$T/$how.err")" "still mounted"
-        umount -l "$T/$how"
+        M=$T/$how
+        listed
+        kill -KILL "${fakes[$how]}"
+        wait "${fakes[$how]}" || true
+        umount -l "$M"
     done
 }
 
@@ -358,4 +364,106 @@ test_others_who_are_let_in_do_not_unmount() {
     cp "$FX/new/0" "$(chunk 3)"
     umount_it
     holds n=6 3="$FX/new/0"
+}
+
+# ---- The next mount
+
+# again_after COMMAND...: a mount is ended so, changed before, and SOURCE mounted again at once, 50 times.
+again_after() {
+    local n from
+    for n in $(seq 50); do
+        mount_it
+        if [ -d "$S" ]; then from=$FX/$([ $((n % 2)) = 0 ] && echo full || echo base).b2frame && cp "$from" "$V"; else cp "$FX/new/$((n % 8))" "$(chunk 3)"; fi
+        if ! { "$@" && mount_it; }; then fail "round $n of $*"; fi
+        umount_it
+    done
+}
+
+test_mounted_again_after_b2fuse_umount() { source_from many; again_after umount_it; }
+test_mounted_again_after_umount() { root_only; source_from many; again_after umount "$M"; }
+test_mounted_again_after_fusermount3() { source_from many; again_after fusermount3 -u "$M"; }
+test_sparse_mounted_again_after_b2fuse_umount() { sparse_from full; again_after umount_it; }
+test_sparse_mounted_again_after_umount() { root_only; sparse_from full; again_after umount "$M"; }
+test_sparse_mounted_again_after_fusermount3() { sparse_from full; again_after fusermount3 -u "$M"; }
+
+# terminated: the mount ends by a signal; it is gone before its daemon is.
+terminated() {
+    kill -TERM "$PID"
+    until ! listed; do :; done
+}
+test_mounted_again_after_a_signal() {
+    source_from many
+    local n pid
+    for n in $(seq 50); do
+        mount_front
+        cp "$FX/new/$((n % 8))" "$(chunk 3)"
+        terminated
+        pid=$PID
+        mount_it
+        umount_it
+        PID=
+        wait "$pid"
+    done
+}
+
+# A new frame, of which there was nothing when it was mounted, and one that is replaced.
+test_a_new_frame_mounted_again_after_umount() {
+    root_only
+    local n
+    mkdir "$M"
+    for n in $(seq 20); do
+        rm -f "$S"
+        mount_it --create
+        cp "$FX/sparse/full.b2frame"/* "$M"
+        umount "$M"
+        mount_it
+        cmp "$(chunk 3)" "$FX/full/3"
+        umount "$M"
+        "$B2FUSE" convert --force "$FX/sparse/base.b2frame" "$S"
+        holds n=10
+    done
+}
+
+# Its mount is gone, but it does not get on with releasing SOURCE: others have their turn.
+test_a_daemon_that_ends_is_waited_for() {
+    root_only
+    source_from full
+    mount_front --locking
+    exec 8<>"$S.b2lock"
+    flock 8
+    umount "$M"
+    local old=$PID began=$SECONDS
+    # Not for longer than one likes to.
+    one_line "$S" "not released by process $old within 1 s" "$B2FUSE" mount -o wait=1 "$S" "$M"
+    one_line "$S" "process $old" "$B2FUSE" mount -o wait=0 "$S" "$M"
+    mount_it 2>"$T/err" &
+    PID=$!
+    await grep -q "waiting until it is released by process $old" "$T/err"
+    equal "$(wc -l <"$T/err")" 1
+    flock -u 8
+    end_of_daemon
+    wait "$old"
+    [ $((SECONDS - began)) -lt 25 ]
+    cmp "$(chunk 3)" "$FX/full/3"
+    umount_it
+}
+
+test_a_daemon_that_lives_is_not_waited_for() {
+    local began=$EPOCHREALTIME
+    source_from full
+    mkdir "$T/second"
+    mount_front
+    one_line "$S" "mounted for writing already by process $PID, on $M;" "$B2FUSE" mount "$S" "$T/second"
+    # Called as its user likes.
+    umount_it
+    end_of_daemon
+    mount_front -o fsname=mine
+    one_line "$S" "mounted for writing already by process $PID, on $M;" "$B2FUSE" mount "$S" "$T/second"
+    # Gone by name only.
+    exec 7<"$(chunk 0)"
+    "$B2FUSE" umount -z "$M"
+    one_line "$S" "mounted for writing already by process $PID, detached" "$B2FUSE" mount "$S" "$T/second"
+    exec 7<&-
+    end_of_daemon
+    awk -v a="$began" -v b="$EPOCHREALTIME" 'BEGIN { exit !(b - a < 20) }'
 }

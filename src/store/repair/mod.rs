@@ -209,7 +209,7 @@ impl Plan {
     fn lock(&self, frame: &dyn BackendFile) -> Result<()> {
         match frame.try_lock().map_err(self.location.io("lock"))? {
             true => Ok(()),
-            false => Err(StoreError::Busy { path: self.path().to_owned() }),
+            false => Err(StoreError::busy(self.path(), frame)),
         }
     }
 

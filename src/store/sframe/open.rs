@@ -85,7 +85,7 @@ pub(super) fn open_dir(source: &Source, write: bool) -> Result<OpenDir> {
         if write {
             dir.check_writable().map_err(source.io("open for writing"))?;
             if !itself.try_lock().map_err(source.io("lock"))? {
-                return Err(StoreError::Busy { path: source.path.clone() });
+                return Err(StoreError::busy(&source.path, &*itself));
             }
         }
         // Whoever had the lock may have put another directory here between our open and our lock.

@@ -30,7 +30,7 @@ def permissions(bench):
             target.into(f"permissions/{tool}/{name}", count, ["--create", *options], f"{command} {directory}/. {bench.point}/")
     frame = bench.data.plain()
     with bench.data.copies(frame.cframe, frame.cframe) as copies:
-        sides = [(view(bench, name, source, options), source) for source, (name, options) in zip(copies, SIDES)]
+        sides = [(view(bench, name, source, options, in_front=True), source) for source, (name, options) in zip(copies, SIDES)]
         rounds = bench.rounds
         for n in rounds:
             bench.rounds = range(1)
@@ -38,7 +38,7 @@ def permissions(bench):
         bench.rounds = rounds
     for what, read_only in (("ro", ["-o", "ro"]), ("rw", [])):
         for name, options in turns(bench):
-            side = view(bench, name, frame.cframe, [*read_only, *options])
+            side = view(bench, name, frame.cframe, [*read_only, *options], in_front=True)
             with side.open() as path:
                 side.cat(path)
                 bench.add(f"permissions/read-{what}/{name}", min(timed(lambda: side.cat(path)) for _ in range(3)))
