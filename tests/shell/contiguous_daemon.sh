@@ -143,21 +143,6 @@ test_contiguous_one_read_write_mount_at_a_time() {
     "$B2FUSE" umount "$T/second"
 }
 
-# begin_writing FILE BYTES: a process writes the bytes into the file of the mount, and keeps it open until `end_writing`.
-begin_writing() {
-    mkfifo "$T/begun" "$T/end"
-    "$PY" -c 'import os, sys
-fd = os.open(sys.argv[1], os.O_RDWR)
-os.pwrite(fd, open(sys.argv[2], "rb").read()[:int(sys.argv[3])], 0)
-open(sys.argv[4], "w").close()
-open(sys.argv[5]).read()' "$1" "$2" "${3:-1000000000}" "$T/begun" "$T/end" &
-    cat "$T/begun"
-}
-end_writing() {
-    : >"$T/end"
-    wait $! || true
-}
-
 # untouched: every file of $T/theirs is in SOURCE as it was. (What is besides are files of the daemon's that nobody names: from the
 # moment others write, it removes nothing.)
 untouched() {
@@ -362,13 +347,16 @@ test_a_rename_over_a_sparse_source_changed_by_others() {
     sparse_from full
     mount_front
     cat "$V" >/dev/null
+    cp "$FX/many.b2frame" "$M/.t"
+    begin_writing "$V" "$FX/many.b2frame"
     py 's = blosc2.open(sys.argv[1], mode="a"); s.append_data(noise(77))' "$S"
     cp -a "$S" "$T/theirs"
-    cp "$FX/many.b2frame" "$M/.t"
+    await fails "Stale file handle" cat "$V"
     errnos ESTALE 'os.rename(f"{M}/.t", f"{M}/source.b2frame")'
     # Nothing has happened to either name.
-    cmp "$M/.t" "$FX/many.b2frame"
-    test -e "$V"
+    equal "$(ls -A "$M")" ".t
+source.b2frame"
+    end_writing
     umount_it || true
     end_of_daemon || true
     untouched
