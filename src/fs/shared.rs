@@ -19,7 +19,7 @@ use super::spin::Spin;
 use super::unmount::Unmounting;
 use super::waiters::Waiters;
 use crate::store::mark::Mark;
-use crate::view::{Attr, Ino, Inval, Invals, Kind, OpenMode, ROOT, View, ViewError};
+use crate::view::{Attr, Ino, Invals, Kind, OpenMode, ROOT, View, ViewError};
 
 /// For good. The kernel takes any number of seconds and cuts it to what its clock can hold.
 pub(super) const FOREVER: Duration = Duration::from_secs(1 << 31);
@@ -180,9 +180,7 @@ impl Shared {
             let began = Instant::now();
             let mut invals = Invals::new();
             let due = self.view.follow(&mut invals);
-            if invals.contains(&Inval::All) {
-                self.say_again();
-            }
+            self.say_again();
             let pause = if invals.is_empty() && due.is_none() { PAUSE } else { SHORT_PAUSE };
             self.notify.forget(invals);
             // A large frame that changes all the time leaves time for those who read it.

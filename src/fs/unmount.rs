@@ -372,9 +372,15 @@ impl Shared {
         self.mark_source(&mut mark, life);
     }
 
-    /// Says it once more, of what is SOURCE now.
+    /// Says it of what is SOURCE now, if that is another file than it was.
     pub(super) fn say_again(&self) {
         let mut mark = self.mark.lock();
+        let now = self.view.source().and_then(|(source, _)| rustix::fs::fstat(source).ok());
+        if now.map(|now| (now.st_dev, now.st_ino)) == mark.as_ref().and_then(|mark| mark.file().ok()) {
+            return;
+        }
+        // What is open of the one before goes with this, and its lock.
+        *mark = None;
         self.mark_source(&mut mark, if self.ending.load(SeqCst) { Life::Ending } else { Life::Serving });
     }
 

@@ -655,6 +655,9 @@ impl FrameStore for CframeStore {
     }
 
     fn source(&self) -> Option<(std::os::fd::OwnedFd, PathBuf)> {
+        if self.source.is_denied() {
+            return None; // it is another's
+        }
         let file = Arc::clone(&self.place.read().file);
         Some((file.fd()?.try_clone_to_owned().ok()?, self.path().to_owned()))
     }

@@ -13,6 +13,7 @@ use super::backend::{Backend, BackendFile, FileStat, PIECE};
 use super::location::Location;
 use super::lost::Lost;
 use super::mark::Holder;
+use super::sframe::folder::may_be_shown;
 use super::{ReadAt, Result, SourceStat, StoreError};
 use crate::format;
 
@@ -232,6 +233,17 @@ impl Source {
             Some(stat) if stat.is_dir() => Err("a directory has its name now".to_owned()),
             Some(stat) if stat.is_file() => Err("a file has its name now".to_owned()),
             Some(_) => Err("something that is no frame has its name now".to_owned()),
+        }
+    }
+
+    /// Whether what has got SOURCE's name may be followed: not a file of somebody else's that was left in a directory whose owner could
+    /// have given it the name, and that not all may read who read SOURCE.
+    pub(super) fn check_follower(&self, before: &FileStat, now: &FileStat) -> Result<()> {
+        let me = rustix::process::geteuid().as_raw();
+        let around = self.around.as_ref().and_then(|around| around.stat().ok());
+        match around.is_none_or(|around| may_be_shown(me, &around, before, now)) {
+            true => Ok(()),
+            false => Err(self.stale(format!("what has its name now belongs to user {}, not to user {}", now.uid, before.uid))),
         }
     }
 

@@ -16,6 +16,7 @@ crate::for_both! {
     a_name_decides_what_is_read_and_locked,
     where_nothing_has_the_name_what_is_open_is_read_and_not_committed,
     who_has_the_lock_of_what_took_the_name_keeps_it,
+    what_is_somebody_elses_is_not_followed,
     attributes_of_others_are_no_other_state,
     own_commits_are_nothing_others_did,
     what_others_write_over_is_saved_all_the_same,
@@ -276,6 +277,30 @@ fn who_has_the_lock_of_what_took_the_name_keeps_it<S: Store>() {
     store.commit(store.enter(), image(vec![IndexEntry::Stored(key)])).unwrap();
     store.close().unwrap();
     assert!(content(&S::open_at(&scene.path, options(true)).unwrap()) == [IndexEntry::Stored(chunk(10, 1))]);
+}
+
+/// Who may write the directory can give the name to a file that somebody else has left there.
+fn what_is_somebody_elses_is_not_followed<S: Store>() {
+    // SAFETY: cannot fail, and touches no memory.
+    if unsafe { libc::geteuid() } != 0 {
+        return;
+    }
+    for (mode, followed) in [(0o600, false), (0o640, false), (0o644, true)] {
+        let scene = Scene::new::<S>();
+        let store = S::open_at(&scene.path, options(true)).unwrap();
+        fs::set_permissions(scene.path.parent().unwrap(), fs::Permissions::from_mode(0o777)).unwrap();
+        let give = |path: &Path| {
+            std::os::unix::fs::chown(path, Some(4711), Some(4711)).unwrap();
+            fs::set_permissions(path, fs::Permissions::from_mode(mode | if path.is_dir() { 0o111 } else { 0 })).unwrap();
+        };
+        give(&scene.other);
+        if scene.path.is_dir() {
+            fs::rename(&scene.path, scene.path.with_extension("gone")).unwrap();
+        }
+        fs::rename(&scene.other, &scene.path).unwrap();
+        assert_eq!(store.reload().is_ok(), followed, "{mode:o}");
+        assert!(content(&store) == if followed { scene.new } else { scene.old });
+    }
 }
 
 fn attributes_of_others_are_no_other_state<S: Store>() {

@@ -289,12 +289,16 @@ impl CframeStore {
         if !disk.linked() || disk.is_closed() {
             return Err(self.source.stale("it is not there"));
         }
-        let is_held = at_path.same_file(&held.stat().map_err(self.io("stat"))?);
+        let held_stat = held.stat().map_err(self.io("stat"))?;
+        let is_held = at_path.same_file(&held_stat);
         let (file, denied) = match is_held && !self.source.is_denied() {
             // Our lock is on the file that we know.
             true => (held, None),
             false => open_again(&self.source)?,
         };
+        if !is_held {
+            self.source.check_follower(&held_stat, &file.stat().map_err(self.io("stat"))?)?;
+        }
         let generation = self.generations.next();
         let (Parsed { image, sections }, stat) = self.parse_whole(&*file, generation)?;
         let opened = Disk::opened(&image.header, sections.index.is_empty());

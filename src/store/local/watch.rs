@@ -75,7 +75,7 @@ impl Watched {
         match self {
             Watched::Name(..) => came | WatchFlags::MOVED_FROM | WatchFlags::CREATE | WatchFlags::DELETE,
             // Not creation, which each chunk of our own would tell of as well; what is written is closed.
-            Watched::Frame(_) => came | WatchFlags::CLOSE_WRITE,
+            Watched::Frame(_) => came | WatchFlags::CLOSE_WRITE | WatchFlags::MOVE_SELF,
             Watched::File(_) => WatchFlags::MODIFY | WatchFlags::ATTRIB | WatchFlags::CLOSE_WRITE | WatchFlags::MOVE_SELF,
         }
     }
@@ -146,7 +146,8 @@ impl Watch {
     fn follow(&self, inner: &mut Inner) {
         let Some(started) = self.started.get() else { return };
         let before = std::mem::take(&mut inner.watched);
-        let mut blind = false;
+        // What has SOURCE's name cannot be watched in a directory that may not be read.
+        let mut blind = !inner.wanted.iter().any(|watched| matches!(watched, Watched::Name(..)));
         for watched in &inner.wanted {
             match started.watch(watched) {
                 Ok(number) => inner.watched.push((number, watched.clone())),

@@ -31,7 +31,7 @@ mod ahead;
 mod commit;
 mod descriptors;
 mod files;
-mod folder;
+pub(super) mod folder;
 mod open;
 mod witness;
 
@@ -513,6 +513,9 @@ impl FrameStore for SframeStore {
     }
 
     fn source(&self) -> Option<(std::os::fd::OwnedFd, PathBuf)> {
+        if self.source.is_denied() {
+            return None; // it is another's
+        }
         Some((self.itself.read().fd()?.try_clone_to_owned().ok()?, self.path().to_owned()))
     }
 

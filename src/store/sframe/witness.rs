@@ -324,6 +324,9 @@ impl SframeStore {
             true => None,
             false => Some(open_again(&self.source)?),
         };
+        if let Some((open, _)) = another.as_ref().filter(|_| !same_dir) {
+            self.source.check_follower(&dir_stat, &open.stat)?;
+        }
         let (dir, dir_stat) = match &another {
             Some((open, _)) => (Arc::clone(&open.dir), open.stat),
             None => (self.dir(), at_path),
