@@ -138,7 +138,7 @@ fn copy(
             entries.push(match entry {
                 IndexEntry::Special(special) => IndexEntry::Special(*special),
                 IndexEntry::Stored(key) if *len > WHOLE => {
-                    IndexEntry::Stored(target.stage(&StoredChunk { store: source, key: *key, len: *len })?)
+                    IndexEntry::Stored(target.stage(&StoredChunk { store: source, key: *key, len: *len, to_save: false })?)
                 }
                 IndexEntry::Stored(key) => {
                     bytes.resize(*len as usize, 0);

@@ -397,7 +397,8 @@ fn serve(plan: &Plan, hangup: Hangup, starter: &mut Option<Starter>) -> Result<(
 
 fn open(plan: &Plan) -> Result<Arc<dyn View>, ViewError> {
     let (read_only, locking) = (plan.read_only, plan.locking);
-    let options = OpenOptions { read_only, locking, cache_bytes: plan.cache_size, ..OpenOptions::default() };
+    let options =
+        OpenOptions { read_only, locking, cache_bytes: plan.cache_size, hold_staged: !read_only, ..OpenOptions::default() };
     let store: Arc<dyn FrameStore> = match plan.layout {
         _ if plan.new => Arc::new(CframeStore::create_at(&plan.location, options, NewFrame::default())?),
         Layout::Contiguous => Arc::new(CframeStore::open_at(&plan.location, options)?),

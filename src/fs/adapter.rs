@@ -31,7 +31,7 @@ use super::shared::{FOREVER, GENERATION, Shared, empty, errno};
 use super::spin::Turn;
 use super::waiting::Wait;
 use super::{unmount, xattr};
-use crate::view::{Creation, Flock, Handle, Ino, Invals, Kind, OpenMode, ROOT, RenameMode, SetAttr, ViewError};
+use crate::view::{Creation, Flock, Handle, Ino, Inval, Invals, Kind, OpenMode, ROOT, RenameMode, SetAttr, ViewError};
 
 /// The longest WRITE that the kernel may send, in bytes.
 const MAX_WRITE: u32 = 1 << 20;
@@ -49,6 +49,8 @@ pub(super) struct Adapter {
     /// Where requests come from.
     device: File,
     read_only: bool,
+    /// The view is told of the handles that are open.
+    handles: bool,
     /// The kernel can do without OPEN, if told ENOSYS.
     no_open: bool,
     /// The kernel can do without OPENDIR, if told ENOSYS, and caches listings then.
@@ -58,14 +60,14 @@ pub(super) struct Adapter {
 }
 
 impl Adapter {
-    /// A mount that fusermount3 is to unmount if we die must not do without OPENDIR, nor OPEN if it is a file: by opening the
-    /// mount point it finds out.
+    /// A mount that fusermount3 is to unmount if we die must not do without OPENDIR: by opening the mount point it finds out.
     pub(super) fn new(shared: Arc<Shared>, device: File, auto_unmount: bool, xattrs: bool) -> Self {
         let read_only = shared.view.read_only();
         let on_file = shared.view.getattr(ROOT).is_ok_and(|root| root.kind == Kind::File);
         // Without OPEN there is no RELEASE, which gives locks back.
-        let no_open = read_only && !(auto_unmount && on_file) && shared.lock_file.is_none();
-        Adapter { no_open, no_opendir: !auto_unmount, read_only, xattrs, device, shared }
+        // And where the mount point is the file, only handles tell older versions of it from newer ones.
+        let handles = !read_only || on_file || shared.lock_file.is_some();
+        Adapter { no_open: !handles, no_opendir: !auto_unmount, read_only, handles, xattrs, device, shared }
     }
 }
 
@@ -288,11 +290,8 @@ impl fuser::Filesystem for Adapter {
             if self.no_open {
                 return reply.error(Errno::ENOSYS);
             }
-            // The view wants no handles for reading, but locks do.
-            let handle = match shared.lock_file {
-                None => Ok(Handle(0)),
-                Some(_) => shared.view.open(ino, mode),
-            };
+            // The view wants no handles for reading, but locks do, and versions of a file that is the mount point.
+            let handle = if self.handles { shared.view.open(ino, mode) } else { Ok(Handle(0)) };
             return match handle {
                 Ok(handle) => reply.opened(FileHandle(handle.0), shared.open_flags(ino, mode)),
                 Err(refusal) => reply.error(errno("open", ino, &refusal)),
@@ -340,7 +339,7 @@ impl fuser::Filesystem for Adapter {
     ) {
         let (shared, _entered) = enter!(self, req, reply);
         let ino = Ino(ino.0);
-        let handle = (!self.read_only).then_some(Handle(fh.0));
+        let handle = self.handles.then_some(Handle(fh.0));
         let len = (size as usize).min(MAX_READ);
         shared.reads.fetch_add(1, Relaxed);
         BUFFER.with_borrow_mut(|buffer| {
@@ -350,7 +349,15 @@ impl fuser::Filesystem for Adapter {
             match shared.view.read(ino, handle, offset, &mut buffer[..len]) {
                 Ok(n) => reply.data(&buffer[..n]),
                 Err(ViewError::Locked) => shared.read_patiently(ino, handle, offset, len, reply),
-                Err(refusal) => reply.error(errno("read", ino, &refusal)),
+                Err(refusal) => {
+                    reply.error(errno("read", ino, &refusal));
+                    // Who opens a file without asking must look its name up anew.
+                    if matches!(refusal, ViewError::Gone) && self.no_open {
+                        shared
+                            .notify
+                            .forget(shared.view.last_name(ino).map(|name| Inval::Entry(ROOT, name)).into_iter().collect());
+                    }
+                }
             }
         });
         shared.notify_push(ino, offset == 0, |view, streams| streams.read(view, req.pid(), ino, offset, size));
@@ -401,10 +408,10 @@ impl fuser::Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         let (shared, _entered) = enter!(self, req, reply);
-        let (ino, read_only, write) = (Ino(ino.0), self.read_only, open_mode(flags.0).write);
+        let (ino, handles, write) = (Ino(ino.0), self.handles, open_mode(flags.0).write);
         let work = move |shared: &Arc<Shared>| {
             let mut invals = Invals::new();
-            if !read_only || shared.lock_file.is_some() {
+            if handles {
                 shared.view.release(Handle(fh.0), &mut invals);
             }
             if write {

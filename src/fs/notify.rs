@@ -23,7 +23,8 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::OsString;
-use std::io;
+use std::fs::File;
+use std::io::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use fuser::{INodeNo, Notifier};
@@ -62,6 +63,8 @@ struct Pages {
 #[derive(Default)]
 struct Names {
     entries: Vec<(Ino, OsString)>,
+    /// Every name.
+    all: bool,
     /// Goes to the pages thread afterwards.
     then: Option<Pages>,
 }
@@ -127,11 +130,10 @@ impl Notify {
                     }
                     names.entries.push((parent, name));
                 }
-                // Names stay good, since each keeps its inode: one that is gone is found out when its attributes are asked for.
-                Inval::All => pages.all = true,
+                Inval::All => (pages.all, names.all) = (true, true),
             }
         }
-        if names.entries.is_empty() {
+        if names.entries.is_empty() && !names.all {
             return self.enqueue_pages(pages);
         }
         if held == Held::Directory {
@@ -224,7 +226,7 @@ impl Notify {
     }
 
     /// The names thread's body.
-    pub(super) fn run_names(&self, notifier: &Notifier) {
+    pub(super) fn run_names(&self, notifier: &Notifier, device: &File, view: &dyn View, inodes: &Inodes) {
         loop {
             let mut queue = self.names.lock();
             while queue.items.is_empty() && !queue.stopped {
@@ -234,6 +236,11 @@ impl Notify {
             drop(queue);
             for (parent, name) in &item.entries {
                 told("a name", notifier.inval_entry(INodeNo(parent.0), name));
+            }
+            if item.all && forget_names(device).is_err() {
+                for name in inodes.all().into_iter().filter_map(|ino| view.last_name(ino)) {
+                    told("a name", notifier.inval_entry(INodeNo::ROOT, &name));
+                }
             }
             if let Some(pages) = item.then {
                 self.enqueue_pages(pages);
@@ -279,6 +286,26 @@ impl Notify {
             }
         }
     }
+}
+
+/// As before Linux 6.16.
+#[cfg(test)]
+pub(super) static ONE_BY_ONE: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
+
+/// Has the kernel forget every name: look each up again before it is used. In one stroke, since Linux 6.16.
+///
+/// fuser does not know it, so this writes to the device by itself: `struct fuse_out_header` with its length, the notification's number, and
+/// the request's, which is 0.
+fn forget_names(mut device: &File) -> io::Result<()> {
+    const INC_EPOCH: i32 = 8;
+    #[cfg(test)]
+    if ONE_BY_ONE.load(Relaxed) {
+        return Err(io::ErrorKind::Unsupported.into());
+    }
+    let mut bytes = [0; 16];
+    bytes[..4].copy_from_slice(&16u32.to_ne_bytes());
+    bytes[4..8].copy_from_slice(&INC_EPOCH.to_ne_bytes());
+    device.write_all(&bytes)
 }
 
 /// As the kernel takes a place in a file: none is behind the largest.

@@ -149,6 +149,7 @@ impl Mounted {
         let acl = if config.access == Access::Root { SessionACL::RootAndOwner } else { SessionACL::All };
         let adapter = Adapter::new(self.shared.clone(), device.try_clone()?.into(), config.auto_unmount, config.xattrs);
         self.shared.spin.start(device.try_clone()?);
+        let names = device.try_clone()?.into();
         let session = fuser::Session::from_fd(adapter, device, acl, options)?;
         if let Some(bytes) = self.shared.view.read_ahead()
             && let Err(error) = self.point.set_read_ahead(bytes)
@@ -157,11 +158,13 @@ impl Mounted {
         }
         let notifier = session.notifier();
         let (shared, tell) = (self.shared.clone(), notifier.clone());
-        self.help("b2fuse-names", move || shared.notify.run_names(&tell))?;
+        self.help("b2fuse-names", move || shared.notify.run_names(&tell, &names, &*shared.view, &shared.inodes))?;
         let shared = self.shared.clone();
         self.help("b2fuse-pages", move || shared.notify.run_pages(&notifier, &*shared.view, &shared.inodes))?;
         let shared = self.shared.clone();
         self.help("b2fuse-tick", move || shared.housekeeping.run(&shared.view, |invals| shared.notify.forget(invals)))?;
+        let shared = self.shared.clone();
+        self.help("b2fuse-watch", move || shared.follow_others())?;
         if config.low_latency && self.shared.awake.start() {
             let shared = self.shared.clone();
             self.help("b2fuse-awake", move || shared.awake.run())?;
@@ -275,6 +278,9 @@ impl Mounted {
         self.shared.say(Life::Ending);
         self.shared.unmounting.end();
         self.shared.housekeeping.stop();
+        if let Some(watch) = self.shared.view.watch() {
+            watch.stop();
+        }
         self.shared.notify.stop();
         self.shared.awake.stop();
         *self.shared.closed.write() = true;

@@ -1,8 +1,8 @@
 //! What the event loops, the notifying threads and the session of a mount share, and what answers are made of.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use fuser::{Errno, FileAttr, FileHandle, FileType, FopenFlags, Generation, INodeNo, ReplyEmpty, ReplyOpen};
 use log::{debug, error, warn};
@@ -27,6 +27,11 @@ pub(super) const FOREVER: Duration = Duration::from_secs(1 << 31);
 pub(super) const GENERATION: Generation = Generation(0);
 /// Cookies 1 and 2 stand behind `.` and `..`; a view's own begin here.
 pub(super) const FIRST_COOKIE: u64 = 2;
+
+/// Pause between two looks at SOURCE: most of what the system tells of is of our own doing.
+const PAUSE: Duration = Duration::from_millis(5);
+/// The same while others are at work.
+const SHORT_PAUSE: Duration = Duration::from_millis(1);
 
 /// What a mount shows instead of a view's own attributes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -82,6 +87,8 @@ pub(super) struct Shared {
     pub(super) unmounting: Unmounting,
     /// What is said of this mount on SOURCE. A leaf.
     pub(super) mark: Mutex<Option<Mark>>,
+    /// That is that it is ending. Written with `mark` locked.
+    pub(super) ending: AtomicBool,
     /// The mount's device number.
     pub(super) device: OnceLock<u32>,
     streams: Streams,
@@ -113,6 +120,7 @@ impl Shared {
             closed: RwLock::new(false),
             unmounting: Unmounting::default(),
             mark: Mutex::default(),
+            ending: AtomicBool::new(false),
             device: OnceLock::new(),
             streams: Streams::default(),
             overrides,
@@ -158,8 +166,27 @@ impl Shared {
     pub(super) fn open_flags(&self, ino: Ino, mode: OpenMode) -> FopenFlags {
         match mode.write {
             _ if self.lock_file == Some(ino) => FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_NOFLUSH,
+            _ if !self.view.keeps_pages(ino) => FopenFlags::FOPEN_DIRECT_IO,
             true => FopenFlags::FOPEN_KEEP_CACHE,
             false => FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH,
+        }
+    }
+
+    /// The body of the thread that has the view look at SOURCE when others may have changed it.
+    pub(super) fn follow_others(&self) {
+        let Some(watch) = self.view.watch() else { return };
+        watch.begin();
+        loop {
+            let began = Instant::now();
+            let mut invals = Invals::new();
+            let due = self.view.follow(&mut invals);
+            self.say_again();
+            let pause = if invals.is_empty() && due.is_none() { PAUSE } else { SHORT_PAUSE };
+            self.notify.forget(invals);
+            // A large frame that changes all the time leaves time for those who read it.
+            if !watch.wait(due, Instant::now() + pause.max(began.elapsed())) {
+                return;
+            }
         }
     }
 

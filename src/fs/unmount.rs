@@ -27,6 +27,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 use log::{debug, error, warn};
@@ -366,8 +367,25 @@ impl Shared {
 
     /// Says on SOURCE how far this daemon is with its mount, as far as that can be said.
     pub(super) fn say(&self, life: Life) {
-        let (Some(device), Some((source, path))) = (self.device.get(), self.view.source()) else { return };
         let mut mark = self.mark.lock();
+        self.ending.store(life == Life::Ending, SeqCst);
+        self.mark_source(&mut mark, life);
+    }
+
+    /// Says it of what is SOURCE now, if that is another file than it was.
+    pub(super) fn say_again(&self) {
+        let mut mark = self.mark.lock();
+        let now = self.view.source().and_then(|(source, _)| rustix::fs::fstat(source).ok());
+        if now.map(|now| (now.st_dev, now.st_ino)) == mark.as_ref().and_then(|mark| mark.file().ok()) {
+            return;
+        }
+        // What is open of the one before goes with this, and its lock.
+        *mark = None;
+        self.mark_source(&mut mark, if self.ending.load(SeqCst) { Life::Ending } else { Life::Serving });
+    }
+
+    fn mark_source(&self, mark: &mut Option<Mark>, life: Life) {
+        let (Some(device), Some((source, path))) = (self.device.get(), self.view.source()) else { return };
         // SOURCE may be another file than it was.
         match Mark::new(source, *device, !self.view.read_only(), life) {
             Ok(new) => *mark = Some(new),

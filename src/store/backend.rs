@@ -67,6 +67,11 @@ impl FileStat {
 
 /// A directory, and the names in it. Names are single components, and no symbolic link is followed.
 pub trait Backend: Send + Sync {
+    /// A time before which no file that is changed from now on was changed, by the clock that times of files are taken from; `None` if
+    /// that is another machine's.
+    fn clock(&self) -> Option<SystemTime> {
+        None
+    }
     /// Opens a regular file that exists; anything else is an error, ELOOP for a symbolic link. Waits for nobody.
     fn open(&self, name: &OsStr, write: bool) -> io::Result<Box<dyn BackendFile>>;
     /// Makes a file for reading and writing; it is an error if the name exists, whatever it stands for. `mode` is cut by the umask.

@@ -1,8 +1,8 @@
 //! A cframe: opening, reading, staging. What becomes durable when is in `commit.rs`.
 //!
 //! A chunk's key is where it was when it was first seen, and stays its key wherever it is moved: the position in the file in
-//! the low 48 bits, and above them a count that tells chunks staged at the same place one after the other apart (0 for what was
-//! there at open). So an old key never means a new chunk.
+//! the low 48 bits, and above them a generation that tells chunks staged at the same place one after the other apart, and those of
+//! a SOURCE that others have changed from those of the one before. So an old key never means a new chunk.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -10,7 +10,7 @@ use std::io;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use parking_lot::{Mutex, RwLock};
 
@@ -19,12 +19,11 @@ use super::cache::ChunkCache;
 use super::commit::Disk;
 use super::error::no_room;
 use super::frame::{FileBytes, Frame, Unread};
+use super::held::Held;
+use super::local::watch::Watch;
 use super::location::Location;
 use super::sidecar::{self, LAST_PATIENCE, PATIENCE, Sidecar};
-use super::source::{
-    ATTEMPTS, Complain, HEADER_ROOM, KEPT_CHANGING, Like, NewFrame, Source, WRITTEN_BY_US, touched_since, write_from,
-    written_since,
-};
+use super::source::{ATTEMPTS, Complain, HEADER_ROOM, KEPT_CHANGING, Like, NewFrame, Others, Source, write_from};
 use super::space::Space;
 use super::{
     CacheStats, ChunkKey, DraftPool, Epochs, FrameImage, FrameStore, OpenOptions, ReadAt, ReadGuard, Result, SourceStat,
@@ -35,6 +34,9 @@ use crate::format::chunk::ChunkHeader;
 use crate::format::header::Sections;
 
 mod heads;
+mod witness;
+
+use witness::Witness;
 
 /// Positions that a key has room for.
 const POSITION_BITS: u32 = 48;
@@ -68,18 +70,50 @@ pub(super) struct Ground {
     opened: Option<Sections>,
 }
 
-/// What SOURCE looked like after our last write, to notice those of others.
-struct Witness {
-    seen: FileStat,
-    /// Our own writes under way; while there are any, nothing is to be seen.
-    writers: u32,
-    stale: Option<String>,
+/// Which generations the keys of this version of SOURCE have: those of no other version, but for the ones that are 65,535 chunks and
+/// more behind.
+#[derive(Default)]
+struct Generations {
+    /// That of what was there when SOURCE was read; the map counts from 0.
+    first: AtomicU32,
+    /// The last one that the map has given out.
+    last: AtomicU32,
+}
+
+impl Generations {
+    /// As many as there are: no key has the last number of 16 bits.
+    const COUNT: u32 = u16::MAX as u32;
+
+    /// Of a chunk in the map.
+    fn of(&self, of_space: u16) -> u16 {
+        ((self.first.load(Relaxed) + u32::from(of_space)) % Self::COUNT) as u16
+    }
+
+    /// Whether this version has given it out.
+    fn has(&self, generation: u16) -> bool {
+        let since = (u32::from(generation) + Self::COUNT - self.first.load(Relaxed)) % Self::COUNT;
+        since <= self.last.load(Relaxed)
+    }
+
+    fn given_out(&self, of_space: u16) {
+        self.last.fetch_max(of_space.into(), Relaxed);
+    }
+
+    /// The first one of the next version.
+    fn next(&self) -> u16 {
+        ((self.first.load(Relaxed) + self.last.load(Relaxed).min(Self::COUNT - 2) + 1) % Self::COUNT) as u16
+    }
+
+    fn begin(&self, first: u16) {
+        self.first.store(first.into(), Relaxed);
+        self.last.store(0, Relaxed);
+    }
 }
 
 /// A store for one cframe.
 ///
-/// Lock order: `disk`, `gate`, `ground`, then any one of `place`, `witness`, `published` and the cache's. Reads take `place`
-/// alone, for a moment, and no lock is held by them across input; `ground` is held across no input or output but a truncation.
+/// Lock order: `disk`, `gate`, `ground`, `witness`, then any one of `place`, `published`, `held` and the cache's. Reads take `place`
+/// and `witness`, for a moment, and no lock is held by them across input; `ground` is held across no input or output but a truncation.
 pub struct CframeStore {
     pub(super) source: Source,
     sidecar: Option<Sidecar>,
@@ -97,6 +131,9 @@ pub struct CframeStore {
     /// Headers that are to be read.
     owed: AtomicUsize,
     witness: Mutex<Witness>,
+    generations: Generations,
+    pub(super) held: Held,
+    watch: Watch,
 }
 
 /// A frame as it was read, checked against the file's length.
@@ -105,7 +142,7 @@ struct Parsed {
     sections: Sections,
 }
 
-pub(super) fn key_at(position: u64, generation: u16) -> ChunkKey {
+fn key_at(position: u64, generation: u16) -> ChunkKey {
     ChunkKey::new(position | u64::from(generation) << POSITION_BITS)
 }
 
@@ -143,13 +180,13 @@ impl CframeStore {
             // None is made beside what is no frame.
             let file = open_file(&source)?;
             let len = file.stat().map_err(source.io("stat"))?.len;
-            parse(&source, &*file, len)?;
+            parse(&source, &*file, len, |position| key_at(position, 0))?;
         }
         let sidecar = lock_file(&source, options)?;
         let turn = sidecar.as_ref().map(|sidecar| sidecar.wait_to_read(PATIENCE)).transpose()?;
         let file = open_file(&source)?;
         let stat = file.stat().map_err(source.io("stat"))?;
-        let Parsed { image, sections } = parse(&source, &*file, stat.len)?;
+        let Parsed { image, sections } = parse(&source, &*file, stat.len, |position| key_at(position, 0))?;
         if let Some(sidecar) = &sidecar {
             sidecar.in_step(sidecar.count()?);
         }
@@ -210,11 +247,11 @@ impl CframeStore {
         stat: FileStat,
         disk: Disk,
     ) -> Self {
-        CframeStore {
+        let store = CframeStore {
             sidecar,
             drafts: DraftPool::new(Arc::clone(&source.backend), options.draft_bytes),
             source,
-            place: RwLock::new(Place { file, moved: HashMap::new() }),
+            place: RwLock::new(Place { file: Arc::clone(&file), moved: HashMap::new() }),
             limit: AtomicU64::new(0),
             epochs: Epochs::default(),
             cache: ChunkCache::new(options.cache_bytes),
@@ -223,20 +260,21 @@ impl CframeStore {
             gate: RwLock::new(()),
             ground: Mutex::new(Ground { space: None, names: HashMap::new(), opened: None }),
             owed: AtomicUsize::new(0),
-            witness: Mutex::new(Witness { seen: stat, writers: 0, stale: None }),
-        }
+            witness: Mutex::new(Witness::new(stat)),
+            generations: Generations::default(),
+            held: Held::new(options.hold_staged),
+            watch: Watch::default(),
+        };
+        store.watch_file(&file);
+        store
     }
 
     // ---- errors ----
 
     pub(super) fn io(&self, action: &'static str) -> impl FnOnce(io::Error) -> StoreError {
-        move |error| {
-            // Only [`CframeStore::writing`] answers ESTALE with a reason noted.
-            let stale = (error.raw_os_error() == Some(libc::ESTALE)).then(|| self.witness.lock().stale.clone()).flatten();
-            match stale {
-                Some(reason) => self.source.stale(reason),
-                None => self.source.io(action)(error),
-            }
+        move |error| match error.raw_os_error() {
+            Some(libc::ESTALE) => self.source.stale(self.stale_reason().unwrap_or_else(|| "it is another by now".to_owned())),
+            _ => self.source.io(action)(error),
         }
     }
 
@@ -282,12 +320,23 @@ impl CframeStore {
         }
         let position = position_of(key);
         let generation = space.generation(position)?;
-        (key_at(position, generation) == key).then_some(position)
+        (self.key_at(position, generation) == key).then_some(position)
+    }
+
+    /// The key of a chunk that the map has at a place.
+    pub(super) fn key_at(&self, position: u64, generation: u16) -> ChunkKey {
+        key_at(position, self.generations.of(generation))
+    }
+
+    /// Whether a key is one of this version of SOURCE.
+    fn is_of_this_version(&self, key: ChunkKey) -> bool {
+        self.generations.has((key.number() >> POSITION_BITS) as u16)
     }
 
     /// Reads the headers of a few chunks that others wrote, so that the room between them becomes known. Answers whether
     /// there was anything to learn.
     pub(super) fn sweep(&self, count: usize) -> bool {
+        let guard = self.epochs.enter();
         let mut positions = Vec::new();
         self.with_ground(|space, _| space.unknown(count, &mut positions));
         if positions.is_empty() {
@@ -305,6 +354,9 @@ impl CframeStore {
             })
             .collect();
         self.with_ground(|space, _| {
+            if !self.epochs.is_of(&guard) {
+                return; // it is the map of another file by now
+            }
             for (position, claim) in positions.iter().zip(claims) {
                 space.learn(*position, claim);
             }
@@ -330,85 +382,16 @@ impl CframeStore {
         }
         self.with_ground(|space, _| {
             let (position, mut generation) = space.stage(len);
-            while self.place.read().moved.contains_key(&key_at(position, generation)) {
+            while self.place.read().moved.contains_key(&self.key_at(position, generation)) {
                 generation = space.regenerate(position);
             }
+            self.generations.given_out(generation);
             let end = position + space.room(position).unwrap_or(room);
             self.raise_limit(end);
-            let key = key_at(position, generation);
+            let key = self.key_at(position, generation);
             self.cache.remove(key);
             (key, position)
         })
-    }
-
-    // ---- our writes, and those of others ----
-
-    /// Runs a write of ours, so that it does not count as a change by others. Where others have written, nothing of ours is
-    /// written any more: what is free to us may hold their data.
-    pub(super) fn writing<T>(&self, file: &dyn BackendFile, write: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
-        {
-            let mut witness = self.witness.lock();
-            if witness.writers == 0 {
-                witness.look(&file.stat()?);
-            }
-            if witness.stale.is_some() {
-                return Err(io::Error::from_raw_os_error(libc::ESTALE));
-            }
-            witness.writers += 1;
-        }
-        let result = write();
-        let mut witness = self.witness.lock();
-        witness.writers -= 1;
-        if let Ok(stat) = file.stat() {
-            witness.seen = stat;
-        }
-        result
-    }
-
-    /// What others have done to SOURCE since we last read or wrote it, in words.
-    pub(super) fn seen_outside(&self, disk: &Disk) -> Result<Option<String>> {
-        let at_path = self.source.stat()?;
-        if let Some(unborn) = disk.unborn() {
-            return Ok(unborn.seen_outside(at_path.as_ref()));
-        }
-        let Some(at_path) = at_path else { return Ok(Some("it was removed".to_owned())) };
-        let header = disk.header();
-        let file = Arc::clone(&self.place.read().file);
-        {
-            let mut witness = self.witness.lock();
-            if !at_path.same_file(&witness.seen) {
-                return Ok(Some("another file has its name now".to_owned()));
-            }
-            if witness.writers == 0 {
-                // With the lock held: a write of ours that ends between the two would look like one of others.
-                match file.stat() {
-                    Ok(now) => witness.look(&now),
-                    Err(error) => {
-                        drop(witness);
-                        return Err(self.io("stat")(error));
-                    }
-                }
-            }
-            if let Some(reason) = &witness.stale {
-                return Ok(Some(reason.clone()));
-            }
-        }
-        let mut on_disk = vec![0; header.len()];
-        let read = read_exact_at(&*file, &mut on_disk, 0);
-        Ok((read.is_err() || on_disk != header).then(|| "its header is another".to_owned()))
-    }
-
-    /// The file was exchanged by us.
-    pub(super) fn witness_file(&self, stat: FileStat) {
-        self.witness.lock().seen = stat;
-    }
-}
-
-impl Witness {
-    fn look(&mut self, now: &FileStat) {
-        if self.stale.is_none() {
-            self.stale = written_since(&self.seen, now);
-        }
     }
 }
 
@@ -467,8 +450,8 @@ pub(super) fn create_locked(backend: &dyn Backend, name: &OsStr, mode: u32) -> i
     Ok(Arc::from(file))
 }
 
-/// Reads and checks everything but the chunks.
-fn parse(source: &Source, file: &dyn BackendFile, file_len: u64) -> Result<Parsed> {
+/// Reads and checks everything but the chunks, whose keys `key_at` makes of their positions.
+fn parse(source: &Source, file: &dyn BackendFile, file_len: u64, key_at: impl Fn(u64) -> ChunkKey) -> Result<Parsed> {
     let frame = Frame::<ChunkOffset>::read(&FileBytes { file, len: file_len }).map_err(|unread| match unread {
         Unread::Io { action, source: error } => source.io(action)(error),
         Unread::Format(error) => source.format(error),
@@ -481,7 +464,7 @@ fn parse(source: &Source, file: &dyn BackendFile, file_len: u64) -> Result<Parse
         return Err(source.unsupported(format!("is {frame_len} bytes long, and at most {most} can be handled")));
     }
     let base = u64::from(header.header_len());
-    let entries = entries.into_iter().map(|entry| entry.map(|offset| key_at(base + offset.bytes(), 0)));
+    let entries = entries.into_iter().map(|entry| entry.map(|offset| key_at(base + offset.bytes())));
     let image = FrameImage { header, trailer, entries: Arc::new(entries.collect()) };
     Ok(Parsed { image, sections })
 }
@@ -499,12 +482,33 @@ impl FrameStore for CframeStore {
         self.epochs.enter()
     }
 
-    fn read_chunk(&self, _guard: &ReadGuard<'_>, key: ChunkKey, len: u32, offset: u64, buf: &mut [u8]) -> Result<usize> {
+    fn read_part(&self, guard: &ReadGuard<'_>, key: ChunkKey, len: u32, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let load = |buf: &mut [u8], offset: u64| {
+            if !self.is_of_this_version(key) {
+                return Err(io::Error::from_raw_os_error(libc::ESTALE));
+            }
             let (file, position) = self.place_of(key);
             read_exact_at(&*file, buf, position + offset)
         };
-        self.cache.read(key, len, offset, buf, load).map_err(self.io("read a chunk"))
+        if guard.is_to_save() {
+            if let Some(read) = self.held.read(key, len, offset, buf, |buf| load(buf, 0)) {
+                return read.map_err(self.source.io("read a chunk"));
+            }
+            let read = self.cache.read(key, len, offset, buf, load).map_err(self.io("read a chunk"));
+            return self.bracket().and(read);
+        }
+        self.cache.read(key, len, offset, buf, load).map_err(|error| match self.bracket() {
+            Ok(()) => self.io("read a chunk")(error),
+            Err(changed) => changed,
+        })
+    }
+
+    fn verify(&self, guard: &ReadGuard<'_>) -> Result<()> {
+        self.verify_read(guard)
+    }
+
+    fn is_current(&self, guard: &ReadGuard<'_>) -> bool {
+        self.epochs.is_of(guard)
     }
 
     fn expect_chunks(&self, chunks: &[(ChunkKey, u32)]) {
@@ -515,16 +519,24 @@ impl FrameStore for CframeStore {
         self.expect_by_guess(key, bytes, next);
     }
 
-    fn chunk_header(&self, _guard: &ReadGuard<'_>, key: ChunkKey) -> Result<ChunkHeader> {
-        self.read_header(key)
+    fn chunk_header(&self, guard: &ReadGuard<'_>, key: ChunkKey) -> Result<ChunkHeader> {
+        let header = self.read_header(key);
+        self.verify_read(guard)?;
+        header
     }
 
-    fn lens_of(&self, _guard: &ReadGuard<'_>, keys: &[ChunkKey]) -> Vec<Option<u32>> {
-        self.read_lens(keys)
+    fn lens_of(&self, guard: &ReadGuard<'_>, keys: &[ChunkKey]) -> Vec<Option<u32>> {
+        let lens = self.read_lens(keys);
+        if self.verify_read(guard).is_ok() { lens } else { vec![None; keys.len()] }
+    }
+
+    fn check_writable(&self) -> Result<()> {
+        self.claim();
+        self.source.check_writable()
     }
 
     fn stage(&self, chunk: &dyn ReadAt) -> Result<ChunkKey> {
-        self.source.check_writable()?;
+        self.check_writable()?;
         let len = self.source.chunk_len(chunk)?;
         let _turn = self.wait_for_turn(PATIENCE)?;
         let _gate = self.gate.read();
@@ -542,7 +554,10 @@ impl FrameStore for CframeStore {
             })
         });
         match written {
-            Ok(()) => Ok(key),
+            Ok(()) => {
+                self.held.put(key, chunk);
+                Ok(key)
+            }
             Err(source) => {
                 let harmless = reading || no_room(&source);
                 let error = self.io("write a chunk")(source);
@@ -560,6 +575,7 @@ impl FrameStore for CframeStore {
         if self.source.read_only {
             return;
         }
+        self.held.forget(key);
         self.with_ground(|space, _| {
             if let Some(position) = self.locate(space, key) {
                 space.discard(position, self.epochs.now());
@@ -600,52 +616,20 @@ impl FrameStore for CframeStore {
         super::commit::sync(self)
     }
 
-    fn changed_outside(&self) -> Result<bool> {
-        if !self.source.read_only {
-            return Ok(self.seen_outside(&self.disk.lock())?.is_some());
-        }
-        let at_path = self.source.backend.stat(&self.source.name).map_err(self.io("stat"))?;
-        let seen = self.witness.lock().seen;
-        if touched_since(&seen, &at_path) {
-            return Ok(true);
-        }
-        // Times may be too coarse to tell.
-        let header = self.committed().map(|image| image.header.as_bytes().to_vec()).unwrap_or_default();
-        let file = Arc::clone(&self.place.read().file);
-        let mut on_disk = vec![0; header.len()];
-        Ok(read_exact_at(&*file, &mut on_disk, 0).is_err() || on_disk != header)
+    fn is_as_seen(&self) -> bool {
+        CframeStore::is_as_seen(self)
+    }
+
+    fn look(&self) -> Result<Others> {
+        self.look_at_source()
     }
 
     fn reload(&self) -> Result<Arc<FrameImage>> {
-        let mut disk = self.disk.lock();
-        let _nobody_stages = self.gate.write();
-        let mut file = Arc::clone(&self.place.read().file);
-        if self.source.read_only {
-            file = open_file(&self.source)?;
-        } else {
-            if self.sidecar.is_none() {
-                return Err(self.source.unsupported(WRITTEN_BY_US));
-            }
-            let (Some(at_path), true) = (self.source.stat()?, disk.linked()) else {
-                return Err(self.source.stale("it is not there"));
-            };
-            // Our lock is on the file that we know.
-            if !at_path.same_file(&file.stat().map_err(self.io("stat"))?) {
-                file = open_file(&self.source)?;
-            }
-        }
-        let stat = file.stat().map_err(self.io("stat"))?;
-        let Parsed { image, sections } = parse(&self.source, &*file, stat.len)?;
-        *disk = Disk::opened(&image.header, sections.index.is_empty());
-        let image = Arc::new(image);
-        let mut ground = self.ground.lock();
-        self.limit.store(sections.chunks.end, Relaxed);
-        *ground = Ground { space: None, names: HashMap::new(), opened: Some(sections) };
-        *self.place.write() = Place { file, moved: HashMap::new() };
-        self.cache.clear();
-        *self.published.write() = Some(Arc::clone(&image));
-        *self.witness.lock() = Witness { seen: stat, writers: 0, stale: None };
-        Ok(image)
+        self.read_again()
+    }
+
+    fn watch(&self) -> &Watch {
+        &self.watch
     }
 
     fn tidy(&self) {
@@ -671,6 +655,9 @@ impl FrameStore for CframeStore {
     }
 
     fn source(&self) -> Option<(std::os::fd::OwnedFd, PathBuf)> {
+        if self.source.is_denied() {
+            return None; // it is another's
+        }
         let file = Arc::clone(&self.place.read().file);
         Some((file.fd()?.try_clone_to_owned().ok()?, self.path().to_owned()))
     }

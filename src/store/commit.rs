@@ -47,7 +47,7 @@ use log::debug;
 
 use super::backend::{BackendFile, copy_range};
 use super::birth::{Unborn, with_temp_name};
-use super::cframe::{CframeStore, create_locked, key_at, position};
+use super::cframe::{CframeStore, create_locked, position};
 use super::error::Failed;
 use super::image::{self, Encoded};
 use super::source::Complain;
@@ -131,6 +131,9 @@ impl Disk {
     pub(super) fn unborn(&self) -> Option<&Unborn> {
         self.unborn.as_ref()
     }
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed
+    }
 }
 
 /// How an image differs from the published one in the chunks it names.
@@ -190,7 +193,8 @@ pub(super) fn close(store: &CframeStore, our_turn: bool) -> Result<()> {
     if std::mem::replace(&mut disk.closed, true) {
         return Ok(());
     }
-    let result = if our_turn { finish(store, &mut disk) } else { Ok(()) };
+    // Where another mount has the lock, all is its own.
+    let result = if our_turn && !store.source.is_denied() { finish(store, &mut disk) } else { Ok(()) };
     store.source.seal();
     remove_unborn(store, &mut disk);
     let file = Arc::clone(&store.place.read().file);
@@ -503,7 +507,7 @@ fn move_chunks(
 
 /// The key of the chunk at `from` stands for `to` from now on.
 fn rename(store: &CframeStore, space: &Space, names: &mut HashMap<u64, ChunkKey>, from: u64, to: u64) -> Option<ChunkKey> {
-    let key = names.remove(&from).or_else(|| space.generation(from).map(|generation| key_at(from, generation)));
+    let key = names.remove(&from).or_else(|| space.generation(from).map(|generation| store.key_at(from, generation)));
     if let Some(key) = key {
         names.insert(to, key);
         store.place.write().moved.insert(key, to);
@@ -514,6 +518,7 @@ fn rename(store: &CframeStore, space: &Space, names: &mut HashMap<u64, ChunkKey>
 
 /// Step 4: what was written is what SOURCE holds.
 fn published(store: &CframeStore, disk: &mut Disk, image: FrameImage, change: &Change, seq: Seq) {
+    store.held.forget_all(change.admitted.iter().map(|(key, ..)| *key));
     store.with_ground(|space, _| space.publish(seq, &change.doomed));
     let header = image.header.as_bytes().to_vec();
     disk.high = disk.header.len().max(header.len()) as u64;
@@ -606,11 +611,8 @@ fn replace(store: &CframeStore, disk: &mut Disk, image: FrameImage, change: &Cha
         let raised = space.raise_floor(low);
         debug_assert!(raised, "something is left in the header's place");
         space.low_tail(tail_at, tail_len);
-        store.place.write().file = Arc::clone(&file);
+        store.file_is(&file, stat);
     });
-    if let Ok(stat) = stat {
-        store.witness_file(stat);
-    }
     let seq = disk.published + 1;
     published(store, disk, image, change, seq);
     store.source.backend.sync_dir().map_err(|source| Failed::fatal(store.io("sync the directory")(source)))?;

@@ -33,6 +33,11 @@ impl DraftPool {
         Arc::new(DraftPool { spill: Spill::new(backend), budget, used: AtomicU64::new(0) })
     }
 
+    /// Spills to another directory from now on.
+    pub(super) fn move_to(&self, backend: Arc<dyn Backend>) {
+        self.spill.move_to(backend);
+    }
+
     /// Bytes of memory that drafts hold now.
     pub fn used(&self) -> u64 {
         self.used.load(Relaxed)

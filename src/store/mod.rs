@@ -24,6 +24,7 @@ mod draft;
 mod epochs;
 mod error;
 pub mod frame;
+mod held;
 mod image;
 pub mod local;
 mod location;
@@ -42,10 +43,11 @@ pub use draft::{Draft, DraftPool};
 pub use epochs::{Epochs, ReadGuard};
 pub(crate) use error::in_words;
 pub use error::{Result, StoreError};
+pub use local::watch::Watch;
 pub use location::Location;
 pub use sframe::SframeStore;
 pub use sidecar::{Sidecar, Turn};
-pub use source::{Like, NewFrame, OpenOptions};
+pub use source::{Like, NewFrame, OpenOptions, Others};
 
 /// A stored chunk, by the store's own reckoning: the position in SOURCE's file for a cframe, the chunk id for an sframe; above it
 /// a number that tells a new chunk from an older one of the same place, so that an old key never means a new chunk.
@@ -162,6 +164,8 @@ pub struct StoredChunk<'a> {
     pub key: ChunkKey,
     /// Its length in bytes.
     pub len: u32,
+    /// It is read to be saved: see [`FrameStore::enter_to_save`].
+    pub to_save: bool,
 }
 
 impl ReadAt for StoredChunk<'_> {
@@ -169,7 +173,7 @@ impl ReadAt for StoredChunk<'_> {
         u64::from(self.len)
     }
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        let guard = self.store.enter();
+        let guard = if self.to_save { self.store.enter_to_save() } else { self.store.enter() };
         match self.store.read_chunk(&guard, self.key, self.len, offset, buf) {
             Ok(count) if count == buf.len() => Ok(()),
             Ok(_) => Err(io::ErrorKind::UnexpectedEof.into()),
@@ -192,8 +196,34 @@ pub trait FrameStore: Send + Sync {
     /// See [`ReadGuard`].
     fn enter(&self) -> ReadGuard<'_>;
 
+    /// As [`FrameStore::enter`], to save what a mount holds: what of it is in SOURCE can be read for as long as it is there, whatever
+    /// else others have done to SOURCE.
+    fn enter_to_save(&self) -> ReadGuard<'_> {
+        self.enter().saving()
+    }
+
     /// Reads `buf.len()` bytes of a stored chunk from `offset` on; a short count means the chunk ends there.
-    fn read_chunk(&self, guard: &ReadGuard<'_>, key: ChunkKey, len: u32, offset: u64, buf: &mut [u8]) -> Result<usize>;
+    ///
+    /// # Errors
+    /// [`StoreError::Stale`] if others have changed SOURCE since the guard was taken; what the system refuses.
+    fn read_chunk(&self, guard: &ReadGuard<'_>, key: ChunkKey, len: u32, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let count = self.read_part(guard, key, len, offset, buf)?;
+        self.verify(guard)?;
+        Ok(count)
+    }
+
+    /// As [`FrameStore::read_chunk`], for who reads several chunks: what was read is good only if [`FrameStore::verify`] says so
+    /// afterwards.
+    fn read_part(&self, guard: &ReadGuard<'_>, key: ChunkKey, len: u32, offset: u64, buf: &mut [u8]) -> Result<usize>;
+
+    /// What was read with this guard until now is of the version of SOURCE that there was when the guard was taken.
+    ///
+    /// # Errors
+    /// [`StoreError::Stale`] if that is not known to be so.
+    fn verify(&self, guard: &ReadGuard<'_>) -> Result<()>;
+
+    /// Whether SOURCE has not been read again since the guard was taken.
+    fn is_current(&self, guard: &ReadGuard<'_>) -> bool;
 
     /// Reads and checks a stored chunk's header: its sizes agree with each other and with the room it has in SOURCE.
     fn chunk_header(&self, guard: &ReadGuard<'_>, key: ChunkKey) -> Result<ChunkHeader>;
@@ -250,11 +280,30 @@ pub trait FrameStore: Send + Sync {
     /// Returns when the last committed image is on disk.
     fn sync(&self) -> Result<()>;
 
-    /// Whether another process has changed or replaced SOURCE since this store last read or wrote it.
-    fn changed_outside(&self) -> Result<bool>;
+    /// Whether others have left SOURCE alone, as far as a glance tells that waits for nothing.
+    fn is_as_seen(&self) -> bool;
 
-    /// Reads SOURCE again, after others have changed it under a read-only mount. What is no frame changes nothing.
+    /// What others have done to SOURCE since this store last read or wrote it.
+    fn look(&self) -> Result<Others>;
+
+    /// Whether another process has changed or replaced SOURCE since this store last read or wrote it.
+    fn changed_outside(&self) -> Result<bool> {
+        Ok(matches!(self.look()?, Others::Changed(_) | Others::Gone(_)))
+    }
+
+    /// Reads SOURCE again, which others may have changed: what has its name now. No key that was given out before is good any more, and
+    /// what was read with an older guard is refused. Nothing may be staged, pinned or in an image to be committed. What is no frame
+    /// changes nothing.
     fn reload(&self) -> Result<Arc<FrameImage>>;
+
+    /// Tells who waits in it that others may have done something to SOURCE.
+    fn watch(&self) -> &Watch;
+
+    /// Whether this store writes to SOURCE. Where another mount had a SOURCE that took the place of the one before, that is tried again.
+    ///
+    /// # Errors
+    /// Why not.
+    fn check_writable(&self) -> Result<()>;
 
     /// Does some of the work that nobody waits for. To be called now and then, by one thread.
     fn tidy(&self) {}

@@ -11,14 +11,14 @@
 //! it has given one on an open file of the client's own ([`Sidecar::open`]). So a client and a process on SOURCE exclude each
 //! other.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, RwLock};
 
 use super::backend::{Backend, BackendFile, FileStat, Flock};
 use super::source::{Complain, OpenOptions};
@@ -41,10 +41,9 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// The lock file of one frame.
 pub struct Sidecar {
     path: PathBuf,
-    dir: Arc<dyn Backend>,
-    writable: bool,
-    /// The daemon's own open file.
-    file: Box<dyn BackendFile>,
+    name: OsString,
+    read_only: bool,
+    place: RwLock<Arc<Place>>,
     hold: Mutex<Hold>,
     /// Told when `depth` comes to 0.
     idle: Condvar,
@@ -54,13 +53,21 @@ pub struct Sidecar {
     reloads: AtomicU64,
 }
 
+/// Where the lock file is.
+struct Place {
+    dir: Arc<dyn Backend>,
+    writable: bool,
+    /// The daemon's own open file.
+    file: Box<dyn BackendFile>,
+}
+
 /// Who has the lock, as far as that is within this process. No other lock is taken under this one.
 #[derive(Default)]
 struct Hold {
     /// Turns under way.
     depth: u32,
-    /// The daemon's own lock that they are under; `None` if it is a client's.
-    own: Option<Flock>,
+    /// The daemon's own lock that they are under, and the file that it is on; `None` if it is a client's.
+    own: Option<(Flock, Arc<Place>)>,
     /// A client of the mount has the exclusive lock.
     client: bool,
     /// Something was committed under it.
@@ -84,6 +91,14 @@ impl Sidecar {
         options: OpenOptions,
         frame: Option<&FileStat>,
     ) -> Result<Self> {
+        let place = Self::open_in(dir, name, &path, options.read_only, frame)?;
+        let (hold, idle) = (Mutex::default(), Condvar::new());
+        let (seen, reloads) = (AtomicU64::new(0), AtomicU64::new(0));
+        let (name, read_only, place) = (name.to_owned(), options.read_only, RwLock::new(Arc::new(place)));
+        Ok(Sidecar { path, name, read_only, place, hold, idle, seen, reloads })
+    }
+
+    fn open_in(dir: Arc<dyn Backend>, name: &OsStr, path: &PathBuf, read_only: bool, frame: Option<&FileStat>) -> Result<Place> {
         let create = || -> io::Result<Box<dyn BackendFile>> {
             let file = dir.create(name, if frame.is_some() { 0o600 } else { 0o666 })?;
             if let Some(frame) = frame {
@@ -103,21 +118,31 @@ impl Sidecar {
         let (file, writable) = match made() {
             Ok(file) => {
                 // Lengthening takes nothing from anyone who is writing the count just now.
-                if only_name(&*file, &path)?.len < LEN {
+                if only_name(&*file, path)?.len < LEN {
                     file.set_len(LEN).map_err(path.io("write the lock file"))?;
                 }
                 (file, true)
             }
-            Err(_) if options.read_only => {
+            Err(_) if read_only => {
                 let file = dir.open(name, false).map_err(path.io("open the lock file"))?;
-                only_name(&*file, &path)?;
+                only_name(&*file, path)?;
                 (file, false)
             }
             Err(error) => return Err(path.io("open the lock file")(error)),
         };
-        let (hold, idle) = (Mutex::default(), Condvar::new());
-        let (seen, reloads) = (AtomicU64::new(0), AtomicU64::new(0));
-        Ok(Sidecar { path, dir, writable, file, hold, idle, seen, reloads })
+        Ok(Place { dir, writable, file })
+    }
+
+    fn place(&self) -> Arc<Place> {
+        Arc::clone(&self.place.read())
+    }
+
+    /// SOURCE is in another directory from now on, as its lock file is: those who have one open have one that nobody asks for any more.
+    pub(super) fn move_to(&self, dir: Arc<dyn Backend>, frame: &FileStat) -> Result<()> {
+        let place = Self::open_in(dir, &self.name, &self.path, self.read_only, Some(frame))?;
+        *self.place.write() = Arc::new(place);
+        self.in_step(self.count()?);
+        Ok(())
     }
 
     /// For messages.
@@ -130,18 +155,19 @@ impl Sidecar {
     /// # Errors
     /// What the system refuses, as with all that follow.
     pub fn stat(&self) -> Result<FileStat> {
-        self.file.stat().map_err(self.path.io("stat the lock file"))
+        self.place().file.stat().map_err(self.path.io("stat the lock file"))
     }
 
     /// An open file of its own, for the locks of one client.
     pub fn open(&self) -> Result<Box<dyn BackendFile>> {
         // Not by its name, which may stand for another file by now.
-        self.file.reopen(self.writable).map_err(self.path.io("open the lock file"))
+        let place = self.place();
+        place.file.reopen(place.writable).map_err(self.path.io("open the lock file"))
     }
 
     /// Reads its bytes as they are now.
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
-        self.file.read_at(buf, offset).map_err(self.path.io("read the lock file"))
+        self.place().file.read_at(buf, offset).map_err(self.path.io("read the lock file"))
     }
 
     /// Writes to it what a client writes: the count, and what else the library may keep in its few bytes.
@@ -149,7 +175,7 @@ impl Sidecar {
         if offset.checked_add(data.len() as u64).is_none_or(|end| end > LEN) {
             return Err(self.path.io("write the lock file")(io::Error::from_raw_os_error(libc::EFBIG)));
         }
-        self.file.write_at(data, offset).map_err(self.path.io("write the lock file"))
+        self.place().file.write_at(data, offset).map_err(self.path.io("write the lock file"))
     }
 
     /// Exclusive locks until now.
@@ -184,7 +210,8 @@ impl Sidecar {
     pub fn to_write(&self) -> Result<Option<Turn<'_>>> {
         let mut hold = self.hold.lock();
         if hold.depth == 0 && !hold.client {
-            if !self.file.flock(Flock::Exclusive, false).map_err(self.path.io("lock"))? {
+            let place = self.place();
+            if !place.file.flock(Flock::Exclusive, false).map_err(self.path.io("lock"))? {
                 return Ok(None);
             }
             let bumped = self.count().and_then(|count| {
@@ -194,12 +221,12 @@ impl Sidecar {
                 Ok(())
             });
             if let Err(error) = bumped {
-                let _ = self.file.unlock();
+                let _ = place.file.unlock();
                 return Err(error);
             }
-            hold.own = Some(Flock::Exclusive);
+            hold.own = Some((Flock::Exclusive, place));
         }
-        if hold.own == Some(Flock::Shared) {
+        if matches!(hold.own, Some((Flock::Shared, _))) {
             return Ok(None);
         }
         hold.depth += 1;
@@ -210,10 +237,11 @@ impl Sidecar {
     pub fn to_read(&self) -> Result<Option<Turn<'_>>> {
         let mut hold = self.hold.lock();
         if hold.depth == 0 && !hold.client {
-            if !self.file.flock(Flock::Shared, false).map_err(self.path.io("lock"))? {
+            let place = self.place();
+            if !place.file.flock(Flock::Shared, false).map_err(self.path.io("lock"))? {
                 return Ok(None);
             }
-            hold.own = Some(Flock::Shared);
+            hold.own = Some((Flock::Shared, place));
         }
         hold.depth += 1;
         Ok(Some(Turn(self)))
@@ -285,7 +313,7 @@ impl Sidecar {
 
     /// A file without a name, beside the lock file.
     pub fn unnamed(&self) -> Result<Box<dyn BackendFile>> {
-        self.dir.create_unnamed().map_err(self.path.io("make a temporary file beside the lock file"))
+        self.place().dir.create_unnamed().map_err(self.path.io("make a temporary file beside the lock file"))
     }
 }
 
@@ -303,8 +331,8 @@ impl Drop for Turn<'_> {
         let mut hold = self.0.hold.lock();
         hold.depth -= 1;
         if hold.depth == 0 {
-            if hold.own.take().is_some()
-                && let Err(error) = self.0.file.unlock()
+            if let Some((_, place)) = hold.own.take()
+                && let Err(error) = place.file.unlock()
             {
                 log::error!("{}: cannot unlock: {error}", self.0.path.display());
             }

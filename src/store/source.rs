@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 use log::warn;
 use parking_lot::Mutex;
@@ -12,14 +12,18 @@ use parking_lot::Mutex;
 use super::backend::{Backend, BackendFile, FileStat, PIECE};
 use super::location::Location;
 use super::lost::Lost;
+use super::mark::Holder;
+use super::sframe::folder::may_be_shown;
 use super::{ReadAt, Result, SourceStat, StoreError};
 use crate::format;
 
-/// Why a SOURCE is not read again.
-pub(super) const WRITTEN_BY_US: &str = "is written to by this mount, which knows what is in it";
-
 /// Kept before the first chunk of a new file, where nothing else is asked for.
 pub(super) const HEADER_ROOM: u64 = 1024;
+
+/// The longest tick of the kernel's clock, and some.
+const TICK: Duration = Duration::from_millis(20);
+/// That of file systems that keep no more than seconds.
+const COARSE_TICK: Duration = Duration::from_millis(2100);
 
 /// How often opening begins anew, as others exchange or change the frame meanwhile.
 pub(super) const ATTEMPTS: usize = 10;
@@ -42,6 +46,8 @@ pub struct OpenOptions {
     pub header_room: u64,
     /// Take turns with other processes by the frame's lock file, as C-Blosc2 does where locking is asked for.
     pub locking: bool,
+    /// Keep copies of what is staged until it is committed, as far as a bound of memory allows: others may write over it in SOURCE.
+    pub hold_staged: bool,
     /// In a store that only reads: chunk and index files may be symbolic links, where
     /// [`super::backend::FileBackend::following_links_inside`] follows them.
     pub follow_links: bool,
@@ -56,6 +62,7 @@ impl Default for OpenOptions {
             replace: false,
             header_room: HEADER_ROOM,
             locking: false,
+            hold_staged: false,
             follow_links: false,
         }
     }
@@ -76,6 +83,22 @@ impl Like {
     pub(super) fn files(&self) -> &Arc<dyn BackendFile> {
         self.index.as_ref().unwrap_or(&self.frame)
     }
+}
+
+/// What others have done to SOURCE since the store last read or wrote it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Others {
+    /// Nothing that can be seen.
+    Nothing,
+    /// Its owner, mode or times are others; its content is the same.
+    Attributes,
+    /// A part of it may be another that cannot be seen to be the same, in words: [`super::FrameStore::reload`] reads it. Nothing keeps
+    /// from committing.
+    Touched(String),
+    /// It is another state, in words: [`super::FrameStore::reload`] reads it.
+    Changed(String),
+    /// Nothing that could be a frame has its name, in words. What the store has open goes on being read.
+    Gone(String),
 }
 
 /// What is to be known of a frame that does not exist yet.
@@ -109,6 +132,8 @@ pub(super) struct Source {
     pub(super) name: OsString,
     /// That directory.
     pub(super) backend: Arc<dyn Backend>,
+    /// The same as a file, if it can be opened as one.
+    pub(super) around: Option<Arc<dyn BackendFile>>,
     pub(super) read_only: bool,
     /// What has SOURCE's name is replaced, if SOURCE is to be created.
     pub(super) replace: bool,
@@ -116,6 +141,8 @@ pub(super) struct Source {
     pub(super) new: NewFrame,
     /// What found no place in SOURCE goes there.
     pub(super) lost: Mutex<Lost>,
+    /// Why this store, which was opened for writing, does not write to what has SOURCE's name now.
+    denied: Mutex<Option<Denied>>,
     /// The first failure after which what is on disk is not known any more.
     poison: OnceLock<String>,
 }
@@ -158,10 +185,12 @@ impl Source {
             dir: location.dir_path().to_owned(),
             name: location.name().to_owned(),
             backend: Arc::clone(location.backend()),
+            around: location.backend().itself().ok().map(Arc::from),
             read_only: options.read_only,
             replace: options.replace,
             new,
             lost: Mutex::default(),
+            denied: Mutex::default(),
             poison: OnceLock::new(),
         }
     }
@@ -191,6 +220,33 @@ impl Source {
         }
     }
 
+    /// What has SOURCE's name, if it can be a frame by its kind; or why not.
+    pub(super) fn frame_at(
+        &self,
+        at_path: Option<FileStat>,
+        is_kind: fn(&FileStat) -> bool,
+    ) -> std::result::Result<FileStat, String> {
+        match at_path {
+            None => Err("nothing has its name any more".to_owned()),
+            Some(stat) if is_kind(&stat) => Ok(stat),
+            Some(stat) if stat.is_link() => Err("a symbolic link has its name now".to_owned()),
+            Some(stat) if stat.is_dir() => Err("a directory has its name now".to_owned()),
+            Some(stat) if stat.is_file() => Err("a file has its name now".to_owned()),
+            Some(_) => Err("something that is no frame has its name now".to_owned()),
+        }
+    }
+
+    /// Whether what has got SOURCE's name may be followed: not a file of somebody else's that was left in a directory whose owner could
+    /// have given it the name, and that not all may read who read SOURCE.
+    pub(super) fn check_follower(&self, before: &FileStat, now: &FileStat) -> Result<()> {
+        let me = rustix::process::geteuid().as_raw();
+        let around = self.around.as_ref().and_then(|around| around.stat().ok());
+        match around.is_none_or(|around| may_be_shown(me, &around, before, now)) {
+            true => Ok(()),
+            false => Err(self.stale(format!("what has its name now belongs to user {}, not to user {}", now.uid, before.uid))),
+        }
+    }
+
     /// Something in SOURCE's directory, to complain of.
     pub(super) fn at(&self, name: impl AsRef<Path>) -> PathBuf {
         self.path.join(name)
@@ -209,10 +265,26 @@ impl Source {
         if self.read_only {
             return Err(self.io("write")(io::Error::from_raw_os_error(libc::EROFS)));
         }
+        if let Some(denied) = *self.denied.lock() {
+            return Err(denied.error(self));
+        }
         match self.poison.get() {
             Some(reason) => Err(StoreError::Poisoned { path: self.path.clone(), reason: reason.clone() }),
             None => Ok(()),
         }
+    }
+
+    /// Why nothing is written, for as long as that is so.
+    pub(super) fn set_denied(&self, denied: Option<Denied>) {
+        let before = std::mem::replace(&mut *self.denied.lock(), denied);
+        if let Some(denied) = denied.filter(|denied| before != Some(*denied)) {
+            warn!("{}; it is shown, and not written to", denied.error(self));
+        }
+    }
+
+    /// Whether there is a reason not to write.
+    pub(super) fn is_denied(&self) -> bool {
+        self.denied.lock().is_some()
     }
 
     /// Takes note of a failure after which what is on disk is not known any more; hands it through.
@@ -235,6 +307,34 @@ impl Source {
     /// Ends all writing.
     pub(super) fn seal(&self) {
         let _ = self.poison.set("it is closed".to_owned());
+    }
+}
+
+/// Why a SOURCE that took the place of another is not written to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Denied {
+    /// Another mount has its lock.
+    Busy(Holder),
+    /// The system refuses, with this errno.
+    Refused(i32),
+}
+
+impl Denied {
+    /// What an error says of who may write, if it does.
+    pub(super) fn by(error: &StoreError) -> Option<Self> {
+        const REFUSALS: [i32; 4] = [libc::EACCES, libc::EPERM, libc::EROFS, libc::ETXTBSY];
+        match error {
+            StoreError::Busy { holder, .. } => Some(Denied::Busy(*holder)),
+            StoreError::Io { source, .. } => source.raw_os_error().filter(|errno| REFUSALS.contains(errno)).map(Denied::Refused),
+            _ => None,
+        }
+    }
+
+    fn error(self, source: &Source) -> StoreError {
+        match self {
+            Denied::Busy(holder) => StoreError::Busy { path: source.path.clone(), holder },
+            Denied::Refused(errno) => source.io("open for writing")(io::Error::from_raw_os_error(errno)),
+        }
     }
 }
 
@@ -282,7 +382,17 @@ pub(super) fn written_since(seen: &FileStat, now: &FileStat) -> Option<String> {
 
 /// Whether a file is another, or as much as its attributes have changed.
 pub(super) fn touched_since(seen: &FileStat, now: &FileStat) -> bool {
-    !now.same_file(seen) || now.len != seen.len || now.mtime != seen.mtime || now.ctime != seen.ctime
+    !now.same_file(seen) || now.len != seen.len || now.mtime != seen.mtime || now.ctime != seen.ctime || now.links != seen.links
+}
+
+/// For how long the times of a file may stay what they are when it is changed again: as long as the clock that they are taken from
+/// stands still.
+pub(super) fn coarse_until(stat: &FileStat) -> Option<Instant> {
+    let whole = |time: SystemTime| time.duration_since(SystemTime::UNIX_EPOCH).is_ok_and(|time| time.subsec_nanos() == 0);
+    let tick = if whole(stat.mtime) && whole(stat.ctime) { COARSE_TICK } else { TICK };
+    let now = SystemTime::now();
+    let age = now.duration_since(stat.mtime).or_else(|_| stat.mtime.duration_since(now)).ok()?;
+    tick.checked_sub(age).filter(|left| !left.is_zero()).map(|left| Instant::now() + left)
 }
 
 impl From<FileStat> for SourceStat {

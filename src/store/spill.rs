@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
 use rustix::io::Errno;
 
@@ -26,7 +26,7 @@ const ZEROS: usize = 64 << 10;
 
 /// The file, as long as there is one, and who has which blocks of it.
 pub(super) struct Spill {
-    backend: Arc<dyn Backend>,
+    backend: RwLock<Arc<dyn Backend>>,
     blocks: Mutex<Blocks>,
 }
 
@@ -43,7 +43,12 @@ struct Blocks {
 
 impl Spill {
     pub(super) fn new(backend: Arc<dyn Backend>) -> Arc<Self> {
-        Arc::new(Spill { backend, blocks: Mutex::default() })
+        Arc::new(Spill { backend: RwLock::new(backend), blocks: Mutex::default() })
+    }
+
+    /// The next file is made in another directory.
+    pub(super) fn move_to(&self, backend: Arc<dyn Backend>) {
+        *self.backend.write() = backend;
     }
 
     /// Begins a draft in it.
@@ -52,7 +57,7 @@ impl Spill {
         let file = match &blocks.file {
             Some(file) => Arc::clone(file),
             None => {
-                let file = self.backend.create_unnamed().or_else(|_| FileBackend::temporary())?;
+                let file = self.backend.read().create_unnamed().or_else(|_| FileBackend::temporary())?;
                 Arc::clone(blocks.file.insert(Arc::from(file)))
             }
         };

@@ -20,6 +20,7 @@ use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
+use super::follow::{Again, Follow};
 use super::meta::Meta;
 use super::{
     Attr, Creation, DirEntry, Flock, Handle, Ino, Inval, Invals, Kind, Left, OpenMode, ROOT, RenameMode, Result, SetAttr,
@@ -27,7 +28,7 @@ use super::{
 };
 use crate::store::backend::{BackendFile, lock_budget};
 use crate::store::sidecar::PATIENCE;
-use crate::store::{FrameStore, Sidecar, StoreError};
+use crate::store::{FrameStore, Sidecar, StoreError, Watch};
 
 /// The lock file's inode: between what the views number first, and what they number later.
 const LOCK_INO: Ino = Ino(3);
@@ -43,29 +44,6 @@ const WATCH_AGAIN: Duration = Duration::from_millis(50);
 const LOCK_AGAIN: Duration = Duration::from_millis(1);
 /// For so long a client can have a lock whose file it has closed: the kernel tells of that, but does not wait until it is heard.
 const UNHEARD: Duration = Duration::from_millis(20);
-
-/// What a view can do that follows other processes.
-pub trait Follow: View {
-    /// Reads SOURCE again, in which others may have changed anything, and shows it.
-    ///
-    /// # Errors
-    /// [`StoreError::Stale`] if they have, and there is something uncommitted; or what is wrong with SOURCE.
-    fn reload(&self) -> Result<()>;
-
-    /// Commits everything that can be committed, after [`Follow::drop_unfinished`].
-    fn hand_over(&self, invals: &mut Invals) -> Result<()>;
-
-    /// Whether something is held that is no frame, and somebody still has it open for writing.
-    fn is_unfinished(&self) -> bool;
-
-    /// Drops what is held and is no frame, if nobody has it open for writing: who was killed under a lock has left it.
-    fn drop_unfinished(&self, invals: &mut Invals);
-}
-
-/// Why SOURCE cannot be read again, or not be written to.
-pub(super) fn out_of_step(store: &dyn FrameStore) -> StoreError {
-    StoreError::Stale { path: store.path().into(), reason: "others had the lock meanwhile, and have changed it".into() }
-}
 
 /// A view with the lock file of SOURCE.
 pub struct Locking<V> {
@@ -133,6 +111,7 @@ impl<V: Follow> Locking<V> {
             ended: AtomicBool::new(false),
         };
         locking.sidecar().map(drop)?;
+        locking.view.following().by_turns();
         Ok(locking)
     }
 
@@ -191,16 +170,57 @@ impl<V: Follow> Locking<V> {
     }
 
     /// Shows what SOURCE holds, of which a lock has been got.
-    fn follow(&self) -> Result<()> {
+    fn read_again(&self) -> Result<()> {
         let _one_at_a_time = self.following.lock();
         let sidecar = self.sidecar()?;
         let count = sidecar.count()?;
         if sidecar.others_had_it(count) {
-            self.view.reload()?;
-            sidecar.reloaded();
+            let mut invals = Invals::new(); // the kernel forgets everything because of the count
+            match self.view.reload(true, &mut invals)? {
+                Again::Done => sidecar.reloaded(),
+                _ if self.store.changed_outside()? => {
+                    self.view.refuse("others had the lock meanwhile", &mut invals);
+                    return Err(self.view.following().hindrance(&*self.store).map_or(ViewError::Gone, ViewError::Store));
+                }
+                _ => {}
+            }
             sidecar.in_step(count);
         }
         Ok(())
+    }
+
+    /// Shows what others have done who take no turns, unless somebody has his.
+    fn look_in_turn(&self, look: impl FnOnce(&mut Invals) -> Option<Instant>, invals: &mut Invals) -> Option<Instant> {
+        let Some((sidecar, Ok(Some(_turn)))) = self.store.sidecar().map(|sidecar| (sidecar, sidecar.to_read())) else {
+            // In the middle of a change by others there is nothing to look at.
+            return Some(Instant::now() + WATCH_AGAIN);
+        };
+        let count = sidecar.count();
+        let mut seen = Invals::new();
+        let due = look(&mut seen);
+        if let (Ok(count), true) = (count, seen.contains(&Inval::All)) {
+            sidecar.reloaded();
+            sidecar.in_step(count);
+        }
+        invals.append(&mut seen);
+        due
+    }
+
+    /// What is to be looked at before a file is opened.
+    fn glance_before_open(&self) {
+        if self.store.is_as_seen() {
+            return;
+        }
+        if let Some(_one_at_a_time) = self.following.try_lock() {
+            let mut invals = Invals::new();
+            self.look_in_turn(
+                |_| {
+                    self.view.glance();
+                    None
+                },
+                &mut invals,
+            );
+        }
     }
 
     /// What is to be done before an exclusive lock is given back.
@@ -276,7 +296,7 @@ impl<V: Follow> View for Locking<V> {
             Err(error) => return Err(self.failed(error)),
         }
         if ino == LOCK_INO {
-            let granted = if self.ended.load(SeqCst) { Err(ViewError::Gone) } else { self.follow() };
+            let granted = if self.ended.load(SeqCst) { Err(ViewError::Gone) } else { self.read_again() };
             if let Err(error) = granted {
                 let _ = client.file.unlock();
                 return Err(error);
@@ -294,7 +314,7 @@ impl<V: Follow> View for Locking<V> {
         let sidecar = self.sidecar()?;
         let _turn = sidecar.wait_to_read(PATIENCE)?;
         if !sidecar.is_clients() {
-            self.follow()?;
+            self.read_again()?;
         }
         Ok(sidecar.reloads())
     }
@@ -319,7 +339,11 @@ impl<V: Follow> View for Locking<V> {
     }
 
     fn open(&self, ino: Ino, mode: OpenMode) -> Result<Handle> {
-        if ino == LOCK_INO { Ok(self.new_handle()) } else { self.view.open(ino, mode) }
+        if ino == LOCK_INO {
+            return Ok(self.new_handle());
+        }
+        self.glance_before_open();
+        self.view.open(ino, mode)
     }
 
     fn create(&self, parent: Ino, name: &OsStr, creation: Creation, mode: OpenMode) -> Result<(Attr, Handle)> {
@@ -426,21 +450,12 @@ impl<V: Follow> View for Locking<V> {
     }
 
     fn tick(&self, now: Instant, invals: &mut Invals) -> Option<Instant> {
-        if !self.view.read_only() {
-            return self.view.tick(now, invals);
-        }
-        // In the middle of a change by others there is nothing to look at.
+        self.view.tick(now, invals)
+    }
+
+    fn follow(&self, invals: &mut Invals) -> Option<Instant> {
         let _one_at_a_time = self.following.lock();
-        let Some((sidecar, Ok(Some(_turn)))) = self.store.sidecar().map(|sidecar| (sidecar, sidecar.to_read())) else {
-            return Some(now + WATCH_AGAIN);
-        };
-        let count = sidecar.count();
-        let due = self.view.tick(now, invals);
-        if let (Ok(count), true) = (count, invals.contains(&Inval::All)) {
-            sidecar.reloaded();
-            sidecar.in_step(count);
-        }
-        due
+        self.look_in_turn(|invals| self.view.follow(invals), invals)
     }
 
     fn shutdown(&self) -> Result<()> {
@@ -477,8 +492,24 @@ impl<V: Follow> View for Locking<V> {
         self.view.expect(inos);
     }
 
+    fn expect_reads(&self, inos: &[Ino]) {
+        self.view.expect_reads(inos);
+    }
+
     fn read_ahead(&self) -> Option<u32> {
         self.view.read_ahead()
+    }
+
+    fn keeps_pages(&self, ino: Ino) -> bool {
+        self.view.keeps_pages(ino)
+    }
+
+    fn last_name(&self, ino: Ino) -> Option<OsString> {
+        if ino == LOCK_INO { self.name.clone() } else { self.view.last_name(ino) }
+    }
+
+    fn watch(&self) -> Option<&Watch> {
+        self.view.watch()
     }
 
     fn statfs(&self) -> Result<libc::statvfs> {
@@ -499,6 +530,7 @@ mod tests {
 
     use crate::store::{CframeStore, OpenOptions};
     use crate::view::SparseView;
+    use crate::view::counting::Counting;
     use crate::view::frames::{CHUNKSIZE, Cell, cells_of, cframe, chunk, full};
 
     const ONE: Handle = Handle(1 << 63);
@@ -562,6 +594,21 @@ mod tests {
         assert_eq!(lock(&view, None).unwrap(), 1);
         assert_eq!(cells_of(&path), [full(7), full(8), full(9)]);
         view.shutdown().unwrap();
+    }
+
+    #[test]
+    fn hints_are_handed_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f.b2frame");
+        std::fs::write(&path, cframe(&[full(1), full(2)], CHUNKSIZE, CHUNKSIZE as i32)).unwrap();
+        let options = OpenOptions { locking: true, ..OpenOptions::default() };
+        let store: Arc<dyn FrameStore> = Arc::new(CframeStore::open(&path, options).unwrap());
+        let counting = Counting::new(Arc::clone(&store));
+        let view = Locking::new(SparseView::new(counting.clone(), false).unwrap(), store, None).unwrap();
+        let chunks = ["00000000.chunk", "00000001.chunk"].map(|name| view.lookup(ROOT, OsStr::new(name)).unwrap().ino);
+        view.expect_reads(&chunks);
+        assert_eq!(counting.hinted.load(SeqCst), 2);
+        assert_eq!(view.read_ahead(), Some(1 << 20));
     }
 
     #[test]

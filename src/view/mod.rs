@@ -10,8 +10,11 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Instant, SystemTime};
 
 mod contiguous;
+#[cfg(test)]
+mod counting;
 mod error;
 mod examine;
+mod follow;
 #[cfg(test)]
 mod frames;
 mod left;
@@ -166,8 +169,7 @@ pub enum Inval {
     Attr(Ino),
     /// A name (there or not) in a directory.
     Entry(Ino, std::ffi::OsString),
-    /// Everything known of every file: SOURCE was changed by others. What has the same name before and after has the same
-    /// inode.
+    /// Everything known of every file and every name: SOURCE was changed by others.
     All,
 }
 
@@ -240,15 +242,13 @@ pub trait View: Send + Sync {
 
     /// Attributes of these will be asked for soon, one after the other: a hint, upon which what they take is read, as far as it is
     /// read sooner for all of them together.
-    fn expect(&self, _inos: &[Ino]) {}
+    fn expect(&self, inos: &[Ino]);
 
     /// These will be read soon and whole, in this order: a hint.
-    fn expect_reads(&self, _inos: &[Ino]) {}
+    fn expect_reads(&self, inos: &[Ino]);
 
     /// How far the kernel should read ahead in a file of this view, in bytes; `None` for what it does by itself.
-    fn read_ahead(&self) -> Option<u32> {
-        None
-    }
+    fn read_ahead(&self) -> Option<u32>;
 
     /// The lock file, if locks are to be asked for here ([`View::lock`]) rather than kept by the kernel. Its bytes are never to be
     /// cached: other processes write them.
@@ -285,10 +285,23 @@ pub trait View: Send + Sync {
         false
     }
 
+    /// Whether the kernel may keep pages of a file that is being opened. It may not while somebody has an older version of the file
+    /// open, and both would share them.
+    fn keeps_pages(&self, ino: Ino) -> bool;
+
+    /// The name that a file has, or had when it was a file of SOURCE that others have changed since.
+    fn last_name(&self, ino: Ino) -> Option<std::ffi::OsString>;
+
+    /// Tells of changes of SOURCE by others; to be looked at then by [`View::follow`].
+    fn watch(&self) -> Option<&crate::store::Watch>;
+
+    /// Looks whether others have changed SOURCE, and shows what it holds now. Answers when to look again, if nobody tells.
+    fn follow(&self, invals: &mut Invals) -> Option<Instant>;
+
     /// For `df`.
     fn statfs(&self) -> Result<libc::statvfs>;
 
-    /// Does what is due: a gathered commit, settling after a second without a change, noticing changes made by others.
+    /// Does what is due: a gathered commit, settling after a second without a change.
     /// Returns when to call again at the latest.
     fn tick(&self, now: Instant, invals: &mut Invals) -> Option<Instant>;
 

@@ -94,6 +94,21 @@ crash() {
     umount -l "$M"
 }
 
+# begin_writing FILE BYTES: a process writes the bytes into the file of the mount, and keeps it open until `end_writing`.
+begin_writing() {
+    mkfifo "$T/begun" "$T/end"
+    "$PY" -c 'import os, sys
+fd = os.open(sys.argv[1], os.O_RDWR)
+os.pwrite(fd, open(sys.argv[2], "rb").read()[:int(sys.argv[3])], 0)
+open(sys.argv[4], "w").close()
+open(sys.argv[5]).read()' "$1" "$2" "${3:-1000000000}" "$T/begun" "$T/end" &
+    cat "$T/begun"
+}
+end_writing() {
+    : >"$T/end"
+    wait $! || true
+}
+
 # await COMMAND...: until it succeeds, at most 20 seconds.
 await() {
     local end=$((SECONDS + 20))

@@ -11,6 +11,7 @@ mod history;
 mod hostile;
 mod model;
 mod native;
+mod others;
 mod real;
 mod room;
 mod soak;

@@ -336,6 +336,32 @@ fn read_only_asks_for_bytes_once_and_for_opens_never() {
 }
 
 #[test]
+fn what_others_have_replaced_is_looked_up_again() {
+    if !fuse() {
+        return;
+    }
+    for one_by_one in [true, false] {
+        super::notify::ONE_BY_ONE.store(one_by_one, Ordering::Relaxed);
+        for read_only in [true, false] {
+            let view = MemoryView::new(read_only, [("a", b"alpha".to_vec())]);
+            *view.pace.lock() = Some(Duration::from_millis(10));
+            let mount = Mount::new(view);
+            for round in 0..20 {
+                mount.read("a").unwrap();
+                let held = File::open(mount.path("a")).unwrap();
+                let before = held.metadata().unwrap().ino();
+                let new = format!("{} {round}", "a".repeat(round * 1000)).into_bytes();
+                mount.view.replace("a", new.clone());
+                mount.view.stale.lock().push(Inval::All);
+                eventually("the new file is seen", || mount.read("a").is_ok_and(|bytes| bytes == new));
+                assert_ne!(fs::metadata(mount.path("a")).unwrap().ino(), before);
+                eventually("who has the old one open is told", || held.metadata().is_err());
+            }
+        }
+    }
+}
+
+#[test]
 fn attributes_can_be_overridden() {
     if !fuse() {
         return;

@@ -23,6 +23,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, ResolveFlags};
 
@@ -38,6 +39,7 @@ mod own_log;
 pub mod system;
 #[cfg(test)]
 mod tests;
+pub mod watch;
 
 /// How many links a chain may have where links are followed.
 const LINKS: usize = 16;
@@ -245,6 +247,15 @@ fn is_new(dir: &File, since: (i64, u32)) -> io::Result<bool> {
 }
 
 impl Backend for FileBackend {
+    fn clock(&self) -> Option<SystemTime> {
+        let system = rustix::fs::fstatfs(&self.handle).ok()?;
+        if REMOTE.contains(&(system.f_type as u32)) {
+            return None;
+        }
+        let (seconds, nanoseconds) = now();
+        SystemTime::UNIX_EPOCH.checked_add(Duration::new(u64::try_from(seconds).ok()?, nanoseconds))
+    }
+
     fn open(&self, name: &OsStr, write: bool) -> io::Result<Box<dyn BackendFile>> {
         Ok(Box::new(self.open_file(name, write)?))
     }

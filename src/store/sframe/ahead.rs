@@ -109,9 +109,9 @@ impl Shared {
         if self.files.lock().len(key).is_none() {
             return; // removed since
         }
-        let Ok(file) = self.open_chunk(&guard, key) else { return };
+        let Ok(open) = self.open_chunk(&guard, key) else { return };
         drop(guard);
         let len = u64::from(len).min(MOST);
-        (0..len).step_by(STRIDE as usize).for_each(|from| file.will_need(from, STRIDE.min(len - from)));
+        (0..len).step_by(STRIDE as usize).for_each(|from| open.file.will_need(from, STRIDE.min(len - from)));
     }
 }

@@ -34,14 +34,14 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use log::debug;
 
-use super::super::backend::{Backend, BackendFile};
+use super::super::backend::{Backend, BackendFile, FileStat};
 use super::super::birth::Unborn;
 use super::super::error::Failed;
 use super::super::image::{self, Encoded};
 use super::super::sidecar::Sidecar;
 use super::super::source::Complain;
 use super::super::{ChunkKey, FrameImage, FrameStore, ReadGuard, Result};
-use super::files::{Seq, State, id_of, name_of};
+use super::files::{Files, Known, Seq, State, id_of, name_of};
 use super::{INDEX, SframeStore, index_name};
 use crate::format::header::FrameHeader;
 use crate::format::index_file::IndexFile;
@@ -83,6 +83,9 @@ impl Disk {
     }
     pub(super) fn unborn(&self) -> Option<&Unborn> {
         self.unborn.as_ref()
+    }
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed
     }
 }
 
@@ -158,12 +161,17 @@ pub(super) fn close(store: &SframeStore, our_turn: bool) -> Result<()> {
     if std::mem::replace(&mut disk.closed, true) {
         return Ok(());
     }
-    let result = store.source.check_writable().and_then(|()| sync_published(store, &mut disk));
+    // Where another mount has the lock, all is its own.
+    let denied = store.source.is_denied();
+    let result = match denied {
+        true => Ok(()),
+        false => store.source.check_writable().and_then(|()| sync_published(store, &mut disk)),
+    };
     store.source.seal();
-    if our_turn {
+    if our_turn && !denied {
         remove_rest(store, &mut disk, result.is_ok());
     }
-    let unlocked = store.itself.unlock().map_err(store.source.io("unlock"));
+    let unlocked = store.itself.read().unlock().map_err(store.source.io("unlock"));
     result.and(unlocked)
 }
 
@@ -216,7 +224,7 @@ impl SframeStore {
             self.shared.descriptors.remove(key);
             self.cache.remove(key);
             self.unsynced.lock().forget(key); // not before: as long as it is good a commit may name it
-            match remove_chunk(&*dir, key, len) {
+            match remove_chunk(&*dir, key, |stat| self.shared.files.lock().check_doomed(key, stat)) {
                 Ok(()) => {
                     self.allocated.fetch_sub(u64::from(len).next_multiple_of(4096).min(self.allocated.load(Relaxed)), Relaxed);
                     self.shared.files.lock().removed(key);
@@ -225,16 +233,28 @@ impl SframeStore {
             }
         }
     }
+
+    /// The same, of a frame that has been read again since `known` was what is known of its files.
+    pub(super) fn remove_files(&self, doomed: Vec<(ChunkKey, u32)>, known: &Files) {
+        if self.others_wrote() {
+            return;
+        }
+        let dir = self.dir();
+        for (key, _) in doomed {
+            if let Err(error) = remove_chunk(&*dir, key, |stat| known.check_doomed(key, stat)) {
+                debug!("{}: stays: {error}", self.source.at(name_of(key)).display());
+            }
+        }
+    }
 }
 
-fn remove_chunk(dir: &dyn Backend, key: ChunkKey, len: u32) -> io::Result<()> {
+/// Removes a chunk's file, if it is still the one that `known` knows.
+fn remove_chunk(dir: &dyn Backend, key: ChunkKey, known: impl FnOnce(&FileStat) -> Option<Known>) -> io::Result<()> {
     let name = name_of(key);
     let gone = |error: io::Error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) };
     match dir.stat(&name) {
-        Ok(stat) if stat.is_file() && stat.len > u64::from(len) => {
-            Err(io::Error::other("it has grown, so others have written it"))
-        }
-        Ok(_) => dir.remove(&name).or_else(gone),
+        Ok(stat) if !stat.is_file() || known(&stat) == Some(Known::Same) => dir.remove(&name).or_else(gone),
+        Ok(_) => Err(io::Error::other("others have written it")),
         Err(error) => gone(error),
     }
 }
@@ -348,11 +368,12 @@ fn finish(
         let stat = renamed.map_err(|error| Failed::rename(source.at(INDEX).io("replace it")(error)))?;
         witness.index_is(file, stat);
     }
+    store.watch_files();
     let first = disk.unborn.is_some();
     if let Some(unborn) = &disk.unborn {
         if let Some(like) = &source.new.like {
             // Not before: it may take away the right to make files in it.
-            store.itself.copy_attributes(&*like.frame);
+            store.itself.read().copy_attributes(&*like.frame);
         }
         dir.sync_dir().map_err(|error| Failed::fatal(source.io("sync the directory")(error)))?;
         unborn.born(source, None)?;
@@ -363,6 +384,7 @@ fn finish(
     disk.stored = change.stored;
     disk.header = image.header.as_bytes().to_vec();
     store.shared.files.lock().publish(disk.published, &change.dropped);
+    store.held.forget_all(change.admitted.iter().map(|(key, _)| *key));
     *store.published.write() = Some(Arc::new(image));
     if first {
         durable(store, disk);

@@ -59,7 +59,8 @@ impl Folder {
     }
 }
 
-fn may_be_shown(me: u32, dir: &FileStat, index: &FileStat, file: &FileStat) -> bool {
+/// Whether a file may be shown with owner and mode of `index`, where `dir` is who may write its directory.
+pub(in crate::store) fn may_be_shown(me: u32, dir: &FileStat, index: &FileStat, file: &FileStat) -> bool {
     let same_group = file.gid == index.gid;
     let readable = |bit: u32| file.mode & bit != 0;
     let by_group = readable(0o004) || (same_group && readable(0o040));

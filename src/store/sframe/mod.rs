@@ -15,9 +15,11 @@ use parking_lot::{Mutex, RwLock};
 use super::backend::{Backend, BackendFile, FileStat, read_exact_at};
 use super::cache::ChunkCache;
 use super::error::{no_room, refused};
+use super::held::Held;
+use super::local::watch::Watch;
 use super::location::Location;
 use super::sidecar::{self, LAST_PATIENCE, PATIENCE, Sidecar};
-use super::source::{Complain, Like, NewFrame, Source, WRITTEN_BY_US, write_from};
+use super::source::{Complain, Like, NewFrame, Others, Source, write_from};
 use super::{
     CacheStats, ChunkKey, DraftPool, Epochs, FrameImage, FrameStore, OpenOptions, ReadAt, ReadGuard, Result, SourceStat,
     StoreError, birth,
@@ -29,17 +31,17 @@ mod ahead;
 mod commit;
 mod descriptors;
 mod files;
-mod folder;
+pub(super) mod folder;
 mod open;
 mod witness;
 
 use ahead::Ahead;
 use commit::{Disk, Unsynced};
-use descriptors::Descriptors;
-use files::{Files, id_of, is_new, name_of};
+use descriptors::{Descriptors, OpenChunk};
+use files::{Files, Known, Stamp, name_of};
 use folder::Folder;
 use open::{OpenDir, Opened};
-use witness::Witness;
+use witness::{Suspicion, Witness};
 
 /// How many entries of an index are looked up at a time.
 const BATCH: usize = 4096;
@@ -63,7 +65,8 @@ pub struct SframeStore {
     witness: Mutex<Witness>,
     unsynced: Mutex<Unsynced>,
     /// The directory as a file, locked if it is written to.
-    itself: Box<dyn BackendFile>,
+    itself: RwLock<Arc<dyn BackendFile>>,
+    held: Held,
     /// Bytes that the chunk files take on disk, about.
     allocated: AtomicU64,
 }
@@ -75,25 +78,46 @@ struct Shared {
     files: Mutex<Files>,
     epochs: Epochs,
     descriptors: Descriptors,
+    /// A leaf lock.
+    suspicion: Mutex<Suspicion>,
+    watch: Watch,
 }
 
 impl Shared {
     /// A chunk's file. The guard is what keeps its name.
-    fn open_chunk(&self, _guard: &ReadGuard<'_>, key: ChunkKey) -> io::Result<Arc<dyn BackendFile>> {
+    fn open_chunk(&self, _guard: &ReadGuard<'_>, key: ChunkKey) -> io::Result<Arc<OpenChunk>> {
         let ticket = match self.descriptors.get(key) {
             Ok(file) => return Ok(file),
             Err(ticket) => ticket,
         };
         let folder = Arc::clone(&self.folder.read());
-        let file: Arc<dyn BackendFile> = Arc::from(folder.open(&name_of(key), false)?);
+        let file = folder.open(&name_of(key), false).inspect_err(|error| {
+            if error.kind() == io::ErrorKind::NotFound && self.files.lock().len(key).is_some() {
+                self.suspect_missing(key);
+            }
+        })?;
         let stat = file.stat()?;
-        folder.check(&stat, is_new(key))?;
-        let expected = self.files.lock().len(key);
-        if expected.is_some_and(|expected| stat.len < u64::from(expected)) {
-            return Err(io::Error::other(format!("it has {} bytes; expected {}", stat.len, expected.unwrap_or(0))));
+        folder.check(&stat, self.files.lock().is_new(key))?;
+        self.check_chunk(key, &stat)?;
+        let open = Arc::new(OpenChunk { file, stamp: Stamp::from(&stat) });
+        self.descriptors.insert(key, &open, ticket);
+        Ok(open)
+    }
+
+    /// Reads from a chunk's file what is there as long as nobody has changed it.
+    fn read_from<T>(
+        &self,
+        guard: &ReadGuard<'_>,
+        key: ChunkKey,
+        read: impl FnOnce(&dyn BackendFile) -> io::Result<T>,
+    ) -> io::Result<T> {
+        let open = self.open_chunk(guard, key)?;
+        let read = read(&*open.file);
+        if Stamp::from(&open.file.stat()?) != open.stamp {
+            self.suspect(key, Known::Written, "was written to");
+            return Err(io::Error::from_raw_os_error(libc::ESTALE));
         }
-        self.descriptors.insert(key, &file, ticket);
-        Ok(file)
+        read
     }
 }
 
@@ -151,22 +175,24 @@ impl SframeStore {
     }
 
     fn open_source(source: Source, options: OpenOptions) -> Result<Self> {
-        let OpenDir { dir, itself, stat: dir_stat } = open::open_dir(&source)?;
+        let OpenDir { dir, itself, stat: dir_stat } = open::open_dir(&source, !source.read_only)?;
         let sidecar = options.locking.then(|| lock_file(&source, &dir, options)).transpose()?;
         let turn = sidecar.as_ref().map(|sidecar| sidecar.wait_to_read(PATIENCE)).transpose()?;
-        let Opened { index, index_stat, image, found, allocated } = open::open(&source, &dir, dir_stat)?;
+        let Opened { index, index_stat, image, found, since, recent, allocated } = open::open(&source, &dir, dir_stat, 0, false)?;
         if let Some(sidecar) = &sidecar {
             sidecar.in_step(sidecar.count()?);
         }
         drop(turn);
         let lens = found.iter().map(|found| u64::from(found.len)).sum();
         let folder = Folder::opened(dir, dir_stat, index_stat);
-        let mut store = Self::assemble(source, options, folder, itself, Files::opened(found), Witness::new(dir_stat));
+        let mut store =
+            Self::assemble(source, options, folder, itself, Files::opened(found, since, recent, 0), Witness::new(dir_stat));
         store.sidecar = sidecar;
         store.allocated.store(allocated, Relaxed);
         store.witness.lock().index_is(index, index_stat);
         *store.disk.lock() = Disk::opened(&image.header, store.sum_of(&image.entries, lens));
         *store.published.write() = Some(Arc::new(image));
+        store.watch_files();
         Ok(store)
     }
 
@@ -238,6 +264,8 @@ impl SframeStore {
                 files: Mutex::new(files),
                 epochs: Epochs::default(),
                 descriptors: Descriptors::new(),
+                suspicion: Mutex::default(),
+                watch: Watch::default(),
             }),
             ahead: Ahead::default(),
             cache: ChunkCache::new(options.cache_bytes),
@@ -245,7 +273,8 @@ impl SframeStore {
             disk: Mutex::new(Disk::default()),
             witness: Mutex::new(witness),
             unsynced: Mutex::new(Unsynced::default()),
-            itself,
+            itself: RwLock::new(Arc::from(itself)),
+            held: Held::new(options.hold_staged),
             allocated: AtomicU64::new(0),
         }
     }
@@ -256,7 +285,10 @@ impl SframeStore {
 
     /// A failure that has to do with one chunk.
     fn chunk_io(&self, key: ChunkKey, action: &'static str) -> impl FnOnce(io::Error) -> StoreError {
-        move |error| self.source.at(name_of(key)).io(action)(error)
+        move |error| match error.raw_os_error() {
+            Some(libc::ESTALE) => self.source.stale(format!("its {} is another by now", name_of(key).display())),
+            _ => self.source.at(name_of(key)).io(action)(error),
+        }
     }
 
     /// The file whose owner, mode and attributes new files get: the index file, or of a new frame what it is to be like.
@@ -322,20 +354,43 @@ impl FrameStore for SframeStore {
         self.shared.epochs.enter()
     }
 
-    fn read_chunk(&self, guard: &ReadGuard<'_>, key: ChunkKey, len: u32, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        let load = |buf: &mut [u8], offset: u64| read_exact_at(&*self.shared.open_chunk(guard, key)?, buf, offset);
-        self.cache.read(key, len, offset, buf, load).map_err(self.chunk_io(key, "read a chunk"))
+    fn read_part(&self, guard: &ReadGuard<'_>, key: ChunkKey, len: u32, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let load = |buf: &mut [u8], offset: u64| self.shared.read_from(guard, key, |file| read_exact_at(file, buf, offset));
+        if guard.is_to_save()
+            && let Some(read) = self.held.read(key, len, offset, buf, |buf| load(buf, 0))
+        {
+            return read.map_err(self.chunk_io(key, "read a chunk"));
+        }
+        let read = self.cache.read(key, len, offset, buf, load);
+        read.map_err(|error| match self.verify_read(guard) {
+            Ok(()) => self.chunk_io(key, "read a chunk")(error),
+            Err(changed) => changed,
+        })
+    }
+
+    fn verify(&self, guard: &ReadGuard<'_>) -> Result<()> {
+        self.verify_read(guard)
+    }
+
+    fn is_current(&self, guard: &ReadGuard<'_>) -> bool {
+        self.shared.epochs.is_of(guard)
     }
 
     fn chunk_header(&self, guard: &ReadGuard<'_>, key: ChunkKey) -> Result<ChunkHeader> {
         let read = || {
-            let file = self.shared.open_chunk(guard, key)?;
             let len = self.shared.files.lock().len(key);
             let len = len.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
-            header_of(&*file, len.into())
+            self.shared.read_from(guard, key, |file| header_of(file, len.into()))
         };
-        let header = read().map_err(self.chunk_io(key, "read a chunk's header"))?;
+        let header = read();
+        self.verify_read(guard)?;
+        let header = header.map_err(self.chunk_io(key, "read a chunk's header"))?;
         header.map_err(|error| self.source.at(name_of(key)).format(error))
+    }
+
+    fn check_writable(&self) -> Result<()> {
+        self.claim();
+        self.source.check_writable()
     }
 
     fn chunk_lens(&self, _guard: &ReadGuard<'_>, entries: &[IndexEntry<ChunkKey>]) -> Result<Vec<u32>> {
@@ -361,13 +416,17 @@ impl FrameStore for SframeStore {
     }
 
     fn stage(&self, chunk: &dyn ReadAt) -> Result<ChunkKey> {
-        self.source.check_writable()?;
+        self.check_writable()?;
         let len = self.source.chunk_len(chunk)?;
         let _turn = self.wait_for_turn(PATIENCE)?;
         let (key, file) = self.create_chunk(len)?;
         self.give_attributes(&*file);
         let Err(failed) = write_from(chunk, len.into(), &*file, 0) else {
             self.allocated.fetch_add(u64::from(len).next_multiple_of(4096), Relaxed);
+            if let Ok(stat) = file.stat() {
+                self.shared.files.lock().stamp(key, &stat);
+            }
+            self.held.put(key, chunk);
             self.unsynced.lock().push(key, file);
             return Ok(key);
         };
@@ -384,6 +443,7 @@ impl FrameStore for SframeStore {
 
     fn discard(&self, key: ChunkKey) {
         if !self.source.read_only {
+            self.held.forget(key);
             self.shared.files.lock().discard(key, self.shared.epochs.now());
             self.collect();
         }
@@ -413,60 +473,20 @@ impl FrameStore for SframeStore {
         commit::sync(self)
     }
 
-    fn changed_outside(&self) -> Result<bool> {
-        if !self.source.read_only {
-            let disk = self.disk.lock();
-            return Ok(self.seen_outside(&disk)?.is_some());
-        }
-        let image = self.committed();
-        let header = image.as_ref().map(|image| image.header.as_bytes()).unwrap_or_default();
-        self.changed_since_read(header)
+    fn is_as_seen(&self) -> bool {
+        self.looks_as_seen()
+    }
+
+    fn look(&self) -> Result<Others> {
+        self.look_at_source()
     }
 
     fn reload(&self) -> Result<Arc<FrameImage>> {
-        let mut disk = self.disk.lock();
-        let mut dir = self.dir();
-        let mut dir_stat = self.witness.lock().dir;
-        if self.source.read_only {
-            let open = open::open_dir(&self.source)?;
-            (dir, dir_stat) = (open.dir, open.stat);
-        } else {
-            if self.sidecar.is_none() {
-                return Err(self.source.unsupported(WRITTEN_BY_US));
-            }
-            // Our lock is on the directory that we know.
-            if disk.unborn().is_some() || !self.source.stat()?.is_some_and(|stat| stat.same_file(&dir_stat)) {
-                return Err(self.source.stale("it is not the directory that it was"));
-            }
-        }
-        let Opened { index, index_stat, image, found, allocated } = open::open(&self.source, &dir, dir_stat)?;
-        let lens = found.iter().map(|found| u64::from(found.len)).sum();
-        let image = Arc::new(image);
-        let (rest, known) = {
-            let mut files = self.shared.files.lock();
-            let mut rest = files.collect_rest(true);
-            // Others may have used an id again.
-            rest.retain(|(key, _)| found.binary_search_by_key(&id_of(*key).0, |found| found.id).is_err());
-            (rest, std::mem::replace(&mut *files, Files::opened(found)))
-        };
-        drop(known);
-        *self.shared.folder.write() = Arc::new(Folder::opened(Arc::clone(&dir), dir_stat, index_stat));
-        self.shared.descriptors.clear();
-        self.cache.clear();
-        *self.unsynced.lock() = Unsynced::default();
-        self.allocated.store(allocated, Relaxed);
-        *disk = Disk::opened(&image.header, self.sum_of(&image.entries, lens));
-        *self.published.write() = Some(Arc::clone(&image));
-        {
-            let mut witness = self.witness.lock();
-            (witness.dir, witness.stale) = (dir_stat, None);
-            witness.index_is(Arc::clone(&index), index_stat);
-        }
-        // What only our older states needed goes when the one that is there now is on disk.
-        if !self.source.read_only && !rest.is_empty() && index.sync_all().and_then(|()| dir.sync_dir()).is_ok() {
-            self.remove(rest);
-        }
-        Ok(image)
+        self.read_again()
+    }
+
+    fn watch(&self) -> &Watch {
+        &self.shared.watch
     }
 
     fn save_lost(&self, name: &str, content: &dyn ReadAt) -> Result<PathBuf> {
@@ -477,7 +497,7 @@ impl FrameStore for SframeStore {
         let index = self.witness.lock().index();
         let stat = match &index {
             Some(index) => index.stat(),
-            None => self.itself.stat(),
+            None => self.itself.read().stat(),
         };
         let mut stat = SourceStat::from(stat.map_err(self.source.io("stat"))?);
         stat.allocated += self.allocated.load(Relaxed);
@@ -493,7 +513,10 @@ impl FrameStore for SframeStore {
     }
 
     fn source(&self) -> Option<(std::os::fd::OwnedFd, PathBuf)> {
-        Some((self.itself.fd()?.try_clone_to_owned().ok()?, self.path().to_owned()))
+        if self.source.is_denied() {
+            return None; // it is another's
+        }
+        Some((self.itself.read().fd()?.try_clone_to_owned().ok()?, self.path().to_owned()))
     }
 
     fn statvfs(&self) -> Result<libc::statvfs> {

@@ -3,7 +3,6 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use log::{debug, error, warn};
@@ -16,8 +15,8 @@ use super::overlay::{Below, Inner, Overlaid, Overlay, Verdict};
 use super::state::State;
 use crate::format;
 use crate::store::{Draft, FrameStore, StoreError};
+use crate::view::follow::{Again, Follow, Following};
 use crate::view::left::is_final;
-use crate::view::locking::{Follow, out_of_step};
 use crate::view::pacer::{Pacer, Pacing, Publish};
 use crate::view::{Handle, Ino, Inval, Invals, Left, Lost, Result, ViewError};
 
@@ -38,19 +37,36 @@ pub(super) enum Look {
 }
 
 impl Follow for ContiguousView {
-    fn reload(&self) -> Result<()> {
-        let _nobody_writes = self.writing.lock();
-        let _nobody_commits = self.pacer.lock();
+    fn following(&self) -> &Following {
+        &self.following
+    }
+
+    fn reload(&self, wait: bool, invals: &mut Invals) -> Result<Again> {
+        let writing = if wait { Some(self.writing.lock()) } else { self.writing.try_lock() };
+        let Some(_nobody_writes) = writing else { return Ok(Again::Busy) };
+        let pacer = if wait { Some(self.pacer.lock()) } else { self.pacer.try_lock() };
+        let Some(_nobody_commits) = pacer else { return Ok(Again::Busy) };
         let mut state = self.state.write();
         if state.is_uncommitted() {
-            return if self.store.changed_outside()? { Err(ViewError::Store(out_of_step(&*self.store))) } else { Ok(()) };
+            return Ok(Again::Uncommitted);
         }
         self.store.reload()?;
-        self.out_of_step.store(true, Relaxed);
+        self.following.out_of_step(true);
         let (layout, meta) = (Layout::canonical(&*self.store)?, self.store.source_stat()?.into());
-        state.reloaded(layout, meta, self.store.drafts());
-        self.out_of_step.store(false, Relaxed);
-        Ok(())
+        state.reloaded(layout, meta, invals);
+        self.following.out_of_step(false);
+        Ok(Again::Done)
+    }
+
+    fn is_uncommitted(&self) -> bool {
+        self.state.read().is_uncommitted()
+    }
+
+    fn take_attributes(&self, invals: &mut Invals) {
+        if let Ok(stat) = self.store.source_stat() {
+            self.state.write().take_attributes(stat.into());
+            invals.push(Inval::All);
+        }
     }
 
     fn hand_over(&self, invals: &mut Invals) -> Result<()> {
@@ -306,8 +322,8 @@ impl Publish for ContiguousView {
             }
             (Arc::clone(&state.layout), state.version, state.staged.clone())
         };
-        if self.out_of_step.load(Relaxed) {
-            return Err(ViewError::Store(out_of_step(&*self.store)));
+        if let Some(hindrance) = self.following.hindrance(&*self.store) {
+            return Err(ViewError::Store(hindrance));
         }
         let committed = self.store.commit(guard, layout.image.clone());
         pacer.committed(began);
@@ -428,7 +444,7 @@ impl ContiguousView {
     /// Saves the whole frame, as it was accepted, beside SOURCE, unless that was done before.
     fn save_lost(&self) -> Lost {
         let _writing = self.writing.lock();
-        let guard = self.store.enter();
+        let guard = self.store.enter_to_save();
         let (layout, overlay, name, version) = {
             let state = self.state.read();
             // What is no frame was never accepted.

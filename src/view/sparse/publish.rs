@@ -8,19 +8,45 @@ use log::{debug, error};
 
 use super::state::{Held, Kept, Node, Source};
 use super::write::Unfinished;
-use super::{SETTLE_AFTER, SparseView, WATCH_EVERY};
+use super::{SETTLE_AFTER, SparseView};
 use crate::format::{ChunkId, IndexEntry};
 use crate::store::{ChunkKey, FrameImage, FrameStore, ReadAt, StoredChunk};
+use crate::view::follow::{Again, Follow, Following};
 use crate::view::left::is_final;
-use crate::view::locking::{Follow, out_of_step};
 use crate::view::names::{INDEX_NAME, Name};
 use crate::view::pacer::{Pacer, Pacing, Publish};
 use crate::view::{Inval, Invals, Left, Lost, Result, ViewError};
 
 impl Follow for SparseView {
-    fn reload(&self) -> Result<()> {
-        let _nobody_commits = self.pacer.lock();
-        self.load_again()
+    fn following(&self) -> &Following {
+        &self.following
+    }
+
+    /// The state is held meanwhile: what it names is not there any more.
+    fn reload(&self, wait: bool, invals: &mut Invals) -> Result<Again> {
+        let pacer = if wait { Some(self.pacer.lock()) } else { self.pacer.try_lock() };
+        let Some(_nobody_commits) = pacer else { return Ok(Again::Busy) };
+        let mut state = self.state.write();
+        if state.is_uncommitted() {
+            return Ok(Again::Uncommitted);
+        }
+        self.store.reload()?;
+        self.following.out_of_step(true);
+        let version = state.next_version();
+        state.reloaded(Self::load(&*self.store, version)?, invals);
+        self.following.out_of_step(false);
+        Ok(Again::Done)
+    }
+
+    fn is_uncommitted(&self) -> bool {
+        self.state.read().is_uncommitted()
+    }
+
+    fn take_attributes(&self, invals: &mut Invals) {
+        if let Ok(stat) = self.store.source_stat() {
+            self.state.write().take_attributes(stat.into());
+            invals.push(Inval::All);
+        }
     }
 
     fn hand_over(&self, invals: &mut Invals) -> Result<()> {
@@ -86,8 +112,8 @@ impl Publish for SparseView {
             let fresh: Vec<_> = state.fresh.keys().map(|id| (*id, state.table.get(*id).key())).collect();
             (image, state.frame_changed, fresh)
         };
-        if self.out_of_step.load(Relaxed) {
-            return Err(ViewError::Store(out_of_step(&*self.store)));
+        if let Some(hindrance) = self.following.hindrance(&*self.store) {
+            return Err(ViewError::Store(hindrance));
         }
         let committed = self.store.commit(guard, image);
         pacer.committed(began);
@@ -125,33 +151,6 @@ impl SparseView {
         [settle_at, self.publish_due(now)].into_iter().flatten().min()
     }
 
-    /// Whether others have changed SOURCE under a read-only mount, and then shows what it holds now.
-    pub(super) fn watch(&self, now: Instant, invals: &mut Invals) -> Option<Instant> {
-        match self.store.changed_outside() {
-            Ok(false) => {}
-            Ok(true) => match self.reload() {
-                Ok(()) => invals.push(Inval::All),
-                // In the middle of a change by the library the file does not parse: what was known goes on being shown.
-                Err(error) => debug!("not shown yet: {error}"),
-            },
-            Err(error) => debug!("{error}"),
-        }
-        Some(now + WATCH_EVERY)
-    }
-
-    /// Looks at SOURCE again, which others have changed. The state is held meanwhile: what it names is not there any more.
-    fn load_again(&self) -> Result<()> {
-        let mut state = self.state.write();
-        if state.is_uncommitted() || self.store.committed().is_none() {
-            return if self.store.changed_outside()? { Err(ViewError::Store(out_of_step(&*self.store))) } else { Ok(()) };
-        }
-        self.store.reload()?;
-        self.out_of_step.store(true, Relaxed);
-        state.reloaded(Self::load(&*self.store)?);
-        self.out_of_step.store(false, Relaxed);
-        Ok(())
-    }
-
     /// See [`View::leave`](crate::view::View::leave).
     pub(super) fn leave_source(&self, regardless: bool, invals: &mut Invals) -> Left {
         let committed = self.commit_all(invals);
@@ -170,6 +169,10 @@ impl SparseView {
 
     /// Everything that can be committed is, and on disk.
     fn commit_all(&self, invals: &mut Invals) -> Result<()> {
+        if let Some(hindrance) = self.following.hindrance(&*self.store) {
+            // What is there cannot be made a part of what others have made.
+            return if self.is_uncommitted() { Err(hindrance.into()) } else { Ok(()) };
+        }
         let open: Vec<_> = {
             let mut state = self.state.write();
             state.unstored.clear();
@@ -208,7 +211,7 @@ impl SparseView {
                 _ => None,
             });
             let drafts: Vec<_> = unfinished.filter(|(_, writing)| !writing.refused.load(Relaxed)).collect();
-            let held = !matches!(state.held, Held::No) || all;
+            let held = !matches!(state.held, Held::No) || all && state.has_another_index();
             let index = state.index_ino.filter(|_| held).and_then(|ino| state.source(ino).ok());
             let ids = if all { state.uncommitted() } else { Vec::new() };
             let moved = state.nodes.values().filter_map(|node| match (&node.name, &node.kept) {
@@ -221,7 +224,7 @@ impl SparseView {
         let mut lost = Vec::new();
         for (name, key, len) in moved {
             // Once a chunk of the frame, now only the file that it was moved to.
-            let chunk = StoredChunk { store: &*self.store, key, len };
+            let chunk = StoredChunk { store: &*self.store, key, len, to_save: true };
             lost.push(self.save(&name.to_string_lossy(), (0, key.number()), &chunk));
         }
         for (name, writing) in drafts {
@@ -239,7 +242,7 @@ impl SparseView {
                 state.table.get(id).key().zip(state.table.get(id).len())
             };
             let Some((key, len)) = slot else { continue };
-            let chunk = StoredChunk { store: &*self.store, key, len };
+            let chunk = StoredChunk { store: &*self.store, key, len, to_save: true };
             drop(guard);
             lost.push(self.save(&id.file_name(), (0, key.number()), &chunk));
         }

@@ -65,6 +65,7 @@ impl SparseView {
     /// The bytes must be a chunk that fits, as at a close; otherwise both names stay as they were.
     fn rename_onto_chunk(&self, from: &Name, id: ChunkId, ino: Ino, invals: &mut Invals) -> Result<()> {
         loop {
+            let of_source = self.state.read().next_version();
             let writing = self.draft_of(ino)?;
             let (key, header, version) = {
                 let inner = writing.inner.read();
@@ -74,6 +75,8 @@ impl SparseView {
             let mut state = self.state.write();
             let now = state.nodes.get(&ino).and_then(|node| node.writing.as_ref());
             let current = state.find(from) == Some(ino) && now.is_some_and(|now| Arc::ptr_eq(now, &writing));
+            // Where others have changed SOURCE, what was staged was so in another.
+            let current = current && of_source == state.next_version();
             let inner = writing.still(version).filter(|_| current);
             let fits = state.fit(id).check(header.nbytes);
             let Some(inner) = inner.filter(|_| fits.is_ok()) else {

@@ -14,6 +14,7 @@ use crate::view::Inval;
 use crate::view::frames::{CHUNKSIZE, Cell, cells_of, cframe, chunk, errno, full, header, zeros};
 
 mod model;
+mod others;
 mod xattr;
 
 struct Mount {
@@ -39,7 +40,8 @@ impl Mount {
     }
 
     fn mount(&mut self) {
-        let store = CframeStore::open(&self.path(), OpenOptions::default()).unwrap();
+        let options = OpenOptions { hold_staged: true, ..OpenOptions::default() };
+        let store = CframeStore::open(&self.path(), options).unwrap();
         self.view = Some(SparseView::new(Arc::new(store), false).unwrap());
     }
 
