@@ -15,7 +15,7 @@ use super::background::{self, Side, Starter};
 use super::frames::{self, Links};
 use super::log::Target;
 use super::options::{self, Options};
-use super::{End, Failure, hangup_ignored, memory, panic, wait};
+use super::{End, Failure, hangup_ignored, memory, panic, remount, wait};
 use crate::format::Layout;
 use crate::fs::kernel::{self, Access, FS_TYPE};
 use crate::fs::session::{Config, Mounted, Signal};
@@ -41,7 +41,7 @@ Examples:
   # A new frame: a sparse one that is copied to the mount becomes a file
   b2fuse mount --create new.b2frame view")]
 pub(super) struct Args {
-    /// Options as mount(8) and fstab spell them: ro, allow_other, fsname=NAME, uid=N, umask=OCTAL, ...
+    /// Options as mount(8) and fstab spell them: ro, allow_other, fsname=NAME, uid=USER, umask=OCTAL, ...
     #[arg(short = 'o', value_name = "OPTION,...")]
     options: Vec<OsString>,
     /// Accept no writes
@@ -66,12 +66,15 @@ pub(super) struct Args {
     /// Where messages go [default: the system's log; with -f, stderr]
     #[arg(long, value_name = "FILE")]
     log_file: Option<PathBuf>,
-    /// Least important messages to log: error, warn, info, debug or trace
-    #[arg(long, value_name = "LEVEL", default_value = "info")]
-    log_level: LevelFilter,
+    /// Least important messages to log [default: info]
+    #[arg(long, value_name = "LEVEL", value_parser = options::levels(), ignore_case = true, hide_possible_values = false)]
+    log_level: Option<LevelFilter>,
     /// Log more; twice for everything
     #[arg(short, action = ArgAction::Count)]
     verbose: u8,
+    /// Look at everything that can be wrong, and do not mount
+    #[arg(long, hide = true)]
+    fake: bool,
     /// The frame: a file, to be shown as a directory of chunk files, or such a directory, to be shown as one file
     source: PathBuf,
     /// Where to show it: a directory; or, if SOURCE is a directory, a file, which then is the frame
@@ -108,6 +111,9 @@ pub(super) fn run(args: Args) -> End {
     if let Err(what) = options.conflict() {
         return End::Usage(what);
     }
+    if options.remount {
+        return remount::run(&args.mountpoint, &options, &args.options, args.read_only).into();
+    }
     mount(args, options).unwrap_or_else(End::Failed)
 }
 
@@ -115,9 +121,10 @@ fn mount(args: Args, options: Options) -> Result<End, Failure> {
     share_memory();
     memory::end_with(&args.source, 1);
     crate::fs::descriptors::raise_limit();
+    let wanted = args.log_level.or(options.log_level).unwrap_or(LevelFilter::Info);
     let level = match args.verbose {
-        0 => args.log_level,
-        1 => args.log_level.max(LevelFilter::Debug),
+        0 => wanted,
+        1 => wanted.max(LevelFilter::Debug),
         _ => LevelFilter::Trace,
     };
     let log_file = match args.log_file.as_ref().or(options.log_file.as_ref()) {
@@ -127,8 +134,11 @@ fn mount(args: Args, options: Options) -> Result<End, Failure> {
         }
         None => None,
     };
-    let foreground = args.foreground;
+    let (foreground, fake) = (args.foreground, args.fake);
     let plan = Plan::new(args, options)?;
+    if fake {
+        return Ok(End::Done);
+    }
     let target = match log_file {
         Some((file, path)) => Target::File(file, path),
         None if foreground => Target::Stderr,
@@ -219,6 +229,7 @@ impl Plan {
             return Err(Failure::new(&args.mountpoint, reason));
         }
         let shown = if on_file { Shown::OnFile } else { Shown::As(frames::shown_name(&named(&source, &location))) };
+        let overrides = options.overrides();
         let config = Config {
             point,
             fsname: options.fsname.unwrap_or_else(|| source_path.clone().into_os_string()),
@@ -227,7 +238,7 @@ impl Plan {
             auto_unmount: options.auto_unmount,
             default_permissions: options.default_permissions,
             threads: args.threads.or(options.threads).unwrap_or(THREADS),
-            overrides: options.overrides,
+            overrides,
             xattrs: options.xattrs,
             low_latency: options.low_latency,
         };

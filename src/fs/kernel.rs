@@ -6,7 +6,7 @@
 //!
 //! Nothing here touches a path below a mount of ours.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -73,6 +73,12 @@ pub const FLAGS: &[(&str, libc::c_ulong)] = &[
     ("nodiratime", libc::MS_NODIRATIME),
 ];
 
+/// More of them, for what [`remount`] leaves as it is.
+const POINT_FLAGS: &[(&str, libc::c_ulong)] = &[("relatime", libc::MS_RELATIME), ("nosymfollow", libc::MS_NOSYMFOLLOW)];
+/// Those of [`FLAGS`] that may differ from one mount point of a file system to another.
+pub const REMOUNTED: libc::c_ulong =
+    libc::MS_RDONLY | libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC | libc::MS_NOATIME | libc::MS_NODIRATIME;
+
 /// What mount(2) needs to know.
 #[derive(Debug, Clone)]
 pub struct MountRequest {
@@ -105,6 +111,10 @@ pub struct MountInfo {
     pub source: OsString,
     /// User and group who mounted it, if it is a FUSE mount.
     pub owner: Option<(u32, u32)>,
+    /// Bits of mount(2) that hold for this mount point.
+    pub flags: libc::c_ulong,
+    /// The file system itself takes no writes, whatever holds for this mount point.
+    pub read_only: bool,
 }
 
 impl MountInfo {
@@ -116,6 +126,9 @@ impl MountInfo {
         let device = String::from_utf8(text()?.to_vec()).ok()?;
         let _root = text()?;
         let point = PathBuf::from(unescape(text()?));
+        let flags = POINT_FLAGS.iter().chain(FLAGS);
+        let words: Vec<_> = text()?.split(|byte| *byte == b',').collect();
+        let flags = flags.filter(|(name, _)| words.contains(&name.as_bytes())).fold(0, |flags, (_, flag)| flags | flag);
         let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
         let fs_type = String::from_utf8(rest.next()?.to_vec()).ok()?;
         let source = unescape(rest.next()?);
@@ -125,7 +138,8 @@ impl MountInfo {
             std::str::from_utf8(value).ok()?.parse().ok()
         };
         let owner = number(b"user_id=").zip(number(b"group_id="));
-        Some(MountInfo { id, device, point, fs_type, source, owner })
+        let read_only = options.split(|byte| *byte == b',').any(|option| option == b"ro");
+        Some(MountInfo { id, device, point, fs_type, source, owner, flags, read_only })
     }
 
     /// The device number, as the kernel has it inside.
@@ -178,6 +192,18 @@ pub fn is_alive(device: u32) -> Option<bool> {
     let devices = Path::new("/sys/class/bdi");
     let known = system::exists(&devices.join(format!("{}:{}", device >> 20, device & 0xF_FFFF)));
     (known || system::exists(devices)).then_some(known)
+}
+
+/// Has other flags hold for a mount point, of those in [`REMOUNTED`]. What serves the mount hears nothing of it.
+///
+/// # Errors
+/// EBUSY if it is to be read-only and files are open for writing; EPERM to an ordinary user.
+pub fn remount(mount: &MountInfo, flags: libc::c_ulong) -> io::Result<()> {
+    let flags = flags & REMOUNTED | mount.flags & !REMOUNTED;
+    // Else the kernel takes this for no change.
+    let accessed = if flags & (libc::MS_RELATIME | libc::MS_NOATIME) == 0 { libc::MS_STRICTATIME } else { 0 };
+    let place = mounts::Place::open(&mount.point)?;
+    place.mount(OsStr::new("none"), "none", libc::MS_REMOUNT | libc::MS_BIND | accessed | flags, "")
 }
 
 /// The real path of a mount point. The mount itself, which may not answer, is not looked at.
@@ -450,6 +476,7 @@ mod tests {
         assert_eq!((info.id, info.device.as_str(), info.fs_type.as_str()), (36, "98:1", FS_TYPE));
         assert_eq!(info.point, Path::new("/mnt/a b\\"));
         assert_eq!(info.source, "/data/x,y z.b2frame");
+        assert_eq!((info.flags, info.read_only), (libc::MS_NOATIME, false));
         assert_eq!((info.owner, info.device_number()), (Some((7, 8)), Some(98 << 20 | 1)));
         assert_eq!(MountInfo::parse(b"36 35 98:0 / /mnt rw"), None);
         assert_eq!(MountInfo::parse(b""), None);

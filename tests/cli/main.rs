@@ -185,9 +185,7 @@ fn what_cannot_be_mounted_on_is_named() {
         let reason = "lies inside sparse, and the mount would hide a part of it; expected a place outside";
         place.run(&format!("mount sparse {inside}")).failed(&format!("{inside}: {reason}"));
     }
-    place
-        .run("mount --log-file gone/log frame point")
-        .failed("gone/log: cannot open the log file: No such file or directory");
+    place.run("mount --log-file gone/log frame point").failed("gone/log: cannot open the log file: No such file or directory");
 }
 
 #[test]

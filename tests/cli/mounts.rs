@@ -216,7 +216,8 @@ fn a_dead_daemons_mount_can_be_unmounted() {
         mount.signal("-KILL");
         mount.end();
         assert_eq!(place.run(&format!("mount {source} {point}")).code(), 1);
-        let dead = format!("{point}: unmounted, but its daemon had died: what it had not committed is lost; see the daemon's log");
+        let dead =
+            format!("{point}: unmounted, but its daemon had died: what it had not committed is lost; see the daemon's log");
         place.run(&format!("umount {point}")).failed(&dead);
         assert!(place.mounted().is_empty());
     }

@@ -28,10 +28,12 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, ResolveFlags
 
 use super::backend::{Backend, BackendFile, FileStat};
 
+pub use holders::{Holder, holders};
 pub use log_file::{open_log_file, reopen_log_file};
 pub use own_log::{OwnLog, own_log};
 
 mod file;
+mod holders;
 mod log_file;
 pub mod mounts;
 mod own_log;
