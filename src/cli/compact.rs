@@ -37,7 +37,7 @@ fn compact(frame: &Path) -> Result<(), Failure> {
     // The new frame takes the place of the frame itself, not of a link to it.
     let (location, layout) = frames::existing(frame)?;
     let reading = OpenOptions { read_only: true, cache_bytes: 0, ..OpenOptions::default() };
-    let (_, source) = store::open_at(&location, reading)?;
+    let (_, source) = store::open_at(&location, reading).map_err(frames::damaged)?;
     let Some(image) = source.committed() else { return Err(Failure::new(frame, "holds no frame")) };
     let lens = source.chunk_lens(&source.enter(), &image.entries)?;
     if is_compact(&location, layout, &image.entries)? {

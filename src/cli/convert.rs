@@ -58,7 +58,7 @@ fn convert(args: &Args) -> Result<(), Failure> {
     let dst = frames::to_be(&args.dst)?;
     let replaced = check_target(&src, &dst, args.force)?;
     let reading = OpenOptions { read_only: true, cache_bytes: 0, ..OpenOptions::default() };
-    let (_, source) = store::open_at(&src, reading)?;
+    let (_, source) = store::open_at(&src, reading).map_err(frames::damaged)?;
     let Some(image) = source.committed() else { return Err(Failure::new(&args.src, "holds no frame")) };
     let to = match layout {
         Layout::Contiguous => Layout::Sparse,

@@ -35,6 +35,7 @@ mod panic;
 mod progress;
 mod remount;
 mod repair;
+mod strangers;
 mod umount;
 mod users;
 mod wait;

@@ -15,8 +15,9 @@ use super::background::{self, Side, Starter};
 use super::frames::{self, Links};
 use super::log::Target;
 use super::options::{self, Options};
-use super::{End, Failure, hangup_ignored, memory, panic, remount, wait};
+use super::{End, Failure, hangup_ignored, memory, panic, remount, strangers, wait};
 use crate::format::Layout;
+use crate::format::plain::plain;
 use crate::fs::kernel::{self, Access, FS_TYPE};
 use crate::fs::session::{Config, Mounted, Signal};
 use crate::store::local::{self, mounts};
@@ -85,6 +86,8 @@ pub(super) struct Args {
 struct Plan {
     /// As the user named it, for messages.
     source: PathBuf,
+    /// The same, from the root on.
+    source_path: PathBuf,
     /// Where it is, and the layout that it has or will have.
     location: Location,
     layout: Layout,
@@ -152,7 +155,7 @@ fn mount(args: Args, options: Options) -> Result<End, Failure> {
         if let (Err(Failure(line)), false) = (&outcome, heard) {
             error!("{line}");
         }
-        return Ok(outcome.into());
+        return Ok(outcome.map_err(|failure| plan.as_given(failure)).into());
     }
     let side = background::split().map_err(|error| Failure::new(&plan.shown_point, format_args!("cannot fork: {error}")))?;
     match side {
@@ -175,7 +178,7 @@ fn mount(args: Args, options: Options) -> Result<End, Failure> {
             match (&outcome, starter) {
                 (Err(Failure(line)), Some(starter)) => {
                     super::log::failed_to_start(line);
-                    starter.failed(line);
+                    starter.failed(&plan.as_given(Failure(line.clone())).0);
                 }
                 (Err(Failure(line)), None) => error!("{line}"),
                 (Ok(()), _) => {}
@@ -200,7 +203,8 @@ impl Plan {
         let source = args.source;
         let source_path =
             std::path::absolute(&source).map_err(|error| Failure::new(&source, format_args!("cannot be found: {error}")))?;
-        let (location, layout, new) = check_source(&source, create, options.follow_links)?;
+        let (location, layout, new) = check_source(&source, create, options.follow_links)
+            .map_err(|failure| swapped(&source, &args.mountpoint).unwrap_or(failure))?;
         if !read_only {
             check_home(&location)?;
         }
@@ -244,6 +248,7 @@ impl Plan {
         };
         Ok(Plan {
             source,
+            source_path: source_path.clone(),
             // In the daemon's log a path must be good in any directory.
             location: location.called(&source_path),
             layout,
@@ -259,14 +264,37 @@ impl Plan {
     }
 }
 
+impl Plan {
+    /// The same words, with paths as the user named them: in the daemon's log they are good in any directory.
+    fn as_given(&self, Failure(line): Failure) -> Failure {
+        let given =
+            [(&self.source_path, &self.source), (&self.config.point, &self.shown_point)].into_iter().find_map(|(path, given)| {
+                let rest = line.strip_prefix(&plain(path).to_string())?;
+                // What lies beside it has a name that begins like its own.
+                let whole = rest.starts_with([':', '/']);
+                let given = plain(given).to_string();
+                (whole || rest.starts_with('.') && !given.ends_with(['.', '/'])).then(|| format!("{given}{rest}"))
+            });
+        Failure(given.unwrap_or(line))
+    }
+}
+
 /// Where SOURCE is, which layout it has or will have, and whether it is new, if it can be mounted.
 fn check_source(source: &Path, create: bool, follow_links: bool) -> Result<(Location, Layout, bool), Failure> {
     let links = if follow_links { Links::Followed } else { Links::Refused };
     match frames::find(source, links)? {
         Some((location, layout)) => Ok((location, layout, false)),
         None if create => Ok((frames::to_be(source)?, Layout::Contiguous, true)),
-        None => Err(Failure::new(source, "no such file; expected a Blosc2 frame (--create begins a new one)")),
+        None => Err(frames::missing(source, "no such file; expected a Blosc2 frame (--create begins a new one)")),
     }
+}
+
+/// Of a SOURCE that cannot be mounted: that the other argument can.
+fn swapped(source: &Path, point: &Path) -> Option<Failure> {
+    let (location, layout) = frames::find(point, Links::Refused).ok()??;
+    let is_frame = layout == Layout::Sparse || strangers::is_frame(&location);
+    let reason = format!("is no frame, and {} is one; expected the frame first, and then where to mount it", plain(point));
+    is_frame.then(|| Failure::new(source, reason))
 }
 
 /// That SOURCE is not in another of our mounts, if it is to be written to: what is staged in it the other would take for its own, and
@@ -312,7 +340,7 @@ fn check_point(point: &Path, source: &Path, layout: Layout) -> Result<(PathBuf, 
             return failed(format!("is a file, and {source} is one too, to be shown as a directory; expected one to mount on"));
         }
         Ok(Some(_)) => return failed(format!("is no {wanted}; expected one to mount on")),
-        Ok(None) => return failed(format!("no such {wanted}; expected one to mount on")),
+        Ok(None) => return failed(format!("no such {wanted}; expected one to mount on (mkdir makes it)")),
         Err(error) => {
             return failed(match error.raw_os_error() {
                 Some(libc::ENOTCONN) => DEAD.into(),
@@ -327,7 +355,7 @@ fn check_point(point: &Path, source: &Path, layout: Layout) -> Result<(PathBuf, 
             if mounts::answers(&real).is_err_and(|error| error.raw_os_error() == Some(libc::ENOTCONN)) {
                 return failed(DEAD.into());
             }
-            failed(format!("is busy: {} is mounted there already", Path::new(&mount.source).display()))
+            failed(format!("is busy: {} is mounted there already (b2fuse umount)", Path::new(&mount.source).display()))
         }
         _ => Ok((real, on_file)),
     }
@@ -351,13 +379,15 @@ fn serve(plan: &Plan, hangup: Hangup, starter: &mut Option<Starter>) -> Result<(
     let mut signals =
         Signals::new(wanted).map_err(|error| Failure::new(&plan.shown_point, format_args!("cannot handle signals: {error}")))?;
     let failed = |error: ViewError| match error {
-        ViewError::Store(error) => Failure::from_text(error),
+        ViewError::Store(error) => frames::damaged(error),
         error => Failure::new(&plan.source, error),
     };
     let say = |text: &str| {
-        info!("{text}");
+        let heard = super::log::announce(text);
+        let Failure(text) = plan.as_given(Failure(text.to_owned()));
         match starter {
-            Some(starter) => starter.say(text),
+            Some(starter) => starter.say(&text),
+            None if heard => {}
             None => eprintln!("{text}"),
         }
     };

@@ -62,7 +62,12 @@ fn unmount(path: &Path, lazy: bool) -> Result<(), Failure> {
         Some(mount) => {
             return Err(failed(format!("found a file system of type {} there, expected a b2fuse mount", mount.fs_type)));
         }
-        None => return Err(failed("found nothing mounted there, expected a b2fuse mount".into())),
+        None => {
+            let of_it = |mount: &MountInfo| mount.fs_type == FS_TYPE && Path::new(&mount.source) == point;
+            let shown = kernel::mounts().unwrap_or_default().into_iter().find(of_it);
+            let shown = shown.map(|mount| format!(", such as {}, where it is shown", mount.point.display())).unwrap_or_default();
+            return Err(failed(format!("found nothing mounted there, expected a b2fuse mount{shown}")));
+        }
     };
     let daemon = Daemon::of(mount);
     let outcome = if lazy { detach(&daemon) } else { take_away(&daemon) };
