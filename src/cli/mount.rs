@@ -157,7 +157,8 @@ fn mount(args: Args, options: Options) -> Result<End, Failure> {
         }
         return Ok(outcome.map_err(|failure| plan.as_given(failure)).into());
     }
-    let side = background::split().map_err(|error| Failure::new(&plan.shown_point, format_args!("cannot fork: {error}")))?;
+    let side = background::split()
+        .map_err(|error| Failure::new(&plan.shown_point, format_args!("cannot fork: {}", in_words(&error))))?;
     match side {
         Side::Starter(outcome) => {
             let failed = |what: &str| {
@@ -201,8 +202,8 @@ impl Plan {
             return Err(Failure::new(&args.source, "links are followed only in a read-only mount (-o ro,follow_links)"));
         }
         let source = args.source;
-        let source_path =
-            std::path::absolute(&source).map_err(|error| Failure::new(&source, format_args!("cannot be found: {error}")))?;
+        let source_path = std::path::absolute(&source)
+            .map_err(|error| Failure::new(&source, format_args!("cannot be found: {}", in_words(&error))))?;
         let (location, layout, new) = check_source(&source, create, options.follow_links)
             .map_err(|failure| swapped(&source, &args.mountpoint).unwrap_or(failure))?;
         if !read_only {
@@ -305,7 +306,7 @@ fn check_home(location: &Location) -> Result<(), Failure> {
         Some(stat) => stat.dev,
         None => {
             let dir = location.backend().itself().and_then(|dir| dir.stat());
-            dir.map_err(|error| Failure::new(source, format_args!("cannot be found: {error}")))?.dev
+            dir.map_err(|error| Failure::new(source, format_args!("cannot be found: {}", in_words(&error))))?.dev
         }
     };
     match kernel::mount_with(device) {
@@ -318,7 +319,7 @@ fn check_home(location: &Location) -> Result<(), Failure> {
             Err(Failure::new(source, reason))
         }
         Ok(None) => Ok(()),
-        Err(error) => Err(Failure::new(source, format_args!("cannot list mounts: {error}"))),
+        Err(error) => Err(Failure::new(source, format_args!("cannot list mounts: {}", in_words(&error)))),
     }
 }
 
@@ -344,11 +345,12 @@ fn check_point(point: &Path, source: &Path, layout: Layout) -> Result<(PathBuf, 
         Err(error) => {
             return failed(match error.raw_os_error() {
                 Some(libc::ENOTCONN) => DEAD.into(),
-                _ => format!("cannot be used as mount point: {error}"),
+                _ => format!("cannot be used as mount point: {}", in_words(&error)),
             });
         }
     };
-    let real = local::resolve(point).map_err(|error| Failure::new(point, format_args!("cannot be found: {error}")))?;
+    let real =
+        local::resolve(point).map_err(|error| Failure::new(point, format_args!("cannot be found: {}", in_words(&error))))?;
     match kernel::mounted_at(&real) {
         Ok(Some(mount)) if mount.fs_type == FS_TYPE => {
             // Its attributes may still be in the kernel's caches.
@@ -376,8 +378,8 @@ fn serve(plan: &Plan, hangup: Hangup, starter: &mut Option<Starter>) -> Result<(
         Hangup::Ends if hangup_ignored() => &[SIGTERM, SIGINT, SIGUSR1],
         _ => &[SIGTERM, SIGINT, SIGHUP, SIGUSR1],
     };
-    let mut signals =
-        Signals::new(wanted).map_err(|error| Failure::new(&plan.shown_point, format_args!("cannot handle signals: {error}")))?;
+    let mut signals = Signals::new(wanted)
+        .map_err(|error| Failure::new(&plan.shown_point, format_args!("cannot handle signals: {}", in_words(&error))))?;
     let failed = |error: ViewError| match error {
         ViewError::Store(error) => frames::damaged(error),
         error => Failure::new(&plan.source, error),
@@ -417,7 +419,7 @@ fn serve(plan: &Plan, hangup: Hangup, starter: &mut Option<Starter>) -> Result<(
         }
     });
     if let Err(error) = thread {
-        error!("signals are not handled: {error}");
+        error!("signals are not handled: {}", in_words(&error));
     }
     if let Some(starter) = starter {
         // Else the mount is taken away again.

@@ -55,8 +55,8 @@ pub(super) fn run(args: &Args) -> End {
 
 fn unmount(path: &Path, lazy: bool) -> Result<(), Failure> {
     let failed = |reason: String| Failure::new(path, reason);
-    let point = kernel::resolve_point(path).map_err(|error| failed(format!("cannot be found: {error}")))?;
-    let mounted = kernel::mounted_at(&point).map_err(|error| failed(format!("cannot list mounts: {error}")))?;
+    let point = kernel::resolve_point(path).map_err(|error| failed(format!("cannot be found: {}", in_words(&error))))?;
+    let mounted = kernel::mounted_at(&point).map_err(|error| failed(format!("cannot list mounts: {}", in_words(&error))))?;
     let mount = match mounted {
         Some(mount) if mount.fs_type == FS_TYPE => mount,
         Some(mount) => {
@@ -326,6 +326,6 @@ fn silent(error: &io::Error) -> String {
         (_, Some(libc::ENOTTY | libc::ENOSYS | libc::EPROTO | libc::EINVAL)) => {
             "it is served by another version of b2fuse, or another program; umount(8) takes it away".into()
         }
-        _ => format!("cannot reach its daemon: {error}"),
+        _ => format!("cannot reach its daemon: {}", in_words(&error)),
     }
 }

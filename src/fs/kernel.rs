@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use super::descriptors;
+use crate::store::in_words;
 use crate::store::local::{self, mounts, system};
 
 /// File system type of our mounts, as the kernel lists it.
@@ -300,7 +301,8 @@ pub fn unmount(point: &Path, lazy: bool) -> io::Result<()> {
     let mut command = Command::new(HELPER);
     command.arg("-u").args(lazy.then_some("-z")).arg("--").arg(point).stdin(Stdio::null());
     descriptors::lower_for(&mut command);
-    let output = command.output().map_err(|error| io::Error::new(error.kind(), format!("cannot run {HELPER}: {error}")))?;
+    let output =
+        command.output().map_err(|error| io::Error::new(error.kind(), format!("cannot run {HELPER}: {}", in_words(&error))))?;
     if output.status.success() {
         return Ok(());
     }
@@ -312,7 +314,7 @@ fn mount_directly(request: &MountRequest) -> Result<OwnedFd, MountError> {
     let failed = |error: io::Error| match error.raw_os_error() {
         Some(libc::EPERM) => MountError::new(&request.point, "cannot mount: not permitted (CAP_SYS_ADMIN is needed)"),
         Some(libc::ENODEV) => MountError::new(&request.point, "cannot mount: the kernel has no FUSE (try modprobe fuse)"),
-        _ => MountError::new(&request.point, format!("cannot mount: {error}")),
+        _ => MountError::new(&request.point, format!("cannot mount: {}", in_words(&error))),
     };
     let device = open_device()?;
     let place = mounts::Place::open(&request.point).map_err(failed)?;
@@ -335,7 +337,7 @@ fn open_device() -> Result<OwnedFd, MountError> {
         Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => {
             MountError::new(DEVICE, "not there: the kernel's FUSE module is needed (try modprobe fuse)")
         }
-        _ => MountError::new(DEVICE, format!("cannot open: {error}")),
+        _ => MountError::new(DEVICE, format!("cannot open: {}", in_words(&error))),
     })
 }
 
@@ -345,7 +347,7 @@ fn mount_by_helper(request: &MountRequest) -> Result<(OwnedFd, Option<UnixStream
     if !matches!(local::stat(Path::new(DEVICE)), Ok(Some(_))) {
         open_device()?;
     }
-    let (ours, theirs) = UnixStream::pair().map_err(|error| failed(error.to_string()))?;
+    let (ours, theirs) = UnixStream::pair().map_err(|error| failed(in_words(&error)))?;
     let socket = theirs.as_raw_fd();
     let mut command = Command::new(HELPER);
     command.arg("-o").arg(helper_options(request)).arg("--").arg(&request.point);
@@ -361,7 +363,7 @@ fn mount_by_helper(request: &MountRequest) -> Result<(OwnedFd, Option<UnixStream
     };
     let mut child = command.spawn().map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => failed(format!("{HELPER} is not installed (package fuse3), and only root can do without")),
-        _ => failed(format!("cannot run {HELPER}: {error}")),
+        _ => failed(format!("cannot run {HELPER}: {}", in_words(&error))),
     })?;
     drop(theirs);
     match receive_fd(&ours) {
@@ -382,7 +384,7 @@ fn mount_by_helper(request: &MountRequest) -> Result<(OwnedFd, Option<UnixStream
         Err(error) => {
             let _ = child.kill();
             let _ = child.wait();
-            Err(failed(format!("no device from {HELPER}: {error}")))
+            Err(failed(format!("no device from {HELPER}: {}", in_words(&error))))
         }
     }
 }

@@ -14,6 +14,7 @@ use super::location::Location;
 use super::lost::Lost;
 use super::{ReadAt, Result, SourceStat, StoreError};
 use crate::format;
+use crate::store::in_words;
 
 /// Why a SOURCE is not read again.
 pub(super) const WRITTEN_BY_US: &str = "is written to by this mount, which knows what is in it";
@@ -218,7 +219,7 @@ impl Source {
     /// Takes note of a failure after which what is on disk is not known any more; hands it through.
     pub(super) fn poisoned_by(&self, error: StoreError) -> StoreError {
         let reason = match &error {
-            StoreError::Io { action, source, .. } => format!("cannot {action}: {source}"),
+            StoreError::Io { action, source, .. } => format!("cannot {action}: {}", in_words(source)),
             other => other.to_string(),
         };
         if self.poison.set(reason).is_ok() {

@@ -160,3 +160,56 @@ test_paths_are_those_of_the_command_line() {
     cp "$FX/new/0" view/00000077.chunk
     one_line "view: " "" "$B2FUSE" umount view
 }
+
+# ---- Numbers of errors are for programs
+
+# says_why WORDS COMMAND...: it fails and says these words, and no number.
+says_why() {
+    fails "$1" "${@:2}"
+    if grep "os error" "$T/.err" "$T/.out"; then fail "a number of an error: ${*:2}"; fi
+}
+test_no_numbers_of_errors() {
+    root_only
+    source_from full
+    ln -s loop "$T/loop"
+    : >"$T/file"
+    says_why "lead in a circle" "$B2FUSE" mount "$T/loop" "$M"
+    says_why "lead in a circle" "$B2FUSE" mount "$S" "$T/loop"
+    says_why "Not a directory" "$B2FUSE" mount "$S/x" "$M"
+    says_why "Not a directory" "$B2FUSE" mount "$S" "$T/file/x"
+    says_why "Not a directory" "$B2FUSE" umount "$T/file/x"
+    says_why "No such file or directory" "$B2FUSE" umount "$T/none"
+    says_why "No such file or directory" "$B2FUSE" mount --log-file "$T/none/log" "$S" "$M"
+    says_why "No space left on device" bash -c '"$0" info "$1" >/dev/full' "$B2FUSE" "$S"
+    says_why "Not a directory" "$B2FUSE" man "$T/file/x"
+    chmod 600 "$S"
+    says_why "Permission denied" "${nobody[@]}" "$B2FUSE" info "$S"
+    says_why "Permission denied" "${nobody[@]}" "$B2FUSE" check "$S"
+    says_why "Permission denied" "${nobody[@]}" "$B2FUSE" repair "$S"
+    says_why "Permission denied" "${nobody[@]}" "$B2FUSE" mount "$S" "$M"
+    mkdir "$T/sparse"
+    ln -s chunks.b2frame "$T/sparse/chunks.b2frame"
+    says_why "symbolic link" "$B2FUSE" mount "$T/sparse" "$M"
+}
+
+test_no_numbers_of_errors_in_the_log() {
+    root_only
+    local disk=$T/disk n
+    mkdir "$disk" "$M"
+    mount -t tmpfs -o size=1M tmpfs "$disk"
+    S=$disk/source.b2frame
+    cp "$FX/full.b2frame" "$S"
+    mount_front --log-level debug
+    n=6
+    while [ $n -lt 60 ] && cp "$FX/new/$((n % 8))" "$(chunk $n)" 2>"$T/err" && sync "$(chunk $n)" 2>"$T/err"; do n=$((n + 1)); done
+    mount -o remount,size=4M "$disk"
+    # Another process.
+    cp "$FX/full.b2frame" "$disk/other" && mv "$disk/other" "$S"
+    cp "$FX/new/0" "$(chunk 3)" 2>"$T/err" || true
+    says_why "" umount_it
+    end_of_daemon || true
+    has "$(cat "$T/log")" "No space left on device"
+    has "$(cat "$T/log")" " ERROR "
+    if grep "os error" "$T/log"; then fail "a number of an error in the log"; fi
+    umount "$disk"
+}
