@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use super::{End, Failure, memory, output};
+use super::{End, Failure, frames, memory, output};
 use crate::format::Layout;
 use crate::format::plain::plain;
 use crate::store::check::{Checked, Depth, Finding, Severity, check};
@@ -90,11 +90,12 @@ fn one(frame: &Path, depth: Depth, as_json: bool, out: &mut impl Write) -> u8 {
             u8::from(!sound)
         }
         Err(error) => {
+            let Failure(error) = frames::explained(frame, error);
             if as_json {
-                let object = json!({ "frame": frame.to_string_lossy(), "error": error.to_string() });
+                let object = json!({ "frame": frame.to_string_lossy(), "error": error });
                 let _ = out.write_all(output::json_line(&object).as_bytes());
             }
-            eprintln!("{}", Failure::from(error).0);
+            eprintln!("{error}");
             2
         }
     }

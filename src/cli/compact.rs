@@ -11,6 +11,7 @@ use super::{End, Failure};
 use super::{frames, memory};
 use crate::format::Layout;
 use crate::store::check::{Depth, Kind, check_at};
+use crate::store::in_words;
 use crate::store::{self, Location, NewFrame, OpenOptions};
 
 /// Rewrite a frame without holes, its chunks in the order of the index
@@ -32,12 +33,13 @@ pub(super) fn run(args: &Args) -> End {
 
 fn compact(frame: &Path) -> Result<(), Failure> {
     memory::end_with(frame, 1);
-    let failed = |action: &'static str| move |error: io::Error| Failure::new(frame, format_args!("cannot {action}: {error}"));
+    let failed =
+        |action: &'static str| move |error: io::Error| Failure::new(frame, format_args!("cannot {action}: {}", in_words(&error)));
     let interrupted = interrupts().map_err(failed("handle signals"))?;
     // The new frame takes the place of the frame itself, not of a link to it.
     let (location, layout) = frames::existing(frame)?;
     let reading = OpenOptions { read_only: true, cache_bytes: 0, ..OpenOptions::default() };
-    let (_, source) = store::open_at(&location, reading)?;
+    let (_, source) = store::open_at(&location, reading).map_err(frames::damaged)?;
     let Some(image) = source.committed() else { return Err(Failure::new(frame, "holds no frame")) };
     let lens = source.chunk_lens(&source.enter(), &image.entries)?;
     if is_compact(&location, layout, &image.entries)? {

@@ -14,6 +14,7 @@ use super::{End, Failure, hangup_ignored, progress, wait};
 use super::{frames, memory};
 use crate::format::{IndexEntry, Layout};
 use crate::store::backend::FileStat;
+use crate::store::in_words;
 use crate::store::{
     self, CframeStore, ChunkKey, FrameImage, FrameStore, Location, NewFrame, OpenOptions, SframeStore, StoreError, StoredChunk,
     local,
@@ -53,12 +54,13 @@ pub(super) fn run(args: &Args) -> End {
 
 fn convert(args: &Args) -> Result<(), Failure> {
     memory::end_with(&args.src, 1);
-    let interrupted = interrupts().map_err(|error| Failure::new(&args.src, format_args!("cannot handle signals: {error}")))?;
+    let interrupted =
+        interrupts().map_err(|error| Failure::new(&args.src, format_args!("cannot handle signals: {}", in_words(&error))))?;
     let (src, layout) = frames::existing(&args.src)?;
     let dst = frames::to_be(&args.dst)?;
     let replaced = check_target(&src, &dst, args.force)?;
     let reading = OpenOptions { read_only: true, cache_bytes: 0, ..OpenOptions::default() };
-    let (_, source) = store::open_at(&src, reading)?;
+    let (_, source) = store::open_at(&src, reading).map_err(frames::damaged)?;
     let Some(image) = source.committed() else { return Err(Failure::new(&args.src, "holds no frame")) };
     let to = match layout {
         Layout::Contiguous => Layout::Sparse,
@@ -236,7 +238,8 @@ fn check_target(src: &Location, dst: &Location, force: bool) -> Result<Option<Fi
 /// Permission bits of a frame, as one for all its files: of a sparse frame, what its directory does not let through does not count.
 fn mode_of(src: &Path, source: &dyn FrameStore) -> Result<u32, Failure> {
     let mode = source.source_stat()?.mode & 0o777;
-    let around = source.like()?.frame.stat().map_err(|error| Failure::new(src, format_args!("cannot be read: {error}")))?;
+    let around =
+        source.like()?.frame.stat().map_err(|error| Failure::new(src, format_args!("cannot be read: {}", in_words(&error))))?;
     let through = if around.is_dir() { around.mode & 0o111 } else { 0o111 };
     Ok(mode & (through * 7))
 }

@@ -3,10 +3,10 @@
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-use super::Failure;
+use super::{Failure, strangers};
 use crate::format::Layout;
 use crate::store::survey::Survey;
-use crate::store::{Location, local};
+use crate::store::{Location, StoreError, in_words, local};
 
 /// The extension of a frame that has no other.
 const EXTENSION: &str = "b2frame";
@@ -29,13 +29,41 @@ pub(super) fn find(path: &Path, links: Links) -> Result<Option<(Location, Layout
     match local::stat(path) {
         Ok(None) => return Ok(None),
         Ok(Some(_)) => {}
-        Err(error) => return Err(Failure::new(path, format_args!("cannot be read: {error}"))),
+        Err(error) => return Err(Failure::new(path, format_args!("cannot be read: {}", in_words(&error)))),
     }
     let location = match links {
         Links::Refused => Location::existing(path)?,
         Links::Followed => Location::following_links(path)?,
     };
-    Ok(location.layout()?.map(|layout| (location, layout)))
+    let known = match location.layout() {
+        Err(error) => strangers::directory(&location).ok_or_else(|| Failure::from_text(error)).map(Some)?,
+        Ok(Some(Layout::Contiguous)) => strangers::file(&location),
+        Ok(Some(Layout::Sparse)) => None,
+        Ok(None) => return Ok(None),
+    };
+    match known {
+        Some(what) => Err(Failure::new(path, what)),
+        None => Ok(location.layout()?.map(|layout| (location, layout))),
+    }
+}
+
+/// What keeps a command from a frame, in words that are the same for all commands if it is no frame or not there.
+pub(super) fn explained(path: &Path, error: StoreError) -> Failure {
+    match existing(path) {
+        Err(failure) => failure,
+        Ok(_) => Failure::from_text(error),
+    }
+}
+
+/// What opening a frame has come to; of a damaged one, with what to do.
+pub(super) fn damaged(error: StoreError) -> Failure {
+    let what = match &error {
+        StoreError::Format { source, .. } if source.field == "header: magic" => return Failure::from_text(error),
+        StoreError::Format { source, .. } if source.expected.starts_with("at most the file's length") => "the file is cut off: ",
+        StoreError::Format { .. } => "",
+        _ => return Failure::from_text(error),
+    };
+    Failure::from_text(format_args!("{error}; {what}b2fuse check tells all that is wrong, and b2fuse repair what can be mended"))
 }
 
 /// As [`find`], of a frame that must be there.
@@ -43,7 +71,12 @@ pub(super) fn find(path: &Path, links: Links) -> Result<Option<(Location, Layout
 /// # Errors
 /// What is there and no frame, or not there.
 pub(super) fn existing(path: &Path) -> Result<(Location, Layout), Failure> {
-    find(path, Links::Refused)?.ok_or_else(|| Failure::new(path, "no such file or directory; expected a Blosc2 frame"))
+    find(path, Links::Refused)?.ok_or_else(|| missing(path, "no such file or directory; expected a Blosc2 frame"))
+}
+
+/// That there is nothing of that name.
+pub(super) fn missing(path: &Path, reason: &str) -> Failure {
+    Failure::new(path, strangers::name(path).as_deref().unwrap_or(reason))
 }
 
 /// The frame at `path`, to be looked at.
@@ -51,7 +84,7 @@ pub(super) fn existing(path: &Path) -> Result<(Location, Layout), Failure> {
 /// # Errors
 /// What is there and no frame, or not there.
 pub(super) fn survey(path: &Path) -> Result<Survey, Failure> {
-    Ok(Survey::open_at(&existing(path)?.0)?)
+    Survey::open_at(&existing(path)?.0).map_err(damaged)
 }
 
 /// Where a frame is to be made.

@@ -15,6 +15,7 @@ use clap_mangen::roff::{Roff, roman};
 
 use super::{End, Failure, output};
 use crate::format::{array, chunk, header};
+use crate::store::in_words;
 use crate::store::local::system;
 
 /// Print a script that completes b2fuse's commands and options in a shell
@@ -73,7 +74,7 @@ pub(super) fn manual(args: &Manual) -> End {
 fn write_pages(dir: &Path) -> Result<(), Failure> {
     for (name, page) in pages() {
         system::write_output(dir, OsStr::new(&name), &page)
-            .map_err(|error| Failure::new(&dir.join(&name), format_args!("cannot be written: {error}")))?;
+            .map_err(|error| Failure::new(&dir.join(&name), format_args!("cannot be written: {}", in_words(&error))))?;
     }
     Ok(())
 }

@@ -90,6 +90,19 @@ pub(super) fn leave() {
     }
 }
 
+/// Logs what is said on stderr as well; whether it is there now.
+pub(super) fn announce(text: &str) -> bool {
+    match LOGGER.get().map(|logger| &logger.sink) {
+        Some(Sink::Stderr(_)) if log::max_level() >= LevelFilter::Info => {
+            log::info!("{text}");
+            return true;
+        }
+        Some(Sink::System(_, own)) => own.hushed(|| log::info!("{text}")),
+        _ => log::info!("{text}"),
+    }
+    false
+}
+
 /// Logs why a daemon serves nothing, which whoever started it says on the stderr that is still this process's, too.
 pub(super) fn failed_to_start(line: &str) {
     if let Some(Sink::System(_, own)) = LOGGER.get().map(|logger| &logger.sink) {
@@ -361,6 +374,16 @@ impl Own {
         let mut state = self.state.lock();
         if let OwnState::Stderr = *state {
             *state = OwnState::Hushed;
+        }
+    }
+
+    /// Does something that is not to be heard on stderr.
+    fn hushed(&self, work: impl FnOnce()) {
+        self.hush();
+        work();
+        let mut state = self.state.lock();
+        if let OwnState::Hushed = *state {
+            *state = OwnState::Stderr;
         }
     }
 

@@ -9,19 +9,21 @@ use std::panic::AssertUnwindSafe;
 use std::path::Path;
 use std::process::ExitCode;
 
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::format::plain::{is_plain, plain};
 
 mod aside;
 mod background;
+mod busy;
 mod cat;
 mod check;
 mod compact;
 mod convert;
 mod frames;
 mod help;
+mod hints;
 mod info;
 mod log;
 mod ls;
@@ -31,8 +33,11 @@ mod options;
 mod output;
 mod panic;
 mod progress;
+mod remount;
 mod repair;
+mod strangers;
 mod umount;
+mod users;
 mod wait;
 
 pub use memory::Allocator;
@@ -116,11 +121,13 @@ pub fn main() -> ExitCode {
         return ExitCode::from(1);
     }
     panic::install_hook();
-    let args = match Args::try_parse_from(as_subcommand(std::env::args_os().collect())) {
+    let words = as_subcommand(std::env::args_os().collect());
+    let args = match Args::try_parse_from(&words) {
         Ok(args) => args,
         Err(error) => {
-            say(&error);
-            return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
+            let code = if error.use_stderr() { 2 } else { 0 };
+            say(&with_usage(error, meant(&words)));
+            return ExitCode::from(code);
         }
     };
     let end = std::panic::catch_unwind(AssertUnwindSafe(|| match args.command {
@@ -144,7 +151,7 @@ pub fn main() -> ExitCode {
             ExitCode::from(1)
         }
         Ok(End::Usage(what)) => {
-            say(&Args::command().error(ErrorKind::InvalidValue, what));
+            say(&meant(&words).error(ErrorKind::InvalidValue, what));
             ExitCode::from(2)
         }
         // The hook has said it.
@@ -152,6 +159,22 @@ pub fn main() -> ExitCode {
     };
     log::end(code == ExitCode::SUCCESS);
     code
+}
+
+/// The command that is meant, or the whole program.
+fn meant(words: &[OsString]) -> clap::Command {
+    let mut program = Args::command();
+    program.build();
+    let name = words.get(1).and_then(|word| word.to_str()).unwrap_or_default();
+    program.find_subcommand(name).cloned().unwrap_or(program)
+}
+
+/// The same, with how the command is used, where that is not in it.
+fn with_usage(mut error: clap::Error, mut command: clap::Command) -> clap::Error {
+    if error.use_stderr() && error.get(ContextKind::Usage).is_none() {
+        error.insert(ContextKind::Usage, ContextValue::StyledStr(command.render_usage()));
+    }
+    error
 }
 
 /// Prints help, or what is wrong with the arguments, which may be names that others have made.
@@ -164,12 +187,28 @@ fn say(error: &clap::Error) {
     }
 }
 
-/// `mount -t fuse.b2fuse SOURCE MOUNTPOINT -o ...` runs `b2fuse SOURCE MOUNTPOINT -o ...`, or `mount.b2fuse` in its place:
-/// the word `mount` is put in.
+/// `mount -t fuse.b2fuse SOURCE MOUNTPOINT -o ...` runs `b2fuse SOURCE MOUNTPOINT -o ...`, or `mount.fuse.b2fuse` in its place:
+/// the word `mount` is put in, and what mount(8) says to all its helpers is put in ours.
 fn as_subcommand(mut args: Vec<OsString>) -> Vec<OsString> {
     let called = args.first().and_then(|name| Path::new(name).file_name());
     let helper = called.is_some_and(|name| name.to_string_lossy().starts_with("mount."));
     let path_first = args.get(1).is_some_and(|arg| arg.to_string_lossy().starts_with('/'));
+    if helper {
+        let mut words = Vec::with_capacity(args.len());
+        let mut all = args.into_iter();
+        while let Some(word) = all.next() {
+            match word.to_str() {
+                // Do not note it in /etc/mtab, overlook options that are not known, say more.
+                Some("-n" | "-s" | "-v") => {}
+                // The file system's type, and a mount namespace that this process is in already.
+                Some("-t" | "-N") => drop(all.next()),
+                Some("-f") => words.push("--fake".into()),
+                Some("-o") => words.extend([Some(word), all.next()].into_iter().flatten()),
+                _ => words.push(word),
+            }
+        }
+        args = words;
+    }
     if helper || path_first {
         args.insert(1, "mount".into());
     }
@@ -206,6 +245,8 @@ mod tests {
         let words = |text: &str| as_subcommand(text.split(' ').map(OsString::from).collect()).join(" ".as_ref());
         assert_eq!(words("b2fuse /a /b -o ro"), "b2fuse mount /a /b -o ro");
         assert_eq!(words("/sbin/mount.fuse.b2fuse a b"), "/sbin/mount.fuse.b2fuse mount a b");
+        let helper = "/sbin/mount.fuse.b2fuse a b -s -f -n -v -o -n,ro -t fuse.b2fuse -N /proc/7/ns/mnt";
+        assert_eq!(words(helper), "/sbin/mount.fuse.b2fuse mount a b --fake -o -n,ro");
         assert_eq!(words("b2fuse umount /b"), "b2fuse umount /b");
     }
 

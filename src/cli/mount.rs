@@ -15,8 +15,9 @@ use super::background::{self, Side, Starter};
 use super::frames::{self, Links};
 use super::log::Target;
 use super::options::{self, Options};
-use super::{End, Failure, hangup_ignored, memory, panic, wait};
+use super::{End, Failure, hangup_ignored, memory, panic, remount, strangers, wait};
 use crate::format::Layout;
+use crate::format::plain::plain;
 use crate::fs::kernel::{self, Access, FS_TYPE};
 use crate::fs::session::{Config, Mounted, Signal};
 use crate::store::local::{self, mounts};
@@ -41,7 +42,7 @@ Examples:
   # A new frame: a sparse one that is copied to the mount becomes a file
   b2fuse mount --create new.b2frame view")]
 pub(super) struct Args {
-    /// Options as mount(8) and fstab spell them: ro, allow_other, fsname=NAME, uid=N, umask=OCTAL, ...
+    /// Options as mount(8) and fstab spell them: ro, allow_other, fsname=NAME, uid=USER, umask=OCTAL, ...
     #[arg(short = 'o', value_name = "OPTION,...")]
     options: Vec<OsString>,
     /// Accept no writes
@@ -66,12 +67,15 @@ pub(super) struct Args {
     /// Where messages go [default: the system's log; with -f, stderr]
     #[arg(long, value_name = "FILE")]
     log_file: Option<PathBuf>,
-    /// Least important messages to log: error, warn, info, debug or trace
-    #[arg(long, value_name = "LEVEL", default_value = "info")]
-    log_level: LevelFilter,
+    /// Least important messages to log [default: info]
+    #[arg(long, value_name = "LEVEL", value_parser = options::levels(), ignore_case = true, hide_possible_values = false)]
+    log_level: Option<LevelFilter>,
     /// Log more; twice for everything
     #[arg(short, action = ArgAction::Count)]
     verbose: u8,
+    /// Look at everything that can be wrong, and do not mount
+    #[arg(long, hide = true)]
+    fake: bool,
     /// The frame: a file, to be shown as a directory of chunk files, or such a directory, to be shown as one file
     source: PathBuf,
     /// Where to show it: a directory; or, if SOURCE is a directory, a file, which then is the frame
@@ -82,6 +86,8 @@ pub(super) struct Args {
 struct Plan {
     /// As the user named it, for messages.
     source: PathBuf,
+    /// The same, from the root on.
+    source_path: PathBuf,
     /// Where it is, and the layout that it has or will have.
     location: Location,
     layout: Layout,
@@ -108,6 +114,9 @@ pub(super) fn run(args: Args) -> End {
     if let Err(what) = options.conflict() {
         return End::Usage(what);
     }
+    if options.remount {
+        return remount::run(&args.mountpoint, &options, &args.options, args.read_only).into();
+    }
     mount(args, options).unwrap_or_else(End::Failed)
 }
 
@@ -115,9 +124,10 @@ fn mount(args: Args, options: Options) -> Result<End, Failure> {
     share_memory();
     memory::end_with(&args.source, 1);
     crate::fs::descriptors::raise_limit();
+    let wanted = args.log_level.or(options.log_level).unwrap_or(LevelFilter::Info);
     let level = match args.verbose {
-        0 => args.log_level,
-        1 => args.log_level.max(LevelFilter::Debug),
+        0 => wanted,
+        1 => wanted.max(LevelFilter::Debug),
         _ => LevelFilter::Trace,
     };
     let log_file = match args.log_file.as_ref().or(options.log_file.as_ref()) {
@@ -127,8 +137,11 @@ fn mount(args: Args, options: Options) -> Result<End, Failure> {
         }
         None => None,
     };
-    let foreground = args.foreground;
+    let (foreground, fake) = (args.foreground, args.fake);
     let plan = Plan::new(args, options)?;
+    if fake {
+        return Ok(End::Done);
+    }
     let target = match log_file {
         Some((file, path)) => Target::File(file, path),
         None if foreground => Target::Stderr,
@@ -142,9 +155,10 @@ fn mount(args: Args, options: Options) -> Result<End, Failure> {
         if let (Err(Failure(line)), false) = (&outcome, heard) {
             error!("{line}");
         }
-        return Ok(outcome.into());
+        return Ok(outcome.map_err(|failure| plan.as_given(failure)).into());
     }
-    let side = background::split().map_err(|error| Failure::new(&plan.shown_point, format_args!("cannot fork: {error}")))?;
+    let side = background::split()
+        .map_err(|error| Failure::new(&plan.shown_point, format_args!("cannot fork: {}", in_words(&error))))?;
     match side {
         Side::Starter(outcome) => {
             let failed = |what: &str| {
@@ -165,7 +179,7 @@ fn mount(args: Args, options: Options) -> Result<End, Failure> {
             match (&outcome, starter) {
                 (Err(Failure(line)), Some(starter)) => {
                     super::log::failed_to_start(line);
-                    starter.failed(line);
+                    starter.failed(&plan.as_given(Failure(line.clone())).0);
                 }
                 (Err(Failure(line)), None) => error!("{line}"),
                 (Ok(()), _) => {}
@@ -188,9 +202,10 @@ impl Plan {
             return Err(Failure::new(&args.source, "links are followed only in a read-only mount (-o ro,follow_links)"));
         }
         let source = args.source;
-        let source_path =
-            std::path::absolute(&source).map_err(|error| Failure::new(&source, format_args!("cannot be found: {error}")))?;
-        let (location, layout, new) = check_source(&source, create, options.follow_links)?;
+        let source_path = std::path::absolute(&source)
+            .map_err(|error| Failure::new(&source, format_args!("cannot be found: {}", in_words(&error))))?;
+        let (location, layout, new) = check_source(&source, create, options.follow_links)
+            .map_err(|failure| swapped(&source, &args.mountpoint).unwrap_or(failure))?;
         if !read_only {
             check_home(&location)?;
         }
@@ -219,6 +234,7 @@ impl Plan {
             return Err(Failure::new(&args.mountpoint, reason));
         }
         let shown = if on_file { Shown::OnFile } else { Shown::As(frames::shown_name(&named(&source, &location))) };
+        let overrides = options.overrides();
         let config = Config {
             point,
             fsname: options.fsname.unwrap_or_else(|| source_path.clone().into_os_string()),
@@ -227,12 +243,13 @@ impl Plan {
             auto_unmount: options.auto_unmount,
             default_permissions: options.default_permissions,
             threads: args.threads.or(options.threads).unwrap_or(THREADS),
-            overrides: options.overrides,
+            overrides,
             xattrs: options.xattrs,
             low_latency: options.low_latency,
         };
         Ok(Plan {
             source,
+            source_path: source_path.clone(),
             // In the daemon's log a path must be good in any directory.
             location: location.called(&source_path),
             layout,
@@ -248,14 +265,37 @@ impl Plan {
     }
 }
 
+impl Plan {
+    /// The same words, with paths as the user named them: in the daemon's log they are good in any directory.
+    fn as_given(&self, Failure(line): Failure) -> Failure {
+        let given =
+            [(&self.source_path, &self.source), (&self.config.point, &self.shown_point)].into_iter().find_map(|(path, given)| {
+                let rest = line.strip_prefix(&plain(path).to_string())?;
+                // What lies beside it has a name that begins like its own.
+                let whole = rest.starts_with([':', '/']);
+                let given = plain(given).to_string();
+                (whole || rest.starts_with('.') && !given.ends_with(['.', '/'])).then(|| format!("{given}{rest}"))
+            });
+        Failure(given.unwrap_or(line))
+    }
+}
+
 /// Where SOURCE is, which layout it has or will have, and whether it is new, if it can be mounted.
 fn check_source(source: &Path, create: bool, follow_links: bool) -> Result<(Location, Layout, bool), Failure> {
     let links = if follow_links { Links::Followed } else { Links::Refused };
     match frames::find(source, links)? {
         Some((location, layout)) => Ok((location, layout, false)),
         None if create => Ok((frames::to_be(source)?, Layout::Contiguous, true)),
-        None => Err(Failure::new(source, "no such file; expected a Blosc2 frame (--create begins a new one)")),
+        None => Err(frames::missing(source, "no such file; expected a Blosc2 frame (--create begins a new one)")),
     }
+}
+
+/// Of a SOURCE that cannot be mounted: that the other argument can.
+fn swapped(source: &Path, point: &Path) -> Option<Failure> {
+    let (location, layout) = frames::find(point, Links::Refused).ok()??;
+    let is_frame = layout == Layout::Sparse || strangers::is_frame(&location);
+    let reason = format!("is no frame, and {} is one; expected the frame first, and then where to mount it", plain(point));
+    is_frame.then(|| Failure::new(source, reason))
 }
 
 /// That SOURCE is not in another of our mounts, if it is to be written to: what is staged in it the other would take for its own, and
@@ -266,7 +306,7 @@ fn check_home(location: &Location) -> Result<(), Failure> {
         Some(stat) => stat.dev,
         None => {
             let dir = location.backend().itself().and_then(|dir| dir.stat());
-            dir.map_err(|error| Failure::new(source, format_args!("cannot be found: {error}")))?.dev
+            dir.map_err(|error| Failure::new(source, format_args!("cannot be found: {}", in_words(&error))))?.dev
         }
     };
     match kernel::mount_with(device) {
@@ -279,7 +319,7 @@ fn check_home(location: &Location) -> Result<(), Failure> {
             Err(Failure::new(source, reason))
         }
         Ok(None) => Ok(()),
-        Err(error) => Err(Failure::new(source, format_args!("cannot list mounts: {error}"))),
+        Err(error) => Err(Failure::new(source, format_args!("cannot list mounts: {}", in_words(&error)))),
     }
 }
 
@@ -301,22 +341,23 @@ fn check_point(point: &Path, source: &Path, layout: Layout) -> Result<(PathBuf, 
             return failed(format!("is a file, and {source} is one too, to be shown as a directory; expected one to mount on"));
         }
         Ok(Some(_)) => return failed(format!("is no {wanted}; expected one to mount on")),
-        Ok(None) => return failed(format!("no such {wanted}; expected one to mount on")),
+        Ok(None) => return failed(format!("no such {wanted}; expected one to mount on (mkdir makes it)")),
         Err(error) => {
             return failed(match error.raw_os_error() {
                 Some(libc::ENOTCONN) => DEAD.into(),
-                _ => format!("cannot be used as mount point: {error}"),
+                _ => format!("cannot be used as mount point: {}", in_words(&error)),
             });
         }
     };
-    let real = local::resolve(point).map_err(|error| Failure::new(point, format_args!("cannot be found: {error}")))?;
+    let real =
+        local::resolve(point).map_err(|error| Failure::new(point, format_args!("cannot be found: {}", in_words(&error))))?;
     match kernel::mounted_at(&real) {
         Ok(Some(mount)) if mount.fs_type == FS_TYPE => {
             // Its attributes may still be in the kernel's caches.
             if mounts::answers(&real).is_err_and(|error| error.raw_os_error() == Some(libc::ENOTCONN)) {
                 return failed(DEAD.into());
             }
-            failed(format!("is busy: {} is mounted there already", Path::new(&mount.source).display()))
+            failed(format!("is busy: {} is mounted there already (b2fuse umount)", Path::new(&mount.source).display()))
         }
         _ => Ok((real, on_file)),
     }
@@ -337,16 +378,18 @@ fn serve(plan: &Plan, hangup: Hangup, starter: &mut Option<Starter>) -> Result<(
         Hangup::Ends if hangup_ignored() => &[SIGTERM, SIGINT, SIGUSR1],
         _ => &[SIGTERM, SIGINT, SIGHUP, SIGUSR1],
     };
-    let mut signals =
-        Signals::new(wanted).map_err(|error| Failure::new(&plan.shown_point, format_args!("cannot handle signals: {error}")))?;
+    let mut signals = Signals::new(wanted)
+        .map_err(|error| Failure::new(&plan.shown_point, format_args!("cannot handle signals: {}", in_words(&error))))?;
     let failed = |error: ViewError| match error {
-        ViewError::Store(error) => Failure::from_text(error),
+        ViewError::Store(error) => frames::damaged(error),
         error => Failure::new(&plan.source, error),
     };
     let say = |text: &str| {
-        info!("{text}");
+        let heard = super::log::announce(text);
+        let Failure(text) = plan.as_given(Failure(text.to_owned()));
         match starter {
-            Some(starter) => starter.say(text),
+            Some(starter) => starter.say(&text),
+            None if heard => {}
             None => eprintln!("{text}"),
         }
     };
@@ -376,7 +419,7 @@ fn serve(plan: &Plan, hangup: Hangup, starter: &mut Option<Starter>) -> Result<(
         }
     });
     if let Err(error) = thread {
-        error!("signals are not handled: {error}");
+        error!("signals are not handled: {}", in_words(&error));
     }
     if let Some(starter) = starter {
         // Else the mount is taken away again.

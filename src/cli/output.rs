@@ -7,12 +7,13 @@ use serde_json::Value;
 
 use super::Failure;
 use crate::format::plain::is_plain;
+use crate::store::in_words;
 
 /// What writing to standard output came to: whoever closes the other end, as head(1) does, has all that was wanted.
 pub(super) fn written(result: io::Result<()>) -> Result<(), Failure> {
     match result {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Failure::from_text(format_args!("standard output: cannot be written: {error}")))
+            Err(Failure::from_text(format_args!("standard output: cannot be written: {}", in_words(&error))))
         }
         _ => Ok(()),
     }

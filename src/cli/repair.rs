@@ -4,7 +4,7 @@ use std::fmt;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use super::{End, Failure, memory};
+use super::{End, Failure, frames, memory};
 use crate::format::plain::plain;
 use crate::store::check::{Depth, Finding, Severity, check};
 use crate::store::repair::{Outlook, plan};
@@ -35,7 +35,7 @@ pub(super) fn run(args: &Args) -> End {
     let say = |what: fmt::Arguments<'_>| drop(writeln!(io::stdout(), "{frame}: {what}"));
     let plan = match plan(&args.frame) {
         Ok(plan) => plan,
-        Err(error) => return End::Failed(Failure::from_text(error)),
+        Err(error) => return End::Failed(frames::explained(&args.frame, error)),
     };
     for (before, told) in [("", &plan.found), ("lost: ", &plan.lost)] {
         told.first().iter().for_each(|what| say(format_args!("{before}{}", plain(what))));

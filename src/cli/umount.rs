@@ -10,10 +10,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::aside::{Aside, User, become_user, in_time};
-use super::{End, Failure};
+use super::{End, Failure, busy};
 use crate::format::plain::plain;
 use crate::fs::kernel::{self, FS_TYPE, MountInfo};
 use crate::fs::unmount::{self, Answer, Question, SEALED};
+use crate::store::in_words;
 use crate::store::local::system;
 use crate::store::mark::Watch;
 
@@ -54,14 +55,19 @@ pub(super) fn run(args: &Args) -> End {
 
 fn unmount(path: &Path, lazy: bool) -> Result<(), Failure> {
     let failed = |reason: String| Failure::new(path, reason);
-    let point = kernel::resolve_point(path).map_err(|error| failed(format!("cannot be found: {error}")))?;
-    let mounted = kernel::mounted_at(&point).map_err(|error| failed(format!("cannot list mounts: {error}")))?;
+    let point = kernel::resolve_point(path).map_err(|error| failed(format!("cannot be found: {}", in_words(&error))))?;
+    let mounted = kernel::mounted_at(&point).map_err(|error| failed(format!("cannot list mounts: {}", in_words(&error))))?;
     let mount = match mounted {
         Some(mount) if mount.fs_type == FS_TYPE => mount,
         Some(mount) => {
             return Err(failed(format!("found a file system of type {} there, expected a b2fuse mount", mount.fs_type)));
         }
-        None => return Err(failed("found nothing mounted there, expected a b2fuse mount".into())),
+        None => {
+            let of_it = |mount: &MountInfo| mount.fs_type == FS_TYPE && Path::new(&mount.source) == point;
+            let shown = kernel::mounts().unwrap_or_default().into_iter().find(of_it);
+            let shown = shown.map(|mount| format!(", such as {}, where it is shown", mount.point.display())).unwrap_or_default();
+            return Err(failed(format!("found nothing mounted there, expected a b2fuse mount{shown}")));
+        }
     };
     let daemon = Daemon::of(mount);
     let outcome = if lazy { detach(&daemon) } else { take_away(&daemon) };
@@ -93,7 +99,7 @@ fn take_away(daemon: &Daemon) -> Outcome {
     let asked = daemon.open().and_then(|talk| daemon.make_ready(talk, false));
     let Ready { ticket, left, source, since } = match asked {
         Ok(Ok(ready)) => ready,
-        Ok(Err(None)) => return Err("is busy: some process has a file open there for writing".into()),
+        Ok(Err(None)) => return Err(busy::reason(&daemon.mount.point)),
         Ok(Err(Some(why))) => return Err(format!("{STILL}, as not everything can be kept: {why} (-z unmounts nevertheless)")),
         Err(error) if is_dead(&error) => return dead(daemon),
         Err(error) => return Err(format!("{STILL}: {}", silent(&error))),
@@ -101,7 +107,7 @@ fn take_away(daemon: &Daemon) -> Outcome {
     if let Err(error) = kernel::unmount(&daemon.mount.point, false) {
         // If this fails, all goes on a little later.
         let _ = daemon.open().and_then(|talk| talk.ask(Question::Resume(ticket)));
-        return Err(cannot_unmount(&error));
+        return Err(cannot_unmount(daemon, &error));
     }
     if since.elapsed() >= SEALED {
         let reason = "what was written while that was going on may not be in the frame: see";
@@ -113,7 +119,7 @@ fn take_away(daemon: &Daemon) -> Outcome {
 /// Takes the mount's name away, and asks afterwards what is not in SOURCE: through a file that keeps the mount alive.
 fn detach(daemon: &Daemon) -> Outcome {
     let talk = daemon.open();
-    kernel::unmount(&daemon.mount.point, true).map_err(|error| cannot_unmount(&error))?;
+    kernel::unmount(&daemon.mount.point, true).map_err(|error| cannot_unmount(daemon, &error))?;
     match talk.and_then(|talk| daemon.make_ready(talk, true)) {
         Ok(Ok(Ready { left, source, .. })) => Ok((left, source)),
         Ok(Err(why)) => Err(format!("unmounted, but not everything can be kept: {}", why.unwrap_or("it is busy".into()))),
@@ -131,7 +137,7 @@ fn died(daemon: &Daemon) -> String {
 }
 
 fn dead(daemon: &Daemon) -> Outcome {
-    kernel::unmount(&daemon.mount.point, false).map_err(|error| cannot_unmount(&error))?;
+    kernel::unmount(&daemon.mount.point, false).map_err(|error| cannot_unmount(daemon, &error))?;
     Err(died(daemon))
 }
 
@@ -140,10 +146,10 @@ fn is_dead(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED | libc::ENODEV))
 }
 
-fn cannot_unmount(error: &io::Error) -> String {
+fn cannot_unmount(daemon: &Daemon, error: &io::Error) -> String {
     match error.raw_os_error() {
-        Some(libc::EBUSY) => "is busy: some process has a file open there, or works in it".into(),
-        _ => format!("cannot unmount: {error}"),
+        Some(libc::EBUSY) => busy::reason(&daemon.mount.point),
+        _ => format!("cannot unmount: {}", in_words(error)),
     }
 }
 
@@ -320,6 +326,6 @@ fn silent(error: &io::Error) -> String {
         (_, Some(libc::ENOTTY | libc::ENOSYS | libc::EPROTO | libc::EINVAL)) => {
             "it is served by another version of b2fuse, or another program; umount(8) takes it away".into()
         }
-        _ => format!("cannot reach its daemon: {error}"),
+        _ => format!("cannot reach its daemon: {}", in_words(&error)),
     }
 }

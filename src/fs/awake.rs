@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 use log::{debug, warn};
 use parking_lot::{Condvar, Mutex};
 
+use crate::store::in_words;
 use crate::store::local::system;
 
 const DEVICE: &str = "/dev/cpu_dma_latency";
@@ -65,7 +66,7 @@ struct State {
 impl Awake {
     /// Opens the device, where that is allowed and of use. Whether it did, and so needs a thread for [`Awake::run`].
     pub(super) fn start(&self) -> bool {
-        let at = |path, error: io::Error| io::Error::other(format!("{path}: {error}"));
+        let at = |path, error: io::Error| io::Error::other(format!("{path}: {}", in_words(&error)));
         let device = system::read(DRIVER)
             .map_err(|error| at(DRIVER, error))
             .map(|driver| String::from_utf8_lossy(&driver).into_owned())
@@ -74,7 +75,7 @@ impl Awake {
                 (VIRTUAL, cores) => Err(io::Error::other(format!("found {cores} cores, expected at most {MOST_CORES}"))),
                 (driver, _) => Err(io::Error::other(format!("{DRIVER}: found {driver}, expected {VIRTUAL}"))),
             })
-            .inspect_err(|error| warn!("low_latency has no effect: {error}"));
+            .inspect_err(|error| warn!("low_latency has no effect: {}", in_words(&error)));
         device.is_ok_and(|device| self.device.set(device).is_ok())
     }
 
@@ -103,7 +104,7 @@ impl Awake {
         if let Some(mut device) = self.device.get()
             && let Err(error) = device.write_all(&latency.to_ne_bytes())
         {
-            debug!("{DEVICE}: {error}");
+            debug!("{DEVICE}: {}", in_words(&error));
         }
     }
 

@@ -6,7 +6,7 @@
 //!
 //! Nothing here touches a path below a mount of ours.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use super::descriptors;
+use crate::store::in_words;
 use crate::store::local::{self, mounts, system};
 
 /// File system type of our mounts, as the kernel lists it.
@@ -73,6 +74,12 @@ pub const FLAGS: &[(&str, libc::c_ulong)] = &[
     ("nodiratime", libc::MS_NODIRATIME),
 ];
 
+/// More of them, for what [`remount`] leaves as it is.
+const POINT_FLAGS: &[(&str, libc::c_ulong)] = &[("relatime", libc::MS_RELATIME), ("nosymfollow", libc::MS_NOSYMFOLLOW)];
+/// Those of [`FLAGS`] that may differ from one mount point of a file system to another.
+pub const REMOUNTED: libc::c_ulong =
+    libc::MS_RDONLY | libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC | libc::MS_NOATIME | libc::MS_NODIRATIME;
+
 /// What mount(2) needs to know.
 #[derive(Debug, Clone)]
 pub struct MountRequest {
@@ -105,6 +112,10 @@ pub struct MountInfo {
     pub source: OsString,
     /// User and group who mounted it, if it is a FUSE mount.
     pub owner: Option<(u32, u32)>,
+    /// Bits of mount(2) that hold for this mount point.
+    pub flags: libc::c_ulong,
+    /// The file system itself takes no writes, whatever holds for this mount point.
+    pub read_only: bool,
 }
 
 impl MountInfo {
@@ -116,6 +127,9 @@ impl MountInfo {
         let device = String::from_utf8(text()?.to_vec()).ok()?;
         let _root = text()?;
         let point = PathBuf::from(unescape(text()?));
+        let flags = POINT_FLAGS.iter().chain(FLAGS);
+        let words: Vec<_> = text()?.split(|byte| *byte == b',').collect();
+        let flags = flags.filter(|(name, _)| words.contains(&name.as_bytes())).fold(0, |flags, (_, flag)| flags | flag);
         let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
         let fs_type = String::from_utf8(rest.next()?.to_vec()).ok()?;
         let source = unescape(rest.next()?);
@@ -125,7 +139,8 @@ impl MountInfo {
             std::str::from_utf8(value).ok()?.parse().ok()
         };
         let owner = number(b"user_id=").zip(number(b"group_id="));
-        Some(MountInfo { id, device, point, fs_type, source, owner })
+        let read_only = options.split(|byte| *byte == b',').any(|option| option == b"ro");
+        Some(MountInfo { id, device, point, fs_type, source, owner, flags, read_only })
     }
 
     /// The device number, as the kernel has it inside.
@@ -178,6 +193,18 @@ pub fn is_alive(device: u32) -> Option<bool> {
     let devices = Path::new("/sys/class/bdi");
     let known = system::exists(&devices.join(format!("{}:{}", device >> 20, device & 0xF_FFFF)));
     (known || system::exists(devices)).then_some(known)
+}
+
+/// Has other flags hold for a mount point, of those in [`REMOUNTED`]. What serves the mount hears nothing of it.
+///
+/// # Errors
+/// EBUSY if it is to be read-only and files are open for writing; EPERM to an ordinary user.
+pub fn remount(mount: &MountInfo, flags: libc::c_ulong) -> io::Result<()> {
+    let flags = flags & REMOUNTED | mount.flags & !REMOUNTED;
+    // Else the kernel takes this for no change.
+    let accessed = if flags & (libc::MS_RELATIME | libc::MS_NOATIME) == 0 { libc::MS_STRICTATIME } else { 0 };
+    let place = mounts::Place::open(&mount.point)?;
+    place.mount(OsStr::new("none"), "none", libc::MS_REMOUNT | libc::MS_BIND | accessed | flags, "")
 }
 
 /// The real path of a mount point. The mount itself, which may not answer, is not looked at.
@@ -274,7 +301,8 @@ pub fn unmount(point: &Path, lazy: bool) -> io::Result<()> {
     let mut command = Command::new(HELPER);
     command.arg("-u").args(lazy.then_some("-z")).arg("--").arg(point).stdin(Stdio::null());
     descriptors::lower_for(&mut command);
-    let output = command.output().map_err(|error| io::Error::new(error.kind(), format!("cannot run {HELPER}: {error}")))?;
+    let output =
+        command.output().map_err(|error| io::Error::new(error.kind(), format!("cannot run {HELPER}: {}", in_words(&error))))?;
     if output.status.success() {
         return Ok(());
     }
@@ -286,7 +314,7 @@ fn mount_directly(request: &MountRequest) -> Result<OwnedFd, MountError> {
     let failed = |error: io::Error| match error.raw_os_error() {
         Some(libc::EPERM) => MountError::new(&request.point, "cannot mount: not permitted (CAP_SYS_ADMIN is needed)"),
         Some(libc::ENODEV) => MountError::new(&request.point, "cannot mount: the kernel has no FUSE (try modprobe fuse)"),
-        _ => MountError::new(&request.point, format!("cannot mount: {error}")),
+        _ => MountError::new(&request.point, format!("cannot mount: {}", in_words(&error))),
     };
     let device = open_device()?;
     let place = mounts::Place::open(&request.point).map_err(failed)?;
@@ -309,7 +337,7 @@ fn open_device() -> Result<OwnedFd, MountError> {
         Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => {
             MountError::new(DEVICE, "not there: the kernel's FUSE module is needed (try modprobe fuse)")
         }
-        _ => MountError::new(DEVICE, format!("cannot open: {error}")),
+        _ => MountError::new(DEVICE, format!("cannot open: {}", in_words(&error))),
     })
 }
 
@@ -319,7 +347,7 @@ fn mount_by_helper(request: &MountRequest) -> Result<(OwnedFd, Option<UnixStream
     if !matches!(local::stat(Path::new(DEVICE)), Ok(Some(_))) {
         open_device()?;
     }
-    let (ours, theirs) = UnixStream::pair().map_err(|error| failed(error.to_string()))?;
+    let (ours, theirs) = UnixStream::pair().map_err(|error| failed(in_words(&error)))?;
     let socket = theirs.as_raw_fd();
     let mut command = Command::new(HELPER);
     command.arg("-o").arg(helper_options(request)).arg("--").arg(&request.point);
@@ -335,7 +363,7 @@ fn mount_by_helper(request: &MountRequest) -> Result<(OwnedFd, Option<UnixStream
     };
     let mut child = command.spawn().map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => failed(format!("{HELPER} is not installed (package fuse3), and only root can do without")),
-        _ => failed(format!("cannot run {HELPER}: {error}")),
+        _ => failed(format!("cannot run {HELPER}: {}", in_words(&error))),
     })?;
     drop(theirs);
     match receive_fd(&ours) {
@@ -356,7 +384,7 @@ fn mount_by_helper(request: &MountRequest) -> Result<(OwnedFd, Option<UnixStream
         Err(error) => {
             let _ = child.kill();
             let _ = child.wait();
-            Err(failed(format!("no device from {HELPER}: {error}")))
+            Err(failed(format!("no device from {HELPER}: {}", in_words(&error))))
         }
     }
 }
@@ -450,6 +478,7 @@ mod tests {
         assert_eq!((info.id, info.device.as_str(), info.fs_type.as_str()), (36, "98:1", FS_TYPE));
         assert_eq!(info.point, Path::new("/mnt/a b\\"));
         assert_eq!(info.source, "/data/x,y z.b2frame");
+        assert_eq!((info.flags, info.read_only), (libc::MS_NOATIME, false));
         assert_eq!((info.owner, info.device_number()), (Some((7, 8)), Some(98 << 20 | 1)));
         assert_eq!(MountInfo::parse(b"36 35 98:0 / /mnt rw"), None);
         assert_eq!(MountInfo::parse(b""), None);

@@ -33,6 +33,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::inodes::Inodes;
 use super::push;
+use crate::store::in_words;
 use crate::view::{Ino, Inval, Invals, View};
 
 /// A reply, to be sent when the kernel has forgotten.
@@ -319,8 +320,8 @@ fn told(what: &str, outcome: io::Result<()>) {
         Ok(()) => {}
         // The connection is gone, and everything with it.
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::ENODEV | libc::EPERM)) => {
-            debug!("kernel not told to forget {what}: {error}");
+            debug!("kernel not told to forget {what}: {}", in_words(&error));
         }
-        Err(error) => warn!("the kernel did not forget {what}: {error}"),
+        Err(error) => warn!("the kernel did not forget {what}: {}", in_words(&error)),
     }
 }

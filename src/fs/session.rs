@@ -28,6 +28,7 @@ pub use super::kernel::{Access, MountError};
 use super::kernel::{MountRequest, Mountpoint};
 pub use super::shared::Overrides;
 use super::shared::Shared;
+use crate::store::in_words;
 use crate::store::local;
 use crate::store::mark::Life;
 use crate::view::{Invals, Kind, ROOT, View, ViewError};
@@ -136,7 +137,9 @@ impl Mounted {
         let control = Control(sender);
         // From here on dropping it unmounts.
         let mut mounted = Mounted { shared, point, events, control, helpers: Vec::new(), finished: false };
-        mounted.serve(device, config).map_err(|error| MountError::new(&config.point, format!("cannot start: {error}")))?;
+        mounted
+            .serve(device, config)
+            .map_err(|error| MountError::new(&config.point, format!("cannot start: {}", in_words(&error))))?;
         Ok(mounted)
     }
 
@@ -154,7 +157,7 @@ impl Mounted {
         if let Some(bytes) = self.shared.view.read_ahead()
             && let Err(error) = self.point.set_read_ahead(bytes)
         {
-            debug!("{}: the kernel reads ahead as it does by itself: {error}", self.point.path().display());
+            debug!("{}: the kernel reads ahead as it does by itself: {}", self.point.path().display(), in_words(&error));
         }
         let notifier = session.notifier();
         let (shared, tell) = (self.shared.clone(), notifier.clone());
@@ -209,11 +212,11 @@ impl Mounted {
     fn ended(&self, outcome: io::Result<()>) {
         match outcome {
             Ok(()) => info!("{}: unmounted", self.point.path().display()),
-            Err(error) => error!("{}: requests can no longer be read: {error}", self.point.path().display()),
+            Err(error) => error!("{}: requests can no longer be read: {}", self.point.path().display(), in_words(&error)),
         }
         // If it was not an unmount that ended it, a mount is left that nobody will ever answer.
         if let Err(error) = self.point.unmount(true) {
-            error!("{}: cannot unmount: {error}", self.point.path().display());
+            error!("{}: cannot unmount: {}", self.point.path().display(), in_words(&error));
         }
     }
 
@@ -235,7 +238,7 @@ impl Mounted {
                     }
                 }
                 Err(error) => {
-                    warn!("{}: cannot unmount ({error}); detached", path.display());
+                    warn!("{}: cannot unmount ({}); detached", path.display(), in_words(&error));
                     detached = true;
                     break;
                 }
@@ -248,7 +251,7 @@ impl Mounted {
             }
             self.shared.notify.forget(invals);
             if let Err(error) = self.point.unmount(true) {
-                error!("{}: cannot detach: {error}", path.display());
+                error!("{}: cannot detach: {}", path.display(), in_words(&error));
             }
         }
         if !self.wait(GRACE) {

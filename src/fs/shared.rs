@@ -40,8 +40,20 @@ pub struct Overrides {
     pub uid: Option<u32>,
     /// Group of everything.
     pub gid: Option<u32>,
-    /// Permission bits that nothing has; all others are set.
-    pub umask: Option<u32>,
+    /// Permission bits that directories do not have; all others are set.
+    pub dmask: Option<u32>,
+    /// Permission bits that files do not have; all others are set, but nothing here is a program to be run.
+    pub fmask: Option<u32>,
+}
+
+impl Overrides {
+    fn perm(&self, attr: &Attr) -> u16 {
+        let (all, mask) = match attr.kind {
+            Kind::Directory => (0o777, self.dmask),
+            Kind::File => (0o666, self.fmask),
+        };
+        mask.map_or(attr.perm & 0o777, |mask| all & !(mask as u16))
+    }
 }
 
 /// That nobody but one user and root is to see anything (`allow_root`).
@@ -150,7 +162,7 @@ impl Shared {
             ctime: attr.ctime,
             crtime: attr.ctime,
             kind: file_type(attr.kind),
-            perm: self.overrides.umask.map_or(attr.perm & 0o777, |umask| 0o777 & !(umask as u16)),
+            perm: self.overrides.perm(attr),
             nlink: attr.nlink,
             uid: self.overrides.uid.unwrap_or(attr.uid),
             gid: self.overrides.gid.unwrap_or(attr.gid),

@@ -34,6 +34,7 @@ use log::{debug, error, warn};
 use parking_lot::{Condvar, Mutex};
 
 use super::shared::Shared;
+use crate::store::in_words;
 use crate::store::mark::{Life, Mark};
 use crate::view::{Invals, Left, ROOT};
 
@@ -270,7 +271,7 @@ impl Shared {
             }
         });
         if let Err(error) = thread {
-            error!("no thread for a request that has to wait for an unmount, which fails: {error}");
+            error!("no thread for a request that has to wait for an unmount, which fails: {}", in_words(&error));
         }
     }
 
@@ -297,7 +298,7 @@ impl Shared {
                 let thread =
                     std::thread::Builder::new().name("b2fuse-umount".into()).spawn(move || shared.make_ready(ticket, regardless));
                 if let Err(error) = thread {
-                    state.answer = Answer::Refused(format!("its daemon has no thread for that: {error}"));
+                    state.answer = Answer::Refused(format!("its daemon has no thread for that: {}", in_words(&error)));
                 }
             }
             Question::HowFar(ticket) | Question::Resume(ticket) if ticket != state.ticket => {
@@ -389,7 +390,7 @@ impl Shared {
         // SOURCE may be another file than it was.
         match Mark::new(source, *device, !self.view.read_only(), life) {
             Ok(new) => *mark = Some(new),
-            Err(error) => debug!("{}: cannot be marked: {error}", path.display()),
+            Err(error) => debug!("{}: cannot be marked: {}", path.display(), in_words(&error)),
         }
     }
 }

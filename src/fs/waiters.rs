@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use log::debug;
 use parking_lot::Mutex;
 
+use crate::store::in_words;
 use crate::store::local::system;
 
 /// Pause between two looks at the same client.
@@ -84,7 +85,8 @@ impl Waiters {
         if !state.watched {
             let waiters = Arc::clone(self);
             let thread = std::thread::Builder::new().name("b2fuse-watch".into()).spawn(move || waiters.watch());
-            state.watched = thread.inspect_err(|error| debug!("clients that wait for locks are not looked at: {error}")).is_ok();
+            state.watched =
+                thread.inspect_err(|error| debug!("clients that wait for locks are not looked at: {}", in_words(&error))).is_ok();
         }
     }
 

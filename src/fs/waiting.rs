@@ -9,6 +9,7 @@ use log::error;
 
 use super::notify::Held;
 use super::shared::{Shared, empty, errno};
+use crate::store::in_words;
 use crate::view::{Flock, Handle, Ino, Inval, Invals, ViewError};
 
 /// Whether and where something is waited for that takes time.
@@ -35,7 +36,7 @@ impl Shared {
             }
         });
         if let Err(error) = thread {
-            error!("no thread for a request that may have to wait, which fails: {error}");
+            error!("no thread for a request that may have to wait, which fails: {}", in_words(&error));
         }
     }
 
@@ -77,7 +78,7 @@ impl Shared {
                     shared.locked(ino, outcome, invals, reply);
                 });
                 if let Err(error) = thread {
-                    error!("no thread to wait for a lock, which fails: {error}");
+                    error!("no thread to wait for a lock, which fails: {}", in_words(&error));
                 }
             }
             (outcome, _) => self.locked(ino, outcome, invals, reply),

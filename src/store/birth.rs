@@ -15,6 +15,7 @@ use super::error::Failed;
 use super::source::{Complain, Source};
 use super::{Result, StoreError, sidecar};
 use crate::format::{ChunkId, INDEX_NAME};
+use crate::store::in_words;
 
 /// Why a SOURCE that did not exist is not made.
 pub(super) const MADE_BY_OTHERS: &str = "it was made by another process in the meantime";
@@ -133,7 +134,7 @@ impl Unborn {
             && let Err(error) = remove(&**backend, temp, &replaced.stat)
         {
             let path = source.path.with_file_name(temp);
-            warn!("{}: what was replaced is here, and cannot be removed: {error}", path.display());
+            warn!("{}: what was replaced is here, and cannot be removed: {}", path.display(), in_words(&error));
         }
         Ok(())
     }
@@ -142,7 +143,7 @@ impl Unborn {
     pub(super) fn remove(&self, source: &Source) {
         // A rename that failed may have been done all the same; what has the temporary name then is not ours.
         if let Err(error) = remove(&*source.backend, &self.temp, &self.ours) {
-            debug!("{}: cannot remove {}: {error}", source.path.display(), self.temp.display());
+            debug!("{}: cannot remove {}: {}", source.path.display(), self.temp.display(), in_words(&error));
         }
     }
 }

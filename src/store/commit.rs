@@ -55,6 +55,7 @@ use super::space::{Doomed, Seq, Space, State};
 use super::{ChunkKey, FrameImage, FrameStore, ReadGuard, Result};
 use crate::format::header::FrameHeader;
 use crate::format::{ChunkOffset, IndexEntry, Layout, index};
+use crate::store::in_words;
 
 /// What a disk writes whole or not at all.
 const SECTOR: u64 = 512;
@@ -563,7 +564,7 @@ fn trim(store: &CframeStore, part: u64) {
         })
     });
     if let Err(error) = trimmed {
-        debug!("{}: cannot shorten the file: {error}", store.path().display());
+        debug!("{}: cannot shorten the file: {}", store.path().display(), in_words(&error));
     }
 }
 

@@ -23,6 +23,7 @@ use parking_lot::{Condvar, Mutex, RwLock};
 use super::backend::{Backend, BackendFile, FileStat, Flock};
 use super::source::{Complain, OpenOptions};
 use super::{Result, StoreError};
+use crate::store::in_words;
 
 /// What the lock file is called, after the frame's name; in a sparse frame's directory its whole name.
 pub const SUFFIX: &str = ".b2lock";
@@ -334,7 +335,7 @@ impl Drop for Turn<'_> {
             if let Some((_, place)) = hold.own.take()
                 && let Err(error) = place.file.unlock()
             {
-                log::error!("{}: cannot unlock: {error}", self.0.path.display());
+                log::error!("{}: cannot unlock: {}", self.0.path.display(), in_words(&error));
             }
             self.0.idle.notify_all();
         }

@@ -16,6 +16,7 @@ use super::mark::Holder;
 use super::sframe::folder::may_be_shown;
 use super::{ReadAt, Result, SourceStat, StoreError};
 use crate::format;
+use crate::store::in_words;
 
 /// Kept before the first chunk of a new file, where nothing else is asked for.
 pub(super) const HEADER_ROOM: u64 = 1024;
@@ -290,7 +291,7 @@ impl Source {
     /// Takes note of a failure after which what is on disk is not known any more; hands it through.
     pub(super) fn poisoned_by(&self, error: StoreError) -> StoreError {
         let reason = match &error {
-            StoreError::Io { action, source, .. } => format!("cannot {action}: {source}"),
+            StoreError::Io { action, source, .. } => format!("cannot {action}: {}", in_words(source)),
             other => other.to_string(),
         };
         if self.poison.set(reason).is_ok() {

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use log::error;
 
 use super::{Result, ViewError};
+use crate::store::in_words;
 use crate::store::{self, StoreError};
 
 /// Of so many files a message says what became of them. The log says it of all.
@@ -93,7 +94,7 @@ impl fmt::Display for Shown<'_> {
         let why = if *reason_said { " is" } else { " has no place in the frame, and is" };
         match saved {
             Ok(path) => write!(f, "{name}{why} saved as {}", path.display()),
-            Err(StoreError::Io { source, .. }) => write!(f, "{name}{why} not saved: {source}"),
+            Err(StoreError::Io { source, .. }) => write!(f, "{name}{why} not saved: {}", in_words(source)),
             Err(error) => write!(f, "{name}{why} not saved: {error}"),
         }
     }

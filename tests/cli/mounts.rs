@@ -152,13 +152,13 @@ fn one_mount_writes_and_many_read() {
         let (process, on) = (mount.0.id(), place.path(point).canonicalize().unwrap());
         let on = format!("by process {process}, on {}", on.display());
         let busy = format!("{source}: is mounted for writing already {on}; unmount it first, or mount with -o ro");
-        place.run(&format!("mount {source} other")).failed(&place.path(&busy).display().to_string());
+        place.run(&format!("mount {source} other")).failed(&busy);
         let from = if source == "frame" { "sparse" } else { "frame" };
         let before = content(&place.path(source));
         place.run(&format!("convert --force {from} {source}")).failed(&busy);
         assert_eq!(content(&place.path(source)), before, "what is mounted is not replaced");
         place.succeeds(&format!("mount -o ro {source} other"));
-        let again = format!("{point}: is busy: {} is mounted there already", place.path(source).display());
+        let again = format!("{point}: is busy: {} is mounted there already (b2fuse umount)", place.path(source).display());
         place.run(&format!("mount {source} {point}")).failed(&again);
         fs::metadata(place.path(shown)).unwrap();
         place.succeeds("umount other");
@@ -233,7 +233,8 @@ fn a_mount_with_open_files_is_busy_or_lazy() {
         let Shape(_, point, shown) = shape;
         let mount = place.mount_in_front(&shape, "");
         let held = fs::File::open(place.path(shown)).unwrap();
-        let busy = format!("{point}: is busy: some process has a file open there, or works in it");
+        let own = fs::read_to_string("/proc/self/comm").unwrap();
+        let busy = format!("{point}: is busy: {} ({}) has a file open there, or works in it", own.trim_end(), std::process::id());
         place.run(&format!("umount {point}")).failed(&busy);
         assert!(!place.mounted().is_empty());
         let outcome = place.run(&format!("umount -z {point}"));

@@ -34,6 +34,21 @@ line_of_fstab() {
     not_mounted
 }
 
+# mount(8) has its helper do that as well, with all that it finds in its list of mounts.
+test_remount_by_mount_8() { in_a_namespace remount_by_mount; }
+remount_by_mount() {
+    helper
+    source_from full
+    mount -t fuse.b2fuse -o rw,allow_other "$S" "$M"
+    mount -o remount,ro "$M"
+    has ",$(findmnt -n -o VFS-OPTIONS "$M")," ,ro,
+    fails "Read-only file system" touch "$(chunk 3)"
+    mount -o remount,rw "$M"
+    cp "$FX/new/0" "$(chunk 3)"
+    umount "$M"
+    await holds 3="$FX/new/0"
+}
+
 # ---- autofs
 
 with_automount() {

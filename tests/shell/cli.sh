@@ -234,7 +234,7 @@ test_mount_options() {
     chmod 644 "$S"
     mount_it -o rw,fsname=frame-under-test,default_permissions -o uid=1234,gid=2345,umask=027
     equal "$(findmnt -n -o SOURCE "$M")" frame-under-test
-    equal "$(stat -c '%u:%g %a' "$(chunk 3)")" "1234:2345 750"
+    equal "$(stat -c '%u:%g %a' "$(chunk 3)")" "1234:2345 640"
     has "$(findmnt -n -o OPTIONS "$M")" default_permissions
     umount_it
     mount_it -o ro,noatime,nosuid,nodev
@@ -285,7 +285,8 @@ test_a_mount_where_modes_are_not_looked_at() {
     umount_it
     tool holds "$S" n=6 3="$FX/new/0"
     mount_it -o nodefault_permissions,umask=022
-    [ -x "$(chunk 3)" ]
+    [ ! -x "$(chunk 3)" ]
+    [ -x "$M" ]
     umount_it
     for word in rw default_permissions nodefault_permissions,default_permissions; do
         mount_it -o "$word"

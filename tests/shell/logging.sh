@@ -250,6 +250,7 @@ test_a_terminal_that_closes() {
 }
 test_a_terminal_that_closes_behind_nohup() {
     source_from full
+    cd "$T" # for nohup.out
     on_a_terminal "$(command -v nohup)" "$B2FUSE" mount -f "$S" "$M" >"$T/out" 2>"$T/err" </dev/null &
     await mountpoint -q "$M"
     local daemon

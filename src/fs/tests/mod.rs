@@ -366,10 +366,11 @@ fn attributes_can_be_overridden() {
     if !fuse() {
         return;
     }
-    let overrides = Overrides { uid: Some(123), gid: Some(456), umask: Some(0o027) };
+    let overrides = Overrides { uid: Some(123), gid: Some(456), dmask: Some(0o027), fmask: Some(0o002) };
     let mount = Mount::with(MemoryView::new(true, []), |config| config.overrides = overrides);
     let meta = fs::metadata(mount.path(INDEX)).unwrap();
-    assert_eq!((meta.uid(), meta.gid(), meta.mode() & 0o777), (123, 456, 0o750));
+    assert_eq!((meta.uid(), meta.gid(), meta.mode() & 0o777), (123, 456, 0o664));
+    assert_eq!(fs::metadata(mount.dir.path()).unwrap().mode() & 0o777, 0o750);
     let info = kernel::mounted_at(&mount.dir.path().canonicalize().unwrap()).unwrap().unwrap();
     assert_eq!((info.fs_type.as_str(), info.source.to_str().unwrap()), (kernel::FS_TYPE, "/a,b c.b2frame"));
 }

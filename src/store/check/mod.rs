@@ -245,7 +245,7 @@ fn one<P: Place>(chunks: &impl Chunks<P>, place: P, fit: Fit, deep: Option<&mut 
     }
     if let Some(Bench { decoder, bytes }) = deep {
         match chunks.whole(place, header.cbytes, bytes) {
-            Err(error) => findings.push(bad(Kind::Data, &format!("cannot be read: {error}"))),
+            Err(error) => findings.push(bad(Kind::Data, &format!("cannot be read: {}", crate::store::in_words(&error)))),
             Ok(()) => match decoder.verify(bytes) {
                 Ok(verified) => plugin = verified.plugin(),
                 Err(error) => findings.push(bad(Kind::Data, &error)),

@@ -29,10 +29,12 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, ResolveFlags
 
 use super::backend::{Backend, BackendFile, FileStat};
 
+pub use holders::{Holder, holders};
 pub use log_file::{open_log_file, reopen_log_file};
 pub use own_log::{OwnLog, own_log};
 
 mod file;
+mod holders;
 mod log_file;
 pub mod mounts;
 mod own_log;
@@ -53,7 +55,15 @@ const DIRECTORY: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags
 /// # Errors
 /// What the system refuses; a path that leads nowhere.
 pub fn resolve(path: &Path) -> io::Result<PathBuf> {
-    std::fs::canonicalize(path)
+    std::fs::canonicalize(path).map_err(in_a_circle)
+}
+
+/// Of a path whose links are followed: too many are no file that is a link.
+fn in_a_circle(error: io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(libc::ELOOP) => io::Error::other("its symbolic links lead in a circle"),
+        _ => error,
+    }
 }
 
 /// What a path that the user gave stands for, links followed; `None` if it stands for nothing.
@@ -64,7 +74,7 @@ pub fn stat(path: &Path) -> io::Result<Option<FileStat>> {
     match rustix::fs::stat(path) {
         Ok(stat) => Ok(Some(stat.into())),
         Err(rustix::io::Errno::NOENT) => Ok(None),
-        Err(error) => Err(error.into()),
+        Err(error) => Err(in_a_circle(error.into())),
     }
 }
 

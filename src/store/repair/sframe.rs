@@ -107,9 +107,9 @@ fn chunk_of(dir: &dyn Backend, id: ChunkId, frame: &FrameHeader, last: bool) -> 
         io::ErrorKind::NotFound => "is not there".to_owned(),
         _ => format!("cannot be read: {}", in_words(&error)),
     })?;
-    let len = file.stat().map_err(|error| format!("cannot be read: {error}"))?.len;
+    let len = file.stat().map_err(|error| format!("cannot be read: {}", in_words(&error)))?.len;
     let head = Bytes { file: &*file, len }.read(0, ChunkHeader::LEN as u64);
-    let chunk = ChunkHeader::parse(&head.map_err(|error| format!("cannot be read: {error}"))?)
+    let chunk = ChunkHeader::parse(&head.map_err(|error| format!("cannot be read: {}", in_words(&error)))?)
         .map_err(|error| format!("is no chunk: {error}"))?;
     if u64::from(chunk.cbytes) > len {
         return Err(format!("is {} bytes long, and the chunk in it {}", len, chunk.cbytes));

@@ -10,6 +10,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::super::ChunkKey;
 use super::Shared;
+use crate::store::in_words;
 
 /// How many threads there are at most, once there is something to do.
 const THREADS: usize = 3;
@@ -67,7 +68,7 @@ impl Ahead {
             let (work, shared) = (Arc::clone(&self.work), Arc::clone(shared));
             match std::thread::Builder::new().name("read-ahead".to_owned()).spawn(move || work.run(&shared)) {
                 Ok(thread) => threads.push(thread),
-                Err(error) => debug!("no thread to read ahead: {error}"), // it is only slower
+                Err(error) => debug!("no thread to read ahead: {}", in_words(&error)), // it is only slower
             }
         }
     }

@@ -46,6 +46,7 @@ use super::{INDEX, SframeStore, index_name};
 use crate::format::header::FrameHeader;
 use crate::format::index_file::IndexFile;
 use crate::format::{IndexEntry, Layout, index};
+use crate::store::in_words;
 
 /// The name of an index file that is not finished. Who has the directory's lock is the only one to use it.
 const UNFINISHED: &str = ".b2fuse-chunks.tmp";
@@ -229,7 +230,7 @@ impl SframeStore {
                     self.allocated.fetch_sub(u64::from(len).next_multiple_of(4096).min(self.allocated.load(Relaxed)), Relaxed);
                     self.shared.files.lock().removed(key);
                 }
-                Err(error) => debug!("{}: stays: {error}", self.source.at(name_of(key)).display()),
+                Err(error) => debug!("{}: stays: {}", self.source.at(name_of(key)).display(), in_words(&error)),
             }
         }
     }

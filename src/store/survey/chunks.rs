@@ -60,7 +60,8 @@ pub(in crate::store) fn see<P: Copy>(chunks: &impl Chunks<P>, place: P) -> Resul
 /// Reads a whole chunk, or says what is wrong with it; its data are not looked at.
 pub(in crate::store) fn read<P: Copy>(chunks: &impl Chunks<P>, place: P, buf: &mut Vec<u8>) -> Result<(), Box<Finding>> {
     let Seen { header, .. } = see(chunks, place)?;
-    let unread = |error: io::Error| Box::new(damage(chunks, place, Kind::Data, &format_args!("cannot be read: {error}")));
+    let unread =
+        |error: io::Error| Box::new(damage(chunks, place, Kind::Data, &format_args!("cannot be read: {}", in_words(&error))));
     chunks.whole(place, header.cbytes, buf).map_err(unread)
 }
 
@@ -89,7 +90,7 @@ impl Chunks<ChunkOffset> for InFile {
         }
         match read_exact_at(&*self.file, head, start) {
             Ok(()) => Ok((head.len(), room)),
-            Err(error) => Err(Box::new(damage(self, offset, Kind::Chunk, &format_args!("cannot be read: {error}")))),
+            Err(error) => Err(Box::new(damage(self, offset, Kind::Chunk, &format_args!("cannot be read: {}", in_words(&error))))),
         }
     }
 
@@ -134,7 +135,7 @@ impl Chunks<ChunkId> for InDirectory {
             io::ErrorKind::NotFound => bad(Kind::Missing, &"is not there"),
             _ => bad(Kind::Chunk, &format_args!("cannot be opened: {}", in_words(&error))),
         })?;
-        let unread = |error: io::Error| bad(Kind::Chunk, &format_args!("cannot be read: {error}"));
+        let unread = |error: io::Error| bad(Kind::Chunk, &format_args!("cannot be read: {}", in_words(&error)));
         let stat = file.stat().map_err(unread)?;
         let len = stat.len.min(head.len() as u64) as usize;
         read_exact_at(&*file, &mut head[..len], 0).map_err(unread)?;
