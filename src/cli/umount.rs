@@ -326,6 +326,6 @@ fn silent(error: &io::Error) -> String {
         (_, Some(libc::ENOTTY | libc::ENOSYS | libc::EPROTO | libc::EINVAL)) => {
             "it is served by another version of b2fuse, or another program; umount(8) takes it away".into()
         }
-        _ => format!("cannot reach its daemon: {}", in_words(&error)),
+        _ => format!("cannot reach its daemon: {}", in_words(error)),
     }
 }

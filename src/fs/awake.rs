@@ -75,7 +75,7 @@ impl Awake {
                 (VIRTUAL, cores) => Err(io::Error::other(format!("found {cores} cores, expected at most {MOST_CORES}"))),
                 (driver, _) => Err(io::Error::other(format!("{DRIVER}: found {driver}, expected {VIRTUAL}"))),
             })
-            .inspect_err(|error| warn!("low_latency has no effect: {}", in_words(&error)));
+            .inspect_err(|error| warn!("low_latency has no effect: {}", in_words(error)));
         device.is_ok_and(|device| self.device.set(device).is_ok())
     }
 
