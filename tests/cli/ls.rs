@@ -173,6 +173,22 @@ fn cat_of_special_chunks() {
 }
 
 #[test]
+fn cat_warns_of_an_order_that_is_not_the_arrays() {
+    let place = Place::new();
+    let said = |name: &str, words: &str| {
+        fs::copy(data(&format!("cframe/{name}")), place.path("array")).unwrap();
+        let outcome = place.run(&format!("cat {words} array 0"));
+        assert_eq!(outcome.code(), 0);
+        outcome.stderr()
+    };
+    let warning = "array: warning: an array of [7, 10] in chunks of [4, 6] in blocks of [2, 3]: the bytes come block by block, not row by row\n";
+    assert_eq!(said("b2nd-int.b2nd", ""), warning);
+    assert_eq!(said("b2nd-int.b2nd", "--raw"), "");
+    assert_eq!(said("b2nd-struct.b2nd", ""), "");
+    assert_eq!(said("moved.b2frame", ""), "");
+}
+
+#[test]
 fn cat_says_why_it_cannot() {
     let place = Place::new();
     let whole = fs::read(data("cframe/moved.b2frame")).unwrap();
