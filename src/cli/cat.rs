@@ -118,9 +118,6 @@ fn cat(args: &Args) -> Result<(), Failure> {
         0 => usize::MAX,
         size => size as usize,
     };
-    if !args.raw {
-        warn_of_order(args, &survey);
-    }
     let (mut decoder, mut data) = (Decoder::default(), Vec::new());
     for position in ranges.into_iter().flatten() {
         let chunk = survey.read_chunk(Position(position))?;
@@ -135,7 +132,12 @@ fn cat(args: &Args) -> Result<(), Failure> {
             return output::written(Err(error));
         }
     }
-    output::written(out.flush())
+    output::written(out.flush())?;
+    // At the end, as a failure is one line.
+    if !args.raw {
+        warn_of_order(args, &survey);
+    }
+    Ok(())
 }
 
 /// Says it if what is written is not what one would take it for.

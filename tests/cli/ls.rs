@@ -130,7 +130,9 @@ fn cat_writes_what_the_library_reads() {
         let [name, nchunks, nbytes, _, crc]: [&str; 5] = line.split('\t').collect::<Vec<_>>().try_into().unwrap();
         let mut command = place.command("cat");
         let output = command.arg(data(name)).arg("0-").ended();
-        assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), &b""[..]), "{name}");
+        assert_eq!(output.status.code(), Some(0), "{name}");
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(said.is_empty() || said.contains("warning: an array") && said.ends_with("not row by row\n"), "{name}: {said}");
         assert_eq!(output.stdout.len().to_string(), nbytes, "{name}");
         let mut sum = flate2::Crc::new();
         sum.update(&output.stdout);
