@@ -128,7 +128,7 @@ impl Mounted {
             return Err(MountError::new(&config.point, format!("is a {found}; expected a {expected} to mount on")));
         }
         let (point, device) = Mountpoint::mount(&request)?;
-        let shared = Arc::new(Shared::new(view, config.overrides, config.access));
+        let shared = Arc::new(Shared::new(view, config.overrides, config.access, config.threads.max(1)));
         if let Some(device) = point.device_number() {
             let _ = shared.device.set(device);
             shared.say(Life::Serving);
@@ -287,6 +287,7 @@ impl Mounted {
         self.shared.notify.stop();
         self.shared.awake.stop();
         *self.shared.closed.write() = true;
+        self.shared.workers.finish();
         for helper in self.helpers.drain(..) {
             // It has panicked if this fails, which the log knows.
             let _ = helper.join();
