@@ -624,6 +624,10 @@ impl FrameStore for CframeStore {
         self.look_at_source()
     }
 
+    fn glance(&self) -> Option<Result<Others>> {
+        self.glance_at_source()
+    }
+
     fn reload(&self) -> Result<Arc<FrameImage>> {
         self.read_again()
     }

@@ -286,6 +286,9 @@ pub trait FrameStore: Send + Sync {
     /// What others have done to SOURCE since this store last read or wrote it.
     fn look(&self) -> Result<Others>;
 
+    /// The same, unless a commit or a sync would have to be waited for.
+    fn glance(&self) -> Option<Result<Others>>;
+
     /// Whether another process has changed or replaced SOURCE since this store last read or wrote it.
     fn changed_outside(&self) -> Result<bool> {
         Ok(matches!(self.look()?, Others::Changed(_) | Others::Gone(_)))

@@ -269,8 +269,16 @@ impl SframeStore {
 
     /// See [`super::FrameStore::look`].
     pub(super) fn look_at_source(&self) -> Result<Others> {
-        let disk = self.disk.lock();
-        let others = self.look_with(&disk)?;
+        self.look_behind(&self.disk.lock())
+    }
+
+    /// See [`crate::store::FrameStore::glance`].
+    pub(super) fn glance_at_source(&self) -> Option<Result<Others>> {
+        self.disk.try_lock().map(|disk| self.look_behind(&disk))
+    }
+
+    fn look_behind(&self, disk: &Disk) -> Result<Others> {
+        let others = self.look_with(disk)?;
         if others != Others::Attributes {
             return Ok(others);
         }
