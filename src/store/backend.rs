@@ -141,6 +141,11 @@ pub trait BackendFile: Send + Sync {
     }
     /// These bytes will be read soon: a hint.
     fn will_need(&self, _offset: u64, _len: u64) {}
+    /// Gives the room of these bytes back to the file system, where it can: they read as zeros then, and the file stays as long as
+    /// it is. Until the next sync, any part of them may be on disk as it was.
+    fn punch_hole(&self, _offset: u64, _len: u64) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
     /// Takes over mode, owner and extended attributes as far as that is allowed, silently where it is not.
     fn copy_attributes(&self, _from: &dyn BackendFile) {}
 }
@@ -432,6 +437,11 @@ impl BackendFile for File {
             // SAFETY: takes numbers, and reads nothing into our memory.
             unsafe { libc::posix_fadvise(self.as_raw_fd(), offset, len, libc::POSIX_FADV_WILLNEED) };
         }
+    }
+
+    fn punch_hole(&self, offset: u64, len: u64) -> io::Result<()> {
+        use rustix::fs::{FallocateFlags, fallocate};
+        Ok(fallocate(self, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, len)?)
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
