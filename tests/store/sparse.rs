@@ -19,6 +19,9 @@ fn read_only() -> OpenOptions {
     OpenOptions { read_only: true, ..OpenOptions::default() }
 }
 
+/// Which chunk files a daemon has made, while it writes.
+const RECORD: &str = ".b2fuse-ids.tmp";
+
 fn name(id: u32) -> String {
     format!("{id:08X}.chunk")
 }
@@ -402,9 +405,9 @@ fn what_was_staged_for_nothing_goes() {
     for close in [true, false] {
         let store = SframeStore::open(&path, OpenOptions::default()).unwrap();
         let keys: Vec<_> = (0..40).map(|i| store.stage(&chunk(100, i)).unwrap()).collect();
-        assert_eq!(names(&path).len(), 44);
+        assert_eq!(names(&path).len(), 45, "and the record of what is ours");
         keys[..20].iter().for_each(|key| store.discard(*key));
-        assert_eq!(names(&path).len(), 24, "given back");
+        assert_eq!(names(&path).len(), 25, "given back");
         // Its id is given out again, but its key is not.
         let again = store.stage(&chunk(100, 1)).unwrap();
         assert!(!keys.contains(&again));
@@ -433,6 +436,61 @@ fn what_a_killed_process_left_is_in_nobodys_way() {
     assert_eq!(names(&path).len(), 6, "the index, four chunks and an orphan");
 }
 
+/// A daemon that was killed wrote down which files it had made and dropped. Of those the ones go that no index names, and nothing else.
+#[test]
+fn what_a_killed_process_noted_as_its_own_goes() {
+    let (dir, path) = frame(&stored(0..3));
+    for id in 3..8 {
+        std::fs::write(path.join(name(id)), b"unfinished").unwrap();
+    }
+    std::fs::create_dir(path.join(name(8))).unwrap();
+    let elsewhere = dir.path().join("elsewhere");
+    std::fs::write(&elsewhere, b"elsewhere").unwrap();
+    symlink(&elsewhere, path.join(name(9))).unwrap();
+    // 5 and 7 are not noted; the entry of 7 is torn.
+    let ids = [1u32, 3, 4, 6, 8, 9, 10];
+    let mut record: Vec<u8> = ids.iter().flat_map(|id| [id.to_le_bytes(), (!id).to_le_bytes()]).flatten().collect();
+    record.extend([7, 0, 0, 0, 0, 0, 0, 0]);
+    record.extend([7, 0, 0]);
+    std::fs::write(path.join(RECORD), record).unwrap();
+    let before = names(&path);
+    SframeStore::open(&path, OpenOptions::default()).unwrap().close().unwrap();
+    assert_eq!(names(&path), before, "who writes nothing removes nothing");
+    let store = SframeStore::open(&path, OpenOptions::default()).unwrap();
+    let expected = content(&store);
+    let new = store.stage(&chunk(77, 5)).unwrap();
+    assert!(content(&store) == expected);
+    store.discard(new);
+    store.close().unwrap();
+    let left: Vec<String> = [0, 1, 2, 5, 7, 8, 9].map(name).into_iter().chain(["chunks.b2frame".to_owned()]).collect();
+    assert_eq!(names(&path), left);
+    assert_eq!(std::fs::read(elsewhere).unwrap(), b"elsewhere");
+}
+
+#[test]
+fn a_record_that_is_none_is_in_nobodys_way() {
+    for kind in 0..4 {
+        let (dir, path) = frame(&stored(0..3));
+        std::fs::write(path.join(name(3)), b"an orphan").unwrap();
+        let elsewhere = dir.path().join("elsewhere");
+        std::fs::write(&elsewhere, b"elsewhere").unwrap();
+        match kind {
+            0 => std::fs::write(path.join(RECORD), [0xff; 1000]).unwrap(),
+            1 => symlink(&elsewhere, path.join(RECORD)).unwrap(),
+            2 => std::fs::hard_link(&elsewhere, path.join(RECORD)).unwrap(),
+            _ => std::fs::File::create(path.join(RECORD)).unwrap().set_len(1 << 40).unwrap(),
+        }
+        let store = SframeStore::open(&path, OpenOptions::default()).unwrap();
+        let new = store.stage(&chunk(77, 5)).unwrap();
+        let mut entries = store.committed().unwrap().entries.to_vec();
+        entries.push(IndexEntry::Stored(new));
+        commit(&store, entries).unwrap();
+        store.close().unwrap();
+        assert_eq!(names(&path).len(), 6, "the index, four chunks and an orphan: kind {kind}");
+        assert_eq!(std::fs::read(elsewhere).unwrap(), b"elsewhere");
+    }
+}
+
 #[test]
 fn few_files_are_open_at_a_time() {
     let (_dir, path) = frame(&stored(0..2000));
@@ -457,7 +515,7 @@ fn few_files_are_open_at_a_time() {
     }
     commit(&store, vec![IndexEntry::Stored(keys[0])]).unwrap();
     store.sync().unwrap();
-    assert_eq!(names(&path).len(), 2);
+    assert_eq!(names(&path), [RECORD, &name(0), "chunks.b2frame"]);
     assert!(open() <= 8, "{} files are open that have no name any more", open());
     store.expect_chunks(&hints); // nothing is there any more
     store.close().unwrap();
@@ -476,7 +534,7 @@ fn a_read_that_has_begun_keeps_its_file() {
     assert!(bytes == of(2));
     drop(guard);
     store.sync().unwrap();
-    assert_eq!(names(&path), [&name(0), "chunks.b2frame"]);
+    assert_eq!(names(&path), [RECORD, &name(0), "chunks.b2frame"]);
     assert!(store.chunk_header(&store.enter(), ChunkKey::new(2)).is_err());
 }
 

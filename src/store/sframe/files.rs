@@ -308,6 +308,16 @@ impl Files {
         out
     }
 
+    /// Whether the frame has a file of that number, or had one until now.
+    pub(super) fn knows(&self, id: u32) -> bool {
+        self.known.contains_key(&id) || self.found(id).is_some()
+    }
+
+    /// Whether there are files that no image has.
+    pub(super) fn has_rest(&self) -> bool {
+        self.known.values().any(|file| file.state != State::InImage)
+    }
+
     /// A file's name is gone: its id is free again.
     pub(super) fn removed(&mut self, key: ChunkKey) {
         let id = id_of(key).0;

@@ -8,7 +8,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use parking_lot::{Mutex, RwLock};
 
@@ -29,6 +29,7 @@ mod commit;
 mod descriptors;
 mod files;
 mod open;
+mod record;
 mod witness;
 
 use ahead::Ahead;
@@ -36,6 +37,7 @@ use commit::{Disk, Unsynced};
 use descriptors::Descriptors;
 use files::{Files, id_of, name_of};
 use open::{OpenDir, Opened};
+use record::Record;
 use witness::Witness;
 
 /// How many entries of an index are looked up at a time.
@@ -47,7 +49,7 @@ fn index_name() -> &'static OsStr {
 
 /// A store for one sframe.
 ///
-/// Lock order: `disk`, `witness`, then any one of the others, which are held across no input or output.
+/// Lock order: `disk`, `record`, `witness`, then any one of the others, which are held across no input or output.
 pub struct SframeStore {
     source: Source,
     sidecar: Option<Sidecar>,
@@ -59,6 +61,9 @@ pub struct SframeStore {
     disk: Mutex<Disk>,
     witness: Mutex<Witness>,
     unsynced: Mutex<Unsynced>,
+    record: Mutex<Record>,
+    /// What the directory held at open is on disk.
+    grounded: AtomicBool,
     /// The directory as a file, locked if it is written to.
     itself: Box<dyn BackendFile>,
     /// Bytes that the chunk files take on disk, about.
@@ -207,6 +212,8 @@ impl SframeStore {
             disk: Mutex::new(Disk::default()),
             witness: Mutex::new(witness),
             unsynced: Mutex::new(Unsynced::default()),
+            record: Mutex::new(Record::default()),
+            grounded: AtomicBool::new(false),
             itself,
             allocated: AtomicU64::new(0),
         }
@@ -229,7 +236,12 @@ impl SframeStore {
             let Some(key) = reserved else {
                 return Err(self.source.unsupported("has no id left for another chunk"));
             };
-            match dir.create(&name_of(key), 0o666) {
+            // Noted only now: what has the name already is not ours.
+            let noted = |file| match self.record([id_of(key)].into_iter()) {
+                Ok(()) => Ok(file),
+                Err(error) => dir.remove(&name_of(key)).and(Err(error)),
+            };
+            match dir.create(&name_of(key), 0o666).and_then(noted) {
                 Ok(file) => return Ok((key, file)),
                 // An orphan: who knows whose.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => self.shared.files.lock().skip(key),
@@ -299,6 +311,7 @@ impl FrameStore for SframeStore {
         self.source.check_writable()?;
         let len = self.source.chunk_len(chunk)?;
         let _turn = self.wait_for_turn(PATIENCE)?;
+        commit::ground(self)?;
         let (key, file) = self.create_chunk(len)?;
         if let Some(index) = self.witness.lock().differing_owner(&*file) {
             file.copy_attributes(&*index);
@@ -393,6 +406,7 @@ impl FrameStore for SframeStore {
         *self.unsynced.lock() = Unsynced::default();
         self.allocated.store(allocated, Relaxed);
         *disk = Disk::opened(&image.header, self.sum_of(&image.entries, lens));
+        self.grounded.store(false, Relaxed);
         *self.published.write() = Some(Arc::clone(&image));
         {
             let mut witness = self.witness.lock();
