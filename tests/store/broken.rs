@@ -7,9 +7,9 @@ use std::ffi::OsStr;
 
 use b2fuse::store::{CframeStore, SframeStore};
 
-use crate::changes::{history, sequences, small};
-use crate::disk::Op;
-use crate::driver::{Promise, Store};
+use crate::changes::{Change, history, sequences, small};
+use crate::disk::{Cut, Dir, Op, start};
+use crate::driver::{Driver, Promise, Store, create, open};
 use crate::history::{History, Plan};
 
 /// Turns what a store did into what a broken one would have done.
@@ -112,6 +112,45 @@ fn removed_before_durable(history: &mut History) {
             history.log[sync..=at].rotate_right(1);
         }
     }
+}
+
+/// Holes are punched as soon as a state without what was there is published, and not when it is on disk.
+fn punched_before_durable(history: &mut History) {
+    for at in 0..history.log.len() {
+        if matches!(&history.log[at], Op::Punch { .. })
+            && let Some(sync) = history.log[..at].iter().rposition(is_data_sync)
+        {
+            history.log[sync..=at].rotate_right(1);
+        }
+    }
+}
+
+#[test]
+fn holes_punched_too_early_are_found() {
+    let mut found = 0;
+    for seed in 0..5 {
+        let dir = Dir::default();
+        let mut driver = Driver::new(&dir, create::<CframeStore>(&dir).unwrap(), seed, 1500);
+        driver.add_large(10, 9000).unwrap();
+        driver.commit().unwrap();
+        driver.close().unwrap();
+        drop(driver);
+        let start = start(&dir);
+        let dir = Dir::after_cut(&start, &[], Cut::Clean);
+        let mut driver = Driver::new(&dir, open::<CframeStore>(&dir, false).unwrap(), seed, 1500);
+        for _ in 0..3 {
+            driver.change(Change::Replace).unwrap();
+        }
+        driver.commit().unwrap();
+        driver.close().unwrap();
+        let mut history = History::new(start, &driver);
+        let plan = Plan { any: 10, seed, ..Plan::default() };
+        history.judge::<CframeStore>(plan).expect("nothing is broken yet");
+        assert!(history.log.iter().any(|op| matches!(op, Op::Punch { .. })), "seed {seed}: nothing is punched");
+        punched_before_durable(&mut history);
+        found += u32::from(history.judge::<CframeStore>(plan).is_err());
+    }
+    assert!(found > 0, "holes are punched too early, and no crash shows it");
 }
 
 fn is_found<S: Store>(breaks: &[(&str, Break)]) {

@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 
 use b2fuse::store::{CframeStore, OpenOptions, SframeStore, StoreError};
 
+use crate::changes::Change;
 use crate::disk::{Cut, Dir, Op, Start, cuts, start};
 use crate::driver::{Driver, Frame, NAME, Store, create, open};
 use crate::for_both;
@@ -16,6 +17,8 @@ for_both!(
     changes_of_the_header_survive_power_cuts,
     real_frames_survive_power_cuts,
     a_store_goes_on_after_a_cut,
+    mounts_one_after_the_other_survive_power_cuts,
+    what_was_committed_before_a_kill_is_on_disk_before_its_room_is_used,
     a_failed_operation_ends_all_writing_and_harms_nothing,
     a_change_by_others_is_not_overwritten,
     replacing_survives_power_cuts,
@@ -104,6 +107,57 @@ fn a_store_goes_on_after_a_cut<S: Store>() {
         }
         driver.commit().unwrap();
         driver.check_file(&dir);
+    }
+}
+
+/// The power goes at any moment of any of them: also when a daemon was killed, and what it had committed was not on disk yet.
+fn mounts_one_after_the_other_survive_power_cuts<S: Store>() {
+    for seed in 0..many(60) {
+        let dir = Dir::default();
+        let start = start(&dir);
+        let max_len = [300, 1500, 15_000][seed as usize % 3];
+        let mut driver = Driver::new(&dir, create::<S>(&dir).unwrap(), seed, max_len);
+        if seed % 4 == 0 {
+            driver.add_large(10, 3000).unwrap();
+        }
+        driver.commit().unwrap();
+        for _ in 0..8 {
+            for _ in 0..driver.random.below(8) {
+                driver.step().unwrap();
+            }
+            match driver.random.below(3) {
+                0 => dir.kill(driver.store.clone()),
+                _ => driver.close().unwrap(),
+            }
+            driver.mount_again(open::<S>(&dir, false).unwrap());
+        }
+        cut_everywhere(&driver, start, 3, seed);
+    }
+}
+
+/// A daemon that is killed leaves a state that perhaps is not on disk, and there is an older one, which needs what is free in this.
+fn what_was_committed_before_a_kill_is_on_disk_before_its_room_is_used<S: Store>() {
+    for seed in 0..many(20) {
+        let dir = Dir::default();
+        let start = start(&dir);
+        let mut driver = Driver::new(&dir, create::<S>(&dir).unwrap(), seed, 1500);
+        driver.add_large(40, 1500).unwrap();
+        driver.commit().unwrap();
+        driver.close().unwrap();
+        driver.mount_again(open::<S>(&dir, false).unwrap());
+        // So little that its space is not waited for.
+        for _ in 0..2 {
+            driver.change(Change::Replace).unwrap();
+        }
+        driver.commit().unwrap();
+        dir.kill(driver.store.clone());
+        driver.mount_again(open::<S>(&dir, false).unwrap());
+        for _ in 0..3 {
+            driver.change(Change::Append).unwrap();
+            while driver.store.tidy() {}
+        }
+        let plan = Plan { any: 6, seed, ..Plan::default() };
+        History::new(start, &driver).judge::<S>(plan).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
     }
 }
 

@@ -9,6 +9,11 @@ const LOOKS: usize = 256;
 /// Bytes that a commit may copy whatever it writes.
 const FREE_MOVES: u64 = 1 << 20;
 
+/// What part of what lives may be moved at unmount, whatever was written.
+const GRANT: u64 = 4;
+/// And how many bytes at most: some seconds' copying.
+const MOST_GRANTED: u64 = 1 << 30;
+
 /// A chunk to be copied to a place further down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Move {
@@ -29,9 +34,23 @@ impl Space {
     /// times what lives in it, less a little, and three tails. And whether copying what would make it short is paid for by what
     /// was written; where others left many holes it gets shorter from commit to commit.
     pub(in super::super) fn can_settle(&self) -> bool {
+        self.is_long() && self.free.bytes() + self.waiting_bytes <= self.credit + FREE_MOVES
+    }
+
+    /// The first half of that: whether the file is longer than it should be at rest, by as much as is known.
+    pub(in super::super) fn is_long(&self) -> bool {
         let tail = self.tails.last().map_or(0, |tail| tail.len);
-        let holes = self.free.bytes() + self.waiting_bytes;
-        holes > self.live() / 5 * 2 + tail && holes <= self.credit + FREE_MOVES
+        self.free.bytes() + self.waiting_bytes > self.live() / 5 * 2 + tail
+    }
+
+    /// Lets a part of what lives be moved besides, whatever was written: what earlier mounts left long, some more make short.
+    pub(in super::super) fn grant_moves(&mut self) {
+        self.credit = self.credit.saturating_add((self.live() / GRANT).min(MOST_GRANTED));
+    }
+
+    /// Goes on for as long as moving brings something.
+    pub(in super::super) fn progress(&self) -> (u64, u64) {
+        (self.credit, self.free.end())
     }
 
     /// What may be moved in a commit that drops `doomed`: as much again as was written and dropped since the last one, and a

@@ -127,6 +127,11 @@ impl Used {
         })
     }
 
+    /// Where chunks are staged.
+    pub(super) fn staged(&self) -> Vec<u64> {
+        self.known.iter().filter(|(_, chunk)| chunk.state == State::Staged).map(|(pos, _)| *pos).collect()
+    }
+
     fn slice(&self, places: Range<usize>) -> impl DoubleEndedIterator<Item = (u64, Chunk)> {
         let found = self.found.get(places.clone()).unwrap_or_default();
         let lens = self.lens.get(places).unwrap_or_default();
