@@ -500,9 +500,7 @@ impl Space {
 
     /// The end of the highest chunk that the image being committed has.
     fn chunks_end(&self, doomed: &Doomed) -> u64 {
-        let stays =
-            |pos: &u64, chunk: &Chunk| chunk.state == State::InImage && doomed.get(pos).is_none_or(|times| chunk.refs > *times);
-        let highest = self.used.descending().find(|(pos, chunk)| stays(pos, chunk));
+        let highest = self.used.descending(u64::MAX).find(|(pos, chunk)| chunk.stays(*pos, doomed));
         let highest = highest.map_or(self.free.floor(), |(pos, chunk)| pos + u64::from(chunk.len));
         highest.max(self.tangled_reach).max(self.unknown.map_or(0, |unknown| unknown.end))
     }

@@ -345,6 +345,21 @@ fn a_thousand_random_mounts<S: Store>() {
     assert!(longest <= MORE_MOUNTS, "longer than promised for {longest} mounts");
 }
 
+/// So many that only some headers are looked at, at the end of a mount in which nobody had to wait for more room.
+#[test]
+fn a_few_of_very_many_chunks_in_each_mount() {
+    const COUNT: usize = 70_000;
+    let mut frame = Frame::new::<CframeStore>(COUNT, 60, 6);
+    for round in 0..12 {
+        frame.mount::<CframeStore>(End::Unmounted, |mount| {
+            (0..3000).for_each(|n| mount.replace((round * 5003 + 23 * n) % COUNT));
+            mount.commit();
+        });
+    }
+    frame.assert_bounded();
+    assert!(frame.length < 1.35, "holes are looked for from a sixteenth on");
+}
+
 #[test]
 fn what_a_pin_or_a_read_holds_is_not_given_back() {
     let mut frame = Frame::new::<CframeStore>(10, 200_000, 5);

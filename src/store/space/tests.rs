@@ -34,7 +34,7 @@ impl Space {
         }
         let live: u64 = self
             .used
-            .descending()
+            .descending(u64::MAX)
             .filter(|(_, chunk)| chunk.state == State::InImage)
             .map(|(_, chunk)| u64::from(chunk.len))
             .sum();
