@@ -46,6 +46,14 @@ fn every_chunk_decodes_as_in_the_library() {
                 if decoded != expected {
                     fail(format!("{} bytes differ", decoded.iter().zip(expected).filter(|(a, b)| a != b).count()));
                 }
+                let mut pieces = Vec::new();
+                let took = decoder.decode_pieces(bytes, usize::MAX, |piece| {
+                    pieces.extend_from_slice(piece);
+                    Ok(())
+                });
+                if took.is_err() || pieces != expected {
+                    fail(format!("not in pieces: {took:?}"));
+                }
                 match chunk::check(bytes) {
                     Ok(header) => assert_eq!(header.nbytes as usize, expected.len(), "{name}"),
                     Err(error) => fail(format!("check says {error}")),

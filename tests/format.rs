@@ -81,7 +81,7 @@ fn parse(bytes: &[u8]) -> Result<Parsed> {
         Layout::Contiguous => {
             let entries = index::decode(&index, header.nchunks())?;
             index::check_offsets(&entries, sections.chunks.end - sections.chunks.start)?;
-            entries.into_iter().map(|entry| entry.map(|ChunkOffset(offset)| offset)).collect()
+            entries.into_iter().map(|entry| entry.map(ChunkOffset::bytes)).collect()
         }
         Layout::Sparse => {
             let entries = index::decode(&index, header.nchunks())?;
@@ -268,7 +268,7 @@ fn indexes_and_chunks_decode_to_what_the_library_reads() {
 fn indexes_encode_to_the_same_bytes() {
     for real in all() {
         let parsed = parse(&real.bytes).unwrap();
-        let offsets = parsed.entries.iter().map(|entry| entry.map(ChunkOffset));
+        let offsets = parsed.entries.iter().map(|entry| entry.map(ChunkOffset::new));
         let encoded = index::encode(offsets).unwrap();
         assert_eq!(encoded, slice(&real.bytes, &parsed.sections.index), "{}", real.name);
     }
@@ -288,11 +288,11 @@ fn an_index_like_another_is_encoded_to_the_same_bytes_for_less_work_and_decoded_
             0 if kind != 2 => IndexEntry::Special(Special::Zeros),
             _ => {
                 end += 400 + if spread > 0 { random(spread) } else { 0 };
-                IndexEntry::Stored(ChunkOffset(end % (1 << 50)))
+                IndexEntry::Stored(ChunkOffset::new(end % (1 << 50)))
             }
         };
         let mut old: Vec<_> = std::iter::repeat_with(|| entry(&mut random)).take(20_000).collect();
-        old[0] = IndexEntry::Stored(ChunkOffset(7));
+        old[0] = IndexEntry::Stored(ChunkOffset::new(7));
         let mut chunk = index::encode(old.iter().copied()).unwrap();
         for round in 0..60 {
             let mut new = old.clone();

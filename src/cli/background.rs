@@ -2,32 +2,67 @@
 //! says how it went.
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// What a daemon that has begun to serve sends; anything else is why it has not.
-const READY: &[u8] = &[0];
+use super::memory;
+use crate::store::local::system;
+
+/// What a daemon that has begun to serve sends.
+const READY: u8 = 0;
+/// Before a line for the user. All that begins otherwise is why it does not serve.
+const LINE: u8 = 1;
 
 /// Which of the two processes this is.
 pub(super) enum Side {
-    /// The one that stays. It has a session of its own, `/` as its directory, and nothing for stdin, stdout and stderr.
+    /// The one that stays, as a child like any other until [`Starter::leave`].
     Daemon(Starter),
-    /// The one that was started, once the other has said how it went.
-    Starter(Result<(), String>),
+    /// The one that was started, once the other has said how it went; nothing if it has ended without a word.
+    Starter(Result<(), Option<String>>),
 }
 
 /// The process that waits to hear how it went.
-pub(super) struct Starter(File);
+pub(super) struct Starter {
+    ear: File,
+    null: File,
+}
 
 impl Starter {
+    /// Leaves the process that waits, and its process group: from now on this one has a session of its own, `/` as its directory, and
+    /// nothing for stdin, stdout and stderr.
+    ///
+    /// Not before the mount is there: autofs holds up whoever looks at a mount point before that, and is not of the automounter's
+    /// process group.
+    ///
+    /// # Errors
+    /// What the system refuses.
+    pub(super) fn leave(&self) -> io::Result<()> {
+        std::env::set_current_dir("/")?;
+        // SAFETY: none of these touches memory.
+        unsafe {
+            libc::setsid();
+            for standard in 0..=2 {
+                if libc::dup2(self.null.as_raw_fd(), standard) < 0 {
+                    return Err(io::Error::last_os_error());
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// All is well. False if nobody waits any more.
     pub(super) fn ready(mut self) -> bool {
-        self.0.write_all(READY).is_ok()
+        self.ear.write_all(&[READY]).is_ok()
+    }
+
+    /// It takes longer than it should.
+    pub(super) fn say(&mut self, line: &str) {
+        let _ = self.ear.write_all(&[&[LINE], line.as_bytes(), b"\n"].concat());
     }
 
     /// It did not go well.
     pub(super) fn failed(mut self, why: &str) {
-        let _ = self.0.write_all(why.as_bytes());
+        let _ = self.ear.write_all(why.as_bytes());
     }
 }
 
@@ -36,6 +71,7 @@ impl Starter {
 /// # Errors
 /// When there is no second process, and this one has changed nothing.
 pub(super) fn split() -> io::Result<Side> {
+    let null = system::open_device("/dev/null")?;
     let mut ends = [0; 2];
     // SAFETY: two descriptors are written to an array of two, and belong to nobody else.
     let (read, write) = unsafe {
@@ -49,33 +85,31 @@ pub(super) fn split() -> io::Result<Side> {
         -1 => Err(io::Error::last_os_error()),
         0 => {
             drop(read);
-            detach()?;
-            Ok(Side::Daemon(Starter(write.into())))
+            memory::say_to(write.as_raw_fd());
+            Ok(Side::Daemon(Starter { ear: write.into(), null }))
         }
         _ => {
             drop(write);
-            let mut said = Vec::new();
-            File::from(read).read_to_end(&mut said)?;
-            Ok(Side::Starter(match said.as_slice() {
-                READY => Ok(()),
-                [] => Err("the daemon ended without a word".into()),
-                why => Err(String::from_utf8_lossy(why).into_owned()),
-            }))
+            Ok(Side::Starter(listen(&mut BufReader::new(File::from(read)))?))
         }
     }
 }
 
-fn detach() -> io::Result<()> {
-    let null = File::options().read(true).write(true).open("/dev/null")?;
-    std::env::set_current_dir("/")?;
-    // SAFETY: none of these touches memory.
-    unsafe {
-        libc::setsid();
-        for standard in 0..=2 {
-            if libc::dup2(null.as_raw_fd(), standard) < 0 {
-                return Err(io::Error::last_os_error());
+/// Passes on what a daemon says, and answers how it went: why not, if it has said so.
+fn listen(daemon: &mut impl BufRead) -> io::Result<Result<(), Option<String>>> {
+    loop {
+        let mut said = Vec::new();
+        match daemon.fill_buf()?.first() {
+            None => return Ok(Err(None)),
+            Some(&READY) => return Ok(Ok(())),
+            Some(&LINE) => {
+                daemon.read_until(b'\n', &mut said)?;
+                eprint!("{}", String::from_utf8_lossy(&said[1..]));
+            }
+            Some(_) => {
+                daemon.read_to_end(&mut said)?;
+                return Ok(Err(Some(String::from_utf8_lossy(&said).into_owned())));
             }
         }
     }
-    Ok(())
 }

@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use super::{End, Failure, frames, output};
+use super::{End, Failure, frames, memory, output};
 use crate::format::Position;
 use crate::format::chunk::Decoder;
 use crate::store::StoreError;
@@ -98,6 +98,7 @@ pub(super) fn run(args: &Args) -> End {
 }
 
 fn cat(args: &Args) -> Result<(), Failure> {
+    memory::end_with(&args.frame, 1);
     let stdout = io::stdout();
     if stdout.is_terminal() && !args.force {
         return Err(Failure::new(&args.frame, "is not written to a terminal, being no text; redirect it, or use --force"));

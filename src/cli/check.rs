@@ -5,9 +5,13 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use super::{End, output};
+use super::{End, Failure, frames, memory, output};
 use crate::format::Layout;
+use crate::format::plain::plain;
 use crate::store::check::{Checked, Depth, Finding, Severity, check};
+
+/// Findings of each severity that an object has, of a frame that may have millions.
+const MOST: u64 = 10_000;
 
 /// Look for damage in frames, without changing anything
 ///
@@ -50,17 +54,22 @@ pub(super) fn run(args: &Args) -> End {
 }
 
 fn one(frame: &Path, depth: Depth, as_json: bool, out: &mut impl Write) -> u8 {
+    memory::end_with(frame, 2);
     let (mut damaged, mut notes) = (0u64, 0u64);
     let mut findings = Vec::new();
+    let mut left_out = 0u64;
     let mut found = |finding: Finding| {
-        match finding.severity {
-            Severity::Damage => damaged += 1,
-            Severity::Note => notes += 1,
-        }
-        if as_json {
+        let count = match finding.severity {
+            Severity::Damage => &mut damaged,
+            Severity::Note => &mut notes,
+        };
+        *count += 1;
+        if !as_json {
+            let _ = writeln!(out, "{}", line(frame, &finding));
+        } else if *count <= MOST {
             findings.push(as_value(&finding));
         } else {
-            let _ = writeln!(out, "{}", line(frame, &finding));
+            left_out += 1;
         }
     };
     let bar = super::progress::of_chunks();
@@ -74,15 +83,16 @@ fn one(frame: &Path, depth: Depth, as_json: bool, out: &mut impl Write) -> u8 {
         Ok(checked) => {
             let sound = damaged == 0;
             if as_json {
-                let _ = out.write_all(output::json_line(&summary(frame, &checked, sound, findings)).as_bytes());
+                let _ = out.write_all(output::json_line(&summary(frame, &checked, sound, (findings, left_out))).as_bytes());
             } else {
-                let _ = writeln!(out, "{}: {}", frame.display(), in_words(&checked, damaged, notes));
+                let _ = writeln!(out, "{}: {}", plain(frame), in_words(&checked, damaged, notes));
             }
             u8::from(!sound)
         }
         Err(error) => {
+            let Failure(error) = frames::explained(frame, error);
             if as_json {
-                let object = json!({ "frame": frame.to_string_lossy(), "error": error.to_string() });
+                let object = json!({ "frame": frame.to_string_lossy(), "error": error });
                 let _ = out.write_all(output::json_line(&object).as_bytes());
             }
             eprintln!("{error}");
@@ -97,7 +107,7 @@ fn line(frame: &Path, finding: &Finding) -> String {
         Severity::Note => "note: ",
     };
     let chunk = finding.position.map(|position| format!("chunk {}: ", position.0)).unwrap_or_default();
-    format!("{}: {severity}{chunk}{}", frame.display(), finding.what)
+    format!("{}: {severity}{chunk}{}", plain(frame), plain(&finding.what))
 }
 
 fn in_words(checked: &Checked, damaged: u64, notes: u64) -> String {
@@ -130,7 +140,7 @@ pub(super) fn as_value(finding: &Finding) -> Value {
     })
 }
 
-fn summary(frame: &Path, checked: &Checked, sound: bool, findings: Vec<Value>) -> Value {
+fn summary(frame: &Path, checked: &Checked, sound: bool, (findings, left_out): (Vec<Value>, u64)) -> Value {
     json!({
         "frame": frame.to_string_lossy(),
         "layout": match checked.layout { Layout::Contiguous => "cframe", Layout::Sparse => "sframe" },
@@ -141,5 +151,6 @@ fn summary(frame: &Path, checked: &Checked, sound: bool, findings: Vec<Value>) -
         "bytes": checked.bytes,
         "undecoded": checked.undecoded,
         "findings": findings,
+        "findings_left_out": left_out,
     })
 }

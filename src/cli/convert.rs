@@ -3,7 +3,6 @@
 //! Chunks are staged in the order of the index, and one commit makes a frame of them: until then DST has a temporary name, which
 //! goes again whatever happens.
 
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -11,10 +10,16 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use indicatif::{HumanBytes, ProgressBar};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use super::frames;
-use super::{End, Failure, hangup_ignored, progress};
-use crate::format::{INDEX_NAME, IndexEntry, Layout};
-use crate::store::{self, CframeStore, ChunkKey, FrameImage, FrameStore, OpenOptions, SframeStore, StoreError, StoredChunk};
+use super::{End, Failure, hangup_ignored, progress, wait};
+use super::{frames, memory};
+use crate::format::{IndexEntry, Layout};
+use crate::store::backend::FileStat;
+use crate::store::in_words;
+use crate::store::{
+    self, CframeStore, ChunkKey, FrameImage, FrameStore, Location, NewFrame, OpenOptions, SframeStore, StoreError, StoredChunk,
+    local,
+};
+use crate::view::ViewError;
 
 /// Chunks that are announced to SRC's store at once.
 const WINDOW: usize = 64;
@@ -48,13 +53,14 @@ pub(super) fn run(args: &Args) -> End {
 }
 
 fn convert(args: &Args) -> Result<(), Failure> {
-    let interrupted = interrupts().map_err(|error| Failure::new(&args.src, format_args!("cannot handle signals: {error}")))?;
-    if frames::layout(&args.src)?.is_none() {
-        return Err(Failure::new(&args.src, "no such file or directory; expected a Blosc2 frame"));
-    }
-    check_target(&args.src, &args.dst, args.force)?;
+    memory::end_with(&args.src, 1);
+    let interrupted =
+        interrupts().map_err(|error| Failure::new(&args.src, format_args!("cannot handle signals: {}", in_words(&error))))?;
+    let (src, layout) = frames::existing(&args.src)?;
+    let dst = frames::to_be(&args.dst)?;
+    let replaced = check_target(&src, &dst, args.force)?;
     let reading = OpenOptions { read_only: true, cache_bytes: 0, ..OpenOptions::default() };
-    let (layout, source) = store::open(&args.src, reading)?;
+    let (_, source) = store::open_at(&src, reading).map_err(frames::damaged)?;
     let Some(image) = source.committed() else { return Err(Failure::new(&args.src, "holds no frame")) };
     let to = match layout {
         Layout::Contiguous => Layout::Sparse,
@@ -63,15 +69,9 @@ fn convert(args: &Args) -> Result<(), Failure> {
     let mode = mode_of(&args.src, &*source)?;
     mask(mode, to);
     let lens = source.chunk_lens(&source.enter(), &image.entries)?;
-    copy_whole(&*source, &image, &lens, to, &args.dst, args.force, &interrupted)?;
-    if to == Layout::Contiguous && mode & 0o200 == 0 {
-        let set = std::fs::metadata(&args.dst).and_then(|meta| {
-            let mode = meta.mode() & 0o7577;
-            std::fs::set_permissions(&args.dst, std::fs::Permissions::from_mode(mode))
-        });
-        set.map_err(|error| Failure::new(&args.dst, format_args!("cannot take its owner's right to write away: {error}")))?;
-    }
-    Ok(())
+    let write_protected = to == Layout::Contiguous && mode & 0o200 == 0;
+    let new = NewFrame { write_protected, replaced, ..NewFrame::default() };
+    copy_whole(&*source, &image, &lens, to, &dst, (args.force, new), &interrupted)
 }
 
 /// Makes a frame at `dst` that holds what `source` does, with its chunks in the order of the index and no holes between them.
@@ -83,16 +83,19 @@ pub(super) fn copy_whole(
     image: &FrameImage,
     lens: &[u32],
     to: Layout,
-    dst: &Path,
-    replace: bool,
+    dst: &Location,
+    (replace, new): (bool, NewFrame),
     interrupted: &AtomicBool,
 ) -> Result<(), Failure> {
     let header_room = image.header.as_bytes().len() as u64;
     let options = OpenOptions { replace, header_room, ..OpenOptions::default() };
-    let target: Arc<dyn FrameStore> = match to {
-        Layout::Contiguous => Arc::new(CframeStore::create(dst, options)?),
-        Layout::Sparse => Arc::new(SframeStore::create(dst, options)?),
+    let create = || -> Result<Arc<dyn FrameStore>, ViewError> {
+        Ok(match to {
+            Layout::Contiguous => Arc::new(CframeStore::create_at(dst, options, new.clone())?),
+            Layout::Sparse => Arc::new(SframeStore::create_at(dst, options, new.clone())?),
+        })
     };
+    let target = wait::until_released(wait::PATIENCE, |text| eprintln!("{text}"), Failure::from_text, create)?;
     Need::of(image, lens, to).check(&*target)?;
     let bar = progress::of_bytes(lens.iter().map(|len| u64::from(*len)).sum());
     let copied = copy(source, &*target, image, lens, &bar, interrupted);
@@ -102,7 +105,7 @@ pub(super) fn copy_whole(
         return Err(Failure::new(source.path(), "was changed by another process while it was being copied"));
     }
     // What was replaced and cannot be removed is worth a word.
-    super::log::start(super::log::Target::Stderr, log::LevelFilter::Warn);
+    super::log::start(super::log::Target::AfterSuccess, log::LevelFilter::Warn);
     let guard = target.enter();
     target.commit(guard, FrameImage { entries: Arc::new(entries), ..image.clone() })?;
     target.sync()?;
@@ -137,7 +140,7 @@ fn copy(
             entries.push(match entry {
                 IndexEntry::Special(special) => IndexEntry::Special(*special),
                 IndexEntry::Stored(key) if *len > WHOLE => {
-                    IndexEntry::Stored(target.stage(&StoredChunk { store: source, key: *key, len: *len })?)
+                    IndexEntry::Stored(target.stage(&StoredChunk { store: source, key: *key, len: *len, to_save: false })?)
                 }
                 IndexEntry::Stored(key) => {
                     bytes.resize(*len as usize, 0);
@@ -202,27 +205,25 @@ impl Need {
     }
 }
 
-/// Whether a copy may have the name of DST.
-fn check_target(src: &Path, dst: &Path, force: bool) -> Result<(), Failure> {
-    let failed = |reason: String| Err(Failure::new(dst, reason));
-    let home = frames::home(dst)?;
-    let real = std::fs::canonicalize(src).map_err(|error| Failure::new(src, format_args!("cannot be found: {error}")))?;
-    let name = home.join(dst.file_name().unwrap_or_default());
-    let found = std::fs::symlink_metadata(&name).ok();
-    if found.is_some() && std::fs::canonicalize(&name).is_ok_and(|dst| dst == real) {
+/// Whether a copy may have the name of DST; answers what it would replace.
+fn check_target(src: &Location, dst: &Location, force: bool) -> Result<Option<FileStat>, Failure> {
+    let failed = |reason: String| Err(Failure::new(dst.path(), reason));
+    let (real, name) = (src.real_path(), dst.real_path());
+    let found = dst.stat()?;
+    if found.is_some() && local::resolve(&name).is_ok_and(|dst| dst == real) {
         return failed("is SRC itself; expected another name".into());
     }
     if name.starts_with(&real) {
-        return failed(format!("lies inside {}; expected a place outside", src.display()));
+        return failed(format!("lies inside {}; expected a place outside", src.path().display()));
     }
-    let Some(found) = found else { return Ok(()) };
-    if found.is_symlink() {
+    let Some(found) = found else { return Ok(None) };
+    if found.is_link() {
         return failed("is a symbolic link; expected a new name".into());
     }
     if real.starts_with(&name) {
-        return failed(format!("holds {}; expected a new name", src.display()));
+        return failed(format!("holds {}; expected a new name", src.path().display()));
     }
-    if found.is_dir() && !name.join(INDEX_NAME).exists() {
+    if found.is_dir() && dst.layout().is_err() {
         return failed("is a directory without chunks.b2frame; expected a new name, or a frame to replace".into());
     }
     if !found.is_dir() && !found.is_file() {
@@ -231,20 +232,21 @@ fn check_target(src: &Path, dst: &Path, force: bool) -> Result<(), Failure> {
     if !force {
         return failed("exists already; expected a new name (--force replaces what is there)".into());
     }
-    Ok(())
+    Ok(Some(found))
 }
 
 /// Permission bits of a frame, as one for all its files: of a sparse frame, what its directory does not let through does not count.
-pub(super) fn mode_of(src: &Path, source: &dyn FrameStore) -> Result<u32, Failure> {
+fn mode_of(src: &Path, source: &dyn FrameStore) -> Result<u32, Failure> {
     let mode = source.source_stat()?.mode & 0o777;
-    let around = std::fs::metadata(src).map_err(|error| Failure::new(src, format_args!("cannot be read: {error}")))?;
-    let through = if around.is_dir() { around.mode() & 0o111 } else { 0o111 };
+    let around =
+        source.like()?.frame.stat().map_err(|error| Failure::new(src, format_args!("cannot be read: {}", in_words(&error))))?;
+    let through = if around.is_dir() { around.mode & 0o111 } else { 0o111 };
     Ok(mode & (through * 7))
 }
 
 /// Has everything that is made from now on no more permission bits than cp(1) would give it: those of SRC without those of the
 /// umask. Its owner can always read and write for the time being.
-pub(super) fn mask(mode: u32, to: Layout) {
+fn mask(mode: u32, to: Layout) {
     let searchable = if to == Layout::Sparse { (mode & 0o444) >> 2 } else { 0 };
     // SAFETY: neither call can fail or touches memory; there is only one thread that makes files.
     unsafe {

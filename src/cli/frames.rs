@@ -1,37 +1,82 @@
 //! What can be told about frames by their names alone, before one is opened.
 
 use std::ffi::{OsStr, OsString};
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use super::Failure;
-use crate::format::{INDEX_NAME, Layout};
+use super::{Failure, strangers};
+use crate::format::Layout;
 use crate::store::survey::Survey;
+use crate::store::{Location, StoreError, in_words, local};
 
 /// The extension of a frame that has no other.
 const EXTENSION: &str = "b2frame";
 /// What sparse frames were called when they were called extended ones.
 const EXTENDED: &str = "b2eframe";
 
-/// Which layout the frame at `path` has, if it is a frame; `None` if there is nothing.
+/// What happens to links among the files of a sparse frame.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Links {
+    Refused,
+    /// As [`Location::following_links`] says.
+    Followed,
+}
+
+/// Where the frame at `path` is, and which layout it has; `None` if there is nothing.
 ///
 /// # Errors
 /// What is there and no frame.
-pub(super) fn layout(path: &Path) -> Result<Option<Layout>, Failure> {
-    let failed = |reason: &str| Err(Failure::new(path, reason));
-    match std::fs::metadata(path) {
-        Ok(meta) if meta.is_dir() => match std::fs::metadata(path.join(INDEX_NAME)) {
-            Ok(_) => Ok(Some(Layout::Sparse)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                failed("is a directory without chunks.b2frame; expected a Blosc2 frame")
-            }
-            Err(error) => failed(&format!("cannot be read: {error}")),
-        },
-        Ok(meta) if meta.is_file() => Ok(Some(Layout::Contiguous)),
-        Ok(_) => failed("is no regular file; expected a Blosc2 frame"),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => failed(&format!("cannot be read: {error}")),
+pub(super) fn find(path: &Path, links: Links) -> Result<Option<(Location, Layout)>, Failure> {
+    match local::stat(path) {
+        Ok(None) => return Ok(None),
+        Ok(Some(_)) => {}
+        Err(error) => return Err(Failure::new(path, format_args!("cannot be read: {}", in_words(&error)))),
     }
+    let location = match links {
+        Links::Refused => Location::existing(path)?,
+        Links::Followed => Location::following_links(path)?,
+    };
+    let known = match location.layout() {
+        Err(error) => strangers::directory(&location).ok_or_else(|| Failure::from_text(error)).map(Some)?,
+        Ok(Some(Layout::Contiguous)) => strangers::file(&location),
+        Ok(Some(Layout::Sparse)) => None,
+        Ok(None) => return Ok(None),
+    };
+    match known {
+        Some(what) => Err(Failure::new(path, what)),
+        None => Ok(location.layout()?.map(|layout| (location, layout))),
+    }
+}
+
+/// What keeps a command from a frame, in words that are the same for all commands if it is no frame or not there.
+pub(super) fn explained(path: &Path, error: StoreError) -> Failure {
+    match existing(path) {
+        Err(failure) => failure,
+        Ok(_) => Failure::from_text(error),
+    }
+}
+
+/// What opening a frame has come to; of a damaged one, with what to do.
+pub(super) fn damaged(error: StoreError) -> Failure {
+    let what = match &error {
+        StoreError::Format { source, .. } if source.field == "header: magic" => return Failure::from_text(error),
+        StoreError::Format { source, .. } if source.expected.starts_with("at most the file's length") => "the file is cut off: ",
+        StoreError::Format { .. } => "",
+        _ => return Failure::from_text(error),
+    };
+    Failure::from_text(format_args!("{error}; {what}b2fuse check tells all that is wrong, and b2fuse repair what can be mended"))
+}
+
+/// As [`find`], of a frame that must be there.
+///
+/// # Errors
+/// What is there and no frame, or not there.
+pub(super) fn existing(path: &Path) -> Result<(Location, Layout), Failure> {
+    find(path, Links::Refused)?.ok_or_else(|| missing(path, "no such file or directory; expected a Blosc2 frame"))
+}
+
+/// That there is nothing of that name.
+pub(super) fn missing(path: &Path, reason: &str) -> Failure {
+    Failure::new(path, strangers::name(path).as_deref().unwrap_or(reason))
 }
 
 /// The frame at `path`, to be looked at.
@@ -39,22 +84,15 @@ pub(super) fn layout(path: &Path) -> Result<Option<Layout>, Failure> {
 /// # Errors
 /// What is there and no frame, or not there.
 pub(super) fn survey(path: &Path) -> Result<Survey, Failure> {
-    match layout(path)? {
-        Some(_) => Ok(Survey::open(path)?),
-        None => Err(Failure::new(path, "no such file or directory; expected a Blosc2 frame")),
-    }
+    Survey::open_at(&existing(path)?.0).map_err(damaged)
 }
 
-/// The directory that a frame to be made will be in, with no symbolic link in it.
+/// Where a frame is to be made.
 ///
 /// # Errors
-/// There is none.
-pub(super) fn home(path: &Path) -> Result<PathBuf, Failure> {
-    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    match std::fs::canonicalize(dir) {
-        Ok(dir) if dir.is_dir() && path.file_name().is_some() => Ok(dir),
-        _ => Err(Failure::new(path, "cannot be created: there is no such directory")),
-    }
+/// There is no directory for it.
+pub(super) fn to_be(path: &Path) -> Result<Location, Failure> {
+    Location::to_be(path).map_err(|_| Failure::new(path, "cannot be created: there is no such directory"))
 }
 
 /// What a sparse frame is called as one file: as its directory, but for extensions that a file does not have.

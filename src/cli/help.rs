@@ -3,7 +3,7 @@
 //! What a command's help says last (`after_long_help`) is sections: a title that ends with a colon, and lines that are indented by
 //! two spaces. Every command has one that is called Examples, in which what is no comment (`#`) runs as it stands: tests do so.
 
-use std::fs;
+use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
@@ -15,6 +15,8 @@ use clap_mangen::roff::{Roff, roman};
 
 use super::{End, Failure, output};
 use crate::format::{array, chunk, header};
+use crate::store::in_words;
+use crate::store::local::system;
 
 /// Print a script that completes b2fuse's commands and options in a shell
 #[derive(clap::Args)]
@@ -70,10 +72,9 @@ pub(super) fn manual(args: &Manual) -> End {
 }
 
 fn write_pages(dir: &Path) -> Result<(), Failure> {
-    fs::create_dir_all(dir).map_err(|error| Failure::new(dir, format_args!("cannot be created: {error}")))?;
     for (name, page) in pages() {
-        let path = dir.join(name);
-        fs::write(&path, page).map_err(|error| Failure::new(&path, format_args!("cannot be written: {error}")))?;
+        system::write_output(dir, OsStr::new(&name), &page)
+            .map_err(|error| Failure::new(&dir.join(&name), format_args!("cannot be written: {}", in_words(&error))))?;
     }
     Ok(())
 }

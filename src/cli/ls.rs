@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-use super::{End, Failure, frames, output};
+use super::{End, Failure, frames, memory, output};
 use crate::format::array::Array;
 use crate::format::chunk::ChunkHeader;
 use crate::format::registry::{CodecId, FilterId};
@@ -81,6 +81,7 @@ pub(super) fn run(args: &Args) -> End {
 }
 
 fn ls(args: &Args) -> Result<(), Failure> {
+    memory::end_with(&args.frame, 1);
     let survey = frames::survey(&args.frame)?;
     let damage = survey.findings().iter().filter(|finding| finding.severity == Severity::Damage);
     let mut wrong: Vec<String> = damage.map(|finding| finding.what.clone()).collect();
@@ -149,7 +150,7 @@ impl Shown<'_> {
     /// Where a chunk begins in its file.
     fn offset(&self, row: &Row) -> Option<u64> {
         match row.entry.stored()? {
-            Place::Offset(offset) => offset.0.checked_add(self.survey.header().header_len().into()),
+            Place::Offset(offset) => offset.bytes().checked_add(self.survey.header().header_len().into()),
             Place::Id(_) => None,
         }
     }

@@ -9,26 +9,38 @@ use std::panic::AssertUnwindSafe;
 use std::path::Path;
 use std::process::ExitCode;
 
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
 
+use crate::format::plain::{is_plain, plain};
+
+mod aside;
 mod background;
+mod busy;
 mod cat;
 mod check;
 mod compact;
 mod convert;
 mod frames;
 mod help;
+mod hints;
 mod info;
 mod log;
 mod ls;
+mod memory;
 mod mount;
 mod options;
 mod output;
 mod panic;
 mod progress;
+mod remount;
 mod repair;
+mod strangers;
 mod umount;
+mod users;
+mod wait;
+
+pub use memory::Allocator;
 
 /// Shows a Blosc2 frame in its other layout, live, for reading and writing.
 #[derive(Parser)]
@@ -72,18 +84,14 @@ struct Failure(String);
 
 impl Failure {
     fn new(path: &Path, reason: impl fmt::Display) -> Self {
-        Failure::from_text(format!("{}: {reason}", path.display()))
+        Failure::from_text(format_args!("{}: {reason}", plain(path)))
     }
 
     /// Of words that begin with a path already.
     fn from_text(text: impl fmt::Display) -> Self {
-        let line = text.to_string().lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ");
-        // Of a path, as of others' messages, nothing reaches the terminal that would do something there.
-        let mut shown = String::with_capacity(line.len());
-        for c in line.chars() {
-            if c.is_control() { shown.extend(c.escape_debug()) } else { shown.push(c) }
-        }
-        Failure(shown)
+        let text = text.to_string();
+        let line = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ");
+        Failure(plain(&line).to_string())
     }
 }
 
@@ -105,12 +113,21 @@ impl From<Result<(), Failure>> for End {
 
 /// The whole program.
 pub fn main() -> ExitCode {
+    if has_more_rights_than_its_caller() {
+        eprintln!(
+            "b2fuse: has rights that its caller has not (it is set-user-ID, set-group-ID or has capabilities), and does nothing; \
+             expected a program file without (chmod ug-s, setcap -r)"
+        );
+        return ExitCode::from(1);
+    }
     panic::install_hook();
-    let args = match Args::try_parse_from(as_subcommand(std::env::args_os().collect())) {
+    let words = as_subcommand(std::env::args_os().collect());
+    let args = match Args::try_parse_from(&words) {
         Ok(args) => args,
         Err(error) => {
-            let _ = error.print();
-            return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
+            let code = if error.use_stderr() { 2 } else { 0 };
+            say(&with_usage(error, meant(&words)));
+            return ExitCode::from(code);
         }
     };
     let end = std::panic::catch_unwind(AssertUnwindSafe(|| match args.command {
@@ -126,32 +143,83 @@ pub fn main() -> ExitCode {
         Command::Completions(args) => help::completions(&args),
         Command::Man(args) => help::manual(&args),
     }));
-    match end {
+    let code = match end {
         Ok(End::Done) if panic::happened().is_none() => ExitCode::SUCCESS,
         Ok(End::Code(code)) if panic::happened().is_none() => ExitCode::from(code),
         Ok(End::Failed(Failure(line))) => {
-            eprintln!("{line}");
+            log::say(&line);
             ExitCode::from(1)
         }
         Ok(End::Usage(what)) => {
-            let _ = Args::command().error(ErrorKind::InvalidValue, what).print();
+            say(&meant(&words).error(ErrorKind::InvalidValue, what));
             ExitCode::from(2)
         }
         // The hook has said it.
         Ok(End::Done | End::Code(_)) | Err(_) => ExitCode::from(1),
+    };
+    log::end(code == ExitCode::SUCCESS);
+    code
+}
+
+/// The command that is meant, or the whole program.
+fn meant(words: &[OsString]) -> clap::Command {
+    let mut program = Args::command();
+    program.build();
+    let name = words.get(1).and_then(|word| word.to_str()).unwrap_or_default();
+    program.find_subcommand(name).cloned().unwrap_or(program)
+}
+
+/// The same, with how the command is used, where that is not in it.
+fn with_usage(mut error: clap::Error, mut command: clap::Command) -> clap::Error {
+    if error.use_stderr() && error.get(ContextKind::Usage).is_none() {
+        error.insert(ContextKind::Usage, ContextValue::StyledStr(command.render_usage()));
+    }
+    error
+}
+
+/// Prints help, or what is wrong with the arguments, which may be names that others have made.
+fn say(error: &clap::Error) {
+    let text = error.render().to_string();
+    if text.chars().all(|c| c == '\n' || is_plain(c)) {
+        let _ = error.print();
+    } else {
+        text.lines().for_each(|line| eprintln!("{}", plain(line)));
     }
 }
 
-/// `mount -t fuse.b2fuse SOURCE MOUNTPOINT -o ...` runs `b2fuse SOURCE MOUNTPOINT -o ...`, or `mount.b2fuse` in its place:
-/// the word `mount` is put in.
+/// `mount -t fuse.b2fuse SOURCE MOUNTPOINT -o ...` runs `b2fuse SOURCE MOUNTPOINT -o ...`, or `mount.fuse.b2fuse` in its place:
+/// the word `mount` is put in, and what mount(8) says to all its helpers is put in ours.
 fn as_subcommand(mut args: Vec<OsString>) -> Vec<OsString> {
     let called = args.first().and_then(|name| Path::new(name).file_name());
     let helper = called.is_some_and(|name| name.to_string_lossy().starts_with("mount."));
     let path_first = args.get(1).is_some_and(|arg| arg.to_string_lossy().starts_with('/'));
+    if helper {
+        let mut words = Vec::with_capacity(args.len());
+        let mut all = args.into_iter();
+        while let Some(word) = all.next() {
+            match word.to_str() {
+                // Do not note it in /etc/mtab, overlook options that are not known, say more.
+                Some("-n" | "-s" | "-v") => {}
+                // The file system's type, and a mount namespace that this process is in already.
+                Some("-t" | "-N") => drop(all.next()),
+                Some("-f") => words.push("--fake".into()),
+                Some("-o") => words.extend([Some(word), all.next()].into_iter().flatten()),
+                _ => words.push(word),
+            }
+        }
+        args = words;
+    }
     if helper || path_first {
         args.insert(1, "mount".into());
     }
     args
+}
+
+/// Whether the program file gives rights to whoever runs it. Paths, options and the environment are then a stranger's, who could read
+/// and write with those rights whatever a command can name.
+fn has_more_rights_than_its_caller() -> bool {
+    // SAFETY: these take and return numbers, and cannot fail.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 || libc::getuid() != libc::geteuid() || libc::getgid() != libc::getegid() }
 }
 
 /// nohup(1) asks for a mount that outlives its terminal.
@@ -177,12 +245,14 @@ mod tests {
         let words = |text: &str| as_subcommand(text.split(' ').map(OsString::from).collect()).join(" ".as_ref());
         assert_eq!(words("b2fuse /a /b -o ro"), "b2fuse mount /a /b -o ro");
         assert_eq!(words("/sbin/mount.fuse.b2fuse a b"), "/sbin/mount.fuse.b2fuse mount a b");
+        let helper = "/sbin/mount.fuse.b2fuse a b -s -f -n -v -o -n,ro -t fuse.b2fuse -N /proc/7/ns/mnt";
+        assert_eq!(words(helper), "/sbin/mount.fuse.b2fuse mount a b --fake -o -n,ro");
         assert_eq!(words("b2fuse umount /b"), "b2fuse umount /b");
     }
 
     #[test]
     fn a_failure_is_one_line() {
         assert_eq!(Failure::new(Path::new("/x"), "one\n\ntwo\n").0, "/x: one; two");
-        assert_eq!(Failure::new(Path::new("/\u{1b}[2J\u{9b}é"), "one").0, "/\\u{1b}[2J\\u{9b}é: one");
+        assert_eq!(Failure::new(Path::new("/\u{1b}[2J\u{9b}é\nb"), "one\u{7}").0, "/\\u{1b}[2J\\u{9b}é\\nb: one\\u{7}");
     }
 }

@@ -1,24 +1,27 @@
-//! `b2fuse mount`: looks at everything that can be wrong while there is someone to tell, goes to the background, and serves.
+//! `b2fuse mount`: looks at everything that can be wrong while there is someone to tell, mounts, goes to the background, and serves.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
-use std::io;
+use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::ArgAction;
 use log::{LevelFilter, error, info, warn};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
-use super::background::{self, Side};
+use super::background::{self, Side, Starter};
+use super::frames::{self, Links};
 use super::log::Target;
 use super::options::{self, Options};
-use super::{End, Failure, frames, hangup_ignored, panic};
+use super::{End, Failure, hangup_ignored, memory, panic, remount, strangers, wait};
 use crate::format::Layout;
-use crate::fs::kernel::{self, FS_TYPE};
+use crate::format::plain::plain;
+use crate::fs::kernel::{self, Access, FS_TYPE};
 use crate::fs::session::{Config, Mounted, Signal};
-use crate::store::{self, CframeStore, FrameStore, OpenOptions, sidecar};
+use crate::store::local::{self, mounts};
+use crate::store::{CframeStore, FrameStore, Location, NewFrame, OpenOptions, SframeStore, in_words, sidecar};
 use crate::view::{ContiguousView, Locking, Shown, SparseView, View, ViewError};
 
 /// Event loops: one more than there are gives nothing, one less doubles the time of a round trip.
@@ -39,7 +42,7 @@ Examples:
   # A new frame: a sparse one that is copied to the mount becomes a file
   b2fuse mount --create new.b2frame view")]
 pub(super) struct Args {
-    /// Options as mount(8) and fstab spell them: ro, allow_other, fsname=NAME, uid=N, umask=OCTAL, ...
+    /// Options as mount(8) and fstab spell them: ro, allow_other, fsname=NAME, uid=USER, umask=OCTAL, ...
     #[arg(short = 'o', value_name = "OPTION,...")]
     options: Vec<OsString>,
     /// Accept no writes
@@ -64,12 +67,15 @@ pub(super) struct Args {
     /// Where messages go [default: the system's log; with -f, stderr]
     #[arg(long, value_name = "FILE")]
     log_file: Option<PathBuf>,
-    /// Least important messages to log: error, warn, info, debug or trace
-    #[arg(long, value_name = "LEVEL", default_value = "info")]
-    log_level: LevelFilter,
+    /// Least important messages to log [default: info]
+    #[arg(long, value_name = "LEVEL", value_parser = options::levels(), ignore_case = true, hide_possible_values = false)]
+    log_level: Option<LevelFilter>,
     /// Log more; twice for everything
     #[arg(short, action = ArgAction::Count)]
     verbose: u8,
+    /// Look at everything that can be wrong, and do not mount
+    #[arg(long, hide = true)]
+    fake: bool,
     /// The frame: a file, to be shown as a directory of chunk files, or such a directory, to be shown as one file
     source: PathBuf,
     /// Where to show it: a directory; or, if SOURCE is a directory, a file, which then is the frame
@@ -80,16 +86,21 @@ pub(super) struct Args {
 struct Plan {
     /// As the user named it, for messages.
     source: PathBuf,
-    /// Good in any directory.
+    /// The same, from the root on.
     source_path: PathBuf,
+    /// Where it is, and the layout that it has or will have.
+    location: Location,
+    layout: Layout,
+    /// It does not exist yet.
+    new: bool,
     /// As the user named it, for messages.
     shown_point: PathBuf,
     /// Where a frame that becomes one file is shown.
     shown: Shown,
     read_only: bool,
-    create: bool,
     locking: bool,
     cache_size: u64,
+    wait: Duration,
     config: Config,
 }
 
@@ -100,57 +111,81 @@ pub(super) fn run(args: Args) -> End {
             return End::Usage(what);
         }
     }
-    mount(args, options).into()
+    if let Err(what) = options.conflict() {
+        return End::Usage(what);
+    }
+    if options.remount {
+        return remount::run(&args.mountpoint, &options, &args.options, args.read_only).into();
+    }
+    mount(args, options).unwrap_or_else(End::Failed)
 }
 
-fn mount(args: Args, options: Options) -> Result<(), Failure> {
+fn mount(args: Args, options: Options) -> Result<End, Failure> {
     share_memory();
+    memory::end_with(&args.source, 1);
+    crate::fs::descriptors::raise_limit();
+    let wanted = args.log_level.or(options.log_level).unwrap_or(LevelFilter::Info);
     let level = match args.verbose {
-        0 => args.log_level,
-        1 => args.log_level.max(LevelFilter::Debug),
+        0 => wanted,
+        1 => wanted.max(LevelFilter::Debug),
         _ => LevelFilter::Trace,
     };
-    let target = match args.log_file.as_ref().or(options.log_file.as_ref()) {
+    let log_file = match args.log_file.as_ref().or(options.log_file.as_ref()) {
         Some(path) => {
-            let file = File::options().append(true).create(true).open(path);
-            Target::File(file.map_err(|error| Failure::new(path, format_args!("cannot open the log file: {error}")))?)
+            let failed = |error| Failure::new(path, format_args!("cannot open the log file: {}", in_words(&error)));
+            Some((local::open_log_file(path).map_err(failed)?, std::path::absolute(path).map_err(failed)?))
         }
-        None if args.foreground => Target::Stderr,
-        None => Target::System,
+        None => None,
     };
-    let foreground = args.foreground;
+    let (foreground, fake) = (args.foreground, args.fake);
     let plan = Plan::new(args, options)?;
+    if fake {
+        return Ok(End::Done);
+    }
+    let target = match log_file {
+        Some((file, path)) => Target::File(file, path),
+        None if foreground => Target::Stderr,
+        None => Target::System { point: plan.config.point.clone() },
+    };
     if foreground {
         let heard = matches!(target, Target::Stderr);
         super::log::start(target, level);
-        let outcome = serve(&plan, || true);
+        let hangup = if heard && io::stderr().is_terminal() { Hangup::Ends } else { Hangup::Reopens };
+        let outcome = serve(&plan, hangup, &mut None);
         if let (Err(Failure(line)), false) = (&outcome, heard) {
             error!("{line}");
         }
-        return outcome;
+        return Ok(outcome.map_err(|failure| plan.as_given(failure)).into());
     }
-    let side = background::split().map_err(|error| Failure::new(&plan.shown_point, format_args!("cannot fork: {error}")))?;
+    let side = background::split()
+        .map_err(|error| Failure::new(&plan.shown_point, format_args!("cannot fork: {}", in_words(&error))))?;
     match side {
         Side::Starter(outcome) => {
-            outcome.map_err(Failure)?;
+            let failed = |what: &str| {
+                let place = super::log::place(&plan.config.point, rustix::process::geteuid().as_raw());
+                Failure::new(&plan.shown_point, format_args!("{what}; see {place}"))
+            };
+            outcome.map_err(|why| why.map_or_else(|| failed("its daemon ended without a word"), Failure))?;
             // The daemon says that it serves; this process may see for itself.
-            answers(&plan.config.point)
-                .map_err(|error| Failure::new(&plan.shown_point, format_args!("is mounted, but does not answer: {error}")))
+            mounts::answers(&plan.config.point)
+                .map_err(|error| failed(&format!("is mounted, but does not answer: {}", in_words(&error))))?;
+            Ok(End::Done)
         }
         Side::Daemon(starter) => {
             super::log::start(target, level);
             let mut starter = Some(starter);
-            let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                serve(&plan, || starter.take().is_none_or(background::Starter::ready))
-            }));
+            let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| serve(&plan, Hangup::Reopens, &mut starter)));
             let outcome = outcome.unwrap_or_else(|_| Err(Failure(panic::happened().unwrap_or_default())));
-            if let Err(Failure(line)) = &outcome {
-                error!("{line}");
-                if let Some(starter) = starter {
-                    starter.failed(line);
+            match (&outcome, starter) {
+                (Err(Failure(line)), Some(starter)) => {
+                    super::log::failed_to_start(line);
+                    starter.failed(&plan.as_given(Failure(line.clone())).0);
                 }
+                (Err(Failure(line)), None) => error!("{line}"),
+                (Ok(()), _) => {}
             }
-            outcome
+            // It has been told, and stderr may be whose it was.
+            Ok(outcome.map_or(End::Code(1), |()| End::Done))
         }
     }
 }
@@ -162,12 +197,21 @@ impl Plan {
         if args.read_only {
             flags |= libc::MS_RDONLY;
         }
+        let read_only = flags & libc::MS_RDONLY != 0;
+        if options.follow_links && !read_only {
+            return Err(Failure::new(&args.source, "links are followed only in a read-only mount (-o ro,follow_links)"));
+        }
         let source = args.source;
-        let source_path =
-            std::path::absolute(&source).map_err(|error| Failure::new(&source, format_args!("cannot be found: {error}")))?;
-        let layout = check_source(&source, create)?;
+        let source_path = std::path::absolute(&source)
+            .map_err(|error| Failure::new(&source, format_args!("cannot be found: {}", in_words(&error))))?;
+        let (location, layout, new) = check_source(&source, create, options.follow_links)
+            .map_err(|failure| swapped(&source, &args.mountpoint).unwrap_or(failure))?;
+        if !read_only {
+            check_home(&location)?;
+        }
         let (point, on_file) = check_point(&args.mountpoint, &source, layout)?;
-        if let Ok(real) = std::fs::canonicalize(&source) {
+        if !new {
+            let real = location.real_path();
             let shown = source.display();
             let reason = if real == point {
                 format!(
@@ -185,7 +229,12 @@ impl Plan {
                 return Err(Failure::new(&args.mountpoint, reason));
             }
         }
-        let shown = if on_file { Shown::OnFile } else { Shown::As(shown_name(&source)) };
+        if on_file && options.access == Access::Root {
+            let reason = "is a file, whose size and times everybody sees; expected a directory for allow_root";
+            return Err(Failure::new(&args.mountpoint, reason));
+        }
+        let shown = if on_file { Shown::OnFile } else { Shown::As(frames::shown_name(&named(&source, &location))) };
+        let overrides = options.overrides();
         let config = Config {
             point,
             fsname: options.fsname.unwrap_or_else(|| source_path.clone().into_os_string()),
@@ -194,32 +243,88 @@ impl Plan {
             auto_unmount: options.auto_unmount,
             default_permissions: options.default_permissions,
             threads: args.threads.or(options.threads).unwrap_or(THREADS),
-            overrides: options.overrides,
+            overrides,
             xattrs: options.xattrs,
-            awake: options.awake,
+            low_latency: options.low_latency,
         };
         Ok(Plan {
             source,
-            source_path,
+            source_path: source_path.clone(),
+            // In the daemon's log a path must be good in any directory.
+            location: location.called(&source_path),
+            layout,
+            new,
             shown_point: args.mountpoint,
             shown,
-            read_only: flags & libc::MS_RDONLY != 0,
-            create,
+            read_only,
             locking: args.locking || options.locking || locking_by_default(),
             cache_size: args.cache_size.or(options.cache_size).unwrap_or(CACHE_SIZE),
+            wait: options.wait,
             config,
         })
     }
 }
 
-/// Which layout SOURCE has, or will have, if it can be mounted.
-fn check_source(source: &Path, create: bool) -> Result<Layout, Failure> {
-    match frames::layout(source)? {
-        Some(layout) => Ok(layout),
-        None if create => frames::home(source).map(|_| Layout::Contiguous),
-        None => Err(Failure::new(source, "no such file; expected a Blosc2 frame (--create begins a new one)")),
+impl Plan {
+    /// The same words, with paths as the user named them: in the daemon's log they are good in any directory.
+    fn as_given(&self, Failure(line): Failure) -> Failure {
+        let given =
+            [(&self.source_path, &self.source), (&self.config.point, &self.shown_point)].into_iter().find_map(|(path, given)| {
+                let rest = line.strip_prefix(&plain(path).to_string())?;
+                // What lies beside it has a name that begins like its own.
+                let whole = rest.starts_with([':', '/']);
+                let given = plain(given).to_string();
+                (whole || rest.starts_with('.') && !given.ends_with(['.', '/'])).then(|| format!("{given}{rest}"))
+            });
+        Failure(given.unwrap_or(line))
     }
 }
+
+/// Where SOURCE is, which layout it has or will have, and whether it is new, if it can be mounted.
+fn check_source(source: &Path, create: bool, follow_links: bool) -> Result<(Location, Layout, bool), Failure> {
+    let links = if follow_links { Links::Followed } else { Links::Refused };
+    match frames::find(source, links)? {
+        Some((location, layout)) => Ok((location, layout, false)),
+        None if create => Ok((frames::to_be(source)?, Layout::Contiguous, true)),
+        None => Err(frames::missing(source, "no such file; expected a Blosc2 frame (--create begins a new one)")),
+    }
+}
+
+/// Of a SOURCE that cannot be mounted: that the other argument can.
+fn swapped(source: &Path, point: &Path) -> Option<Failure> {
+    let (location, layout) = frames::find(point, Links::Refused).ok()??;
+    let is_frame = layout == Layout::Sparse || strangers::is_frame(&location);
+    let reason = format!("is no frame, and {} is one; expected the frame first, and then where to mount it", plain(point));
+    is_frame.then(|| Failure::new(source, reason))
+}
+
+/// That SOURCE is not in another of our mounts, if it is to be written to: what is staged in it the other would take for its own, and
+/// neither could promise what it does of a local file system.
+fn check_home(location: &Location) -> Result<(), Failure> {
+    let source = location.path();
+    let device = match location.stat()? {
+        Some(stat) => stat.dev,
+        None => {
+            let dir = location.backend().itself().and_then(|dir| dir.stat());
+            dir.map_err(|error| Failure::new(source, format_args!("cannot be found: {}", in_words(&error))))?.dev
+        }
+    };
+    match kernel::mount_with(device) {
+        Ok(Some(mount)) => {
+            let reason = format!(
+                "is in the b2fuse mount {} of {}; expected a frame on a local file system (--read-only accepts this one)",
+                mount.point.display(),
+                Path::new(&mount.source).display()
+            );
+            Err(Failure::new(source, reason))
+        }
+        Ok(None) => Ok(()),
+        Err(error) => Err(Failure::new(source, format_args!("cannot list mounts: {}", in_words(&error)))),
+    }
+}
+
+/// What is said of a mount that nobody answers for.
+const DEAD: &str = "is a mount whose daemon has died; unmount it first (b2fuse umount)";
 
 /// The mount point without symbolic links, and whether it is a file, if a frame of that layout can be shown there.
 fn check_point(point: &Path, source: &Path, layout: Layout) -> Result<(PathBuf, bool), Failure> {
@@ -228,41 +333,67 @@ fn check_point(point: &Path, source: &Path, layout: Layout) -> Result<(PathBuf, 
         Layout::Contiguous => "directory",
         Layout::Sparse => "directory or file",
     };
-    let on_file = match std::fs::metadata(point) {
-        Ok(meta) if meta.is_dir() => false,
-        Ok(meta) if meta.is_file() && layout == Layout::Sparse => true,
-        Ok(meta) if meta.is_file() => {
+    let on_file = match local::stat(point) {
+        Ok(Some(stat)) if stat.is_dir() => false,
+        Ok(Some(stat)) if stat.is_file() && layout == Layout::Sparse => true,
+        Ok(Some(stat)) if stat.is_file() => {
             let source = source.display();
             return failed(format!("is a file, and {source} is one too, to be shown as a directory; expected one to mount on"));
         }
-        Ok(_) => return failed(format!("is no {wanted}; expected one to mount on")),
+        Ok(Some(_)) => return failed(format!("is no {wanted}; expected one to mount on")),
+        Ok(None) => return failed(format!("no such {wanted}; expected one to mount on (mkdir makes it)")),
         Err(error) => {
             return failed(match error.raw_os_error() {
-                Some(libc::ENOENT) => format!("no such {wanted}; expected one to mount on"),
-                Some(libc::ENOTCONN) => "is a mount whose daemon has died; unmount it first (b2fuse umount)".into(),
-                _ => format!("cannot be used as mount point: {error}"),
+                Some(libc::ENOTCONN) => DEAD.into(),
+                _ => format!("cannot be used as mount point: {}", in_words(&error)),
             });
         }
     };
-    let real = std::fs::canonicalize(point).map_err(|error| Failure::new(point, format_args!("cannot be found: {error}")))?;
+    let real =
+        local::resolve(point).map_err(|error| Failure::new(point, format_args!("cannot be found: {}", in_words(&error))))?;
     match kernel::mounted_at(&real) {
         Ok(Some(mount)) if mount.fs_type == FS_TYPE => {
-            failed(format!("is busy: {} is mounted there already", Path::new(&mount.source).display()))
+            // Its attributes may still be in the kernel's caches.
+            if mounts::answers(&real).is_err_and(|error| error.raw_os_error() == Some(libc::ENOTCONN)) {
+                return failed(DEAD.into());
+            }
+            failed(format!("is busy: {} is mounted there already (b2fuse umount)", Path::new(&mount.source).display()))
         }
         _ => Ok((real, on_file)),
     }
 }
 
-/// Opens, mounts, calls `ready` when the mount answers, and returns when all is over. Ends at once if `ready` answers false.
-fn serve(plan: &Plan, ready: impl FnOnce() -> bool) -> Result<(), Failure> {
-    let wanted: &[i32] = if hangup_ignored() { &[SIGTERM, SIGINT, SIGUSR1] } else { &[SIGTERM, SIGINT, SIGHUP, SIGUSR1] };
-    let mut signals =
-        Signals::new(wanted).map_err(|error| Failure::new(&plan.shown_point, format_args!("cannot handle signals: {error}")))?;
+/// What SIGHUP does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Hangup {
+    /// The terminal is gone that messages go to, and so is whoever sat there.
+    Ends,
+    /// The log file has got another name, if there is one.
+    Reopens,
+}
+
+/// Opens, mounts, leaves who waits for that when the mount answers, and returns when all is over. Ends at once if nobody waits any more.
+fn serve(plan: &Plan, hangup: Hangup, starter: &mut Option<Starter>) -> Result<(), Failure> {
+    let wanted: &[i32] = match hangup {
+        Hangup::Ends if hangup_ignored() => &[SIGTERM, SIGINT, SIGUSR1],
+        _ => &[SIGTERM, SIGINT, SIGHUP, SIGUSR1],
+    };
+    let mut signals = Signals::new(wanted)
+        .map_err(|error| Failure::new(&plan.shown_point, format_args!("cannot handle signals: {}", in_words(&error))))?;
     let failed = |error: ViewError| match error {
-        ViewError::Store(error) => Failure::from_text(error),
+        ViewError::Store(error) => frames::damaged(error),
         error => Failure::new(&plan.source, error),
     };
-    let view = open(plan).map_err(failed)?;
+    let say = |text: &str| {
+        let heard = super::log::announce(text);
+        let Failure(text) = plan.as_given(Failure(text.to_owned()));
+        match starter {
+            Some(starter) => starter.say(&text),
+            None if heard => {}
+            None => eprintln!("{text}"),
+        }
+    };
+    let view = wait::until_released(plan.wait, say, failed, || open(plan))?;
     let mounted = match Mounted::start(view.clone(), &plan.config) {
         Ok(mounted) => mounted,
         Err(error) => {
@@ -279,15 +410,27 @@ fn serve(plan: &Plan, ready: impl FnOnce() -> bool) -> Result<(), Failure> {
         let control = control.clone();
         move || {
             for signal in signals.forever() {
-                control.send(if signal == SIGUSR1 { Signal::Report } else { Signal::End });
+                match signal {
+                    SIGUSR1 => control.send(Signal::Report),
+                    SIGHUP if hangup == Hangup::Reopens => super::log::reopen(),
+                    _ => control.send(Signal::End),
+                }
             }
         }
     });
     if let Err(error) = thread {
-        error!("signals are not handled: {error}");
+        error!("signals are not handled: {}", in_words(&error));
+    }
+    if let Some(starter) = starter {
+        // Else the mount is taken away again.
+        starter.leave().map_err(|error| {
+            Failure::new(&plan.shown_point, format_args!("cannot go to the background: {}", in_words(&error)))
+        })?;
+        super::log::leave();
     }
     info!("{}: mounted on {}", plan.source.display(), plan.config.point.display());
-    if !ready() {
+    memory::serving();
+    if starter.take().is_some_and(|starter| !starter.ready()) {
         control.send(Signal::End);
     }
     let outcome = mounted.run().map_err(failed);
@@ -297,14 +440,15 @@ fn serve(plan: &Plan, ready: impl FnOnce() -> bool) -> Result<(), Failure> {
 
 fn open(plan: &Plan) -> Result<Arc<dyn View>, ViewError> {
     let (read_only, locking) = (plan.read_only, plan.locking);
-    let options = OpenOptions { read_only, locking, cache_bytes: plan.cache_size, ..OpenOptions::default() };
-    let (layout, store): (_, Arc<dyn FrameStore>) = if plan.create && !plan.source_path.exists() {
-        (Layout::Contiguous, Arc::new(CframeStore::create(&plan.source_path, options)?))
-    } else {
-        store::open(&plan.source_path, options)?
+    let options =
+        OpenOptions { read_only, locking, cache_bytes: plan.cache_size, hold_staged: !read_only, ..OpenOptions::default() };
+    let store: Arc<dyn FrameStore> = match plan.layout {
+        _ if plan.new => Arc::new(CframeStore::create_at(&plan.location, options, NewFrame::default())?),
+        Layout::Contiguous => Arc::new(CframeStore::open_at(&plan.location, options)?),
+        Layout::Sparse => Arc::new(SframeStore::open_at(&plan.location, options)?),
     };
     let source = Arc::clone(&store);
-    Ok(match layout {
+    Ok(match plan.layout {
         Layout::Contiguous => {
             let view = SparseView::new(store, read_only)?;
             if locking { Arc::new(Locking::new(view, source, Some(sidecar::SUFFIX.into()))?) } else { Arc::new(view) }
@@ -332,13 +476,9 @@ fn locking_by_default() -> bool {
     std::env::var_os("BLOSC_LOCKING").is_some_and(|value| !value.is_empty() && value != "0")
 }
 
-/// What a sparse frame is called as one file, by the name that the user has for it.
-fn shown_name(source: &Path) -> OsString {
-    let named = match source.file_name() {
-        Some(_) => Ok(source.to_owned()),
-        None => std::fs::canonicalize(source),
-    };
-    frames::shown_name(&named.unwrap_or_default())
+/// The frame's path with the name that the user has for it.
+fn named(source: &Path, location: &Location) -> PathBuf {
+    if source.file_name().is_some() { source.to_owned() } else { location.real_path() }
 }
 
 /// Has all threads take memory from one place. By default each has its own, and keeps there what it has once freed: after some commits
@@ -348,16 +488,5 @@ fn share_memory() {
     // SAFETY: sets a number of the allocator.
     unsafe {
         libc::mallopt(libc::M_ARENA_MAX, 1);
-    }
-}
-
-/// Whether what is mounted there answers.
-fn answers(point: &Path) -> io::Result<()> {
-    use std::os::unix::ffi::OsStrExt;
-    let path = std::ffi::CString::new(point.as_os_str().as_bytes())?;
-    // SAFETY: all zeros are a valid statvfs, which the call fills; `path` is a C string.
-    unsafe {
-        let mut stat: libc::statvfs = std::mem::zeroed();
-        if libc::statvfs(path.as_ptr(), &raw mut stat) < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 }

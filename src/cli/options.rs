@@ -3,8 +3,14 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
+use std::time::Duration;
 
-use crate::fs::kernel::{Access, FLAGS};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use log::LevelFilter;
+
+use super::users::{group_number, user_number};
+use super::{hints, wait};
+use crate::fs::kernel::{Access, FLAGS, REMOUNTED};
 use crate::fs::session::Overrides;
 
 /// What `-o` says, the last word on each thing counting. Long options of the command line have the same effect.
@@ -15,14 +21,26 @@ pub(super) struct Options {
     pub(super) auto_unmount: bool,
     pub(super) default_permissions: bool,
     pub(super) fsname: Option<OsString>,
-    pub(super) overrides: Overrides,
+    overrides: Overrides,
     pub(super) create: bool,
     pub(super) locking: bool,
+    pub(super) follow_links: bool,
     pub(super) xattrs: bool,
-    pub(super) awake: bool,
+    pub(super) low_latency: bool,
     pub(super) cache_size: Option<u64>,
     pub(super) threads: Option<usize>,
     pub(super) log_file: Option<PathBuf>,
+    /// How long a daemon that is ending is waited for.
+    pub(super) wait: Duration,
+    pub(super) log_level: Option<LevelFilter>,
+    /// Change what is mounted already.
+    pub(super) remount: bool,
+    /// Permission bits that nothing has, where neither of [`Overrides`] says anything else.
+    umask: Option<u32>,
+    /// What [`Options::remount`] cannot change.
+    pub(super) of_daemon: Vec<String>,
+    /// A word of the kernel's, which mount(8) finds in its list of mounts.
+    of_kernel: Option<String>,
 }
 
 impl Default for Options {
@@ -31,16 +49,23 @@ impl Default for Options {
             flags: libc::MS_NOSUID | libc::MS_NODEV,
             access: Access::Owner,
             auto_unmount: false,
-            default_permissions: false,
+            default_permissions: true,
             fsname: None,
             overrides: Overrides::default(),
             create: false,
             locking: false,
+            follow_links: false,
             xattrs: true,
-            awake: true,
+            low_latency: false,
             cache_size: None,
             threads: None,
             log_file: None,
+            wait: wait::PATIENCE,
+            log_level: None,
+            remount: false,
+            umask: None,
+            of_daemon: Vec::new(),
+            of_kernel: None,
         }
     }
 }
@@ -59,9 +84,15 @@ const IGNORED: &[&str] = &[
     "defaults",
     "relatime",
     "norelatime",
+    "strictatime",
     "nostrictatime",
+    "lazytime",
+    "nolazytime",
     "async",
     "loud",
+    // Of versions that kept cores awake unasked.
+    "awake",
+    "noawake",
 ];
 /// Words that take a flag back.
 const POSITIVE: &[(&str, libc::c_ulong)] = &[
@@ -86,51 +117,120 @@ impl Options {
         Ok(())
     }
 
+    /// The same words, on top of flags that hold already.
+    pub(super) fn on_top_of(&self, flags: libc::c_ulong, lists: &[OsString]) -> Self {
+        let mut options = Options { flags, ..Options::default() };
+        // They were right before.
+        let _ = lists.iter().try_for_each(|list| options.add(list));
+        options
+    }
+
+    /// What is shown instead of SOURCE's own attributes.
+    pub(super) fn overrides(&self) -> Overrides {
+        let Overrides { dmask, fmask, .. } = self.overrides;
+        Overrides { dmask: dmask.or(self.umask), fmask: fmask.or(self.umask), ..self.overrides }
+    }
+
+    /// What is wrong with the words taken together.
+    pub(super) fn conflict(&self) -> Result<(), String> {
+        if let (Some(word), false) = (&self.of_kernel, self.remount) {
+            return Err(format!("mount option '{word}' is for the kernel to say"));
+        }
+        let others = match self.access {
+            Access::Owner => return Ok(()),
+            Access::Root => "allow_root",
+            Access::All => "allow_other",
+        };
+        if !self.default_permissions {
+            return Err(format!("mount option 'nodefault_permissions' cannot stand beside '{others}'"));
+        }
+        // SAFETY: cannot fail, and touches no memory.
+        if self.access == Access::Root && self.overrides.uid.is_some_and(|uid| uid != unsafe { libc::geteuid() }) {
+            return Err("mount option 'uid' cannot stand beside 'allow_root', by which all belongs to the one who mounts".into());
+        }
+        Ok(())
+    }
+
     fn word(&mut self, word: &[u8]) -> Result<(), String> {
         let shown = String::from_utf8_lossy(word);
         let (name, value) = match word.iter().position(|byte| *byte == b'=') {
             Some(at) => (&word[..at], Some(&word[at + 1..])),
             None => (word, None),
         };
-        let name = str::from_utf8(name).map_err(|_| format!("unknown mount option '{shown}'"))?;
-        if let Some((_, flag)) = POSITIVE.iter().find(|(known, _)| *known == name && value.is_none()) {
-            self.flags &= !flag;
-            return Ok(());
-        }
-        if let Some((_, flag)) = FLAGS.iter().find(|(known, _)| *known == name && value.is_none()) {
-            self.flags |= flag;
-            return Ok(());
+        let unknown = || format!("unknown mount option '{shown}'{}", hints::of(&shown));
+        let name = str::from_utf8(name).map_err(|_| unknown())?;
+        let flag = |list: &[(&str, libc::c_ulong)]| list.iter().find(|(known, _)| *known == name).map(|(_, flag)| *flag);
+        match (flag(POSITIVE), flag(FLAGS)) {
+            (None, None) => {}
+            _ if value.is_some() => return Err(format!("mount option '{shown}': '{name}' has no value")),
+            (Some(flag), _) => {
+                self.flags &= !flag;
+                return Ok(());
+            }
+            (None, Some(flag)) => {
+                self.flags |= flag;
+                if flag & !REMOUNTED != 0 {
+                    self.of_daemon.push(shown.into());
+                }
+                return Ok(());
+            }
         }
         let text = || {
             let value = value.filter(|value| !value.is_empty()).ok_or(format!("mount option '{name}' needs a value"))?;
             str::from_utf8(value).map_err(|_| format!("mount option '{shown}': the value is no text"))
         };
         let wrong = |expected: &str| format!("mount option '{shown}': {expected}");
+        let mask = || {
+            let mask = u32::from_str_radix(text()?, 8).ok().filter(|mask| *mask <= 0o777);
+            mask.ok_or_else(|| wrong("expected an octal number up to 777"))
+        };
         match (name, value) {
             ("allow_other", None) => self.access = Access::All,
-            ("allow_root", None) => self.access = Access::Root,
-            ("auto_unmount", None) => self.auto_unmount = true,
             ("default_permissions", None) => self.default_permissions = true,
-            ("create", None) => self.create = true,
-            ("locking", None) => self.locking = true,
-            ("user_xattr", None) => self.xattrs = true,
-            ("nouser_xattr", None) => self.xattrs = false,
-            ("awake", None) => self.awake = true,
-            ("noawake", None) => self.awake = false,
-            ("fsname", Some(value)) => self.fsname = Some(OsString::from_vec(value.to_vec())),
             ("subtype", _) if text()? == "b2fuse" => {}
-            ("uid", _) => self.overrides.uid = Some(text()?.parse().map_err(|_| wrong("expected a user number"))?),
-            ("gid", _) => self.overrides.gid = Some(text()?.parse().map_err(|_| wrong("expected a group number"))?),
-            ("umask", _) => {
-                let umask = u32::from_str_radix(text()?, 8).ok().filter(|umask| *umask <= 0o777);
-                self.overrides.umask = Some(umask.ok_or_else(|| wrong("expected an octal number up to 777"))?);
+            ("fsname", Some(value)) => self.fsname = Some(OsString::from_vec(value.to_vec())),
+            ("remount", None) => self.remount = true,
+            ("user_id" | "group_id" | "rootmode" | "max_read" | "blksize", Some(_)) => self.of_kernel = Some(shown.into()),
+            ("wait", _) => {
+                let seconds: u32 = text()?.parse().map_err(|_| wrong("expected a number of seconds"))?;
+                self.wait = Duration::from_secs(seconds.into());
             }
-            ("cache_size", _) => self.cache_size = Some(size(text()?).map_err(|expected| wrong(&expected))?),
-            ("threads", _) => self.threads = Some(threads(text()?).map_err(|expected| wrong(&expected))?),
-            ("log_file", Some(value)) if !value.is_empty() => self.log_file = Some(OsStr::from_bytes(value).into()),
             (name, None) if name.is_empty() || IGNORED.contains(&name) => {}
             (name, _) if name.starts_with("x-") || name.starts_with("X-") || name == "comment" => {}
-            _ => return Err(format!("unknown mount option '{shown}'")),
+            _ => {
+                match (name, value) {
+                    ("allow_root", None) => self.access = Access::Root,
+                    ("auto_unmount", None) => self.auto_unmount = true,
+                    ("nodefault_permissions", None) => self.default_permissions = false,
+                    ("create", None) => self.create = true,
+                    ("locking", None) => self.locking = true,
+                    ("follow_links", None) => self.follow_links = true,
+                    ("user_xattr", None) => self.xattrs = true,
+                    ("nouser_xattr", None) => self.xattrs = false,
+                    ("low_latency", None) => self.low_latency = true,
+                    ("nolow_latency", None) => self.low_latency = false,
+                    ("uid", _) => {
+                        let uid = user_number(text()?).ok_or_else(|| wrong("expected a user's name or number"))?;
+                        self.overrides.uid = Some(uid);
+                    }
+                    ("gid", _) => {
+                        let gid = group_number(text()?).ok_or_else(|| wrong("expected a group's name or number"))?;
+                        self.overrides.gid = Some(gid);
+                    }
+                    ("umask", _) => self.umask = Some(mask()?),
+                    ("dmask", _) => self.overrides.dmask = Some(mask()?),
+                    ("fmask", _) => self.overrides.fmask = Some(mask()?),
+                    ("cache_size", _) => self.cache_size = Some(size(text()?).map_err(|expected| wrong(&expected))?),
+                    ("threads", _) => self.threads = Some(threads(text()?).map_err(|expected| wrong(&expected))?),
+                    ("log_file", Some(value)) if !value.is_empty() => self.log_file = Some(OsStr::from_bytes(value).into()),
+                    ("log_level", _) => {
+                        let level = text()?.parse().map_err(|_| wrong("expected error, warn, info, debug or trace"))?;
+                        self.log_level = Some(level);
+                    }
+                    _ => return Err(unknown()),
+                }
+                self.of_daemon.push(shown.into());
+            }
         }
         Ok(())
     }
@@ -166,6 +266,13 @@ pub(super) fn size(text: &str) -> Result<u64, String> {
     number.and_then(|number| number.checked_mul(1 << shift)).ok_or_else(|| "expected a size such as 256M".into())
 }
 
+/// Levels of messages.
+pub(super) fn levels() -> impl TypedValueParser<Value = LevelFilter> {
+    let levels = ["error", "warn", "info", "debug", "trace"].map(PossibleValue::new);
+    let levels = levels.into_iter().chain([PossibleValue::new("off").hide(true)]);
+    PossibleValuesParser::new(levels).try_map(|level| level.parse::<LevelFilter>())
+}
+
 /// A number of event loops.
 ///
 /// # Errors
@@ -192,10 +299,26 @@ mod tests {
         assert_eq!(parse("dev,suid,noexec").unwrap().flags, libc::MS_NOEXEC);
         assert_eq!(parse("allow_root").unwrap().access, Access::Root);
         let options = parse("uid=1000,gid=100,umask=022,allow_other,auto_unmount,cache_size=1G,threads=3,create").unwrap();
-        assert_eq!(options.overrides, Overrides { uid: Some(1000), gid: Some(100), umask: Some(0o022) });
+        let overrides = Overrides { uid: Some(1000), gid: Some(100), dmask: Some(0o022), fmask: Some(0o022) };
+        assert_eq!(options.overrides(), overrides);
+        let masks = |list: &str| parse(list).map(|options| (options.overrides().dmask, options.overrides().fmask)).unwrap();
+        assert_eq!(masks("fmask=177,umask=27"), (Some(0o27), Some(0o177)));
+        assert_eq!(masks("umask=27,dmask=0"), (Some(0), Some(0o27)));
+        assert_eq!(masks("dmask=0"), (Some(0), None));
+        assert_eq!(parse("lazytime,nolazytime,strictatime").unwrap(), Options::default());
+        assert_eq!(
+            parse("uid=root,gid=root").unwrap().overrides(),
+            Overrides { uid: Some(0), gid: Some(0), ..Overrides::default() }
+        );
+        assert_eq!(parse("log_level=debug").unwrap().log_level, Some(LevelFilter::Debug));
         assert_eq!((options.access, options.auto_unmount, options.create), (Access::All, true, true));
         assert_eq!((options.cache_size, options.threads), (Some(1 << 30), Some(3)));
-        assert!(!parse("noawake").unwrap().awake && parse("noawake,awake").unwrap().awake);
+        assert!(parse("rw").unwrap().default_permissions);
+        assert!(!parse("default_permissions,nodefault_permissions").unwrap().default_permissions);
+        assert!(parse("nodefault_permissions,default_permissions").unwrap().default_permissions);
+        assert!(parse("low_latency").unwrap().low_latency && !parse("low_latency,nolow_latency").unwrap().low_latency);
+        assert_eq!((parse("wait=5").unwrap().wait, parse("").unwrap().wait), (Duration::from_secs(5), wait::PATIENCE));
+        assert_eq!(parse("noawake").unwrap(), Options::default());
         assert!(!parse("nouser_xattr").unwrap().xattrs && parse("nouser_xattr,user_xattr").unwrap().xattrs);
     }
 
@@ -208,21 +331,58 @@ mod tests {
     }
 
     #[test]
+    fn words_of_a_remount() {
+        // As mount(8) finds them in its list of mounts.
+        let list = "ro,nosuid,nodev,relatime,remount,user_id=0,group_id=0,default_permissions,allow_other";
+        let options = parse(list).unwrap();
+        assert!(options.remount && options.of_daemon.is_empty() && options.conflict().is_ok());
+        assert!(parse("user_id=0").unwrap().conflict().unwrap_err().contains("user_id=0"));
+        let lists = ["remount,ro,exec,cache_size=1G".into(), "uid=7".into()];
+        let mut options = Options::default();
+        lists.iter().for_each(|list: &OsString| options.add(list).unwrap());
+        assert_eq!(options.of_daemon, ["cache_size=1G", "uid=7"]);
+        let flags = options.on_top_of(libc::MS_NOEXEC | libc::MS_NOATIME, &lists).flags;
+        assert_eq!(flags, libc::MS_RDONLY | libc::MS_NOATIME, "what is not named stays");
+    }
+
+    #[test]
     fn wrong_words_are_named() {
         for (word, expected) in [
             ("nonsense", "unknown mount option 'nonsense'"),
-            ("ro=1", "unknown mount option 'ro=1'"),
-            ("remount", "unknown mount option 'remount'"),
+            ("readonly", "unknown mount option 'readonly'; did you mean 'ro'?"),
+            ("allow-other", "unknown mount option 'allow-other'; did you mean 'allow_other'?"),
+            ("ro=1", "mount option 'ro=1': 'ro' has no value"),
             ("uid", "mount option 'uid' needs a value"),
-            ("uid=me", "mount option 'uid=me': expected a user number"),
+            ("uid=no one", "mount option 'uid=no one': expected a user's name or number"),
+            ("gid=-1", "mount option 'gid=-1': expected a group's name or number"),
+            ("uid=4294967295", "mount option 'uid=4294967295': expected a user's name or number"),
+            ("log_level=loud", "mount option 'log_level=loud': expected error, warn, info, debug or trace"),
             ("umask=8", "mount option 'umask=8': expected an octal number up to 777"),
             ("umask=7777", "mount option 'umask=7777': expected an octal number up to 777"),
             ("subtype=ext4", "unknown mount option 'subtype=ext4'"),
             ("cache_size=-1", "mount option 'cache_size=-1': expected a size such as 256M"),
+            ("wait=soon", "mount option 'wait=soon': expected a number of seconds"),
             ("threads=0", "mount option 'threads=0': expected a number from 1 to 64"),
         ] {
             assert_eq!(parse(&format!("ro,{word},rw")).unwrap_err(), expected);
         }
+    }
+
+    #[test]
+    fn words_that_cannot_stand_together() {
+        let conflict = |list: &str| parse(list).unwrap().conflict();
+        for others in ["allow_other", "allow_root"] {
+            assert!(conflict(&format!("{others},nodefault_permissions")).unwrap_err().contains(others));
+            assert!(conflict(&format!("nodefault_permissions,{others}")).is_err());
+            assert_eq!(conflict(&format!("nodefault_permissions,{others},default_permissions")), Ok(()));
+        }
+        assert_eq!(conflict("nodefault_permissions"), Ok(()));
+        // SAFETY: cannot fail, and touches no memory.
+        let own = unsafe { libc::geteuid() };
+        assert!(conflict(&format!("allow_root,uid={}", own + 1)).is_err());
+        assert!(conflict(&format!("uid={},allow_root", own + 1)).is_err());
+        assert_eq!(conflict(&format!("allow_root,uid={own},gid={},umask=0", own + 1)), Ok(()));
+        assert_eq!(conflict(&format!("allow_other,uid={}", own + 1)), Ok(()));
     }
 
     #[test]

@@ -6,12 +6,14 @@ use std::io;
 use serde_json::Value;
 
 use super::Failure;
+use crate::format::plain::is_plain;
+use crate::store::in_words;
 
 /// What writing to standard output came to: whoever closes the other end, as head(1) does, has all that was wanted.
 pub(super) fn written(result: io::Result<()>) -> Result<(), Failure> {
     match result {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Failure::from_text(format_args!("standard output: cannot be written: {error}")))
+            Err(Failure::from_text(format_args!("standard output: cannot be written: {}", in_words(&error))))
         }
         _ => Ok(()),
     }
@@ -27,7 +29,7 @@ pub(super) fn json_line(value: &Value) -> String {
     let mut line = String::with_capacity(text.len() + 16);
     for c in text.chars() {
         // Only in strings are there any such; their quotes and backslashes stay what they are.
-        if matches!(c, '"' | '\'' | '\\') || c.escape_debug().len() == 1 {
+        if is_plain(c) {
             line.push(c);
         } else {
             for unit in c.encode_utf16(&mut [0; 2]) {

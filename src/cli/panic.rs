@@ -4,6 +4,8 @@ use std::panic::PanicHookInfo;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use crate::format::plain::plain;
+
 /// What the first panic said.
 static FIRST: Mutex<Option<String>> = Mutex::new(None);
 /// There is a mount to be ended.
@@ -16,7 +18,7 @@ pub(super) fn install_hook() {
         let said = payload.downcast_ref::<&str>().copied().or(payload.downcast_ref::<String>().map(String::as_str));
         let said = said.unwrap_or("no message");
         let place = info.location().map(ToString::to_string).unwrap_or_default();
-        let line = format!("internal error, please report: {place}: {}", said.replace('\n', "; "));
+        let line = format!("internal error, please report: {place}: {}", plain(&said.replace('\n', "; ")));
         if log::max_level() == log::LevelFilter::Off {
             eprintln!("b2fuse: {line}");
         } else {

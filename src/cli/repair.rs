@@ -1,9 +1,12 @@
 //! `b2fuse repair`: says what can be mended in a damaged frame, and does it when told to.
 
+use std::fmt;
+use std::io::{self, Write};
 use std::path::PathBuf;
 
-use super::{End, Failure};
-use crate::store::check::{Depth, Severity, check};
+use super::{End, Failure, frames, memory};
+use crate::format::plain::plain;
+use crate::store::check::{Depth, Finding, Severity, check};
 use crate::store::repair::{Outlook, plan};
 
 /// Mend a frame that was damaged when a writer was killed
@@ -26,20 +29,23 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> End {
-    let frame = args.frame.display();
+    memory::end_with(&args.frame, 1);
+    let frame = plain(&args.frame);
+    // Whoever reads may have had enough; what is to be done is done all the same.
+    let say = |what: fmt::Arguments<'_>| drop(writeln!(io::stdout(), "{frame}: {what}"));
     let plan = match plan(&args.frame) {
         Ok(plan) => plan,
-        Err(error) => return End::Failed(Failure::from_text(error)),
+        Err(error) => return End::Failed(frames::explained(&args.frame, error)),
     };
-    for what in &plan.found {
-        println!("{frame}: {what}");
-    }
-    for what in &plan.lost {
-        println!("{frame}: lost: {what}");
+    for (before, told) in [("", &plan.found), ("lost: ", &plan.lost)] {
+        told.first().iter().for_each(|what| say(format_args!("{before}{}", plain(what))));
+        if told.more() > 0 {
+            say(format_args!("{before}and {} more", told.more()));
+        }
     }
     match plan.outlook() {
         Outlook::Sound => {
-            println!("{frame}: nothing to mend");
+            say(format_args!("nothing to mend"));
             return End::Done;
         }
         Outlook::Hopeless => {
@@ -48,33 +54,29 @@ pub(super) fn run(args: &Args) -> End {
         Outlook::Mendable => {}
     }
     for step in &plan.steps {
-        println!("{frame}: {}: {step}", if args.yes { "doing" } else { "to do" });
+        say(format_args!("{}: {}", if args.yes { "doing" } else { "to do" }, plain(step)));
     }
     if !args.yes {
-        println!("{frame}: nothing was changed; with --yes, it is");
+        say(format_args!("nothing was changed; with --yes, it is"));
         return End::Code(1);
     }
     match plan.carry_out() {
-        Ok(saved) => {
-            if let Some(saved) = saved {
-                println!("{frame}: what was there before is in {}", saved.display());
-            }
-        }
+        Ok(Some(saved)) => say(format_args!("what was there before is in {}", plain(&saved))),
+        Ok(None) => {}
         Err(error) => return End::Failed(Failure::from_text(error)),
     }
-    let mut damage = Vec::new();
+    let mut damage = None;
     let depth = Depth { deep: false, threads: 1 };
-    let seen = check(
-        &args.frame,
-        depth,
-        &mut |finding| damage.extend((finding.severity == Severity::Damage).then_some(finding)),
-        &mut |_, _| true,
-    );
-    match (seen, damage.first()) {
+    let mut found = |finding: Finding| {
+        if finding.severity == Severity::Damage {
+            damage.get_or_insert(finding);
+        }
+    };
+    match (check(&args.frame, depth, &mut found, &mut |_, _| true), damage) {
         (Err(error), _) => End::Failed(Failure::from_text(error)),
         (Ok(_), Some(first)) => End::Failed(Failure::new(&args.frame, format_args!("is damaged still: {}", first.what))),
         (Ok(_), None) => {
-            println!("{frame}: mended");
+            say(format_args!("mended"));
             End::Done
         }
     }

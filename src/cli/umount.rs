@@ -1,32 +1,48 @@
-//! `b2fuse umount`: returns when everything is in SOURCE, on disk.
+//! `b2fuse umount`: returns when everything is in SOURCE, on disk, or says what is not.
 //!
-//! umount(2) comes back before the daemon has noticed. So the daemon is asked who it is while it still answers, told to commit
-//! while it still can say that it could not, and its end is waited for.
+//! After an unmount the daemon can say nothing any more. So it is asked before, in [`unmount`]'s words, and its end is
+//! waited for by its mark on SOURCE. Whoever serves the mount may be anybody: nothing is waited for without a limit.
 
 use std::fs::File;
-use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use super::{End, Failure};
-use crate::fs::kernel::{self, FS_TYPE};
-use crate::fs::session::daemon_of;
+use super::aside::{Aside, User, become_user, in_time};
+use super::{End, Failure, busy};
+use crate::format::plain::plain;
+use crate::fs::kernel::{self, FS_TYPE, MountInfo};
+use crate::fs::unmount::{self, Answer, Question, SEALED};
+use crate::store::in_words;
+use crate::store::local::system;
+use crate::store::mark::Watch;
 
-/// How long `-z` waits for a daemon whose files are still open.
-const LAZY_WAIT: Duration = Duration::from_secs(2);
-/// How long an ended daemon's exit code is waited for: the system may have nobody who collects it.
-const REAP_WAIT: Duration = Duration::from_millis(100);
+/// How long a daemon may take to answer.
+const SILENCE: Duration = Duration::from_secs(30);
+/// How long it may say that it is still writing.
+const PATIENCE: Duration = Duration::from_secs(600);
+/// The same of another user's.
+const FOREIGN_PATIENCE: Duration = Duration::from_secs(30);
+/// How long the end of a daemon is waited for that has written everything.
+const END: Duration = Duration::from_secs(30);
+/// How long the end of a mount is waited for that files may still be open in, or that may be mounted elsewhere as well.
+const USED_END: Duration = Duration::from_secs(2);
+/// The first and the longest pause between two questions.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
 
 /// Unmount, and return when everything is in the frame, on disk
 #[derive(clap::Args)]
 #[command(after_long_help = "\
+What is not in the frame at the end is named and saved in SOURCE.lost, and the exit code is 1.
+If it cannot be saved, the frame stays mounted.
+
 Examples:
   b2fuse umount view
-  # Although some process works in it
+  # Although some process works in it, or something cannot be saved
   b2fuse umount -z view")]
 pub(super) struct Args {
-    /// Do not mind files that are still open: the mount ends with them
+    /// Unmount although files are open, with which the mount ends, and although something cannot be saved
     #[arg(short = 'z', long)]
     lazy: bool,
     /// Where the frame is mounted: a directory or a file
@@ -39,96 +55,277 @@ pub(super) fn run(args: &Args) -> End {
 
 fn unmount(path: &Path, lazy: bool) -> Result<(), Failure> {
     let failed = |reason: String| Failure::new(path, reason);
-    let point = kernel::resolve_point(path).map_err(|error| failed(format!("cannot be found: {error}")))?;
-    let mounted = kernel::mounted_at(&point).map_err(|error| failed(format!("cannot list mounts: {error}")))?;
-    let found = match mounted {
-        Some(mount) if mount.fs_type == FS_TYPE => None,
-        Some(mount) => Some(format!("a file system of type {}", mount.fs_type)),
-        None => Some("nothing mounted".into()),
-    };
-    if let Some(found) = found {
-        return Err(failed(format!("found {found} there, expected a b2fuse mount")));
-    }
-    // Of a dead daemon's mount the directory may still be opened, out of the kernel's cache.
-    let daemon = match File::open(&point).and_then(|file| Ok((Process::open(daemon_of(&file)?)?, file))) {
-        Ok((daemon, file)) => {
-            match file.sync_all() {
-                // Another process changed SOURCE: committing can never succeed, and the daemon saves what it has.
-                Err(error) if error.raw_os_error() == Some(libc::ESTALE) || lazy => {
-                    eprintln!("{}: cannot commit: {error}", path.display());
-                }
-                Err(error) => return Err(failed(format!("cannot commit: {error}; still mounted (-z unmounts nevertheless)"))),
-                Ok(()) => {}
-            }
-            Some(daemon)
+    let point = kernel::resolve_point(path).map_err(|error| failed(format!("cannot be found: {}", in_words(&error))))?;
+    let mounted = kernel::mounted_at(&point).map_err(|error| failed(format!("cannot list mounts: {}", in_words(&error))))?;
+    let mount = match mounted {
+        Some(mount) if mount.fs_type == FS_TYPE => mount,
+        Some(mount) => {
+            return Err(failed(format!("found a file system of type {} there, expected a b2fuse mount", mount.fs_type)));
         }
-        Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => None,
-        Err(error) => return Err(failed(format!("cannot reach its daemon: {error}"))),
+        None => {
+            let of_it = |mount: &MountInfo| mount.fs_type == FS_TYPE && Path::new(&mount.source) == point;
+            let shown = kernel::mounts().unwrap_or_default().into_iter().find(of_it);
+            let shown = shown.map(|mount| format!(", such as {}, where it is shown", mount.point.display())).unwrap_or_default();
+            return Err(failed(format!("found nothing mounted there, expected a b2fuse mount{shown}")));
+        }
     };
-    kernel::unmount(&point, lazy).map_err(|error| match error.raw_os_error() {
-        Some(libc::EBUSY) => failed("is busy: some process has a file open there, or works in it".into()),
-        _ => failed(format!("cannot unmount: {error}")),
-    })?;
-    let Some(daemon) = daemon else {
-        return Err(failed("unmounted, but its daemon had died: what it had not committed is lost".into()));
+    let daemon = Daemon::of(mount);
+    let outcome = if lazy { detach(&daemon) } else { take_away(&daemon) };
+    let (left, source) = outcome.map_err(failed)?;
+    let note = match daemon.ended(source) {
+        Ended::Yes => "",
+        Ended::No => "its daemon has written everything, but not ended yet",
+        Ended::Used if lazy => "files are still open; the mount ends with them",
+        Ended::Used => "its daemon has written everything, but lives on: another mount namespace has the mount as well",
+        Ended::Unseen => "its daemon has written everything; whether it has ended cannot be seen from here",
     };
-    if !daemon.ended_within(lazy.then_some(LAZY_WAIT)) {
-        eprintln!("{}: files are still open; the mount ends with them", path.display());
+    if !note.is_empty() && left.is_empty() {
+        eprintln!("{}: {note}", plain(path));
+    }
+    if left.is_empty() {
         return Ok(());
     }
-    match daemon.exit_status() {
-        None | Some(0) => Ok(()),
-        Some(_) => Err(failed("unmounted, but not everything is in the frame: see the daemon's log".into())),
+    Err(failed(format!("unmounted, but not everything is in the frame: {left}; see {}", daemon.log())))
+}
+
+/// SOURCE, and which file it is.
+type Source = (PathBuf, (u64, u64));
+/// What is not in SOURCE, in words, and what tells of the daemon's end, where that can be seen.
+type Outcome = Result<(String, Option<Source>), String>;
+
+/// Takes the mount away when its daemon is ready for that.
+fn take_away(daemon: &Daemon) -> Outcome {
+    const STILL: &str = "still mounted";
+    let asked = daemon.open().and_then(|talk| daemon.make_ready(talk, false));
+    let Ready { ticket, left, source, since } = match asked {
+        Ok(Ok(ready)) => ready,
+        Ok(Err(None)) => return Err(busy::reason(&daemon.mount.point)),
+        Ok(Err(Some(why))) => return Err(format!("{STILL}, as not everything can be kept: {why} (-z unmounts nevertheless)")),
+        Err(error) if is_dead(&error) => return dead(daemon),
+        Err(error) => return Err(format!("{STILL}: {}", silent(&error))),
+    };
+    if let Err(error) = kernel::unmount(&daemon.mount.point, false) {
+        // If this fails, all goes on a little later.
+        let _ = daemon.open().and_then(|talk| talk.ask(Question::Resume(ticket)));
+        return Err(cannot_unmount(daemon, &error));
+    }
+    if since.elapsed() >= SEALED {
+        let reason = "what was written while that was going on may not be in the frame: see";
+        return Err(format!("unmounted, but it took {} s, and {reason} {}", since.elapsed().as_secs(), daemon.log()));
+    }
+    Ok((left, source))
+}
+
+/// Takes the mount's name away, and asks afterwards what is not in SOURCE: through a file that keeps the mount alive.
+fn detach(daemon: &Daemon) -> Outcome {
+    let talk = daemon.open();
+    kernel::unmount(&daemon.mount.point, true).map_err(|error| cannot_unmount(daemon, &error))?;
+    match talk.and_then(|talk| daemon.make_ready(talk, true)) {
+        Ok(Ok(Ready { left, source, .. })) => Ok((left, source)),
+        Ok(Err(why)) => Err(format!("unmounted, but not everything can be kept: {}", why.unwrap_or("it is busy".into()))),
+        Err(error) if is_dead(&error) => Err(died(daemon)),
+        Err(error) => Err(format!(
+            "unmounted, but whether everything is in the frame is not known: {}; see {}",
+            silent(&error),
+            daemon.log()
+        )),
     }
 }
 
-/// A process that cannot be taken for another one.
-struct Process(OwnedFd);
+fn died(daemon: &Daemon) -> String {
+    format!("unmounted, but its daemon had died: what it had not committed is lost; see {}", daemon.log())
+}
 
-impl Process {
-    fn open(pid: i32) -> io::Result<Process> {
-        // SAFETY: takes two numbers, and gives a descriptor that nobody else has.
-        unsafe {
-            let fd = libc::syscall(libc::SYS_pidfd_open, pid, 0);
-            if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(Process(OwnedFd::from_raw_fd(fd as i32))) }
+fn dead(daemon: &Daemon) -> Outcome {
+    kernel::unmount(&daemon.mount.point, false).map_err(|error| cannot_unmount(daemon, &error))?;
+    Err(died(daemon))
+}
+
+/// Of a dead daemon's mount the directory may still be opened, out of the kernel's cache.
+fn is_dead(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED | libc::ENODEV))
+}
+
+fn cannot_unmount(daemon: &Daemon, error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(libc::EBUSY) => busy::reason(&daemon.mount.point),
+        _ => format!("cannot unmount: {}", in_words(error)),
+    }
+}
+
+/// Whoever serves a mount.
+struct Daemon {
+    mount: MountInfo,
+    /// Whom one has to be to be let into the mount, if somebody else: FUSE keeps root out of others' mounts.
+    user: Option<User>,
+}
+
+/// A daemon that lets its mount be taken away.
+struct Ready {
+    ticket: u32,
+    /// What is not in SOURCE.
+    left: String,
+    source: Option<Source>,
+    /// It was not ready yet.
+    since: Instant,
+}
+
+impl Daemon {
+    fn of(mount: MountInfo) -> Self {
+        let root = rustix::process::geteuid().is_root();
+        Daemon { user: mount.owner.filter(|(user, _)| root && *user != 0), mount }
+    }
+
+    /// Where to look for what it has said, in words.
+    fn log(&self) -> String {
+        let user = self.mount.owner.map_or_else(|| rustix::process::geteuid().as_raw(), |(user, _)| user);
+        super::log::place(&self.mount.point, user)
+    }
+
+    /// Opens the mount's root, to ask.
+    fn open(&self) -> io::Result<Talk> {
+        let (point, user) = (&self.mount.point, self.user);
+        let aside = Aside::start(SILENCE, |stream| {
+            // The way there may be closed to the user by now.
+            let opened = system::Found::at(point).and_then(|found| {
+                user.map_or(Ok(()), become_user)?;
+                found.open()
+            });
+            let _ = pass_on(stream, opened);
+        })?;
+        let talk = Talk(aside);
+        talk.answered()?;
+        Ok(talk)
+    }
+
+    /// Asks until the daemon is ready, and closes the mount's root; answers why it is not, or nothing if it is busy.
+    fn make_ready(&self, talk: Talk, regardless: bool) -> io::Result<Result<Ready, Option<String>>> {
+        let asked = self.ask_until_ready(&talk, regardless);
+        match &asked {
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => {}
+            _ => talk.0.end()?,
         }
+        asked
     }
 
-    /// Waits for the end; for ever, without a limit.
-    fn ended_within(&self, limit: Option<Duration>) -> bool {
-        self.poll(libc::POLLIN, limit)
-    }
-
-    fn poll(&self, events: libc::c_short, limit: Option<Duration>) -> bool {
-        let mut poll = libc::pollfd { fd: self.0.as_raw_fd(), events, revents: 0 };
-        let millis = limit.map_or(-1, |limit| limit.as_millis() as libc::c_int);
+    fn ask_until_ready(&self, talk: &Talk, regardless: bool) -> io::Result<Result<Ready, Option<String>>> {
+        let began = Instant::now();
+        let patience = if self.user.is_some() { FOREIGN_PATIENCE } else { PATIENCE };
+        let mut pause = PAUSES.0;
+        let mut since = began;
+        let (ticket, mut answer) = talk.ask(Question::Begin(regardless))?;
         loop {
-            // SAFETY: one pollfd, as said.
-            match unsafe { libc::poll(&raw mut poll, 1, millis) } {
-                -1 if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
-                ready => return ready > 0,
+            match answer {
+                Answer::Ready { left, source } => return Ok(Ok(Ready { ticket, left, source, since })),
+                Answer::Busy => return Ok(Err(None)),
+                Answer::Refused(why) => return Ok(Err(Some(why))),
+                Answer::Working if began.elapsed() >= patience => return Err(io::ErrorKind::WouldBlock.into()),
+                Answer::Working => {}
+            }
+            std::thread::sleep(pause);
+            pause = PAUSES.1.min(pause * 2);
+            let asking = Instant::now();
+            answer = talk.ask(Question::HowFar(ticket))?.1;
+            if answer == Answer::Working {
+                since = asking;
             }
         }
     }
 
-    /// The wait status of a process that has ended; `None` on kernels that do not tell (before 6.15), or if nobody has
-    /// collected it in time.
-    fn exit_status(&self) -> Option<i32> {
-        /// `struct pidfd_info`, of which only the first field and the last are of use here.
-        #[repr(C)]
-        struct Info {
-            mask: u64,
-            other: [u32; 13],
-            exit_code: i32,
+    /// Waits until the daemon has released SOURCE.
+    fn ended(&self, source: Option<Source>) -> Ended {
+        let Some(((path, file), device)) = source.zip(self.mount.device_number()) else { return Ended::Unseen };
+        let aside = Aside::start(END + SILENCE, |mut stream| {
+            let watch = self.user.map_or(Ok(()), become_user).and_then(|()| Watch::new(&path, file, device));
+            let ended = watch.and_then(|watch| self.watch(&watch));
+            let _ = stream.write_all(&[ended.unwrap_or(Ended::Unseen) as u8]);
+        });
+        let mut said = [0];
+        match aside.and_then(|aside| (&aside.stream).read_exact(&mut said)) {
+            Ok(()) => {
+                [Ended::Yes, Ended::No, Ended::Used].into_iter().find(|ended| *ended as u8 == said[0]).unwrap_or(Ended::Unseen)
+            }
+            Err(_) => Ended::Unseen,
         }
-        const GET_INFO: libc::c_ulong = 3 << 30 | (size_of::<Info>() as libc::c_ulong) << 16 | 0xFF << 8 | 11;
-        const EXIT: u64 = 1 << 3;
-        if !self.poll(libc::POLLHUP, Some(REAP_WAIT)) {
-            return None;
+    }
+
+    fn watch(&self, watch: &Watch) -> io::Result<Ended> {
+        let began = Instant::now();
+        let mut pause = PAUSES.0;
+        let is_used = || self.mount.device_number().and_then(kernel::is_alive) == Some(true);
+        while watch.is_marked()? {
+            match began.elapsed() {
+                time if time >= USED_END && is_used() => return Ok(Ended::Used),
+                time if time >= END => return Ok(Ended::No),
+                _ => std::thread::sleep(pause),
+            }
+            pause = PAUSES.1.min(pause * 2);
         }
-        let mut info = Info { mask: EXIT, other: [0; 13], exit_code: 0 };
-        // SAFETY: the request's number says how large `info` is.
-        let rc = unsafe { libc::ioctl(self.0.as_raw_fd(), GET_INFO, &raw mut info) };
-        (rc == 0 && info.mask & EXIT != 0).then_some(info.exit_code)
+        Ok(Ended::Yes)
+    }
+}
+
+/// Whether a daemon has ended.
+#[derive(Clone, Copy)]
+enum Ended {
+    Yes,
+    No,
+    /// Somebody uses the mount although its name is gone.
+    Used,
+    Unseen,
+}
+
+/// The other process: opens, asks, and is done when nothing more is asked.
+fn pass_on(mut stream: UnixStream, opened: io::Result<File>) -> io::Result<()> {
+    let code = |error: &io::Error| error.raw_os_error().unwrap_or(libc::EIO).to_ne_bytes();
+    let file = match opened {
+        Ok(file) => file,
+        Err(error) => return stream.write_all(&code(&error)),
+    };
+    stream.write_all(&[0; 4])?;
+    let mut question = [0; unmount::LEN];
+    while stream.read_exact(&mut question).is_ok() {
+        match unmount::pass_on(&file, &mut question) {
+            Ok(()) => stream.write_all(&[&[0; 4], question.as_slice()].concat())?,
+            Err(error) => stream.write_all(&code(&error))?,
+        }
+    }
+    // Before the stream, which says that it is done.
+    drop(file);
+    Ok(())
+}
+
+/// The mount's root, open in another process.
+struct Talk(Aside);
+
+impl Talk {
+    fn answered(&self) -> io::Result<()> {
+        let mut code = [0; 4];
+        (&self.0.stream).read_exact(&mut code).map_err(in_time)?;
+        match i32::from_ne_bytes(code) {
+            0 => Ok(()),
+            code => Err(io::Error::from_raw_os_error(code)),
+        }
+    }
+
+    fn ask(&self, question: Question) -> io::Result<(u32, Answer)> {
+        (&self.0.stream).write_all(&question.encode())?;
+        self.answered()?;
+        let mut answer = [0; unmount::LEN];
+        (&self.0.stream).read_exact(&mut answer).map_err(in_time)?;
+        Answer::decode(&answer).ok_or_else(|| io::Error::from_raw_os_error(libc::EPROTO))
+    }
+}
+
+/// Why a daemon has not answered, in words.
+fn silent(error: &io::Error) -> String {
+    match (error.kind(), error.raw_os_error()) {
+        (io::ErrorKind::TimedOut, None) => format!("its daemon has not answered for {} s", SILENCE.as_secs()),
+        (io::ErrorKind::WouldBlock, None) => "its daemon is still writing; try again".into(),
+        (_, Some(libc::EPERM)) => "it is another user's".into(),
+        (_, Some(libc::ENOTTY | libc::ENOSYS | libc::EPROTO | libc::EINVAL)) => {
+            "it is served by another version of b2fuse, or another program; umount(8) takes it away".into()
+        }
+        _ => format!("cannot reach its daemon: {}", in_words(error)),
     }
 }

@@ -179,8 +179,26 @@ impl FrameHeader {
             let expected = format!("at most the {} bytes that are there", bytes.len());
             Error::new("header: header_len", HEADER_LEN as u64, header_len, expected)
         })?;
-        let [flags] = array(raw, FLAGS);
-        let [layout] = array(raw, LAYOUT);
+        Self::from_raw(raw.to_vec())
+    }
+
+    /// The same, without a copy.
+    ///
+    /// # Errors
+    /// As [`FrameHeader::parse`].
+    pub fn parse_vec(mut bytes: Vec<u8>) -> Result<Self> {
+        let header_len = Self::announced_len(&bytes)? as usize;
+        if header_len > bytes.len() {
+            return Self::parse(&bytes);
+        }
+        bytes.truncate(header_len);
+        Self::from_raw(bytes)
+    }
+
+    /// Of just the bytes of a header.
+    fn from_raw(raw: Vec<u8>) -> Result<Self> {
+        let [flags] = array(&raw, FLAGS);
+        let [layout] = array(&raw, LAYOUT);
         if flags & VERSION_MASK > MAX_VERSION {
             let expected = format!("at most {MAX_VERSION}");
             return Err(Error::new("header: version", FLAGS as u64, flags & VERSION_MASK, expected));
@@ -188,28 +206,28 @@ impl FrameHeader {
         if layout > 1 {
             return Err(Error::new("header: frame type", LAYOUT as u64, layout, "0 (contiguous) or 1 (sparse)"));
         }
-        let nbytes = i64::from_be_bytes(array(raw, NBYTES));
+        let nbytes = i64::from_be_bytes(array(&raw, NBYTES));
         if nbytes < 0 {
             return Err(Error::new("header: nbytes", NBYTES as u64, nbytes, "a size that is not negative"));
         }
-        let cbytes = i64::from_be_bytes(array(raw, CBYTES));
+        let cbytes = i64::from_be_bytes(array(&raw, CBYTES));
         if cbytes < 0 {
             return Err(Error::new("header: cbytes", CBYTES as u64, cbytes, "a size that is not negative"));
         }
-        let typesize = i32::from_be_bytes(array(raw, TYPESIZE));
+        let typesize = i32::from_be_bytes(array(&raw, TYPESIZE));
         if typesize <= 0 {
             return Err(Error::new("header: typesize", TYPESIZE as u64, typesize, "a size above zero"));
         }
-        let chunksize = i32::from_be_bytes(array(raw, CHUNKSIZE));
+        let chunksize = i32::from_be_bytes(array(&raw, CHUNKSIZE));
         if chunksize < 0 && nbytes > 0 {
             return Err(Error::new("header: chunksize", CHUNKSIZE as u64, chunksize, "a size that is not negative"));
         }
-        let [nfilters] = array(raw, NFILTERS);
+        let [nfilters] = array(&raw, NFILTERS);
         if nfilters > MAX_FILTERS {
             let expected = format!("at most {MAX_FILTERS}");
             return Err(Error::new("header: number of filters", NFILTERS as u64, nfilters, expected));
         }
-        let header = FrameHeader { raw: raw.to_vec(), metalayers: Table::parse(raw, Part::Header)? };
+        let header = FrameHeader { metalayers: Table::parse(&raw, Part::Header)?, raw };
         if let Some(nchunks) = header.nchunks()
             && nchunks > index::MAX_ENTRIES
         {

@@ -1,6 +1,7 @@
 //! Numbers that differ in meaning differ in type.
 
 use std::fmt;
+use std::num::NonZeroU32;
 
 /// Which of the two layouts a frame has. Source: byte 26 of the frame header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -53,9 +54,56 @@ impl fmt::Display for ChunkId {
     }
 }
 
-/// Where a chunk begins in a cframe, in bytes from the **end of the header**.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ChunkOffset(pub u64);
+/// A number that is never the largest ones there are: an entry of an index takes no more room than it, and there are millions.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Packed {
+    /// The upper half, and one: never 0.
+    high: NonZeroU32,
+    low: u32,
+}
+
+const _: () = assert!(size_of::<IndexEntry<Packed>>() == 8 && size_of::<IndexEntry<ChunkId>>() == 8);
+
+impl Packed {
+    /// The largest there is.
+    pub const MAX: u64 = ((u32::MAX as u64) << 32) - 1;
+
+    /// From a number, which is at most [`Packed::MAX`].
+    pub const fn new(number: u64) -> Self {
+        let high = match NonZeroU32::new(((number >> 32) as u32).wrapping_add(1)) {
+            Some(high) => high,
+            None => NonZeroU32::MAX,
+        };
+        Packed { high, low: number as u32 }
+    }
+
+    /// The number.
+    pub const fn number(self) -> u64 {
+        (self.high.get().wrapping_sub(1) as u64) << 32 | self.low as u64
+    }
+}
+
+/// Where a chunk begins in a cframe, in bytes from the **end of the header**. An index has none of 2^63 bytes and more.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ChunkOffset(Packed);
+
+impl ChunkOffset {
+    /// From a number of bytes.
+    pub const fn new(bytes: u64) -> Self {
+        ChunkOffset(Packed::new(bytes))
+    }
+
+    /// In bytes.
+    pub const fn bytes(self) -> u64 {
+        self.0.number()
+    }
+}
+
+impl fmt::Debug for ChunkOffset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ChunkOffset({})", self.bytes())
+    }
+}
 
 /// A chunk of which no byte is stored: its index entry says all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -32,6 +32,9 @@ pub const MOST_UNFOLDED: u64 = 1 << 24;
 /// An index of more entries must have a byte for so many of them; a run in a compressed index takes one for 32.
 const UNFOLDED_PER_BYTE: u64 = 64;
 
+/// Bytes of a block of an index: the library's have a few mebibytes, and several blocks are held while one is decoded.
+const LARGEST_BLOCK: usize = 16 << 20;
+
 /// What an entry of an index can hold beside special values.
 pub trait Place: Copy {
     /// The layout whose indexes have such entries.
@@ -55,10 +58,10 @@ impl Place for ChunkOffset {
         check_offsets(entries, chunks_len)
     }
     fn from_raw(raw: u64, _position: u64) -> Result<Self> {
-        Ok(ChunkOffset(raw))
+        Ok(ChunkOffset::new(raw))
     }
     fn to_raw(self) -> u64 {
-        self.0
+        self.bytes()
     }
 }
 
@@ -91,16 +94,42 @@ pub fn decode<P: Place>(bytes: &[u8], expected: Option<u64>) -> Result<Vec<Index
         return Ok(Vec::new());
     }
     let nbytes = check(bytes, expected)?.nbytes as usize;
-    let decoded = chunk::decode(bytes, nbytes).map_err(of_index)?;
-    let (raw, _) = decoded.as_chunks::<ENTRY_LEN>();
     let mut entries = Vec::new();
     entries
-        .try_reserve_exact(raw.len())
+        .try_reserve_exact(nbytes / ENTRY_LEN)
         .map_err(|_| Error::new("index: nbytes", 4, nbytes, "an index that memory has room for"))?;
-    for (position, raw) in (0u64..).zip(raw) {
-        entries.push(entry_from_raw(u64::from_le_bytes(*raw), position)?);
+    // Blocks need not end with an entry.
+    let mut begun = [0; ENTRY_LEN];
+    let mut len = 0;
+    // An error in an entry comes before one in a later block, and is none of the chunk's.
+    let mut wrong = None;
+    let mut push = |raw: [u8; ENTRY_LEN]| {
+        let entry = entry_from_raw(u64::from_le_bytes(raw), entries.len() as u64);
+        entry.map(|entry| entries.push(entry))
+    };
+    let decoded = chunk::Decoder::default().decode_pieces(bytes, LARGEST_BLOCK, |mut piece| {
+        let mut take = || {
+            if len > 0 {
+                let (head, rest) = piece.split_at(piece.len().min(ENTRY_LEN.saturating_sub(len)));
+                begun.iter_mut().skip(len).zip(head).for_each(|(to, from)| *to = *from);
+                (len, piece) = (len.saturating_add(head.len()), rest);
+                if len < ENTRY_LEN {
+                    return Ok(());
+                }
+                push(begun)?;
+            }
+            let (raw, rest) = piece.as_chunks::<ENTRY_LEN>();
+            raw.iter().try_for_each(|raw| push(*raw))?;
+            begun.iter_mut().zip(rest).for_each(|(to, from)| *to = *from);
+            len = rest.len();
+            Ok(())
+        };
+        take().inspect_err(|error: &Error| wrong = Some(error.clone()))
+    });
+    match wrong {
+        Some(wrong) => Err(wrong),
+        None => decoded.map_err(of_index).map(|()| entries),
     }
-    Ok(entries)
 }
 
 /// As [`decode`], of an index that has much of one decoded before, `known` and its `entries`: what is left of it is not decoded again.
@@ -273,12 +302,12 @@ fn repeated(word: u64, count: usize) -> Vec<u8> {
 pub fn check_offsets(entries: &[IndexEntry<ChunkOffset>], chunks_len: u64) -> Result<()> {
     for (position, entry) in (0u64..).zip(entries) {
         if let IndexEntry::Stored(offset) = entry
-            && offset.0.checked_add(MIN_CHUNK_LEN).is_none_or(|end| end > chunks_len)
+            && offset.bytes().checked_add(MIN_CHUNK_LEN).is_none_or(|end| end > chunks_len)
         {
             return Err(Error::new(
                 "index: entry",
                 byte_of(position),
-                format_args!("offset {} for chunk {position}", offset.0),
+                format_args!("offset {} for chunk {position}", offset.bytes()),
                 format_args!("at least {MIN_CHUNK_LEN} bytes before the end of the chunks at {chunks_len}"),
             ));
         }
@@ -336,8 +365,8 @@ mod tests {
     #[test]
     fn entries_survive_the_way_to_raw_and_back() {
         let entries = [
-            IndexEntry::Stored(ChunkOffset(0)),
-            IndexEntry::Stored(ChunkOffset(i64::MAX as u64)),
+            IndexEntry::Stored(ChunkOffset::new(0)),
+            IndexEntry::Stored(ChunkOffset::new(i64::MAX as u64)),
             IndexEntry::Special(Special::Zeros),
             IndexEntry::Special(Special::Nan),
             IndexEntry::Special(Special::Uninit),
@@ -360,7 +389,7 @@ mod tests {
 
     #[test]
     fn offsets_must_leave_room_for_a_chunk_header() {
-        let stored = |offset| [IndexEntry::Special(Special::Nan), IndexEntry::Stored(ChunkOffset(offset))];
+        let stored = |offset| [IndexEntry::Special(Special::Nan), IndexEntry::Stored(ChunkOffset::new(offset))];
         assert_eq!(check_offsets(&stored(68), 100), Ok(()));
         assert_eq!(check_offsets(&stored(69), 100).unwrap_err().offset, 8);
         assert!(check_offsets(&stored(i64::MAX as u64), 100).is_err());

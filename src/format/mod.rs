@@ -20,9 +20,10 @@ pub mod index;
 pub mod index_file;
 pub mod metalayer;
 mod msgpack;
+pub mod plain;
 pub mod registry;
 pub mod trailer;
 
 pub use error::{Error, Result};
 pub use fit::Fit;
-pub use ids::{ChunkId, ChunkOffset, INDEX_NAME, IndexEntry, Layout, Position, Special};
+pub use ids::{ChunkId, ChunkOffset, INDEX_NAME, IndexEntry, Layout, Packed, Position, Special};

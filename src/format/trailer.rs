@@ -68,13 +68,24 @@ impl Trailer {
     /// # Errors
     /// Another length than its own trailer_len, vlmetalayers that lie outside.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
+        Self::check(bytes).map(|vlmetalayers| Trailer { raw: bytes.to_vec(), vlmetalayers })
+    }
+
+    /// The same, without a copy.
+    ///
+    /// # Errors
+    /// As [`Trailer::parse`].
+    pub fn parse_vec(bytes: Vec<u8>) -> Result<Self> {
+        Self::check(&bytes).map(|vlmetalayers| Trailer { raw: bytes, vlmetalayers })
+    }
+
+    fn check(bytes: &[u8]) -> Result<Table> {
         let len = Self::announced_len(bytes, 0, bytes.len() as u64)?;
         if len as usize != bytes.len() {
             let at = (bytes.len() as u64).saturating_sub(LEN_FROM_END);
             return Err(Error::new("trailer: trailer_len", at, len, format_args!("{}, the trailer's length", bytes.len())));
         }
-        let vlmetalayers = Table::parse(bytes, Part::Trailer)?;
-        Ok(Trailer { raw: bytes.to_vec(), vlmetalayers })
+        Table::parse(bytes, Part::Trailer)
     }
 
     /// Builds a trailer as C-Blosc2 3 writes it.

@@ -1,8 +1,8 @@
 //! FUSE requests to calls of a [`View`]: unpacks, calls, replies, and decides nothing about frames.
 //!
 //! Attributes and names are cached by the kernel for good; what a view makes untrue is told through [`Notify`]. Names that
-//! are not there are not cached at all. Permissions are the kernel's affair (`default_permissions`), but where root is alone: ACCESS
-//! comes here then, from access(2) and chdir(2) only.
+//! are not there are not cached at all. Permissions are the kernel's affair (`default_permissions`), unless the one user of a mount
+//! does without: ACCESS comes here then, from access(2) and chdir(2) only.
 //! Locks of both kinds work inside the kernel, unless the view has a lock file: then those of flock(2) come here, and wait
 //! on threads of their own, as does everything that may have to wait until other processes give their locks back.
 //!
@@ -29,11 +29,9 @@ use parking_lot::RwLockReadGuard;
 use super::notify::Held;
 use super::shared::{FOREVER, GENERATION, Shared, empty, errno};
 use super::spin::Turn;
-use super::xattr;
-use crate::view::{Creation, Flock, Handle, Ino, Invals, Kind, OpenMode, ROOT, RenameMode, SetAttr, ViewError};
-
-/// ioctl(2) on any file of a mount: the daemon's process id as an `i32`. `_IOR(0xB2, 1, int)`.
-pub(super) const IOCTL_PID: u32 = 2 << 30 | (size_of::<i32>() as u32) << 16 | 0xB2 << 8 | 1;
+use super::waiting::Wait;
+use super::{unmount, xattr};
+use crate::view::{Creation, Flock, Handle, Ino, Inval, Invals, Kind, OpenMode, ROOT, RenameMode, SetAttr, ViewError};
 
 /// The longest WRITE that the kernel may send, in bytes.
 const MAX_WRITE: u32 = 1 << 20;
@@ -51,6 +49,8 @@ pub(super) struct Adapter {
     /// Where requests come from.
     device: File,
     read_only: bool,
+    /// The view is told of the handles that are open.
+    handles: bool,
     /// The kernel can do without OPEN, if told ENOSYS.
     no_open: bool,
     /// The kernel can do without OPENDIR, if told ENOSYS, and caches listings then.
@@ -60,14 +60,14 @@ pub(super) struct Adapter {
 }
 
 impl Adapter {
-    /// A mount that fusermount3 is to unmount if we die must not do without OPENDIR, nor OPEN if it is a file: by opening the
-    /// mount point it finds out.
+    /// A mount that fusermount3 is to unmount if we die must not do without OPENDIR: by opening the mount point it finds out.
     pub(super) fn new(shared: Arc<Shared>, device: File, auto_unmount: bool, xattrs: bool) -> Self {
         let read_only = shared.view.read_only();
         let on_file = shared.view.getattr(ROOT).is_ok_and(|root| root.kind == Kind::File);
         // Without OPEN there is no RELEASE, which gives locks back.
-        let no_open = read_only && !(auto_unmount && on_file) && shared.lock_file.is_none();
-        Adapter { no_open, no_opendir: !auto_unmount, read_only, xattrs, device, shared }
+        // And where the mount point is the file, only handles tell older versions of it from newer ones.
+        let handles = !read_only || on_file || shared.lock_file.is_some();
+        Adapter { no_open: !handles, no_opendir: !auto_unmount, read_only, handles, xattrs, device, shared }
     }
 }
 
@@ -197,7 +197,7 @@ impl fuser::Filesystem for Adapter {
             shared.changed();
         };
         // A length that is set without a handle is a write and a close.
-        if size.is_some() && fh.is_none() { shared.patiently(work) } else { work(shared) }
+        if size.is_some() && fh.is_none() { shared.change_patiently(work) } else { work(shared) }
     }
 
     fn readlink(&self, _req: &Request, _ino: INodeNo, reply: ReplyData) {
@@ -211,7 +211,8 @@ impl fuser::Filesystem for Adapter {
         }
         let creation = Creation { uid: req.uid(), gid: req.gid(), mode: mode & 0o777, exclusive: true };
         let open = OpenMode { write: true, ..OpenMode::default() };
-        match shared.view.create(Ino(parent.0), name, creation, open) {
+        let name = name.to_owned();
+        shared.change(move |shared, _change| match shared.view.create(Ino(parent.0), &name, creation, open) {
             Ok((attr, handle)) => {
                 let mut invals = Invals::new();
                 shared.view.release(handle, &mut invals);
@@ -221,7 +222,7 @@ impl fuser::Filesystem for Adapter {
                 shared.changed();
             }
             Err(refusal) => reply.error(errno("mknod", Ino(parent.0), &refusal)),
-        }
+        });
     }
 
     fn mkdir(&self, _req: &Request, _parent: INodeNo, _name: &OsStr, _mode: u32, _umask: u32, reply: ReplyEntry) {
@@ -242,11 +243,14 @@ impl fuser::Filesystem for Adapter {
 
     fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let (shared, _entered) = enter!(self, req, reply);
-        let mut invals = Invals::new();
-        let outcome = shared.view.unlink(Ino(parent.0), name, &mut invals);
-        let outcome = outcome.map_err(|refusal| errno("unlink", Ino(parent.0), &refusal));
-        shared.notify.answer(invals, Held::Directory, move || empty(reply, outcome));
-        shared.changed();
+        let name = name.to_owned();
+        shared.change(move |shared, _change| {
+            let mut invals = Invals::new();
+            let outcome = shared.view.unlink(Ino(parent.0), &name, &mut invals);
+            let outcome = outcome.map_err(|refusal| errno("unlink", Ino(parent.0), &refusal));
+            shared.notify.answer(invals, Held::Directory, move || empty(reply, outcome));
+            shared.changed();
+        });
     }
 
     fn rename(
@@ -270,7 +274,7 @@ impl fuser::Filesystem for Adapter {
             return reply.error(Errno::EINVAL);
         };
         let (name, newname) = (name.to_owned(), newname.to_owned());
-        shared.patiently(move |shared| {
+        shared.change_patiently(move |shared| {
             let mut invals = Invals::new();
             let outcome = shared.view.rename((Ino(parent.0), &name), (Ino(newparent.0), &newname), mode, &mut invals);
             let outcome = outcome.map_err(|refusal| errno("rename", Ino(parent.0), &refusal));
@@ -286,35 +290,21 @@ impl fuser::Filesystem for Adapter {
             if self.no_open {
                 return reply.error(Errno::ENOSYS);
             }
-            // The view wants no handles for reading, but locks do.
-            let handle = match shared.lock_file {
-                None => Ok(Handle(0)),
-                Some(_) => shared.view.open(ino, mode),
-            };
+            // The view wants no handles for reading, but locks do, and versions of a file that is the mount point.
+            let handle = if self.handles { shared.view.open(ino, mode) } else { Ok(Handle(0)) };
             return match handle {
                 Ok(handle) => reply.opened(FileHandle(handle.0), shared.open_flags(ino, mode)),
                 Err(refusal) => reply.error(errno("open", ino, &refusal)),
             };
         }
-        if mode.write {
-            shared.notify.writer_came(ino);
-        }
-        let outcome = shared.view.open(ino, mode).map_err(|refusal| errno("open", ino, &refusal));
-        if mode.write && outcome.is_err() {
-            shared.notify.writer_gone(ino);
-        }
-        let flags = shared.open_flags(ino, mode);
-        let answer = move || match outcome {
-            Ok(handle) => reply.opened(FileHandle(handle.0), flags),
-            Err(errno) => reply.error(errno),
-        };
         if mode.write || mode.truncate {
-            shared.notify.answer_writer(ino, answer);
-            shared.changed();
-        } else {
-            answer();
-            shared.notify_push(ino, false, |view, streams| streams.opened(view, req.pid(), ino));
+            return shared.change(move |shared, _change| shared.open_to_change(ino, mode, reply));
         }
+        match shared.view.open(ino, mode) {
+            Ok(handle) => reply.opened(FileHandle(handle.0), shared.open_flags(ino, mode)),
+            Err(refusal) => return reply.error(errno("open", ino, &refusal)),
+        }
+        shared.notify_push(ino, false, |view, streams| streams.opened(view, req.pid(), ino));
     }
 
     fn create(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, flags: i32, reply: ReplyCreate) {
@@ -322,7 +312,8 @@ impl fuser::Filesystem for Adapter {
         let open = open_mode(flags);
         let exclusive = flags & libc::O_EXCL != 0;
         let creation = Creation { uid: req.uid(), gid: req.gid(), mode: mode & 0o777, exclusive };
-        match shared.view.create(Ino(parent.0), name, creation, open) {
+        let name = name.to_owned();
+        shared.change(move |shared, _change| match shared.view.create(Ino(parent.0), &name, creation, open) {
             Ok((attr, handle)) => {
                 if open.write {
                     shared.notify.writer_came(attr.ino);
@@ -332,7 +323,7 @@ impl fuser::Filesystem for Adapter {
                 shared.changed();
             }
             Err(refusal) => reply.error(errno("create", Ino(parent.0), &refusal)),
-        }
+        });
     }
 
     fn read(
@@ -348,7 +339,7 @@ impl fuser::Filesystem for Adapter {
     ) {
         let (shared, _entered) = enter!(self, req, reply);
         let ino = Ino(ino.0);
-        let handle = (!self.read_only).then_some(Handle(fh.0));
+        let handle = self.handles.then_some(Handle(fh.0));
         let len = (size as usize).min(MAX_READ);
         shared.reads.fetch_add(1, Relaxed);
         BUFFER.with_borrow_mut(|buffer| {
@@ -358,7 +349,15 @@ impl fuser::Filesystem for Adapter {
             match shared.view.read(ino, handle, offset, &mut buffer[..len]) {
                 Ok(n) => reply.data(&buffer[..n]),
                 Err(ViewError::Locked) => shared.read_patiently(ino, handle, offset, len, reply),
-                Err(refusal) => reply.error(errno("read", ino, &refusal)),
+                Err(refusal) => {
+                    reply.error(errno("read", ino, &refusal));
+                    // Who opens a file without asking must look its name up anew.
+                    if matches!(refusal, ViewError::Gone) && self.no_open {
+                        shared
+                            .notify
+                            .forget(shared.view.last_name(ino).map(|name| Inval::Entry(ROOT, name)).into_iter().collect());
+                    }
+                }
             }
         });
         shared.notify_push(ino, offset == 0, |view, streams| streams.read(view, req.pid(), ino, offset, size));
@@ -409,10 +408,10 @@ impl fuser::Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         let (shared, _entered) = enter!(self, req, reply);
-        let (ino, read_only, write) = (Ino(ino.0), self.read_only, open_mode(flags.0).write);
+        let (ino, handles, write) = (Ino(ino.0), self.handles, open_mode(flags.0).write);
         let work = move |shared: &Arc<Shared>| {
             let mut invals = Invals::new();
-            if !read_only || shared.lock_file.is_some() {
+            if handles {
                 shared.view.release(Handle(fh.0), &mut invals);
             }
             if write {
@@ -420,7 +419,7 @@ impl fuser::Filesystem for Adapter {
             }
             // Only for an open file that has asked for a lock an owner is named.
             match owner {
-                Some(_) => shared.lock(ino, Handle(fh.0), None, (false, true), invals, reply),
+                Some(_) => shared.lock(ino, Handle(fh.0), None, Wait::Aside(0), invals, reply),
                 None => shared.notify.answer(invals, Held::Nothing, move || reply.ok()),
             }
             // Readers come and go by the thousand, and change nothing.
@@ -450,12 +449,17 @@ impl fuser::Filesystem for Adapter {
             libc::F_WRLCK => Some(Flock::Exclusive),
             _ => None,
         };
+        let wait = match lock {
+            None => Wait::Here,
+            Some(_) if sleep => Wait::Aside(req.pid()),
+            Some(_) => Wait::No,
+        };
         // By the handle: the kernel may name another file's owner the same before it has released this one's.
-        shared.lock(Ino(ino.0), Handle(fh.0), lock, (lock.is_none(), sleep), Invals::new(), reply);
+        shared.lock(Ino(ino.0), Handle(fh.0), lock, wait, Invals::new(), reply);
         shared.changed();
     }
 
-    /// Asked of mounts where root is alone, who may do everything but execute what nobody may.
+    /// Asked of mounts without `default_permissions` only, whose one user may do everything but execute what nobody may.
     fn access(&self, req: &Request, ino: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
         let (shared, _entered) = enter!(self, req, reply);
         match shared.view.getattr(Ino(ino.0)).map(|attr| shared.attr(&attr).perm) {
@@ -560,21 +564,28 @@ impl fuser::Filesystem for Adapter {
 
     fn ioctl(
         &self,
-        _req: &Request,
+        req: &Request,
         _ino: INodeNo,
         _fh: FileHandle,
         _flags: IoctlFlags,
         cmd: u32,
-        _in_data: &[u8],
+        in_data: &[u8],
         _out_size: u32,
         reply: ReplyIoctl,
     ) {
-        if cmd == IOCTL_PID {
-            return reply.ioctl(0, &std::process::id().to_ne_bytes());
+        let (shared, _entered) = enter!(self, req, reply);
+        if cmd != unmount::IOCTL {
+            return reply.error(Errno::ENOTTY);
         }
-        reply.error(Errno::ENOTTY);
+        if req.uid() != 0 && req.uid() != rustix::process::geteuid().as_raw() {
+            return reply.error(Errno::EPERM);
+        }
+        match shared.asked(in_data) {
+            Some(answer) => reply.ioctl(0, &answer),
+            None => reply.error(Errno::EINVAL),
+        }
     }
 
-    // Everything else is answered ENOSYS by fuser, and the kernel does without: no ACCESS, no
-    // fallocate, lseek, bmap, poll, copy_file_range; locks of fcntl(2) stay inside it. What fuser logs about it goes to `-vv`.
+    // Everything else is answered ENOSYS by fuser, and the kernel does without: no fallocate, lseek, bmap, poll,
+    // copy_file_range; locks of fcntl(2) stay inside it. What fuser logs about it goes to `-vv`.
 }

@@ -5,19 +5,23 @@
 //! cores that are there at once (`/dev/cpu_dma_latency`, which the kernel's documentation has under "PM QoS"): those then look
 //! for work without a pause. We ask for it while many requests come, and the kernel takes it back by itself if we die.
 //!
-//! The host pays with the cores' whole time. So a machine with many cores is left alone, and one that is not virtual as well:
-//! what it would cost and gain there has not been measured.
+//! It is a setting of the whole machine, so it is for who mounts to ask for it: a daemon that is stopped meanwhile (SIGSTOP, a frozen
+//! cgroup) keeps all cores awake until it goes on. The host pays with the cores' whole time. So a machine with many cores is left
+//! alone, and one that is not virtual as well: what it would cost and gain there has not been measured.
 //!
 //! What [`spin`](super::spin) does is of use besides: one event loop rather than two is woken by turns.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use log::debug;
+use log::{debug, warn};
 use parking_lot::{Condvar, Mutex};
+
+use crate::store::in_words;
+use crate::store::local::system;
 
 const DEVICE: &str = "/dev/cpu_dma_latency";
 /// What the kernel idles by, and what that is called in a virtual machine.
@@ -62,13 +66,16 @@ struct State {
 impl Awake {
     /// Opens the device, where that is allowed and of use. Whether it did, and so needs a thread for [`Awake::run`].
     pub(super) fn start(&self) -> bool {
-        let device = std::fs::read_to_string(DRIVER)
-            .and_then(|driver| match cores() {
-                _ if driver.trim_end() != VIRTUAL => Err(io::Error::other(format!("idles by {}", driver.trim_end()))),
-                cores if cores > MOST_CORES => Err(io::Error::other(format!("has {cores} cores"))),
-                _ => OpenOptions::new().write(true).open(DEVICE),
+        let at = |path, error: io::Error| io::Error::other(format!("{path}: {}", in_words(&error)));
+        let device = system::read(DRIVER)
+            .map_err(|error| at(DRIVER, error))
+            .map(|driver| String::from_utf8_lossy(&driver).into_owned())
+            .and_then(|driver| match (driver.trim_end(), cores()) {
+                (VIRTUAL, ..=MOST_CORES) => system::open_device(DEVICE).map_err(|error| at(DEVICE, error)),
+                (VIRTUAL, cores) => Err(io::Error::other(format!("found {cores} cores, expected at most {MOST_CORES}"))),
+                (driver, _) => Err(io::Error::other(format!("{DRIVER}: found {driver}, expected {VIRTUAL}"))),
             })
-            .inspect_err(|error| debug!("cores may sleep between requests: {error}"));
+            .inspect_err(|error| warn!("low_latency has no effect: {}", in_words(error)));
         device.is_ok_and(|device| self.device.set(device).is_ok())
     }
 
@@ -97,7 +104,7 @@ impl Awake {
         if let Some(mut device) = self.device.get()
             && let Err(error) = device.write_all(&latency.to_ne_bytes())
         {
-            debug!("{DEVICE}: {error}");
+            debug!("{DEVICE}: {}", in_words(&error));
         }
     }
 

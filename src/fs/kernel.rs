@@ -6,16 +6,19 @@
 //!
 //! Nothing here touches a path below a mount of ours.
 
-use std::ffi::{CString, OsStr, OsString};
+use std::ffi::{OsStr, OsString};
 use std::fmt;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+
+use super::descriptors;
+use crate::store::in_words;
+use crate::store::local::{self, mounts, system};
 
 /// File system type of our mounts, as the kernel lists it.
 pub const FS_TYPE: &str = "fuse.b2fuse";
@@ -71,6 +74,12 @@ pub const FLAGS: &[(&str, libc::c_ulong)] = &[
     ("nodiratime", libc::MS_NODIRATIME),
 ];
 
+/// More of them, for what [`remount`] leaves as it is.
+const POINT_FLAGS: &[(&str, libc::c_ulong)] = &[("relatime", libc::MS_RELATIME), ("nosymfollow", libc::MS_NOSYMFOLLOW)];
+/// Those of [`FLAGS`] that may differ from one mount point of a file system to another.
+pub const REMOUNTED: libc::c_ulong =
+    libc::MS_RDONLY | libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC | libc::MS_NOATIME | libc::MS_NODIRATIME;
+
 /// What mount(2) needs to know.
 #[derive(Debug, Clone)]
 pub struct MountRequest {
@@ -84,7 +93,7 @@ pub struct MountRequest {
     pub access: Access,
     /// Unmount even if this process is killed. Done by fusermount3, which then stays.
     pub auto_unmount: bool,
-    /// Have the kernel hold everybody to the modes of files. It does so anyway unless root mounts for itself alone.
+    /// Have the kernel hold everybody to the modes of files. May be off for [`Access::Owner`] alone.
     pub default_permissions: bool,
 }
 
@@ -101,6 +110,12 @@ pub struct MountInfo {
     pub fs_type: String,
     /// What is mounted.
     pub source: OsString,
+    /// User and group who mounted it, if it is a FUSE mount.
+    pub owner: Option<(u32, u32)>,
+    /// Bits of mount(2) that hold for this mount point.
+    pub flags: libc::c_ulong,
+    /// The file system itself takes no writes, whatever holds for this mount point.
+    pub read_only: bool,
 }
 
 impl MountInfo {
@@ -112,10 +127,27 @@ impl MountInfo {
         let device = String::from_utf8(text()?.to_vec()).ok()?;
         let _root = text()?;
         let point = PathBuf::from(unescape(text()?));
+        let flags = POINT_FLAGS.iter().chain(FLAGS);
+        let words: Vec<_> = text()?.split(|byte| *byte == b',').collect();
+        let flags = flags.filter(|(name, _)| words.contains(&name.as_bytes())).fold(0, |flags, (_, flag)| flags | flag);
         let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
         let fs_type = String::from_utf8(rest.next()?.to_vec()).ok()?;
         let source = unescape(rest.next()?);
-        Some(MountInfo { id, device, point, fs_type, source })
+        let options = rest.next().unwrap_or_default();
+        let number = |name: &[u8]| {
+            let value = options.split(|byte| *byte == b',').find_map(|option| option.strip_prefix(name))?;
+            std::str::from_utf8(value).ok()?.parse().ok()
+        };
+        let owner = number(b"user_id=").zip(number(b"group_id="));
+        let read_only = options.split(|byte| *byte == b',').any(|option| option == b"ro");
+        Some(MountInfo { id, device, point, fs_type, source, owner, flags, read_only })
+    }
+
+    /// The device number, as the kernel has it inside.
+    pub fn device_number(&self) -> Option<u32> {
+        let (major, minor) = self.device.split_once(':')?;
+        let (major, minor): (u32, u32) = (major.parse().ok()?, minor.parse().ok()?);
+        (major < 1 << 12 && minor < 1 << 20).then_some(major << 20 | minor)
     }
 }
 
@@ -141,7 +173,7 @@ fn unescape(field: &[u8]) -> OsString {
 
 /// Everything mounted in this namespace, in order of mounting.
 pub fn mounts() -> io::Result<Vec<MountInfo>> {
-    let text = std::fs::read("/proc/self/mountinfo")?;
+    let text = system::read("/proc/self/mountinfo")?;
     Ok(text.split(|byte| *byte == b'\n').filter_map(MountInfo::parse).collect())
 }
 
@@ -150,17 +182,42 @@ pub fn mounted_at(point: &Path) -> io::Result<Option<MountInfo>> {
     Ok(mounts()?.into_iter().rev().find(|mount| mount.point == point))
 }
 
-/// Resolves all of a mount point's path but its last component where the mount itself does not answer any more.
+/// The mount of ours that a file with this device number is in, if there is one.
+pub fn mount_with(device: u64) -> io::Result<Option<MountInfo>> {
+    let device = format!("{}:{}", libc::major(device), libc::minor(device));
+    Ok(mounts()?.into_iter().find(|mount| mount.fs_type == FS_TYPE && mount.device == device))
+}
+
+/// Whether the kernel keeps a file system of that device number, mounted anywhere or just still used; nothing if it does not say.
+pub fn is_alive(device: u32) -> Option<bool> {
+    let devices = Path::new("/sys/class/bdi");
+    let known = system::exists(&devices.join(format!("{}:{}", device >> 20, device & 0xF_FFFF)));
+    (known || system::exists(devices)).then_some(known)
+}
+
+/// Has other flags hold for a mount point, of those in [`REMOUNTED`]. What serves the mount hears nothing of it.
+///
+/// # Errors
+/// EBUSY if it is to be read-only and files are open for writing; EPERM to an ordinary user.
+pub fn remount(mount: &MountInfo, flags: libc::c_ulong) -> io::Result<()> {
+    let flags = flags & REMOUNTED | mount.flags & !REMOUNTED;
+    // Else the kernel takes this for no change.
+    let accessed = if flags & (libc::MS_RELATIME | libc::MS_NOATIME) == 0 { libc::MS_STRICTATIME } else { 0 };
+    let place = mounts::Place::open(&mount.point)?;
+    place.mount(OsStr::new("none"), "none", libc::MS_REMOUNT | libc::MS_BIND | accessed | flags, "")
+}
+
+/// The real path of a mount point. The mount itself, which may not answer, is not looked at.
 pub fn resolve_point(point: &Path) -> io::Result<PathBuf> {
-    std::fs::canonicalize(point).or_else(|error| {
-        let (Some(parent), Some(name)) = (point.parent(), point.file_name()) else { return Err(error) };
+    if let (Some(parent), Some(name)) = (point.parent(), point.file_name()) {
         let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
-        let resolved = std::fs::canonicalize(parent)?.join(name);
-        match mounted_at(&resolved) {
-            Ok(Some(_)) => Ok(resolved),
-            _ => Err(error),
+        let resolved = local::resolve(parent)?.join(name);
+        if mounted_at(&resolved)?.is_some() {
+            return Ok(resolved);
         }
-    })
+    }
+    // Behind a link, or nothing.
+    local::resolve(point)
 }
 
 /// A mount that we made. Dropping it does not unmount.
@@ -186,7 +243,7 @@ impl Mountpoint {
         let (device, socket) =
             if root && !request.auto_unmount { (mount_directly(request)?, None) } else { mount_by_helper(request)? };
         let info = mounted_at(&request.point).ok().flatten().filter(|info| info.fs_type == FS_TYPE);
-        let unique = unique_id(&request.point);
+        let unique = mounts::number(&request.point);
         Ok((Mountpoint { point: request.point.clone(), info, unique, _auto_unmount: socket }, device))
     }
 
@@ -195,12 +252,16 @@ impl Mountpoint {
         &self.point
     }
 
+    /// The mount's device number, if it could be found out.
+    pub fn device_number(&self) -> Option<u32> {
+        self.info.as_ref()?.device_number()
+    }
+
     /// Has the kernel read ahead by as much as `bytes` in files of the mount, if we may say so: root may. To be called after INIT,
     /// whose answer can only make less of what the kernel offers.
     pub fn set_read_ahead(&self, bytes: u32) -> io::Result<()> {
         let device = &self.info.as_ref().ok_or(io::ErrorKind::NotFound)?.device;
-        let mut file = std::fs::OpenOptions::new().write(true).open(format!("/sys/class/bdi/{device}/read_ahead_kb"))?;
-        file.write_all((bytes / 1024).to_string().as_bytes())
+        system::write(format!("/sys/class/bdi/{device}/read_ahead_kb"), &(bytes / 1024).to_string())
     }
 
     /// Unmounts. Of a mount that someone else has taken away already nothing is taken, nor of what is mounted there now.
@@ -221,23 +282,11 @@ impl Mountpoint {
         if all[place + 1..].iter().any(|mount| mount.point == *point) {
             return Err(io::Error::from_raw_os_error(libc::EBUSY));
         }
-        if self.unique.is_some() && unique_id(point) != self.unique {
+        if self.unique.is_some() && mounts::number(point) != self.unique {
             return Ok(());
         }
         unmount(point, lazy)
     }
-}
-
-/// The number of the mount on top at `point` that the kernel gives to no other. Asks nothing of whoever serves that mount.
-fn unique_id(point: &Path) -> Option<u64> {
-    let path = c_string(point.as_os_str()).ok()?;
-    let mut stat = std::mem::MaybeUninit::<libc::statx>::zeroed();
-    let flags = libc::AT_STATX_DONT_SYNC | libc::AT_SYMLINK_NOFOLLOW | libc::AT_NO_AUTOMOUNT;
-    // SAFETY: `path` is a C string that lives through the call, and `stat` has room for the answer.
-    let rc = unsafe { libc::statx(libc::AT_FDCWD, path.as_ptr(), flags, libc::STATX_MNT_ID_UNIQUE, stat.as_mut_ptr()) };
-    // SAFETY: all zeros are a valid statx, of which the call has filled a part.
-    let stat = unsafe { stat.assume_init() };
-    (rc == 0 && stat.stx_mask & libc::STATX_MNT_ID_UNIQUE != 0).then_some(stat.stx_mnt_id)
 }
 
 /// Unmounts what is on top at `point`.
@@ -245,19 +294,15 @@ fn unique_id(point: &Path) -> Option<u64> {
 /// # Errors
 /// EBUSY if files are open in it, unless `lazy`; what fusermount3 says, for an ordinary user.
 pub fn unmount(point: &Path, lazy: bool) -> io::Result<()> {
-    let path = c_string(point.as_os_str())?;
-    let flags = libc::UMOUNT_NOFOLLOW | if lazy { libc::MNT_DETACH } else { 0 };
-    // SAFETY: `path` is a C string that lives through the call.
-    if unsafe { libc::umount2(path.as_ptr(), flags) } == 0 {
-        return Ok(());
-    }
-    let error = io::Error::last_os_error();
-    if error.raw_os_error() != Some(libc::EPERM) {
-        return Err(error);
+    match mounts::unmount(point, lazy) {
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) => {}
+        done => return done,
     }
     let mut command = Command::new(HELPER);
     command.arg("-u").args(lazy.then_some("-z")).arg("--").arg(point).stdin(Stdio::null());
-    let output = command.output().map_err(|error| io::Error::new(error.kind(), format!("cannot run {HELPER}: {error}")))?;
+    descriptors::lower_for(&mut command);
+    let output =
+        command.output().map_err(|error| io::Error::new(error.kind(), format!("cannot run {HELPER}: {}", in_words(&error))))?;
     if output.status.success() {
         return Ok(());
     }
@@ -269,52 +314,46 @@ fn mount_directly(request: &MountRequest) -> Result<OwnedFd, MountError> {
     let failed = |error: io::Error| match error.raw_os_error() {
         Some(libc::EPERM) => MountError::new(&request.point, "cannot mount: not permitted (CAP_SYS_ADMIN is needed)"),
         Some(libc::ENODEV) => MountError::new(&request.point, "cannot mount: the kernel has no FUSE (try modprobe fuse)"),
-        _ => MountError::new(&request.point, format!("cannot mount: {error}")),
+        _ => MountError::new(&request.point, format!("cannot mount: {}", in_words(&error))),
     };
     let device = open_device()?;
-    let mode = std::fs::metadata(&request.point).map_err(failed)?.mode() & libc::S_IFMT;
+    let place = mounts::Place::open(&request.point).map_err(failed)?;
+    let mode = place.stat().map_err(failed)?.mode & libc::S_IFMT;
     // SAFETY: neither call can fail or touches memory.
     let (uid, gid) = unsafe { (libc::getuid(), libc::getgid()) };
     let mut data = format!("fd={},rootmode={mode:o},user_id={uid},group_id={gid}", device.as_raw_fd());
     if request.access != Access::Owner {
         data.push_str(",allow_other");
     }
-    // Where root alone gets in, modes stop nobody; but the kernel would ask for the directory's after each file that is made or
-    // removed, which costs a fifth of the time that `cp -r` takes. Of a program that is root by its set-user-ID bit, it is the caller
-    // who gets in.
-    if uid != 0 || request.access != Access::Owner || request.default_permissions {
+    if request.default_permissions {
         data.push_str(",default_permissions");
     }
-    let source = c_string(&request.fsname).map_err(failed)?;
-    let point = c_string(request.point.as_os_str()).map_err(failed)?;
-    let (fs_type, data) = (c_string(OsStr::new(FS_TYPE)).map_err(failed)?, c_string(OsStr::new(&data)).map_err(failed)?);
-    // SAFETY: all are C strings that live through the call.
-    let rc = unsafe { libc::mount(source.as_ptr(), point.as_ptr(), fs_type.as_ptr(), request.flags, data.as_ptr().cast()) };
-    if rc == 0 { Ok(device) } else { Err(failed(io::Error::last_os_error())) }
+    place.mount(&request.fsname, FS_TYPE, request.flags, &data).map_err(failed)?;
+    Ok(device)
 }
 
 fn open_device() -> Result<OwnedFd, MountError> {
-    let opened = std::fs::OpenOptions::new().read(true).write(true).custom_flags(libc::O_CLOEXEC).open(DEVICE);
-    opened.map(OwnedFd::from).map_err(|error| match error.raw_os_error() {
+    system::open_device(DEVICE).map(OwnedFd::from).map_err(|error| match error.raw_os_error() {
         Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => {
             MountError::new(DEVICE, "not there: the kernel's FUSE module is needed (try modprobe fuse)")
         }
-        _ => MountError::new(DEVICE, format!("cannot open: {error}")),
+        _ => MountError::new(DEVICE, format!("cannot open: {}", in_words(&error))),
     })
 }
 
 /// Has fusermount3 mount. It answers with the device, sent over a socket; with `auto_unmount` it stays until that is closed.
 fn mount_by_helper(request: &MountRequest) -> Result<(OwnedFd, Option<UnixStream>), MountError> {
     let failed = |reason: String| MountError::new(&request.point, format!("cannot mount: {reason}"));
-    if !Path::new(DEVICE).exists() {
+    if !matches!(local::stat(Path::new(DEVICE)), Ok(Some(_))) {
         open_device()?;
     }
-    let (ours, theirs) = UnixStream::pair().map_err(|error| failed(error.to_string()))?;
+    let (ours, theirs) = UnixStream::pair().map_err(|error| failed(in_words(&error)))?;
     let socket = theirs.as_raw_fd();
     let mut command = Command::new(HELPER);
     command.arg("-o").arg(helper_options(request)).arg("--").arg(&request.point);
     command.env(HELPER_SOCKET, socket.to_string());
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    descriptors::lower_for(&mut command);
     // SAFETY: fcntl(2) may be called between fork and exec.
     unsafe {
         command.pre_exec(move || match libc::fcntl(socket, libc::F_SETFD, 0) {
@@ -324,7 +363,7 @@ fn mount_by_helper(request: &MountRequest) -> Result<(OwnedFd, Option<UnixStream
     };
     let mut child = command.spawn().map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => failed(format!("{HELPER} is not installed (package fuse3), and only root can do without")),
-        _ => failed(format!("cannot run {HELPER}: {error}")),
+        _ => failed(format!("cannot run {HELPER}: {}", in_words(&error))),
     })?;
     drop(theirs);
     match receive_fd(&ours) {
@@ -345,7 +384,7 @@ fn mount_by_helper(request: &MountRequest) -> Result<(OwnedFd, Option<UnixStream
         Err(error) => {
             let _ = child.kill();
             let _ = child.wait();
-            Err(failed(format!("no device from {HELPER}: {error}")))
+            Err(failed(format!("no device from {HELPER}: {}", in_words(&error))))
         }
     }
 }
@@ -361,7 +400,7 @@ fn reap_later(mut child: Child) {
 
 /// The `-o` of fusermount3. It takes a backslash before what would end an option, in `fsname` only.
 fn helper_options(request: &MountRequest) -> OsString {
-    let mut options = Vec::from(b"default_permissions,subtype=b2fuse,fsname=");
+    let mut options = Vec::from(b"subtype=b2fuse,fsname=");
     for byte in request.fsname.as_bytes() {
         if matches!(byte, b',' | b'\\') {
             options.push(b'\\');
@@ -374,6 +413,9 @@ fn helper_options(request: &MountRequest) -> OsString {
     };
     for (name, _) in FLAGS.iter().filter(|(_, flag)| request.flags & flag != 0) {
         word(name);
+    }
+    if request.default_permissions {
+        word("default_permissions");
     }
     if request.access != Access::Owner {
         word("allow_other");
@@ -418,10 +460,6 @@ fn receive_fd(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
     }
 }
 
-fn c_string(text: &OsStr) -> io::Result<CString> {
-    CString::new(text.as_bytes()).map_err(|_| io::Error::other("there is a NUL byte in it"))
-}
-
 /// What a helper said, fit to end a line of ours.
 fn one_line(said: &[u8]) -> String {
     let text = String::from_utf8_lossy(said);
@@ -435,11 +473,13 @@ mod tests {
 
     #[test]
     fn mountinfo_line() {
-        let line = b"36 35 98:0 /mnt1 /mnt/a\\040b\\134 rw,noatime master:1 shared:2 - fuse.b2fuse /data/x,y\\040z.b2frame rw";
+        let line = b"36 35 98:1 /mnt1 /mnt/a\\040b\\134 rw,noatime master:1 shared:2 - fuse.b2fuse /data/x,y\\040z.b2frame rw,user_id=7,group_id=8";
         let info = MountInfo::parse(line).unwrap();
-        assert_eq!((info.id, info.device.as_str(), info.fs_type.as_str()), (36, "98:0", FS_TYPE));
+        assert_eq!((info.id, info.device.as_str(), info.fs_type.as_str()), (36, "98:1", FS_TYPE));
         assert_eq!(info.point, Path::new("/mnt/a b\\"));
         assert_eq!(info.source, "/data/x,y z.b2frame");
+        assert_eq!((info.flags, info.read_only), (libc::MS_NOATIME, false));
+        assert_eq!((info.owner, info.device_number()), (Some((7, 8)), Some(98 << 20 | 1)));
         assert_eq!(MountInfo::parse(b"36 35 98:0 / /mnt rw"), None);
         assert_eq!(MountInfo::parse(b""), None);
     }
@@ -457,10 +497,10 @@ mod tests {
             flags: libc::MS_RDONLY | libc::MS_NODEV,
             access: Access::Root,
             auto_unmount: true,
-            default_permissions: false,
+            default_permissions: true,
         };
         let options = helper_options(&request);
-        let expected = r"default_permissions,subtype=b2fuse,fsname=/a\,suid\\b,ro,nodev,allow_other,auto_unmount";
+        let expected = r"subtype=b2fuse,fsname=/a\,suid\\b,ro,nodev,default_permissions,allow_other,auto_unmount";
         assert_eq!(options, expected);
     }
 

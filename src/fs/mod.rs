@@ -7,12 +7,15 @@
 //! | `notify` | what the kernel must forget, and the replies that wait for it |
 //! | `push` | the next files of a sequential reader, into the page cache ahead of it |
 //! | `spin` | one event loop that waits awake for its only client |
-//! | `awake` | no core sleeps while requests come in quick succession |
+//! | `awake` | on request, no core sleeps while requests come in quick succession |
 //! | `inodes` | which inodes the kernel knows |
 //! | `housekeeping` | calls the view when it wants to be called |
 //! | `waiting` | requests that may have to wait for other processes |
+//! | `waiters` | clients that wait for a lock and get a signal meanwhile |
 //! | `listing` | listings, with attributes or of names alone |
 //! | `xattr` | extended attributes |
+//! | [`descriptors`] | how many files the daemon may have open |
+//! | [`unmount`] | what `b2fuse umount` and the daemon say to each other |
 //! | [`kernel`] | mount(2), fusermount3, umount2(2), /proc/self/mountinfo |
 //! | [`session`] | a mount from its first request to its last commit |
 //!
@@ -20,6 +23,7 @@
 
 mod adapter;
 mod awake;
+pub mod descriptors;
 mod housekeeping;
 mod inodes;
 pub mod kernel;
@@ -31,6 +35,8 @@ mod shared;
 mod spin;
 #[cfg(test)]
 mod tests;
+pub mod unmount;
+mod waiters;
 mod waiting;
 mod xattr;
 

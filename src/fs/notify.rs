@@ -23,7 +23,8 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::OsString;
-use std::io;
+use std::fs::File;
+use std::io::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use fuser::{INodeNo, Notifier};
@@ -32,6 +33,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::inodes::Inodes;
 use super::push;
+use crate::store::in_words;
 use crate::view::{Ino, Inval, Invals, View};
 
 /// A reply, to be sent when the kernel has forgotten.
@@ -62,6 +64,8 @@ struct Pages {
 #[derive(Default)]
 struct Names {
     entries: Vec<(Ino, OsString)>,
+    /// Every name.
+    all: bool,
     /// Goes to the pages thread afterwards.
     then: Option<Pages>,
 }
@@ -127,11 +131,10 @@ impl Notify {
                     }
                     names.entries.push((parent, name));
                 }
-                // Names stay good, since each keeps its inode: one that is gone is found out when its attributes are asked for.
-                Inval::All => pages.all = true,
+                Inval::All => (pages.all, names.all) = (true, true),
             }
         }
-        if names.entries.is_empty() {
+        if names.entries.is_empty() && !names.all {
             return self.enqueue_pages(pages);
         }
         if held == Held::Directory {
@@ -164,6 +167,11 @@ impl Notify {
     /// The inode is about to be opened for writing: no push of it begins until [`Notify::writer_gone`].
     pub(super) fn writer_came(&self, ino: Ino) {
         *self.pages.lock().writers.entry(ino).or_default() += 1;
+    }
+
+    /// Whether any file is open for writing.
+    pub(super) fn has_writers(&self) -> bool {
+        !self.pages.lock().writers.is_empty()
     }
 
     /// A handle that was open for writing is gone.
@@ -219,7 +227,7 @@ impl Notify {
     }
 
     /// The names thread's body.
-    pub(super) fn run_names(&self, notifier: &Notifier) {
+    pub(super) fn run_names(&self, notifier: &Notifier, device: &File, view: &dyn View, inodes: &Inodes) {
         loop {
             let mut queue = self.names.lock();
             while queue.items.is_empty() && !queue.stopped {
@@ -229,6 +237,11 @@ impl Notify {
             drop(queue);
             for (parent, name) in &item.entries {
                 told("a name", notifier.inval_entry(INodeNo(parent.0), name));
+            }
+            if item.all && forget_names(device).is_err() {
+                for name in inodes.all().into_iter().filter_map(|ino| view.last_name(ino)) {
+                    told("a name", notifier.inval_entry(INodeNo::ROOT, &name));
+                }
             }
             if let Some(pages) = item.then {
                 self.enqueue_pages(pages);
@@ -276,6 +289,26 @@ impl Notify {
     }
 }
 
+/// As before Linux 6.16.
+#[cfg(test)]
+pub(super) static ONE_BY_ONE: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
+
+/// Has the kernel forget every name: look each up again before it is used. In one stroke, since Linux 6.16.
+///
+/// fuser does not know it, so this writes to the device by itself: `struct fuse_out_header` with its length, the notification's number, and
+/// the request's, which is 0.
+fn forget_names(mut device: &File) -> io::Result<()> {
+    const INC_EPOCH: i32 = 8;
+    #[cfg(test)]
+    if ONE_BY_ONE.load(Relaxed) {
+        return Err(io::ErrorKind::Unsupported.into());
+    }
+    let mut bytes = [0; 16];
+    bytes[..4].copy_from_slice(&16u32.to_ne_bytes());
+    bytes[4..8].copy_from_slice(&INC_EPOCH.to_ne_bytes());
+    device.write_all(&bytes)
+}
+
 /// As the kernel takes a place in a file: none is behind the largest.
 fn signed(bytes: u64) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
@@ -287,8 +320,8 @@ fn told(what: &str, outcome: io::Result<()>) {
         Ok(()) => {}
         // The connection is gone, and everything with it.
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::ENODEV | libc::EPERM)) => {
-            debug!("kernel not told to forget {what}: {error}");
+            debug!("kernel not told to forget {what}: {}", in_words(&error));
         }
-        Err(error) => warn!("the kernel did not forget {what}: {error}"),
+        Err(error) => warn!("the kernel did not forget {what}: {}", in_words(&error)),
     }
 }

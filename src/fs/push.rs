@@ -16,6 +16,7 @@ use fuser::{INodeNo, Notifier};
 use log::debug;
 use parking_lot::Mutex;
 
+use crate::store::in_words;
 use crate::view::{Ino, View};
 
 /// Largest file pushed, in bytes.
@@ -177,7 +178,7 @@ pub(super) fn store(notifier: &Notifier, view: &dyn View, hint: Hint, buf: &mut 
     }
     let outcome = match view.read(hint.ino, None, 0, &mut buf[..len]) {
         Ok(0) => return,
-        Ok(n) => notifier.store(INodeNo(hint.ino.0), 0, &buf[..n]).map_err(|error| error.to_string()),
+        Ok(n) => notifier.store(INodeNo(hint.ino.0), 0, &buf[..n]).map_err(|error| in_words(&error)),
         Err(error) => Err(error.to_string()),
     };
     if let Err(error) = outcome {

@@ -12,9 +12,8 @@
 //! 4. answer whatever still comes with ENODEV, shut the view down, and leave; the kernel drops the rest with our device.
 
 use std::ffi::OsString;
-use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -24,11 +23,14 @@ use std::time::{Duration, Instant};
 use fuser::SessionACL;
 use log::{debug, error, info, warn};
 
-use super::adapter::{Adapter, IOCTL_PID};
+use super::adapter::Adapter;
 pub use super::kernel::{Access, MountError};
 use super::kernel::{MountRequest, Mountpoint};
 pub use super::shared::Overrides;
 use super::shared::Shared;
+use crate::store::in_words;
+use crate::store::local;
+use crate::store::mark::Life;
 use crate::view::{Invals, Kind, ROOT, View, ViewError};
 
 /// How long unmounting is tried while files are open.
@@ -53,8 +55,8 @@ pub struct Config {
     pub auto_unmount: bool,
     /// See [`MountRequest::default_permissions`].
     pub default_permissions: bool,
-    /// Keep cores awake while requests come in quick succession, where that can be and is of use.
-    pub awake: bool,
+    /// Keep the machine's cores awake while requests come in quick succession, where that can be and is of use.
+    pub low_latency: bool,
     /// Event loops, at least 1.
     pub threads: usize,
     /// What is shown instead of a view's own attributes.
@@ -119,19 +121,25 @@ impl Mounted {
         };
         let root = view.getattr(ROOT).map_err(|error| MountError::new(&config.point, error.to_string()))?.kind;
         // What else may be the matter with the mount point, mounting says.
-        if let Ok(meta) = std::fs::metadata(&config.point)
-            && meta.is_dir() != (root == Kind::Directory)
+        if let Ok(Some(stat)) = local::stat(&config.point)
+            && stat.is_dir() != (root == Kind::Directory)
         {
-            let (found, expected) = if meta.is_dir() { ("directory", "file") } else { ("file", "directory") };
+            let (found, expected) = if stat.is_dir() { ("directory", "file") } else { ("file", "directory") };
             return Err(MountError::new(&config.point, format!("is a {found}; expected a {expected} to mount on")));
         }
         let (point, device) = Mountpoint::mount(&request)?;
-        let shared = Arc::new(Shared::new(view, config.overrides));
+        let shared = Arc::new(Shared::new(view, config.overrides, config.access));
+        if let Some(device) = point.device_number() {
+            let _ = shared.device.set(device);
+            shared.say(Life::Serving);
+        }
         let (sender, events) = channel();
         let control = Control(sender);
         // From here on dropping it unmounts.
         let mut mounted = Mounted { shared, point, events, control, helpers: Vec::new(), finished: false };
-        mounted.serve(device, config).map_err(|error| MountError::new(&config.point, format!("cannot start: {error}")))?;
+        mounted
+            .serve(device, config)
+            .map_err(|error| MountError::new(&config.point, format!("cannot start: {}", in_words(&error))))?;
         Ok(mounted)
     }
 
@@ -139,24 +147,28 @@ impl Mounted {
     fn serve(&mut self, device: OwnedFd, config: &Config) -> io::Result<()> {
         let mut options = fuser::Config::default();
         options.n_threads = Some(config.threads.max(1));
-        // The kernel lets in only the owner, or everyone; that root should be the only other is for fuser to see to.
+        // The kernel lets in only the owner, or everyone. That root is the only other, fuser sees to for requests, and `Private` for
+        // what is cached.
         let acl = if config.access == Access::Root { SessionACL::RootAndOwner } else { SessionACL::All };
         let adapter = Adapter::new(self.shared.clone(), device.try_clone()?.into(), config.auto_unmount, config.xattrs);
         self.shared.spin.start(device.try_clone()?);
+        let names = device.try_clone()?.into();
         let session = fuser::Session::from_fd(adapter, device, acl, options)?;
         if let Some(bytes) = self.shared.view.read_ahead()
             && let Err(error) = self.point.set_read_ahead(bytes)
         {
-            debug!("{}: the kernel reads ahead as it does by itself: {error}", self.point.path().display());
+            debug!("{}: the kernel reads ahead as it does by itself: {}", self.point.path().display(), in_words(&error));
         }
         let notifier = session.notifier();
         let (shared, tell) = (self.shared.clone(), notifier.clone());
-        self.help("b2fuse-names", move || shared.notify.run_names(&tell))?;
+        self.help("b2fuse-names", move || shared.notify.run_names(&tell, &names, &*shared.view, &shared.inodes))?;
         let shared = self.shared.clone();
         self.help("b2fuse-pages", move || shared.notify.run_pages(&notifier, &*shared.view, &shared.inodes))?;
         let shared = self.shared.clone();
         self.help("b2fuse-tick", move || shared.housekeeping.run(&shared.view, |invals| shared.notify.forget(invals)))?;
-        if config.awake && self.shared.awake.start() {
+        let shared = self.shared.clone();
+        self.help("b2fuse-watch", move || shared.follow_others())?;
+        if config.low_latency && self.shared.awake.start() {
             let shared = self.shared.clone();
             self.help("b2fuse-awake", move || shared.awake.run())?;
         }
@@ -200,11 +212,11 @@ impl Mounted {
     fn ended(&self, outcome: io::Result<()>) {
         match outcome {
             Ok(()) => info!("{}: unmounted", self.point.path().display()),
-            Err(error) => error!("{}: requests can no longer be read: {error}", self.point.path().display()),
+            Err(error) => error!("{}: requests can no longer be read: {}", self.point.path().display(), in_words(&error)),
         }
         // If it was not an unmount that ended it, a mount is left that nobody will ever answer.
         if let Err(error) = self.point.unmount(true) {
-            error!("{}: cannot unmount: {error}", self.point.path().display());
+            error!("{}: cannot unmount: {}", self.point.path().display(), in_words(&error));
         }
     }
 
@@ -226,7 +238,7 @@ impl Mounted {
                     }
                 }
                 Err(error) => {
-                    warn!("{}: cannot unmount ({error}); detached", path.display());
+                    warn!("{}: cannot unmount ({}); detached", path.display(), in_words(&error));
                     detached = true;
                     break;
                 }
@@ -239,7 +251,7 @@ impl Mounted {
             }
             self.shared.notify.forget(invals);
             if let Err(error) = self.point.unmount(true) {
-                error!("{}: cannot detach: {error}", path.display());
+                error!("{}: cannot detach: {}", path.display(), in_words(&error));
             }
         }
         if !self.wait(GRACE) {
@@ -266,7 +278,12 @@ impl Mounted {
     /// Shuts the view down. After an end of the device nothing is under way any more; otherwise what is ends first.
     fn finish(&mut self) -> Result<(), ViewError> {
         self.finished = true;
+        self.shared.say(Life::Ending);
+        self.shared.unmounting.end();
         self.shared.housekeeping.stop();
+        if let Some(watch) = self.shared.view.watch() {
+            watch.stop();
+        }
         self.shared.notify.stop();
         self.shared.awake.stop();
         *self.shared.closed.write() = true;
@@ -274,8 +291,11 @@ impl Mounted {
             // It has panicked if this fails, which the log knows.
             let _ = helper.join();
         }
-        info!("{}: {}", self.point.path().display(), self.shared.report());
-        self.shared.view.shutdown()
+        debug!("{}: {}", self.point.path().display(), self.shared.report());
+        let outcome = self.shared.view.shutdown();
+        // Who waits for the mark to go waits for all that this process has open.
+        std::mem::forget(self.shared.mark.lock().take());
+        outcome
     }
 }
 
@@ -288,15 +308,4 @@ impl Drop for Mounted {
             }
         }
     }
-}
-
-/// The process that serves the mount which `file` lies in: asked of the mount itself, so of no other.
-///
-/// # Errors
-/// ENOTTY or ENOSYS from anything but a b2fuse mount.
-pub fn daemon_of(file: &File) -> io::Result<i32> {
-    let mut pid: i32 = 0;
-    // SAFETY: the request's number says that an int is written, and `pid` is one.
-    let rc = unsafe { libc::ioctl(file.as_raw_fd(), libc::c_ulong::from(IOCTL_PID), &raw mut pid) };
-    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(pid) }
 }

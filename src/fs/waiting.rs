@@ -2,14 +2,25 @@
 //! go on, or no client could give one back either.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use fuser::{ReplyData, ReplyEmpty};
 use log::error;
 
 use super::notify::Held;
 use super::shared::{Shared, empty, errno};
+use crate::store::in_words;
 use crate::view::{Flock, Handle, Ino, Inval, Invals, ViewError};
+
+/// Whether and where something is waited for that takes time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wait {
+    No,
+    /// On this thread, for the moment that it takes to give back.
+    Here,
+    /// On a thread of its own, for as long as this client does, which the kernel has named by a thread's id.
+    Aside(u32),
+}
 
 impl Shared {
     /// Runs `work` on a thread of its own where it may have to wait for other processes: the event loops must go on, or no
@@ -25,7 +36,7 @@ impl Shared {
             }
         });
         if let Err(error) = thread {
-            error!("no thread for a request that may have to wait, which fails: {error}");
+            error!("no thread for a request that may have to wait, which fails: {}", in_words(&error));
         }
     }
 
@@ -46,29 +57,31 @@ impl Shared {
         });
     }
 
-    /// Takes a lock, or gives it back: waiting here, or on a thread of its own, as `wait` allows.
+    /// Takes a lock, or gives it back.
     pub(super) fn lock(
         self: &Arc<Self>,
         ino: Ino,
         handle: Handle,
         lock: Option<Flock>,
-        wait: (bool, bool),
+        wait: Wait,
         mut invals: Invals,
         reply: ReplyEmpty,
     ) {
-        match self.view.lock(ino, handle, lock, wait.0, &mut invals) {
-            Err(ViewError::Locked) if wait.1 => {
+        let never = AtomicBool::new(false);
+        match (self.view.lock(ino, handle, lock, (wait == Wait::Here).then_some(&never), &mut invals), wait) {
+            (Err(ViewError::Locked), Wait::Aside(client)) => {
                 // Not as one request of those that the end waits for: who knows when others give it back.
                 let shared = Arc::clone(self);
                 let thread = std::thread::Builder::new().name("b2fuse-lock".into()).spawn(move || {
-                    let outcome = shared.view.lock(ino, handle, lock, true, &mut invals);
+                    let work = |until: &_| shared.view.lock(ino, handle, lock, Some(until), &mut invals);
+                    let outcome = shared.waiters.wait(client, work);
                     shared.locked(ino, outcome, invals, reply);
                 });
                 if let Err(error) = thread {
-                    error!("no thread to wait for a lock, which fails: {error}");
+                    error!("no thread to wait for a lock, which fails: {}", in_words(&error));
                 }
             }
-            outcome => self.locked(ino, outcome, invals, reply),
+            (outcome, _) => self.locked(ino, outcome, invals, reply),
         }
     }
 

@@ -81,7 +81,7 @@ impl Shared {
             return reply.error(Errno::EOPNOTSUPP);
         }
         let (name, value) = (name.to_owned(), value.map(<[u8]>::to_vec));
-        self.patiently(move |shared| {
+        self.change_patiently(move |shared| {
             let mut invals = Invals::new();
             let outcome = shared.view.set_xattr(ino, &name, value.as_deref(), mode, &mut invals);
             look(shared, &outcome);

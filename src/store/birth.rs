@@ -15,6 +15,7 @@ use super::error::Failed;
 use super::source::{Complain, Source};
 use super::{Result, StoreError, sidecar};
 use crate::format::{ChunkId, INDEX_NAME};
+use crate::store::in_words;
 
 /// Why a SOURCE that did not exist is not made.
 pub(super) const MADE_BY_OTHERS: &str = "it was made by another process in the meantime";
@@ -66,6 +67,9 @@ fn claim(source: &Source) -> Result<Option<Replaced>> {
     if !source.replace {
         return Err(source.io("create")(io::ErrorKind::AlreadyExists.into()));
     }
+    if source.new.replaced.is_some_and(|expected| !expected.same_file(&stat)) {
+        return Err(source.stale("it was replaced in the meantime"));
+    }
     let locked = match stat.mode & libc::S_IFMT {
         libc::S_IFLNK => None, // the link goes, and what it leads to stays
         libc::S_IFREG => Some(backend.open(name, false)),
@@ -79,10 +83,13 @@ fn claim(source: &Source) -> Result<Option<Replaced>> {
         _ => return Err(source.unsupported("is neither a file nor a directory, so it is not replaced")),
     };
     let locked = locked.transpose().map_err(source.io("replace"))?;
-    if let Some(file) = &locked
-        && !file.try_lock().map_err(source.io("lock"))?
-    {
-        return Err(StoreError::Busy { path: source.path.clone() });
+    if let Some(file) = &locked {
+        if !file.stat().map_err(source.io("stat"))?.same_file(&stat) {
+            return Err(source.stale("it was replaced in the meantime"));
+        }
+        if !file.try_lock().map_err(source.io("lock"))? {
+            return Err(StoreError::busy(&source.path, &**file));
+        }
     }
     Ok(Some(Replaced { stat, _locked: locked }))
 }
@@ -122,9 +129,12 @@ impl Unborn {
             _ => Failed::rename(source.io("give the new frame its name")(error)),
         })?;
         backend.sync_dir().map_err(|error| Failed::in_doubt(source.io("sync the directory")(error)))?;
-        if exchanged && let Err(error) = remove(&**backend, temp) {
+        if exchanged
+            && let Some(replaced) = &self.replaced
+            && let Err(error) = remove(&**backend, temp, &replaced.stat)
+        {
             let path = source.path.with_file_name(temp);
-            warn!("{}: what was replaced is here, and cannot be removed: {error}", path.display());
+            warn!("{}: what was replaced is here, and cannot be removed: {}", path.display(), in_words(&error));
         }
         Ok(())
     }
@@ -132,19 +142,22 @@ impl Unborn {
     /// It is not needed any more, or never will be.
     pub(super) fn remove(&self, source: &Source) {
         // A rename that failed may have been done all the same; what has the temporary name then is not ours.
-        let is_ours = source.backend.stat(&self.temp).is_ok_and(|stat| stat.same_file(&self.ours));
-        if is_ours && let Err(error) = remove(&*source.backend, &self.temp) {
-            debug!("{}: cannot remove {}: {error}", source.path.display(), self.temp.display());
+        if let Err(error) = remove(&*source.backend, &self.temp, &self.ours) {
+            debug!("{}: cannot remove {}: {}", source.path.display(), self.temp.display(), in_words(&error));
         }
     }
 }
 
-/// Removes a file, or a directory of files.
-fn remove(backend: &dyn Backend, name: &OsStr) -> io::Result<()> {
-    if !backend.stat(name)?.is_dir() {
-        return backend.remove(name);
+/// Removes the file or the frame's directory that was looked at, if it has that name. In a directory, only what a frame has in one is
+/// removed.
+fn remove(backend: &dyn Backend, name: &OsStr, seen: &FileStat) -> io::Result<()> {
+    if !seen.is_dir() {
+        return backend.remove_file(name, seen);
     }
     let dir = backend.open_dir(name)?;
-    dir.names()?.iter().try_for_each(|file| dir.remove(file))?;
+    if !dir.itself()?.stat()?.same_file(seen) {
+        return Err(io::Error::other("another directory has its name now"));
+    }
+    dir.names()?.iter().filter(|file| is_part_of_frame(file)).try_for_each(|file| dir.remove(file))?;
     backend.remove_dir(name)
 }

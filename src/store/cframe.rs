@@ -1,8 +1,8 @@
 //! A cframe: opening, reading, staging. What becomes durable when is in `commit.rs`.
 //!
 //! A chunk's key is where it was when it was first seen, and stays its key wherever it is moved: the position in the file in
-//! the low 48 bits, and above them a count that tells chunks staged at the same place one after the other apart (0 for what was
-//! there at open). So an old key never means a new chunk.
+//! the low 48 bits, and above them a generation that tells chunks staged at the same place one after the other apart, and those of
+//! a SOURCE that others have changed from those of the one before. So an old key never means a new chunk.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -10,7 +10,7 @@ use std::io;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
@@ -19,8 +19,11 @@ use super::cache::ChunkCache;
 use super::commit::Disk;
 use super::error::no_room;
 use super::frame::{FileBytes, Frame, Unread};
+use super::held::Held;
+use super::local::watch::Watch;
+use super::location::Location;
 use super::sidecar::{self, LAST_PATIENCE, PATIENCE, Sidecar};
-use super::source::{Complain, HEADER_ROOM, Source, WRITTEN_BY_US, touched_since, write_from, written_since};
+use super::source::{ATTEMPTS, Complain, HEADER_ROOM, KEPT_CHANGING, Like, NewFrame, Others, Source, write_from};
 use super::space::Space;
 use super::{
     CacheStats, ChunkKey, DraftPool, Epochs, FrameImage, FrameStore, OpenOptions, ReadAt, ReadGuard, Result, SourceStat,
@@ -32,6 +35,9 @@ use crate::format::header::Sections;
 
 mod heads;
 mod sweep;
+mod witness;
+
+use witness::Witness;
 
 /// Positions that a key has room for.
 const POSITION_BITS: u32 = 48;
@@ -56,22 +62,52 @@ pub(super) struct Ground {
     pub(super) names: HashMap<u64, ChunkKey>,
     /// How the frame lay at open.
     opened: Option<Sections>,
-    /// How often SOURCE has been read again.
-    age: u64,
 }
 
-/// What SOURCE looked like after our last write, to notice those of others.
-struct Witness {
-    seen: FileStat,
-    /// Our own writes under way; while there are any, nothing is to be seen.
-    writers: u32,
-    stale: Option<String>,
+/// Which generations the keys of this version of SOURCE have: those of no other version, but for the ones that are 65,535 chunks and
+/// more behind.
+#[derive(Default)]
+struct Generations {
+    /// That of what was there when SOURCE was read; the map counts from 0.
+    first: AtomicU32,
+    /// The last one that the map has given out.
+    last: AtomicU32,
+}
+
+impl Generations {
+    /// As many as there are: no key has the last number of 16 bits.
+    const COUNT: u32 = u16::MAX as u32;
+
+    /// Of a chunk in the map.
+    fn of(&self, of_space: u16) -> u16 {
+        ((self.first.load(Relaxed) + u32::from(of_space)) % Self::COUNT) as u16
+    }
+
+    /// Whether this version has given it out.
+    fn has(&self, generation: u16) -> bool {
+        let since = (u32::from(generation) + Self::COUNT - self.first.load(Relaxed)) % Self::COUNT;
+        since <= self.last.load(Relaxed)
+    }
+
+    fn given_out(&self, of_space: u16) {
+        self.last.fetch_max(of_space.into(), Relaxed);
+    }
+
+    /// The first one of the next version.
+    fn next(&self) -> u16 {
+        ((self.first.load(Relaxed) + self.last.load(Relaxed).min(Self::COUNT - 2) + 1) % Self::COUNT) as u16
+    }
+
+    fn begin(&self, first: u16) {
+        self.first.store(first.into(), Relaxed);
+        self.last.store(0, Relaxed);
+    }
 }
 
 /// A store for one cframe.
 ///
-/// Lock order: `disk`, `gate`, `ground`, then any one of `place`, `witness`, `published` and the cache's. Reads take `place`
-/// alone, for a moment, and no lock is held by them across input; `ground` is held across no input or output but a truncation.
+/// Lock order: `disk`, `gate`, `ground`, `witness`, then any one of `place`, `published`, `held` and the cache's. Reads take `place`
+/// and `witness`, for a moment, and no lock is held by them across input; `ground` is held across no input or output but a truncation.
 pub struct CframeStore {
     pub(super) source: Source,
     sidecar: Option<Sidecar>,
@@ -91,6 +127,9 @@ pub struct CframeStore {
     /// What the file held at open is on disk.
     grounded: AtomicBool,
     witness: Mutex<Witness>,
+    generations: Generations,
+    pub(super) held: Held,
+    watch: Watch,
 }
 
 /// A frame as it was read, checked against the file's length.
@@ -99,7 +138,7 @@ struct Parsed {
     sections: Sections,
 }
 
-pub(super) fn key_at(position: u64, generation: u16) -> ChunkKey {
+fn key_at(position: u64, generation: u16) -> ChunkKey {
     ChunkKey::new(position | u64::from(generation) << POSITION_BITS)
 }
 
@@ -113,11 +152,15 @@ impl CframeStore {
     /// # Errors
     /// What the system refuses; a file that is no cframe, in the format's words; another mount that writes to it.
     pub fn open(path: &Path, options: OpenOptions) -> Result<Self> {
-        if path.is_dir() {
-            let reason = "is a directory, and only a frame in one file can be shown as a directory".to_owned();
-            return Err(StoreError::Unsupported { path: path.to_owned(), reason });
-        }
         Self::open_source(Source::existing(path, options)?, options)
+    }
+
+    /// Opens the frame at a location.
+    ///
+    /// # Errors
+    /// As [`CframeStore::open`].
+    pub fn open_at(location: &Location, options: OpenOptions) -> Result<Self> {
+        Self::open_source(Source::new(location, options, NewFrame::default()), options)
     }
 
     /// Opens a frame in any backend; `path` is how messages call it, `dir` the path of the backend's directory.
@@ -125,15 +168,21 @@ impl CframeStore {
     /// # Errors
     /// As [`CframeStore::open`].
     pub fn open_in(backend: Arc<dyn Backend>, path: &Path, dir: &Path, name: &OsStr, options: OpenOptions) -> Result<Self> {
-        Self::open_source(Source::new(backend, path, dir, name, options), options)
+        Self::open_at(&Location::in_backend(backend, path, dir, name), options)
     }
 
     fn open_source(source: Source, options: OpenOptions) -> Result<Self> {
+        if options.locking && !has_lock_file(&source)? {
+            // None is made beside what is no frame.
+            let file = open_file(&source)?;
+            let len = file.stat().map_err(source.io("stat"))?.len;
+            parse(&source, &*file, len, |position| key_at(position, 0))?;
+        }
         let sidecar = lock_file(&source, options)?;
         let turn = sidecar.as_ref().map(|sidecar| sidecar.wait_to_read(PATIENCE)).transpose()?;
         let file = open_file(&source)?;
         let stat = file.stat().map_err(source.io("stat"))?;
-        let Parsed { image, sections } = parse(&source, &*file, stat.len)?;
+        let Parsed { image, sections } = parse(&source, &*file, stat.len, |position| key_at(position, 0))?;
         if let Some(sidecar) = &sidecar {
             sidecar.in_step(sidecar.count()?);
         }
@@ -154,16 +203,30 @@ impl CframeStore {
         Self::create_source(Source::to_be(path, options)?, options)
     }
 
+    /// As [`CframeStore::create`], at a location.
+    ///
+    /// # Errors
+    /// As [`CframeStore::create`].
+    pub fn create_at(location: &Location, options: OpenOptions, new: NewFrame) -> Result<Self> {
+        Self::create_source(Source::new(location, options, new), options)
+    }
+
     /// As [`CframeStore::create`], in any backend.
     ///
     /// # Errors
     /// As [`CframeStore::create`].
     pub fn create_in(backend: Arc<dyn Backend>, path: &Path, dir: &Path, name: &OsStr, options: OpenOptions) -> Result<Self> {
-        Self::create_source(Source::new(backend, path, dir, name, options), options)
+        Self::create_at(&Location::in_backend(backend, path, dir, name), options, NewFrame::default())
     }
 
     fn create_source(source: Source, options: OpenOptions) -> Result<Self> {
-        let create = |name: &OsStr| create_locked(&*source.backend, name);
+        let create = |name: &OsStr| {
+            let file = create_locked(&*source.backend, name, source.new.file_mode())?;
+            if let Some(like) = &source.new.like {
+                file.copy_attributes(&**like.files());
+            }
+            Ok(file)
+        };
         let (unborn, file) = birth::conceive(&source, create, |file| file.stat())?;
         let stat = file.stat().map_err(source.io("create"))?;
         let sidecar = lock_file(&source, options)?;
@@ -181,34 +244,35 @@ impl CframeStore {
         stat: FileStat,
         disk: Disk,
     ) -> Self {
-        CframeStore {
+        let store = CframeStore {
             sidecar,
             drafts: DraftPool::new(Arc::clone(&source.backend), options.draft_bytes),
             source,
-            place: RwLock::new(Place { file, moved: HashMap::new() }),
+            place: RwLock::new(Place { file: Arc::clone(&file), moved: HashMap::new() }),
             limit: AtomicU64::new(0),
             epochs: Epochs::default(),
             cache: ChunkCache::new(options.cache_bytes),
             published: RwLock::new(None),
             disk: Mutex::new(disk),
             gate: RwLock::new(()),
-            ground: Mutex::new(Ground { space: None, names: HashMap::new(), opened: None, age: 0 }),
+            ground: Mutex::new(Ground { space: None, names: HashMap::new(), opened: None }),
             sweeping: AtomicBool::new(false),
             grounded: AtomicBool::new(false),
-            witness: Mutex::new(Witness { seen: stat, writers: 0, stale: None }),
-        }
+            witness: Mutex::new(Witness::new(stat)),
+            generations: Generations::default(),
+            held: Held::new(options.hold_staged),
+            watch: Watch::default(),
+        };
+        store.watch_file(&file);
+        store
     }
 
     // ---- errors ----
 
     pub(super) fn io(&self, action: &'static str) -> impl FnOnce(io::Error) -> StoreError {
-        move |error| {
-            // Only [`CframeStore::writing`] answers ESTALE with a reason noted.
-            let stale = (error.raw_os_error() == Some(libc::ESTALE)).then(|| self.witness.lock().stale.clone()).flatten();
-            match stale {
-                Some(reason) => self.source.stale(reason),
-                None => self.source.io(action)(error),
-            }
+        move |error| match error.raw_os_error() {
+            Some(libc::ESTALE) => self.source.stale(self.stale_reason().unwrap_or_else(|| "it is another by now".to_owned())),
+            _ => self.source.io(action)(error),
         }
     }
 
@@ -216,13 +280,8 @@ impl CframeStore {
 
     /// Runs `f` with the map of the file, which is made the first time from the index.
     pub(super) fn with_ground<T>(&self, f: impl FnOnce(&mut Space, &mut HashMap<u64, ChunkKey>) -> T) -> T {
-        self.with_age(|space, names, _| f(space, names))
-    }
-
-    /// The same; the number says how often SOURCE has been read again.
-    fn with_age<T>(&self, f: impl FnOnce(&mut Space, &mut HashMap<u64, ChunkKey>, u64) -> T) -> T {
         let mut ground = self.ground.lock();
-        let Ground { space, names, opened, age } = &mut *ground;
+        let Ground { space, names, opened } = &mut *ground;
         let space = space.get_or_insert_with(|| {
             let published = self.published.read().clone();
             let (Some(image), Some(sections)) = (published, opened.take()) else { return Space::new(HEADER_ROOM) };
@@ -232,7 +291,7 @@ impl CframeStore {
             let tail = sections.index.start..sections.trailer.end;
             Space::opened(u64::from(image.header.header_len()), HEADER_ROOM, stored, tail)
         });
-        f(space, names, *age)
+        f(space, names)
     }
 
     /// Whether anything has been written, or was about to be.
@@ -279,129 +338,86 @@ impl CframeStore {
         }
         let position = position_of(key);
         let generation = space.generation(position)?;
-        (key_at(position, generation) == key).then_some(position)
+        (self.key_at(position, generation) == key).then_some(position)
+    }
+
+    /// The key of a chunk that the map has at a place.
+    pub(super) fn key_at(&self, position: u64, generation: u16) -> ChunkKey {
+        key_at(position, self.generations.of(generation))
+    }
+
+    /// Whether a key is one of this version of SOURCE.
+    fn is_of_this_version(&self, key: ChunkKey) -> bool {
+        self.generations.has((key.number() >> POSITION_BITS) as u16)
     }
 
     /// A chunk ends at `end`.
     pub(super) fn raise_limit(&self, end: u64) {
         self.limit.fetch_max(end, Relaxed);
     }
-
-    // ---- our writes, and those of others ----
-
-    /// Runs a write of ours, so that it does not count as a change by others. Where others have written, nothing of ours is
-    /// written any more: what is free to us may hold their data.
-    pub(super) fn writing<T>(&self, file: &dyn BackendFile, write: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
-        {
-            let mut witness = self.witness.lock();
-            if witness.writers == 0 {
-                witness.look(&file.stat()?);
-            }
-            if witness.stale.is_some() {
-                return Err(io::Error::from_raw_os_error(libc::ESTALE));
-            }
-            witness.writers += 1;
-        }
-        let result = write();
-        let mut witness = self.witness.lock();
-        witness.writers -= 1;
-        if let Ok(stat) = file.stat() {
-            witness.seen = stat;
-        }
-        result
-    }
-
-    /// What others have done to SOURCE since we last read or wrote it, in words.
-    pub(super) fn seen_outside(&self, disk: &Disk) -> Result<Option<String>> {
-        let at_path = self.source.stat()?;
-        if let Some(unborn) = disk.unborn() {
-            return Ok(unborn.seen_outside(at_path.as_ref()));
-        }
-        let Some(at_path) = at_path else { return Ok(Some("it was removed".to_owned())) };
-        let header = disk.header();
-        let file = Arc::clone(&self.place.read().file);
-        {
-            let mut witness = self.witness.lock();
-            if !at_path.same_file(&witness.seen) {
-                return Ok(Some("another file has its name now".to_owned()));
-            }
-            if witness.writers == 0 {
-                // With the lock held: a write of ours that ends between the two would look like one of others.
-                match file.stat() {
-                    Ok(now) => witness.look(&now),
-                    Err(error) => {
-                        drop(witness);
-                        return Err(self.io("stat")(error));
-                    }
-                }
-            }
-            if let Some(reason) = &witness.stale {
-                return Ok(Some(reason.clone()));
-            }
-        }
-        let mut on_disk = vec![0; header.len()];
-        let read = read_exact_at(&*file, &mut on_disk, 0);
-        Ok((read.is_err() || on_disk != header).then(|| "its header is another".to_owned()))
-    }
-
-    /// The file was exchanged by us.
-    pub(super) fn witness_file(&self, stat: FileStat) {
-        self.witness.lock().seen = stat;
-    }
 }
 
-impl Witness {
-    fn look(&mut self, now: &FileStat) {
-        if self.stale.is_none() {
-            self.stale = written_since(&self.seen, now);
-        }
+/// What the lock file beside SOURCE is called.
+fn lock_name(source: &Source) -> OsString {
+    [&source.name, OsStr::new(sidecar::SUFFIX)].into_iter().collect()
+}
+
+/// Whether something has the lock file's name.
+fn has_lock_file(source: &Source) -> Result<bool> {
+    match source.backend.stat(&lock_name(source)) {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(source.io("stat the lock file")(error)),
     }
 }
 
 /// The lock file beside SOURCE, if locking is asked for.
 fn lock_file(source: &Source, options: OpenOptions) -> Result<Option<Sidecar>> {
-    let name = [&source.name, OsStr::new(sidecar::SUFFIX)].into_iter().collect::<OsString>();
+    let frame = if options.locking { source.stat()? } else { None };
+    let name = lock_name(source);
     let path = [source.path.as_os_str(), OsStr::new(sidecar::SUFFIX)].into_iter().collect::<OsString>();
-    let open = || Sidecar::new(Arc::clone(&source.backend), &name, path.into(), options);
+    let open = || Sidecar::new(Arc::clone(&source.backend), &name, path.into(), options, frame.as_ref());
     options.locking.then(open).transpose()
 }
 
 /// Opens SOURCE, locked if it is to be written to.
 fn open_file(source: &Source) -> Result<Arc<dyn BackendFile>> {
     let Source { backend, name, read_only, .. } = source;
-    loop {
+    for _ in 0..ATTEMPTS {
         let action = if *read_only { "open" } else { "open for writing" };
-        let file = backend.open(name, !read_only).map_err(source.io(action))?;
+        let file = backend.open(name, !read_only).map_err(|error| match backend.stat(name) {
+            Ok(stat) if stat.is_dir() => source.unsupported("is a directory; expected a frame in one file"),
+            Ok(stat) if !stat.is_file() && !stat.is_link() => source.unsupported("is no regular file; expected a Blosc2 frame"),
+            _ => source.io(action)(error),
+        })?;
         let stat = file.stat().map_err(source.io("stat"))?;
-        if !stat.is_file() {
-            return Err(source.unsupported("is not a regular file"));
-        }
         if *read_only {
             return Ok(Arc::from(file));
         }
         if !file.try_lock().map_err(source.io("lock"))? {
-            return Err(StoreError::Busy { path: source.path.clone() });
+            return Err(StoreError::busy(&source.path, &*file));
         }
         // Whoever had the lock may have exchanged the file between our open and our lock.
         if backend.stat(name).map_err(source.io("stat"))?.same_file(&stat) {
             return Ok(Arc::from(file));
         }
     }
+    Err(source.stale(KEPT_CHANGING))
 }
 
 /// A new file beside SOURCE, locked.
-pub(super) fn create_locked(backend: &dyn Backend, name: &OsStr) -> io::Result<Arc<dyn BackendFile>> {
-    let file = backend.create(name, 0o666)?;
+pub(super) fn create_locked(backend: &dyn Backend, name: &OsStr, mode: u32) -> io::Result<Arc<dyn BackendFile>> {
+    let file = backend.create(name, mode)?;
     file.try_lock()?;
     Ok(Arc::from(file))
 }
 
-/// Reads and checks everything but the chunks.
-fn parse(source: &Source, file: &dyn BackendFile, file_len: u64) -> Result<Parsed> {
+/// Reads and checks everything but the chunks, whose keys `key_at` makes of their positions.
+fn parse(source: &Source, file: &dyn BackendFile, file_len: u64, key_at: impl Fn(u64) -> ChunkKey) -> Result<Parsed> {
     let frame = Frame::<ChunkOffset>::read(&FileBytes { file, len: file_len }).map_err(|unread| match unread {
         Unread::Io { action, source: error } => source.io(action)(error),
         Unread::Format(error) => source.format(error),
-        Unread::OtherLayout => source.unsupported("is the index file of a sparse frame, not a frame in one file"),
+        Unread::OtherLayout => source.unsupported("is the index file of a sparse frame; expected the directory that it is in"),
     })?;
     let Frame { header, trailer, entries, sections } = frame;
     let frame_len = header.frame_len();
@@ -410,7 +426,7 @@ fn parse(source: &Source, file: &dyn BackendFile, file_len: u64) -> Result<Parse
         return Err(source.unsupported(format!("is {frame_len} bytes long, and at most {most} can be handled")));
     }
     let base = u64::from(header.header_len());
-    let entries = entries.into_iter().map(|entry| entry.map(|offset| key_at(base + offset.0, 0)));
+    let entries = entries.into_iter().map(|entry| entry.map(|offset| key_at(base + offset.bytes())));
     let image = FrameImage { header, trailer, entries: Arc::new(entries.collect()) };
     Ok(Parsed { image, sections })
 }
@@ -428,12 +444,33 @@ impl FrameStore for CframeStore {
         self.epochs.enter()
     }
 
-    fn read_chunk(&self, _guard: &ReadGuard<'_>, key: ChunkKey, len: u32, offset: u64, buf: &mut [u8]) -> Result<usize> {
+    fn read_part(&self, guard: &ReadGuard<'_>, key: ChunkKey, len: u32, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let load = |buf: &mut [u8], offset: u64| {
+            if !self.is_of_this_version(key) {
+                return Err(io::Error::from_raw_os_error(libc::ESTALE));
+            }
             let (file, position) = self.place_of(key);
             read_exact_at(&*file, buf, position + offset)
         };
-        self.cache.read(key, len, offset, buf, load).map_err(self.io("read a chunk"))
+        if guard.is_to_save() {
+            if let Some(read) = self.held.read(key, len, offset, buf, |buf| load(buf, 0)) {
+                return read.map_err(self.source.io("read a chunk"));
+            }
+            let read = self.cache.read(key, len, offset, buf, load).map_err(self.io("read a chunk"));
+            return self.bracket().and(read);
+        }
+        self.cache.read(key, len, offset, buf, load).map_err(|error| match self.bracket() {
+            Ok(()) => self.io("read a chunk")(error),
+            Err(changed) => changed,
+        })
+    }
+
+    fn verify(&self, guard: &ReadGuard<'_>) -> Result<()> {
+        self.verify_read(guard)
+    }
+
+    fn is_current(&self, guard: &ReadGuard<'_>) -> bool {
+        self.epochs.is_of(guard)
     }
 
     fn expect_chunks(&self, chunks: &[(ChunkKey, u32)]) {
@@ -444,16 +481,24 @@ impl FrameStore for CframeStore {
         self.expect_by_guess(key, bytes, next);
     }
 
-    fn chunk_header(&self, _guard: &ReadGuard<'_>, key: ChunkKey) -> Result<ChunkHeader> {
-        self.read_header(key)
+    fn chunk_header(&self, guard: &ReadGuard<'_>, key: ChunkKey) -> Result<ChunkHeader> {
+        let header = self.read_header(key);
+        self.verify_read(guard)?;
+        header
     }
 
-    fn lens_of(&self, _guard: &ReadGuard<'_>, keys: &[ChunkKey]) -> Vec<Option<u32>> {
-        self.read_lens(keys)
+    fn lens_of(&self, guard: &ReadGuard<'_>, keys: &[ChunkKey]) -> Vec<Option<u32>> {
+        let lens = self.read_lens(keys);
+        if self.verify_read(guard).is_ok() { lens } else { vec![None; keys.len()] }
+    }
+
+    fn check_writable(&self) -> Result<()> {
+        self.claim();
+        self.source.check_writable()
     }
 
     fn stage(&self, chunk: &dyn ReadAt) -> Result<ChunkKey> {
-        self.source.check_writable()?;
+        self.check_writable()?;
         let len = self.source.chunk_len(chunk)?;
         let _turn = self.wait_for_turn(PATIENCE)?;
         let _gate = self.grounded()?;
@@ -471,7 +516,10 @@ impl FrameStore for CframeStore {
             })
         });
         match written {
-            Ok(()) => Ok(key),
+            Ok(()) => {
+                self.held.put(key, chunk);
+                Ok(key)
+            }
             Err(source) => {
                 let harmless = reading || no_room(&source);
                 let error = self.io("write a chunk")(source);
@@ -489,6 +537,7 @@ impl FrameStore for CframeStore {
         if self.source.read_only {
             return;
         }
+        self.held.forget(key);
         self.with_ground(|space, _| {
             if let Some(position) = self.locate(space, key) {
                 space.discard(position, self.epochs.now());
@@ -529,53 +578,20 @@ impl FrameStore for CframeStore {
         super::commit::sync(self)
     }
 
-    fn changed_outside(&self) -> Result<bool> {
-        if !self.source.read_only {
-            return Ok(self.seen_outside(&self.disk.lock())?.is_some());
-        }
-        let at_path = self.source.backend.stat(&self.source.name).map_err(self.io("stat"))?;
-        let seen = self.witness.lock().seen;
-        if touched_since(&seen, &at_path) {
-            return Ok(true);
-        }
-        // Times may be too coarse to tell.
-        let header = self.committed().map(|image| image.header.as_bytes().to_vec()).unwrap_or_default();
-        let file = Arc::clone(&self.place.read().file);
-        let mut on_disk = vec![0; header.len()];
-        Ok(read_exact_at(&*file, &mut on_disk, 0).is_err() || on_disk != header)
+    fn is_as_seen(&self) -> bool {
+        CframeStore::is_as_seen(self)
+    }
+
+    fn look(&self) -> Result<Others> {
+        self.look_at_source()
     }
 
     fn reload(&self) -> Result<Arc<FrameImage>> {
-        let mut disk = self.disk.lock();
-        let _nobody_stages = self.gate.write();
-        let mut file = Arc::clone(&self.place.read().file);
-        if self.source.read_only {
-            file = open_file(&self.source)?;
-        } else {
-            if self.sidecar.is_none() {
-                return Err(self.source.unsupported(WRITTEN_BY_US));
-            }
-            let (Some(at_path), true) = (self.source.stat()?, disk.linked()) else {
-                return Err(self.source.stale("it is not there"));
-            };
-            // Our lock is on the file that we know.
-            if !at_path.same_file(&file.stat().map_err(self.io("stat"))?) {
-                file = open_file(&self.source)?;
-            }
-        }
-        let stat = file.stat().map_err(self.io("stat"))?;
-        let Parsed { image, sections } = parse(&self.source, &*file, stat.len)?;
-        *disk = disk.reopened(&image.header, sections.index.is_empty());
-        let image = Arc::new(image);
-        let mut ground = self.ground.lock();
-        self.limit.store(sections.chunks.end, Relaxed);
-        *ground = Ground { space: None, names: HashMap::new(), opened: Some(sections), age: ground.age + 1 };
-        self.grounded.store(false, Relaxed);
-        *self.place.write() = Place { file, moved: HashMap::new() };
-        self.cache.clear();
-        *self.published.write() = Some(Arc::clone(&image));
-        *self.witness.lock() = Witness { seen: stat, writers: 0, stale: None };
-        Ok(image)
+        self.read_again()
+    }
+
+    fn watch(&self) -> &Watch {
+        &self.watch
     }
 
     fn tidy(&self) -> bool {
@@ -584,12 +600,24 @@ impl FrameStore for CframeStore {
     }
 
     fn save_lost(&self, name: &str, content: &dyn ReadAt) -> Result<PathBuf> {
-        self.source.save_lost(name, content)
+        super::lost::save(&self.source, name, content)
     }
 
     fn source_stat(&self) -> Result<SourceStat> {
         let file = Arc::clone(&self.place.read().file);
         Ok(file.stat().map_err(self.io("stat"))?.into())
+    }
+
+    fn like(&self) -> Result<Like> {
+        Ok(Like { frame: Arc::clone(&self.place.read().file), index: None })
+    }
+
+    fn source(&self) -> Option<(std::os::fd::OwnedFd, PathBuf)> {
+        if self.source.is_denied() {
+            return None; // it is another's
+        }
+        let file = Arc::clone(&self.place.read().file);
+        Some((file.fd()?.try_clone_to_owned().ok()?, self.path().to_owned()))
     }
 
     fn statvfs(&self) -> Result<libc::statvfs> {

@@ -48,7 +48,7 @@ use log::debug;
 
 use super::backend::{BackendFile, copy_range};
 use super::birth::{Unborn, with_temp_name};
-use super::cframe::{CframeStore, create_locked, key_at, position};
+use super::cframe::{CframeStore, create_locked, position};
 use super::error::Failed;
 use super::image::{self, Encoded};
 use super::source::Complain;
@@ -56,6 +56,7 @@ use super::space::{Doomed, Seq, Space, State};
 use super::{ChunkKey, FrameImage, FrameStore, ReadGuard, Result};
 use crate::format::header::FrameHeader;
 use crate::format::{ChunkOffset, IndexEntry, Layout, index};
+use crate::store::in_words;
 
 mod close;
 
@@ -88,8 +89,10 @@ pub(super) struct Disk {
     settled_at: Option<u64>,
     /// P has no chunks: nothing but the trailer follows its header.
     empty: bool,
-    /// Something was committed since SOURCE was opened.
+    /// Something was committed in this file since SOURCE was read, so its room is this store's to give back.
     changed: bool,
+    /// Something was committed before that, which need not be on disk.
+    written: bool,
     /// The index of P, by offsets from a header of this length.
     encoded: Option<(u32, Encoded)>,
     closed: bool,
@@ -111,13 +114,16 @@ impl Disk {
             settled_at: None,
             empty,
             changed: false,
+            written: false,
             encoded: None,
             closed: false,
         }
     }
-    /// Of the same frame, read again.
-    pub(super) fn reopened(&self, header: &FrameHeader, empty: bool) -> Self {
-        Disk { changed: self.changed, ..Disk::opened(header, empty) }
+    /// Of the same frame, read again after others have written it. Only where `turns` are taken with them is the room that this store
+    /// left in it still its own to give back.
+    pub(super) fn reopened(&self, header: &FrameHeader, empty: bool, turns: bool) -> Self {
+        let written = self.changed || self.written;
+        Disk { changed: self.changed && turns, written, ..Disk::opened(header, empty) }
     }
     /// Of a file that has only a temporary name yet.
     pub(super) fn created(unborn: Unborn) -> Self {
@@ -131,6 +137,7 @@ impl Disk {
             settled_at: None,
             empty: false,
             changed: false,
+            written: false,
             encoded: None,
             closed: false,
         }
@@ -144,6 +151,9 @@ impl Disk {
     }
     pub(super) fn unborn(&self) -> Option<&Unborn> {
         self.unborn.as_ref()
+    }
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed
     }
 }
 
@@ -358,7 +368,7 @@ fn encode(store: &CframeStore, image: &FrameImage, moves: &HashMap<u64, u64>, be
             let position = position(&place.moved, key);
             let position = if moves.is_empty() { position } else { *moves.get(&position).unwrap_or(&position) };
             // No chunk begins below the header's end: the floor and the moves see to that.
-            ChunkOffset(position.saturating_sub(base))
+            ChunkOffset::new(position.saturating_sub(base))
         };
         let stretch = image.entries.get(stretch).unwrap_or_default();
         stretch.iter().map(|entry| entry.map(offset)).collect::<Vec<_>>().into_iter()
@@ -487,7 +497,7 @@ fn move_chunks(
 
 /// The key of the chunk at `from` stands for `to` from now on.
 fn rename(store: &CframeStore, space: &Space, names: &mut HashMap<u64, ChunkKey>, from: u64, to: u64) -> Option<ChunkKey> {
-    let key = names.remove(&from).or_else(|| space.generation(from).map(|generation| key_at(from, generation)));
+    let key = names.remove(&from).or_else(|| space.generation(from).map(|generation| store.key_at(from, generation)));
     if let Some(key) = key {
         names.insert(to, key);
         store.place.write().moved.insert(key, to);
@@ -498,6 +508,7 @@ fn rename(store: &CframeStore, space: &Space, names: &mut HashMap<u64, ChunkKey>
 
 /// Step 4: what was written is what SOURCE holds.
 fn published(store: &CframeStore, disk: &mut Disk, image: FrameImage, change: &Change, seq: Seq) {
+    store.held.forget_all(change.admitted.iter().map(|(key, ..)| *key));
     store.with_ground(|space, _| space.publish(seq, &change.doomed));
     if !change.doomed.is_empty() {
         store.want_sweep();
@@ -552,7 +563,7 @@ fn trim(store: &CframeStore, part: u64) {
         })
     });
     if let Err(error) = trimmed {
-        debug!("{}: cannot shorten the file: {error}", store.path().display());
+        debug!("{}: cannot shorten the file: {}", store.path().display(), in_words(&error));
     }
 }
 
@@ -562,9 +573,9 @@ fn replace(store: &CframeStore, disk: &mut Disk, image: FrameImage, change: &Cha
     let failed = |action| move |source: io::Error| Failed::write(store.io(action)(source));
     sync_published(store, disk).map_err(Failed::fatal)?; // so that there are two states that a crash may leave, not three
     let backend = &*store.source.backend;
-    let (temp, file) = with_temp_name(|name| create_locked(backend, name)).map_err(failed("make a new file"))?;
+    let (temp, file) = with_temp_name(|name| create_locked(backend, name, 0o600)).map_err(failed("make a new file"))?;
     let mut reserved = Vec::new();
-    let written = write_new_file(store, disk, image, &*file, &mut reserved);
+    let written = write_new_file(store, image, &*file, &mut reserved);
     let linked = written.and_then(|new| {
         match &disk.unborn {
             Some(unborn) => {
@@ -583,7 +594,7 @@ fn replace(store: &CframeStore, disk: &mut Disk, image: FrameImage, change: &Cha
     });
     let new = linked.inspect_err(|failed| {
         if !failed.in_doubt {
-            undo_new_file(store, &temp, &reserved);
+            undo_new_file(store, &temp, &*file, &reserved);
         }
     })?;
     // From here on SOURCE is the new file.
@@ -600,11 +611,8 @@ fn replace(store: &CframeStore, disk: &mut Disk, image: FrameImage, change: &Cha
         let raised = space.raise_floor(low);
         debug_assert!(raised, "something is left in the header's place");
         space.low_tail(tail_at, tail_len);
-        store.place.write().file = Arc::clone(&file);
+        store.file_is(&file, stat);
     });
-    if let Ok(stat) = stat {
-        store.witness_file(stat);
-    }
     let seq = disk.published + 1;
     published(store, disk, image, change, seq);
     store.source.backend.sync_dir().map_err(|source| Failed::fatal(store.io("sync the directory")(source)))?;
@@ -623,8 +631,8 @@ struct NewFile {
     tail_len: u64,
 }
 
-fn undo_new_file(store: &CframeStore, temp: &std::ffi::OsStr, reserved: &[(u64, u64)]) {
-    let _ = store.source.backend.remove(temp);
+fn undo_new_file(store: &CframeStore, temp: &std::ffi::OsStr, file: &dyn BackendFile, reserved: &[(u64, u64)]) {
+    let _ = file.stat().and_then(|stat| store.source.backend.remove_file(temp, &stat));
     store.with_ground(|space, _| {
         for &(pos, len) in reserved {
             space.unreserve(pos, len);
@@ -635,16 +643,13 @@ fn undo_new_file(store: &CframeStore, temp: &std::ffi::OsStr, reserved: &[(u64, 
 /// Writes and syncs a file with everything that is needed, and `image` as its frame.
 fn write_new_file(
     store: &CframeStore,
-    disk: &Disk,
     mut image: FrameImage,
     file: &dyn BackendFile,
     reserved: &mut Vec<(u64, u64)>,
 ) -> std::result::Result<NewFile, Failed> {
     let failed = |source: io::Error| Failed::write(store.io("write a new file")(source));
     let old = Arc::clone(&store.place.read().file);
-    if disk.linked() {
-        file.copy_attributes(&*old);
-    }
+    file.copy_attributes(&*old);
     let empty = image.entries.is_empty();
     let header_len = u64::from(image.header.header_len());
     let low = header_len + if empty { image.trailer.as_bytes().len() as u64 } else { 0 };

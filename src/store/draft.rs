@@ -1,19 +1,21 @@
-//! Bytes that a client is still writing: in memory while few, in an unlinked file on SOURCE's file system when many.
+//! Bytes that a client is still writing: in memory while few, in a file without a name on SOURCE's file system when many.
 
 use std::fmt;
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::ReadAt;
-use super::backend::{Backend, BackendFile, FileBackend};
+use super::backend::Backend;
+use super::spill::{Spill, Spilled};
 
 /// A draft that grows beyond this is held in a file.
 const SPILL: usize = 1 << 20;
 
 /// The budget that all drafts of a mount share, and where they spill to.
 pub struct DraftPool {
-    backend: Arc<dyn Backend>,
+    spill: Arc<Spill>,
     budget: u64,
     /// Bytes of memory that drafts hold now, by capacity.
     used: AtomicU64,
@@ -26,9 +28,14 @@ impl fmt::Debug for DraftPool {
 }
 
 impl DraftPool {
-    /// A pool that spills to unlinked files in `backend`, with at most about `budget` bytes of memory over all its drafts.
+    /// A pool that spills to a file without a name in `backend`, with at most about `budget` bytes of memory over all its drafts.
     pub fn new(backend: Arc<dyn Backend>, budget: u64) -> Arc<Self> {
-        Arc::new(DraftPool { backend, budget, used: AtomicU64::new(0) })
+        Arc::new(DraftPool { spill: Spill::new(backend), budget, used: AtomicU64::new(0) })
+    }
+
+    /// Spills to another directory from now on.
+    pub(super) fn move_to(&self, backend: Arc<dyn Backend>) {
+        self.spill.move_to(backend);
     }
 
     /// Bytes of memory that drafts hold now.
@@ -57,16 +64,12 @@ pub struct Draft {
 
 enum Content {
     Memory(Vec<u8>),
-    /// The file may be shorter than `len`, which is a hole, but never longer.
-    File {
-        file: Box<dyn BackendFile>,
-        len: u64,
-    },
+    File(Spilled),
 }
 
 impl fmt::Debug for Draft {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let spilled = matches!(self.content, Content::File { .. });
+        let spilled = matches!(self.content, Content::File(_));
         f.debug_struct("Draft").field("len", &ReadAt::len(self)).field("spilled", &spilled).finish_non_exhaustive()
     }
 }
@@ -100,11 +103,10 @@ impl Draft {
             }
             self.spill()?;
         }
-        if let Content::File { file, len } = &mut self.content {
-            file.write_at(data, offset)?;
-            *len = end.max(*len);
+        match &mut self.content {
+            Content::File(spilled) => spilled.write_at(data, offset),
+            Content::Memory(_) => Ok(()),
         }
-        Ok(())
     }
 
     /// Cuts or lengthens.
@@ -126,13 +128,10 @@ impl Draft {
             }
             self.spill()?;
         }
-        if let Content::File { file, len: old } = &mut self.content {
-            if len < *old {
-                file.set_len(len)?; // what is cut off must read as zeros when the draft grows again
-            }
-            *old = len;
+        match &mut self.content {
+            Content::File(spilled) => spilled.set_len(len),
+            Content::Memory(_) => Ok(()),
         }
-        Ok(())
     }
 
     /// Reads; a short count means the end.
@@ -147,16 +146,7 @@ impl Draft {
         }
         match &self.content {
             Content::Memory(bytes) => buf.copy_from_slice(&bytes[offset as usize..][..count]),
-            Content::File { file, .. } => {
-                let mut done = 0;
-                while done < count {
-                    match file.read_at(&mut buf[done..], offset + done as u64)? {
-                        0 => break, // a hole at the end
-                        n => done += n,
-                    }
-                }
-                buf[done..].fill(0);
-            }
+            Content::File(spilled) => spilled.read_at(buf, offset)?,
         }
         Ok(count)
     }
@@ -165,17 +155,16 @@ impl Draft {
     pub fn hole(&self) -> u64 {
         match &self.content {
             Content::Memory(_) => 0,
-            Content::File { file, len } => len.saturating_sub(file.stat().map_or(0, |stat| stat.allocated)),
+            Content::File(spilled) => spilled.hole(),
         }
     }
 
     /// Moves what is in memory to a file.
     fn spill(&mut self) -> io::Result<()> {
         let Content::Memory(bytes) = &mut self.content else { return Ok(()) };
-        let file = self.pool.backend.create_unnamed().or_else(|_| FileBackend::temporary())?;
-        file.write_at(bytes, 0)?;
-        let len = bytes.len() as u64;
-        self.content = Content::File { file, len };
+        let mut spilled = self.pool.spill.begin()?;
+        spilled.write_at(bytes, 0)?;
+        self.content = Content::File(spilled);
         self.pool.give(std::mem::take(&mut self.taken));
         Ok(())
     }
@@ -213,7 +202,7 @@ impl ReadAt for Draft {
     fn len(&self) -> u64 {
         match &self.content {
             Content::Memory(bytes) => bytes.len() as u64,
-            Content::File { len, .. } => *len,
+            Content::File(spilled) => spilled.len(),
         }
     }
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
@@ -225,7 +214,13 @@ impl ReadAt for Draft {
     fn as_slice(&self) -> Option<&[u8]> {
         match &self.content {
             Content::Memory(bytes) => Some(bytes),
-            Content::File { .. } => None,
+            Content::File(_) => None,
+        }
+    }
+    fn next_data(&self, offset: u64) -> Option<Range<u64>> {
+        match &self.content {
+            Content::Memory(bytes) => (offset < bytes.len() as u64).then_some(offset..bytes.len() as u64),
+            Content::File(spilled) => spilled.next_data(offset),
         }
     }
 }
@@ -260,6 +255,8 @@ impl ReadAt for Vec<u8> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    use crate::store::backend::FileBackend;
 
     fn pool(budget: u64) -> (tempfile::TempDir, Arc<DraftPool>) {
         let dir = tempfile::tempdir().unwrap();
@@ -314,6 +311,7 @@ mod tests {
             let from = model.len() / 3;
             prop_assert_eq!(draft.read_at(&mut got, from as u64).unwrap(), model.len() - from);
             prop_assert!(got[..model.len() - from] == model[from..]);
+            prop_assert!(from_stretches(&draft) == model);
             drop(draft);
             prop_assert_eq!(pool.used(), 0);
         }
@@ -333,6 +331,37 @@ mod tests {
         assert_eq!(spilled, 1000 - 256, "4 KiB each fill the budget with 256 of them");
         drop(drafts);
         assert_eq!(pool.used(), 0);
+    }
+
+    /// The bytes, put together from the stretches that hold something.
+    fn from_stretches(draft: &Draft) -> Vec<u8> {
+        let mut bytes = vec![0; ReadAt::len(draft) as usize];
+        let mut at = 0;
+        while let Some(part) = draft.next_data(at) {
+            assert!(at <= part.start && part.start < part.end && part.end <= ReadAt::len(draft), "{part:?} from {at}");
+            draft.read_exact_at(&mut bytes[part.start as usize..part.end as usize], part.start).unwrap();
+            at = part.end;
+        }
+        bytes
+    }
+
+    #[test]
+    fn says_where_its_holes_are() {
+        const FAR: u64 = 4 << 60;
+        let (_dir, pool) = pool(1 << 30);
+        let mut draft = Draft::new(&pool);
+        assert_eq!(draft.next_data(0), None);
+        draft.write_at(b"in memory", 0).unwrap();
+        assert_eq!((draft.next_data(0), draft.next_data(4), draft.next_data(9)), (Some(0..9), Some(4..9), None));
+        draft.set_len(FAR).unwrap();
+        draft.write_at(b"and far away", 1 << 40).unwrap();
+        let parts: Vec<_> = std::iter::successors(draft.next_data(0), |part| draft.next_data(part.end)).collect();
+        let held: u64 = parts.iter().map(|part| part.end - part.start).sum();
+        assert!(held <= 4 << 20, "{parts:?}");
+        assert!(parts[0].start == 0 && parts.iter().any(|part| part.contains(&(1 << 40))), "{parts:?}");
+        assert_eq!(draft.next_data(FAR - 1), None);
+        assert_eq!(draft.next_data(FAR), None);
+        assert_eq!(draft.next_data(u64::MAX), None);
     }
 
     #[test]

@@ -22,17 +22,48 @@ pub struct Epochs {
     current: AtomicU64,
     /// Reads under way, by the parity of the epoch in which they began.
     reads: [Count; 2],
+    /// Twice the number of times that a state of others took the place of the store's; one more while that is being done.
+    version: AtomicU64,
 }
 
 /// Holds off the reuse of freed space while a read that looked its key up before is under way. Cheap: two atomic operations.
 ///
 /// Take it **before** looking a key up in anything that a commit may change, drop it after the read.
+///
+/// What is read with it is of the version of SOURCE that there was when it was taken, or an error.
 #[derive(Debug)]
-pub struct ReadGuard<'a>(&'a AtomicU64);
+pub struct ReadGuard<'a> {
+    count: &'a AtomicU64,
+    version: u64,
+    to_save: bool,
+}
+
+impl ReadGuard<'_> {
+    /// Taken to save what a mount holds: others may have changed SOURCE, as long as the bytes asked for are still there.
+    pub(crate) fn is_to_save(&self) -> bool {
+        self.to_save
+    }
+
+    /// The same guard, taken for that.
+    pub(crate) fn saving(mut self) -> Self {
+        self.to_save = true;
+        self
+    }
+}
 
 impl Drop for ReadGuard<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, SeqCst);
+        self.count.fetch_sub(1, SeqCst);
+    }
+}
+
+/// A state of others is taking the place of the store's.
+#[must_use]
+pub(crate) struct Turnover<'a>(&'a AtomicU64);
+
+impl Drop for Turnover<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, SeqCst);
     }
 }
 
@@ -44,11 +75,22 @@ impl Epochs {
             let count = &self.reads[(epoch & 1) as usize].0;
             count.fetch_add(1, SeqCst);
             if self.current.load(SeqCst) == epoch {
-                return ReadGuard(count);
+                return ReadGuard { count, version: self.version.load(SeqCst), to_save: false };
             }
             // The epoch went on between the two: counted in a counter that may already have been found empty.
             count.fetch_sub(1, SeqCst);
         }
+    }
+
+    /// Whether there has been one version of SOURCE since a guard was taken.
+    pub(crate) fn is_of(&self, guard: &ReadGuard<'_>) -> bool {
+        guard.version & 1 == 0 && guard.version == self.version.load(SeqCst)
+    }
+
+    /// Another version begins. What is read with a guard that was taken before the end of the answer is refused.
+    pub(crate) fn turn_over(&self) -> Turnover<'_> {
+        self.version.fetch_add(1, SeqCst);
+        Turnover(&self.version)
     }
 
     /// The stamp for what is freed now.
@@ -94,6 +136,18 @@ mod tests {
         drop(old);
         assert_eq!(epochs.advance(), stamp + 2);
         drop(new);
+    }
+
+    #[test]
+    fn a_guard_is_of_one_version() {
+        let epochs = Epochs::default();
+        let before = epochs.enter();
+        assert!(epochs.is_of(&before));
+        let turnover = epochs.turn_over();
+        let meanwhile = epochs.enter();
+        drop(turnover);
+        assert!(!epochs.is_of(&before) && !epochs.is_of(&meanwhile));
+        assert!(epochs.is_of(&epochs.enter()));
     }
 
     #[test]

@@ -2,9 +2,11 @@
 
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use crate::format;
+use super::backend::BackendFile;
+use super::mark::{Holder, holder};
+use crate::format::{self, plain::plain};
 
 /// Shorthand for results of this layer.
 pub type Result<T> = std::result::Result<T, StoreError>;
@@ -35,10 +37,12 @@ pub enum StoreError {
         /// Why.
         reason: String,
     },
-    /// Another read-write mount has SOURCE.
+    /// Another process writes to SOURCE.
     Busy {
         /// The file.
         path: PathBuf,
+        /// Who that is.
+        holder: Holder,
     },
     /// Another process changed SOURCE under a read-write mount.
     Stale {
@@ -56,22 +60,41 @@ pub enum StoreError {
     },
 }
 
+impl StoreError {
+    /// Another process has the lock of that file.
+    pub(super) fn busy(path: &Path, file: &dyn BackendFile) -> Self {
+        StoreError::Busy { path: path.to_owned(), holder: file.fd().map(holder).unwrap_or_default() }
+    }
+}
+
 impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            StoreError::Io { path, action, source } => write!(f, "{}: cannot {action}: {source}", path.display()),
-            StoreError::Format { path, source } => write!(f, "{}: {source}", path.display()),
-            StoreError::Unsupported { path, reason } => write!(f, "{}: {reason}", path.display()),
-            StoreError::Busy { path } => {
-                write!(f, "{}: is mounted for writing already; unmount it first, or mount with -o ro", path.display())
+            StoreError::Io { path, action, source } => write!(f, "{}: cannot {action}: {}", plain(path), in_words(source)),
+            StoreError::Format { path, source } => write!(f, "{}: {source}", plain(path)),
+            StoreError::Unsupported { path, reason } => write!(f, "{}: {reason}", plain(path)),
+            StoreError::Busy { path, holder } => {
+                write!(f, "{}: is mounted for writing already", plain(path))?;
+                holder.process.map_or(Ok(()), |process| write!(f, " by process {process}"))?;
+                f.write_str("; unmount it first, or mount with -o ro")
             }
             StoreError::Stale { path, reason } => {
-                write!(f, "{}: was changed by another process under the mount ({reason})", path.display())
+                write!(f, "{}: was changed by another process under the mount ({reason})", plain(path))
             }
             StoreError::Poisoned { path, reason } => {
-                write!(f, "{}: takes no more writes after an earlier failure: {reason}", path.display())
+                write!(f, "{}: takes no more writes after an earlier failure: {reason}", plain(path))
             }
         }
+    }
+}
+
+/// A refusal of the system in words, without its number, and in words that fit what it was asked for: links are not followed, however many
+/// there are. To be used wherever such an error is shown.
+pub(crate) fn in_words(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(libc::ELOOP) => "it is a symbolic link, which is not followed".to_owned(),
+        Some(number) => error.to_string().trim_end_matches(&format!(" (os error {number})")).to_owned(),
+        None => error.to_string(),
     }
 }
 
@@ -111,7 +134,9 @@ impl Failed {
     }
     /// A rename failed.
     pub(super) fn rename(error: StoreError) -> Self {
-        let failed = Self::write(error);
+        // A file system of another machine says so of a rename that it is asked for twice, as the first answer was lost.
+        let gone = matches!(&error, StoreError::Io { source, .. } if source.raw_os_error() == Some(libc::ENOENT));
+        let failed = if gone { Self::fatal(error) } else { Self::write(error) };
         Failed { in_doubt: !failed.harmless, ..failed }
     }
 }
@@ -121,9 +146,12 @@ pub(super) fn no_room(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG | libc::ESTALE))
 }
 
-/// Whether a file or a name was refused for reasons that may pass, and no harm done.
+/// Whether a file or a name was refused for reasons that may pass, and no harm done: what others have put in the way may go again.
 pub(super) fn refused(error: &io::Error) -> bool {
-    const PASSING: [i32; 8] =
-        [libc::EACCES, libc::EPERM, libc::EROFS, libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EINVAL, libc::ENOSYS];
+    use libc::*;
+    const PASSING: [i32; 16] = [
+        EACCES, EPERM, EROFS, EMFILE, ENFILE, ENOMEM, EINVAL, ENOSYS, EEXIST, ENOENT, EISDIR, ENOTDIR, ENOTEMPTY, ELOOP, EXDEV,
+        ENXIO,
+    ];
     no_room(error) || error.raw_os_error().is_some_and(|errno| PASSING.contains(&errno))
 }

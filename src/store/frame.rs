@@ -1,14 +1,78 @@
 //! Reading a frame in either layout, all but its chunks, from bytes that can be read at any place: a file, a draft.
 
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 
 use super::backend::{BackendFile, read_exact_at};
+use super::spill::data_in;
 use super::{ReadAt, StoreError};
 use crate::format::header::{FrameHeader, Sections};
 use crate::format::index::{self, Place};
 use crate::format::trailer::Trailer;
 use crate::format::{self, IndexEntry, Layout};
+
+/// Header, index and trailer are taken into memory, so no more than this of each may be a hole, which costs nobody anything: there
+/// are files of 4 KiB whose header has 2 GiB.
+pub const MOST_HOLE: u64 = 64 << 20;
+
+/// A part of a frame that is taken into memory as a whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// The header.
+    Header,
+    /// The index chunk.
+    Index,
+    /// The trailer.
+    Trailer,
+}
+
+impl Part {
+    /// Reads the part from where it stands.
+    ///
+    /// # Errors
+    /// What cannot be read, ENOMEM among it, and what is a hole for more than [`MOST_HOLE`].
+    pub fn read(self, bytes: &dyn ReadAt, place: Range<u64>) -> Result<Vec<u8>, Unread> {
+        let (name, action) = match self {
+            Part::Header => ("header", "read the header"),
+            Part::Index => ("index", "read the index"),
+            Part::Trailer => ("trailer", "read the trailer"),
+        };
+        let failed = |source| Unread::Io { action, source };
+        let len = place.end.saturating_sub(place.start);
+        if len > MOST_HOLE {
+            let mut data = 0;
+            let mut at = place.start;
+            while let Some(part) = bytes.next_data(at).filter(|part| part.start < place.end) {
+                data += part.end.min(place.end) - part.start;
+                at = part.end;
+            }
+            if len - data > MOST_HOLE {
+                let got = format_args!("{} of its {len} bytes in holes", len - data);
+                return Err(format::Error::new(name, place.start, got, format_args!("at most {MOST_HOLE}")).into());
+            }
+        }
+        let mut buf = zeros(len).map_err(failed)?;
+        bytes.read_exact_at(&mut buf, place.start).map_err(failed)?;
+        Ok(buf)
+    }
+}
+
+/// So many zeros, for something to be read into.
+///
+/// # Errors
+/// ENOMEM.
+#[expect(clippy::slow_vector_initialization, reason = "the quick one cannot fail")]
+pub fn zeros(len: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    match usize::try_from(len).map(|len| (len, bytes.try_reserve_exact(len))) {
+        Ok((len, Ok(()))) => {
+            bytes.resize(len, 0);
+            Ok(bytes)
+        }
+        _ => Err(io::Error::from_raw_os_error(libc::ENOMEM)),
+    }
+}
 
 /// A frame as it stands in a file, where `P` is what the index finds chunks by: [`ChunkOffset`](crate::format::ChunkOffset) in
 /// a cframe, [`ChunkId`](crate::format::ChunkId) in the index file of an sframe.
@@ -71,15 +135,7 @@ impl<P: Place> Frame<P> {
     /// See [`Unread`]. Memory is bounded by the length of `bytes` and what its index unfolds to.
     pub fn read(bytes: &dyn ReadAt) -> Result<Self, Unread> {
         let len = bytes.len();
-        let read = |offset: u64, len: u64, action: &'static str| {
-            // `len` is within the file by now, so a buffer of that size is no hostile wish.
-            let mut buf = vec![0; usize::try_from(len).unwrap_or(usize::MAX)];
-            match bytes.read_exact_at(&mut buf, offset) {
-                Ok(()) => Ok(buf),
-                Err(source) => Err(Unread::Io { action, source }),
-            }
-        };
-        let prefix = read(0, len.min(FrameHeader::PREFIX_LEN as u64), "read the header")?;
+        let prefix = Part::Header.read(bytes, 0..len.min(FrameHeader::PREFIX_LEN as u64))?;
         let header_len = FrameHeader::announced_len(&prefix)?;
         let within = |field: &'static str, at: u64, value: u64| {
             if value <= len {
@@ -88,18 +144,18 @@ impl<P: Place> Frame<P> {
             Err(format::Error::new(field, at, value, format!("at most the file's length of {len}")))
         };
         within("header: header_len", 11, u64::from(header_len))?;
-        let header = FrameHeader::parse(&read(0, u64::from(header_len), "read the header")?)?;
+        let header = FrameHeader::parse_vec(Part::Header.read(bytes, 0..u64::from(header_len))?)?;
         if header.layout() != P::LAYOUT {
             return Err(Unread::OtherLayout);
         }
         let frame_len = header.frame_len();
         within("header: frame_len", 16, frame_len)?;
         let tail_len = frame_len.min(Trailer::TAIL_LEN as u64);
-        let tail = read(frame_len - tail_len, tail_len, "read the trailer")?;
+        let tail = Part::Trailer.read(bytes, frame_len - tail_len..frame_len)?;
         let trailer_len = Trailer::announced_len(&tail, header_len, frame_len)?;
         let sections = header.sections(trailer_len)?;
-        let trailer = Trailer::parse(&read(sections.trailer.start, u64::from(trailer_len), "read the trailer")?)?;
-        let raw = read(sections.index.start, sections.index.end - sections.index.start, "read the index")?;
+        let trailer = Trailer::parse_vec(Part::Trailer.read(bytes, sections.trailer.clone())?)?;
+        let raw = Part::Index.read(bytes, sections.index.clone())?;
         let entries = index::decode::<P>(&raw, header.nchunks())?;
         P::check(&entries, sections.chunks.end - sections.chunks.start)?;
         Ok(Frame { header, trailer, entries, sections })
@@ -120,5 +176,9 @@ impl ReadAt for FileBytes<'_> {
     }
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         read_exact_at(self.file, buf, offset)
+    }
+    fn next_data(&self, offset: u64) -> Option<Range<u64>> {
+        let rest = (offset < self.len).then_some(offset..self.len)?;
+        self.file.fd().map_or(Some(rest.clone()), |fd| data_in(fd, rest))
     }
 }

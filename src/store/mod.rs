@@ -6,13 +6,13 @@
 
 use std::fmt;
 use std::io;
-use std::num::NonZeroU32;
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use crate::format::{ChunkId, IndexEntry, Layout, chunk::ChunkHeader, header::FrameHeader, trailer::Trailer};
+use crate::format::{IndexEntry, Layout, Packed, chunk::ChunkHeader, header::FrameHeader, trailer::Trailer};
 
 pub mod backend;
 mod birth;
@@ -24,52 +24,50 @@ mod draft;
 mod epochs;
 mod error;
 pub mod frame;
+mod held;
 mod image;
+pub mod local;
+mod location;
+mod lost;
+pub mod mark;
 pub mod repair;
 pub mod sframe;
 pub mod sidecar;
 mod source;
 mod space;
+mod spill;
 pub mod survey;
 
 pub use cframe::CframeStore;
 pub use draft::{Draft, DraftPool};
 pub use epochs::{Epochs, ReadGuard};
+pub(crate) use error::in_words;
 pub use error::{Result, StoreError};
+pub use local::watch::Watch;
+pub use location::Location;
 pub use sframe::SframeStore;
 pub use sidecar::{Sidecar, Turn};
-pub use source::OpenOptions;
+pub use source::{Like, NewFrame, OpenOptions, Others};
 
 /// A stored chunk, by the store's own reckoning: the position in SOURCE's file for a cframe, the chunk id for an sframe; above it
 /// a number that tells a new chunk from an older one of the same place, so that an old key never means a new chunk.
 ///
 /// A key stays good while the chunk is in the committed image, in the image being committed, staged, or pinned.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ChunkKey {
-    /// The upper half, and one: never 0, so that an entry of an index takes no more room than its key.
-    high: NonZeroU32,
-    low: u32,
-}
-
-// There are a million of them, and several indexes at a time.
-const _: () = assert!(size_of::<IndexEntry<ChunkKey>>() == 8 && size_of::<IndexEntry<ChunkId>>() == 8);
+pub struct ChunkKey(Packed);
 
 impl ChunkKey {
     /// The largest number of a key.
-    pub const MAX: u64 = ((u32::MAX as u64) << 32) - 1;
+    pub const MAX: u64 = Packed::MAX;
 
     /// The key of a number, which is at most [`ChunkKey::MAX`].
     pub const fn new(number: u64) -> Self {
-        let high = match NonZeroU32::new(((number >> 32) as u32).wrapping_add(1)) {
-            Some(high) => high,
-            None => NonZeroU32::MAX,
-        };
-        ChunkKey { high, low: number as u32 }
+        ChunkKey(Packed::new(number))
     }
 
     /// Its number.
     pub const fn number(self) -> u64 {
-        ((self.high.get() - 1) as u64) << 32 | self.low as u64
+        self.0.number()
     }
 }
 
@@ -151,6 +149,11 @@ pub trait ReadAt {
     fn as_slice(&self) -> Option<&[u8]> {
         None
     }
+    /// The first stretch at `offset` or behind it that may hold anything but zeros, cut at `offset`; `None` if there is none up to
+    /// the end. What is between two stretches is a hole, and may be kept as one.
+    fn next_data(&self, offset: u64) -> Option<Range<u64>> {
+        (offset < self.len()).then(|| offset..self.len())
+    }
 }
 
 /// A chunk in a store, as bytes to read from. Its key must stay good meanwhile.
@@ -161,6 +164,8 @@ pub struct StoredChunk<'a> {
     pub key: ChunkKey,
     /// Its length in bytes.
     pub len: u32,
+    /// It is read to be saved: see [`FrameStore::enter_to_save`].
+    pub to_save: bool,
 }
 
 impl ReadAt for StoredChunk<'_> {
@@ -168,7 +173,7 @@ impl ReadAt for StoredChunk<'_> {
         u64::from(self.len)
     }
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        let guard = self.store.enter();
+        let guard = if self.to_save { self.store.enter_to_save() } else { self.store.enter() };
         match self.store.read_chunk(&guard, self.key, self.len, offset, buf) {
             Ok(count) if count == buf.len() => Ok(()),
             Ok(_) => Err(io::ErrorKind::UnexpectedEof.into()),
@@ -191,8 +196,34 @@ pub trait FrameStore: Send + Sync {
     /// See [`ReadGuard`].
     fn enter(&self) -> ReadGuard<'_>;
 
+    /// As [`FrameStore::enter`], to save what a mount holds: what of it is in SOURCE can be read for as long as it is there, whatever
+    /// else others have done to SOURCE.
+    fn enter_to_save(&self) -> ReadGuard<'_> {
+        self.enter().saving()
+    }
+
     /// Reads `buf.len()` bytes of a stored chunk from `offset` on; a short count means the chunk ends there.
-    fn read_chunk(&self, guard: &ReadGuard<'_>, key: ChunkKey, len: u32, offset: u64, buf: &mut [u8]) -> Result<usize>;
+    ///
+    /// # Errors
+    /// [`StoreError::Stale`] if others have changed SOURCE since the guard was taken; what the system refuses.
+    fn read_chunk(&self, guard: &ReadGuard<'_>, key: ChunkKey, len: u32, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let count = self.read_part(guard, key, len, offset, buf)?;
+        self.verify(guard)?;
+        Ok(count)
+    }
+
+    /// As [`FrameStore::read_chunk`], for who reads several chunks: what was read is good only if [`FrameStore::verify`] says so
+    /// afterwards.
+    fn read_part(&self, guard: &ReadGuard<'_>, key: ChunkKey, len: u32, offset: u64, buf: &mut [u8]) -> Result<usize>;
+
+    /// What was read with this guard until now is of the version of SOURCE that there was when the guard was taken.
+    ///
+    /// # Errors
+    /// [`StoreError::Stale`] if that is not known to be so.
+    fn verify(&self, guard: &ReadGuard<'_>) -> Result<()>;
+
+    /// Whether SOURCE has not been read again since the guard was taken.
+    fn is_current(&self, guard: &ReadGuard<'_>) -> bool;
 
     /// Reads and checks a stored chunk's header: its sizes agree with each other and with the room it has in SOURCE.
     fn chunk_header(&self, guard: &ReadGuard<'_>, key: ChunkKey) -> Result<ChunkHeader>;
@@ -249,11 +280,30 @@ pub trait FrameStore: Send + Sync {
     /// Returns when the last committed image is on disk.
     fn sync(&self) -> Result<()>;
 
-    /// Whether another process has changed or replaced SOURCE since this store last read or wrote it.
-    fn changed_outside(&self) -> Result<bool>;
+    /// Whether others have left SOURCE alone, as far as a glance tells that waits for nothing.
+    fn is_as_seen(&self) -> bool;
 
-    /// Reads SOURCE again, after others have changed it under a read-only mount. What is no frame changes nothing.
+    /// What others have done to SOURCE since this store last read or wrote it.
+    fn look(&self) -> Result<Others>;
+
+    /// Whether another process has changed or replaced SOURCE since this store last read or wrote it.
+    fn changed_outside(&self) -> Result<bool> {
+        Ok(matches!(self.look()?, Others::Changed(_) | Others::Gone(_)))
+    }
+
+    /// Reads SOURCE again, which others may have changed: what has its name now. No key that was given out before is good any more, and
+    /// what was read with an older guard is refused. Nothing may be staged, pinned or in an image to be committed. What is no frame
+    /// changes nothing.
     fn reload(&self) -> Result<Arc<FrameImage>>;
+
+    /// Tells who waits in it that others may have done something to SOURCE.
+    fn watch(&self) -> &Watch;
+
+    /// Whether this store writes to SOURCE. Where another mount had a SOURCE that took the place of the one before, that is tried again.
+    ///
+    /// # Errors
+    /// Why not.
+    fn check_writable(&self) -> Result<()>;
 
     /// Does some of the work that nobody waits for, and says whether there is more. To be called now and then, by one thread.
     fn tidy(&self) -> bool {
@@ -263,8 +313,16 @@ pub trait FrameStore: Send + Sync {
     /// Saves bytes that found no place in the frame to `SOURCE.lost/NAME`, never over an older file; returns where.
     fn save_lost(&self, name: &str, content: &dyn ReadAt) -> Result<PathBuf>;
 
+    /// SOURCE as it is open, and where it is, as the user named it.
+    fn source(&self) -> Option<(OwnedFd, PathBuf)> {
+        None
+    }
+
     /// For attributes of the view.
     fn source_stat(&self) -> Result<SourceStat>;
+
+    /// The open files of SOURCE, for a copy that is to have their owner, mode and attributes.
+    fn like(&self) -> Result<Like>;
 
     /// statvfs of the file system that holds SOURCE.
     fn statvfs(&self) -> Result<libc::statvfs>;
@@ -298,9 +356,17 @@ pub trait FrameStore: Send + Sync {
 /// # Errors
 /// As [`CframeStore::open`] and [`SframeStore::open`].
 pub fn open(path: &Path, options: OpenOptions) -> Result<(Layout, Arc<dyn FrameStore>)> {
-    if path.is_dir() {
-        Ok((Layout::Sparse, Arc::new(SframeStore::open(path, options)?)))
+    open_at(&Location::existing(path)?, options)
+}
+
+/// Opens the frame at a location.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_at(location: &Location, options: OpenOptions) -> Result<(Layout, Arc<dyn FrameStore>)> {
+    if location.stat()?.is_some_and(|stat| stat.is_dir()) {
+        Ok((Layout::Sparse, Arc::new(SframeStore::open_at(location, options)?)))
     } else {
-        Ok((Layout::Contiguous, Arc::new(CframeStore::open(path, options)?)))
+        Ok((Layout::Contiguous, Arc::new(CframeStore::open_at(location, options)?)))
     }
 }

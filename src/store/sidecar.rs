@@ -18,11 +18,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, RwLock};
 
 use super::backend::{Backend, BackendFile, FileStat, Flock};
 use super::source::{Complain, OpenOptions};
 use super::{Result, StoreError};
+use crate::store::in_words;
 
 /// What the lock file is called, after the frame's name; in a sparse frame's directory its whole name.
 pub const SUFFIX: &str = ".b2lock";
@@ -41,11 +42,9 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// The lock file of one frame.
 pub struct Sidecar {
     path: PathBuf,
-    dir: Arc<dyn Backend>,
     name: OsString,
-    writable: bool,
-    /// The daemon's own open file.
-    file: Box<dyn BackendFile>,
+    read_only: bool,
+    place: RwLock<Arc<Place>>,
     hold: Mutex<Hold>,
     /// Told when `depth` comes to 0.
     idle: Condvar,
@@ -55,13 +54,21 @@ pub struct Sidecar {
     reloads: AtomicU64,
 }
 
+/// Where the lock file is.
+struct Place {
+    dir: Arc<dyn Backend>,
+    writable: bool,
+    /// The daemon's own open file.
+    file: Box<dyn BackendFile>,
+}
+
 /// Who has the lock, as far as that is within this process. No other lock is taken under this one.
 #[derive(Default)]
 struct Hold {
     /// Turns under way.
     depth: u32,
-    /// The daemon's own lock that they are under; `None` if it is a client's.
-    own: Option<Flock>,
+    /// The daemon's own lock that they are under, and the file that it is on; `None` if it is a client's.
+    own: Option<(Flock, Arc<Place>)>,
     /// A client of the mount has the exclusive lock.
     client: bool,
     /// Something was committed under it.
@@ -73,13 +80,37 @@ struct Hold {
 pub struct Turn<'a>(&'a Sidecar);
 
 impl Sidecar {
-    /// Opens the lock file of that name, or makes it.
+    /// Opens the lock file of that name, or makes it. A new one belongs to the owner of `frame`, and whoever may write the frame may
+    /// write it.
     ///
     /// # Errors
     /// What the system refuses. For a store that only reads, a lock file that may only be read is good enough.
-    pub(super) fn new(dir: Arc<dyn Backend>, name: &OsStr, path: PathBuf, options: OpenOptions) -> Result<Self> {
+    pub(super) fn new(
+        dir: Arc<dyn Backend>,
+        name: &OsStr,
+        path: PathBuf,
+        options: OpenOptions,
+        frame: Option<&FileStat>,
+    ) -> Result<Self> {
+        let place = Self::open_in(dir, name, &path, options.read_only, frame)?;
+        let (hold, idle) = (Mutex::default(), Condvar::new());
+        let (seen, reloads) = (AtomicU64::new(0), AtomicU64::new(0));
+        let (name, read_only, place) = (name.to_owned(), options.read_only, RwLock::new(Arc::new(place)));
+        Ok(Sidecar { path, name, read_only, place, hold, idle, seen, reloads })
+    }
+
+    fn open_in(dir: Arc<dyn Backend>, name: &OsStr, path: &PathBuf, read_only: bool, frame: Option<&FileStat>) -> Result<Place> {
+        let create = || -> io::Result<Box<dyn BackendFile>> {
+            let file = dir.create(name, if frame.is_some() { 0o600 } else { 0o666 })?;
+            if let Some(frame) = frame {
+                // Where that is not allowed, the file stays the daemon's.
+                let _ = file.set_owner(frame);
+                file.set_mode(frame.mode & 0o666);
+            }
+            Ok(file)
+        };
         let made = || match dir.open(name, true) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => match dir.create(name, 0o666) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => match create() {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => dir.open(name, true),
                 made => made,
             },
@@ -88,17 +119,31 @@ impl Sidecar {
         let (file, writable) = match made() {
             Ok(file) => {
                 // Lengthening takes nothing from anyone who is writing the count just now.
-                if file.stat().map_err(path.io("stat the lock file"))?.len < LEN {
+                if only_name(&*file, path)?.len < LEN {
                     file.set_len(LEN).map_err(path.io("write the lock file"))?;
                 }
                 (file, true)
             }
-            Err(_) if options.read_only => (dir.open(name, false).map_err(path.io("open the lock file"))?, false),
+            Err(_) if read_only => {
+                let file = dir.open(name, false).map_err(path.io("open the lock file"))?;
+                only_name(&*file, path)?;
+                (file, false)
+            }
             Err(error) => return Err(path.io("open the lock file")(error)),
         };
-        let (hold, idle) = (Mutex::default(), Condvar::new());
-        let (seen, reloads) = (AtomicU64::new(0), AtomicU64::new(0));
-        Ok(Sidecar { path, dir, name: name.to_owned(), writable, file, hold, idle, seen, reloads })
+        Ok(Place { dir, writable, file })
+    }
+
+    fn place(&self) -> Arc<Place> {
+        Arc::clone(&self.place.read())
+    }
+
+    /// SOURCE is in another directory from now on, as its lock file is: those who have one open have one that nobody asks for any more.
+    pub(super) fn move_to(&self, dir: Arc<dyn Backend>, frame: &FileStat) -> Result<()> {
+        let place = Self::open_in(dir, &self.name, &self.path, self.read_only, Some(frame))?;
+        *self.place.write() = Arc::new(place);
+        self.in_step(self.count()?);
+        Ok(())
     }
 
     /// For messages.
@@ -111,22 +156,27 @@ impl Sidecar {
     /// # Errors
     /// What the system refuses, as with all that follow.
     pub fn stat(&self) -> Result<FileStat> {
-        self.file.stat().map_err(self.path.io("stat the lock file"))
+        self.place().file.stat().map_err(self.path.io("stat the lock file"))
     }
 
     /// An open file of its own, for the locks of one client.
     pub fn open(&self) -> Result<Box<dyn BackendFile>> {
-        self.dir.open(&self.name, self.writable).map_err(self.path.io("open the lock file"))
+        // Not by its name, which may stand for another file by now.
+        let place = self.place();
+        place.file.reopen(place.writable).map_err(self.path.io("open the lock file"))
     }
 
     /// Reads its bytes as they are now.
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
-        self.file.read_at(buf, offset).map_err(self.path.io("read the lock file"))
+        self.place().file.read_at(buf, offset).map_err(self.path.io("read the lock file"))
     }
 
-    /// Writes to it what a client writes.
+    /// Writes to it what a client writes: the count, and what else the library may keep in its few bytes.
     pub fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
-        self.file.write_at(data, offset).map_err(self.path.io("write the lock file"))
+        if offset.checked_add(data.len() as u64).is_none_or(|end| end > LEN) {
+            return Err(self.path.io("write the lock file")(io::Error::from_raw_os_error(libc::EFBIG)));
+        }
+        self.place().file.write_at(data, offset).map_err(self.path.io("write the lock file"))
     }
 
     /// Exclusive locks until now.
@@ -161,7 +211,8 @@ impl Sidecar {
     pub fn to_write(&self) -> Result<Option<Turn<'_>>> {
         let mut hold = self.hold.lock();
         if hold.depth == 0 && !hold.client {
-            if !self.file.flock(Flock::Exclusive, false).map_err(self.path.io("lock"))? {
+            let place = self.place();
+            if !place.file.flock(Flock::Exclusive, false).map_err(self.path.io("lock"))? {
                 return Ok(None);
             }
             let bumped = self.count().and_then(|count| {
@@ -171,12 +222,12 @@ impl Sidecar {
                 Ok(())
             });
             if let Err(error) = bumped {
-                let _ = self.file.unlock();
+                let _ = place.file.unlock();
                 return Err(error);
             }
-            hold.own = Some(Flock::Exclusive);
+            hold.own = Some((Flock::Exclusive, place));
         }
-        if hold.own == Some(Flock::Shared) {
+        if matches!(hold.own, Some((Flock::Shared, _))) {
             return Ok(None);
         }
         hold.depth += 1;
@@ -187,10 +238,11 @@ impl Sidecar {
     pub fn to_read(&self) -> Result<Option<Turn<'_>>> {
         let mut hold = self.hold.lock();
         if hold.depth == 0 && !hold.client {
-            if !self.file.flock(Flock::Shared, false).map_err(self.path.io("lock"))? {
+            let place = self.place();
+            if !place.file.flock(Flock::Shared, false).map_err(self.path.io("lock"))? {
                 return Ok(None);
             }
-            hold.own = Some(Flock::Shared);
+            hold.own = Some((Flock::Shared, place));
         }
         hold.depth += 1;
         Ok(Some(Turn(self)))
@@ -262,7 +314,16 @@ impl Sidecar {
 
     /// A file without a name, beside the lock file.
     pub fn unnamed(&self) -> Result<Box<dyn BackendFile>> {
-        self.dir.create_unnamed().map_err(self.path.io("make a temporary file beside the lock file"))
+        self.place().dir.create_unnamed().map_err(self.path.io("make a temporary file beside the lock file"))
+    }
+}
+
+/// The attributes of a lock file that was opened. It is written in place, so it must not be a file that has another name elsewhere.
+fn only_name(file: &dyn BackendFile, path: &PathBuf) -> Result<FileStat> {
+    let stat = file.stat().map_err(path.io("stat the lock file"))?;
+    match stat.links {
+        0 | 1 => Ok(stat),
+        links => Err(path.unsupported(format!("has {links} names, and a lock file has one; remove it"))),
     }
 }
 
@@ -271,10 +332,10 @@ impl Drop for Turn<'_> {
         let mut hold = self.0.hold.lock();
         hold.depth -= 1;
         if hold.depth == 0 {
-            if hold.own.take().is_some()
-                && let Err(error) = self.0.file.unlock()
+            if let Some((_, place)) = hold.own.take()
+                && let Err(error) = place.file.unlock()
             {
-                log::error!("{}: cannot unlock: {error}", self.0.path.display());
+                log::error!("{}: cannot unlock: {}", self.0.path.display(), in_words(&error));
             }
             self.0.idle.notify_all();
         }
@@ -288,7 +349,7 @@ mod tests {
 
     fn sidecar(dir: &Path) -> Sidecar {
         let backend = Arc::new(FileBackend::open(dir).unwrap());
-        Sidecar::new(backend, OsStr::new("f.b2lock"), dir.join("f.b2lock"), OpenOptions::default()).unwrap()
+        Sidecar::new(backend, OsStr::new("f.b2lock"), dir.join("f.b2lock"), OpenOptions::default(), None).unwrap()
     }
 
     #[test]

@@ -1,22 +1,35 @@
-//! What stores of both layouts share: SOURCE by its names, whether it may be written to, and what is saved beside it.
+//! What stores of both layouts share: SOURCE by its names, whether it may be written to, and how a new one is made.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 use log::warn;
+use parking_lot::Mutex;
 
-use super::backend::{Backend, BackendFile, FileBackend, FileStat, PIECE};
+use super::backend::{Backend, BackendFile, FileStat, PIECE};
+use super::location::Location;
+use super::lost::Lost;
+use super::mark::Holder;
+use super::sframe::folder::may_be_shown;
 use super::{ReadAt, Result, SourceStat, StoreError};
 use crate::format;
-
-/// Why a SOURCE is not read again.
-pub(super) const WRITTEN_BY_US: &str = "is written to by this mount, which knows what is in it";
+use crate::store::in_words;
 
 /// Kept before the first chunk of a new file, where nothing else is asked for.
 pub(super) const HEADER_ROOM: u64 = 1024;
+
+/// The longest tick of the kernel's clock, and some.
+const TICK: Duration = Duration::from_millis(20);
+/// That of file systems that keep no more than seconds.
+const COARSE_TICK: Duration = Duration::from_millis(2100);
+
+/// How often opening begins anew, as others exchange or change the frame meanwhile.
+pub(super) const ATTEMPTS: usize = 10;
+/// Why it is given up.
+pub(super) const KEPT_CHANGING: &str = "it kept changing while it was being opened";
 
 /// How to open a store.
 #[derive(Debug, Clone, Copy)]
@@ -34,6 +47,11 @@ pub struct OpenOptions {
     pub header_room: u64,
     /// Take turns with other processes by the frame's lock file, as C-Blosc2 does where locking is asked for.
     pub locking: bool,
+    /// Keep copies of what is staged until it is committed, as far as a bound of memory allows: others may write over it in SOURCE.
+    pub hold_staged: bool,
+    /// In a store that only reads: chunk and index files may be symbolic links, where
+    /// [`super::backend::FileBackend::following_links_inside`] follows them.
+    pub follow_links: bool,
 }
 
 impl Default for OpenOptions {
@@ -45,6 +63,63 @@ impl Default for OpenOptions {
             replace: false,
             header_room: HEADER_ROOM,
             locking: false,
+            hold_staged: false,
+            follow_links: false,
+        }
+    }
+}
+
+/// Owner, permission bits and extended attributes for a new frame: those of open files. They are set by descriptor, before the frame
+/// has its name.
+#[derive(Clone)]
+pub struct Like {
+    /// For the frame's file, or its directory.
+    pub frame: Arc<dyn BackendFile>,
+    /// For the index file and the chunk files of a sparse frame.
+    pub index: Option<Arc<dyn BackendFile>>,
+}
+
+impl Like {
+    /// For the files of a frame.
+    pub(super) fn files(&self) -> &Arc<dyn BackendFile> {
+        self.index.as_ref().unwrap_or(&self.frame)
+    }
+}
+
+/// What others have done to SOURCE since the store last read or wrote it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Others {
+    /// Nothing that can be seen.
+    Nothing,
+    /// Its owner, mode or times are others; its content is the same.
+    Attributes,
+    /// A part of it may be another that cannot be seen to be the same, in words: [`super::FrameStore::reload`] reads it. Nothing keeps
+    /// from committing.
+    Touched(String),
+    /// It is another state, in words: [`super::FrameStore::reload`] reads it.
+    Changed(String),
+    /// Nothing that could be a frame has its name, in words. What the store has open goes on being read.
+    Gone(String),
+}
+
+/// What is to be known of a frame that does not exist yet.
+#[derive(Clone, Default)]
+pub struct NewFrame {
+    /// Without, a new frame belongs to the user of this process, and the umask says who may use it.
+    pub like: Option<Like>,
+    /// Not even its owner may write to its file, in the end.
+    pub write_protected: bool,
+    /// With [`OpenOptions::replace`]: the only file or directory that may be replaced.
+    pub replaced: Option<FileStat>,
+}
+
+impl NewFrame {
+    /// The permission bits with which a file of the frame is made, before the umask cuts them.
+    pub(super) fn file_mode(&self) -> u32 {
+        match (&self.like, self.write_protected) {
+            (Some(_), _) => 0o600,
+            (None, true) => 0o466,
+            (None, false) => 0o666,
         }
     }
 }
@@ -54,13 +129,21 @@ pub(super) struct Source {
     /// As the user named it.
     pub(super) path: PathBuf,
     /// The directory that SOURCE is in as it really is, symbolic links resolved, and the name in it.
-    dir: PathBuf,
+    pub(super) dir: PathBuf,
     pub(super) name: OsString,
     /// That directory.
     pub(super) backend: Arc<dyn Backend>,
+    /// The same as a file, if it can be opened as one.
+    pub(super) around: Option<Arc<dyn BackendFile>>,
     pub(super) read_only: bool,
     /// What has SOURCE's name is replaced, if SOURCE is to be created.
     pub(super) replace: bool,
+    /// How SOURCE is made, if it is to be created.
+    pub(super) new: NewFrame,
+    /// What found no place in SOURCE goes there.
+    pub(super) lost: Mutex<Lost>,
+    /// Why this store, which was opened for writing, does not write to what has SOURCE's name now.
+    denied: Mutex<Option<Denied>>,
     /// The first failure after which what is on disk is not known any more.
     poison: OnceLock<String>,
 }
@@ -97,43 +180,34 @@ impl Complain for PathBuf {
 }
 
 impl Source {
-    /// `path` is how messages call it, `dir` the path of the backend's directory.
-    pub(super) fn new(backend: Arc<dyn Backend>, path: &Path, dir: &Path, name: &OsStr, options: OpenOptions) -> Self {
+    pub(super) fn new(location: &Location, options: OpenOptions, new: NewFrame) -> Self {
         Source {
-            path: path.to_owned(),
-            dir: dir.to_owned(),
-            name: name.to_owned(),
-            backend,
+            path: location.path().to_owned(),
+            dir: location.dir_path().to_owned(),
+            name: location.name().to_owned(),
+            backend: Arc::clone(location.backend()),
+            around: location.backend().itself().ok().map(Arc::from),
             read_only: options.read_only,
             replace: options.replace,
+            new,
+            lost: Mutex::default(),
+            denied: Mutex::default(),
             poison: OnceLock::new(),
         }
     }
 
     /// One that exists.
     pub(super) fn existing(path: &Path, options: OpenOptions) -> Result<Self> {
-        let named = path.to_owned();
-        let failed = |source| named.io("open")(source);
-        let real = path.canonicalize().map_err(failed)?;
-        let (Some(dir), Some(name)) = (real.parent(), real.file_name()) else {
-            return Err(failed(io::ErrorKind::InvalidInput.into()));
+        let location = match options.follow_links && options.read_only {
+            true => Location::following_links(path)?,
+            false => Location::existing(path)?,
         };
-        let backend = FileBackend::open(dir).map_err(failed)?;
-        Ok(Self::new(Arc::new(backend), path, dir, name, options))
+        Ok(Self::new(&location, options, NewFrame::default()))
     }
 
     /// One that is to come into being.
     pub(super) fn to_be(path: &Path, options: OpenOptions) -> Result<Self> {
-        let named = path.to_owned();
-        let failed = |source| named.io("create")(source);
-        let Some(name) = path.file_name() else { return Err(failed(io::ErrorKind::InvalidInput.into())) };
-        let dir = match path.parent() {
-            Some(dir) if !dir.as_os_str().is_empty() => dir,
-            _ => Path::new("."),
-        };
-        let dir = dir.canonicalize().map_err(failed)?;
-        let backend = FileBackend::open(&dir).map_err(failed)?;
-        Ok(Self::new(Arc::new(backend), path, &dir, name, options))
+        Ok(Self::new(&Location::to_be(path)?, options, NewFrame::default()))
     }
 
     // ---- errors ----
@@ -144,6 +218,33 @@ impl Source {
             Ok(stat) => Ok(Some(stat)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(self.io("stat")(error)),
+        }
+    }
+
+    /// What has SOURCE's name, if it can be a frame by its kind; or why not.
+    pub(super) fn frame_at(
+        &self,
+        at_path: Option<FileStat>,
+        is_kind: fn(&FileStat) -> bool,
+    ) -> std::result::Result<FileStat, String> {
+        match at_path {
+            None => Err("nothing has its name any more".to_owned()),
+            Some(stat) if is_kind(&stat) => Ok(stat),
+            Some(stat) if stat.is_link() => Err("a symbolic link has its name now".to_owned()),
+            Some(stat) if stat.is_dir() => Err("a directory has its name now".to_owned()),
+            Some(stat) if stat.is_file() => Err("a file has its name now".to_owned()),
+            Some(_) => Err("something that is no frame has its name now".to_owned()),
+        }
+    }
+
+    /// Whether what has got SOURCE's name may be followed: not a file of somebody else's that was left in a directory whose owner could
+    /// have given it the name, and that not all may read who read SOURCE.
+    pub(super) fn check_follower(&self, before: &FileStat, now: &FileStat) -> Result<()> {
+        let me = rustix::process::geteuid().as_raw();
+        let around = self.around.as_ref().and_then(|around| around.stat().ok());
+        match around.is_none_or(|around| may_be_shown(me, &around, before, now)) {
+            true => Ok(()),
+            false => Err(self.stale(format!("what has its name now belongs to user {}, not to user {}", now.uid, before.uid))),
         }
     }
 
@@ -165,16 +266,32 @@ impl Source {
         if self.read_only {
             return Err(self.io("write")(io::Error::from_raw_os_error(libc::EROFS)));
         }
+        if let Some(denied) = *self.denied.lock() {
+            return Err(denied.error(self));
+        }
         match self.poison.get() {
             Some(reason) => Err(StoreError::Poisoned { path: self.path.clone(), reason: reason.clone() }),
             None => Ok(()),
         }
     }
 
+    /// Why nothing is written, for as long as that is so.
+    pub(super) fn set_denied(&self, denied: Option<Denied>) {
+        let before = std::mem::replace(&mut *self.denied.lock(), denied);
+        if let Some(denied) = denied.filter(|denied| before != Some(*denied)) {
+            warn!("{}; it is shown, and not written to", denied.error(self));
+        }
+    }
+
+    /// Whether there is a reason not to write.
+    pub(super) fn is_denied(&self) -> bool {
+        self.denied.lock().is_some()
+    }
+
     /// Takes note of a failure after which what is on disk is not known any more; hands it through.
     pub(super) fn poisoned_by(&self, error: StoreError) -> StoreError {
         let reason = match &error {
-            StoreError::Io { action, source, .. } => format!("cannot {action}: {source}"),
+            StoreError::Io { action, source, .. } => format!("cannot {action}: {}", in_words(source)),
             other => other.to_string(),
         };
         if self.poison.set(reason).is_ok() {
@@ -192,35 +309,33 @@ impl Source {
     pub(super) fn seal(&self) {
         let _ = self.poison.set("it is closed".to_owned());
     }
+}
 
-    // ---- what is beside it ----
+/// Why a SOURCE that took the place of another is not written to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Denied {
+    /// Another mount has its lock.
+    Busy(Holder),
+    /// The system refuses, with this errno.
+    Refused(i32),
+}
 
-    /// See [`super::FrameStore::save_lost`].
-    pub(super) fn save_lost(&self, name: &str, content: &dyn ReadAt) -> Result<PathBuf> {
-        let mut lost = self.name.clone();
-        lost.push(".lost");
-        let dir = self.backend.subdir(&lost).map_err(self.io("make the directory SOURCE.lost"))?;
-        let name = name.replace('/', "_");
-        let mut unique = name.clone();
-        let mut attempt = 0u32;
-        let file = loop {
-            match dir.create(OsStr::new(&unique), 0o666) {
-                Ok(file) => break file,
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && attempt < u32::MAX => {
-                    attempt += 1;
-                    unique = format!("{name}.{attempt}");
-                }
-                Err(error) => return Err(self.io("save to SOURCE.lost")(error)),
-            }
-        };
-        let save = || -> io::Result<()> {
-            write_from(content, content.len(), &*file, 0).map_err(|failed| failed.error)?;
-            file.sync_all()?;
-            dir.sync_dir()?;
-            self.backend.sync_dir()
-        };
-        save().map_err(self.io("save to SOURCE.lost"))?;
-        Ok(self.dir.join(lost).join(unique))
+impl Denied {
+    /// What an error says of who may write, if it does.
+    pub(super) fn by(error: &StoreError) -> Option<Self> {
+        const REFUSALS: [i32; 4] = [libc::EACCES, libc::EPERM, libc::EROFS, libc::ETXTBSY];
+        match error {
+            StoreError::Busy { holder, .. } => Some(Denied::Busy(*holder)),
+            StoreError::Io { source, .. } => source.raw_os_error().filter(|errno| REFUSALS.contains(errno)).map(Denied::Refused),
+            _ => None,
+        }
+    }
+
+    fn error(self, source: &Source) -> StoreError {
+        match self {
+            Denied::Busy(holder) => StoreError::Busy { path: source.path.clone(), holder },
+            Denied::Refused(errno) => source.io("open for writing")(io::Error::from_raw_os_error(errno)),
+        }
     }
 }
 
@@ -268,7 +383,17 @@ pub(super) fn written_since(seen: &FileStat, now: &FileStat) -> Option<String> {
 
 /// Whether a file is another, or as much as its attributes have changed.
 pub(super) fn touched_since(seen: &FileStat, now: &FileStat) -> bool {
-    !now.same_file(seen) || now.len != seen.len || now.mtime != seen.mtime || now.ctime != seen.ctime
+    !now.same_file(seen) || now.len != seen.len || now.mtime != seen.mtime || now.ctime != seen.ctime || now.links != seen.links
+}
+
+/// For how long the times of a file may stay what they are when it is changed again: as long as the clock that they are taken from
+/// stands still.
+pub(super) fn coarse_until(stat: &FileStat) -> Option<Instant> {
+    let whole = |time: SystemTime| time.duration_since(SystemTime::UNIX_EPOCH).is_ok_and(|time| time.subsec_nanos() == 0);
+    let tick = if whole(stat.mtime) && whole(stat.ctime) { COARSE_TICK } else { TICK };
+    let now = SystemTime::now();
+    let age = now.duration_since(stat.mtime).or_else(|_| stat.mtime.duration_since(now)).ok()?;
+    tick.checked_sub(age).filter(|left| !left.is_zero()).map(|left| Instant::now() + left)
 }
 
 impl From<FileStat> for SourceStat {

@@ -39,6 +39,8 @@ pub enum ViewError {
     Unfinished(format::Error),
     /// Others hold a lock that excludes the one asked for.
     Locked,
+    /// A lock is waited for no longer.
+    Interrupted,
     /// Others are in the middle of a change that this one would spoil.
     InUse,
     /// No extended attribute of that name.
@@ -53,6 +55,8 @@ pub enum ViewError {
     OutOfRange,
     /// A frame can have no more of these.
     NoRoom,
+    /// What was accepted and is not in SOURCE at the end, in words.
+    NotKept(String),
     /// The store failed.
     Store(StoreError),
 }
@@ -73,10 +77,11 @@ impl ViewError {
             ViewError::NameTooLong => libc::ENAMETOOLONG,
             ViewError::TooBig => libc::EFBIG,
             ViewError::Locked => libc::EWOULDBLOCK,
+            ViewError::Interrupted => libc::EINTR,
             ViewError::InUse => libc::EBUSY,
             ViewError::NoAttribute => libc::ENODATA,
             ViewError::NotSettable => libc::EOPNOTSUPP,
-            ViewError::Unreadable(_) => libc::EIO,
+            ViewError::Unreadable(_) | ViewError::NotKept(_) => libc::EIO,
             ViewError::ValueTooBig => libc::E2BIG,
             ViewError::OutOfRange => libc::ERANGE,
             ViewError::NoRoom => libc::ENOSPC,
@@ -105,6 +110,7 @@ impl fmt::Display for ViewError {
             ViewError::NameTooLong => f.write_str("the name is too long"),
             ViewError::TooBig => f.write_str("larger than anything a frame can hold"),
             ViewError::Locked => f.write_str("is locked by others"),
+            ViewError::Interrupted => f.write_str("a signal came before the lock"),
             ViewError::InUse => f.write_str("the frame is being changed by others"),
             ViewError::NoAttribute => f.write_str("no such extended attribute"),
             ViewError::NotSettable => f.write_str("the extended attribute says what the bytes are, and cannot be set"),
@@ -114,6 +120,7 @@ impl fmt::Display for ViewError {
             ViewError::NoRoom => f.write_str("the frame can have no more vlmetalayers"),
             ViewError::Rejected(error) => write!(f, "refused: {error}"),
             ViewError::Unfinished(error) => write!(f, "not a whole frame: {error}"),
+            ViewError::NotKept(what) => write!(f, "not everything is in the frame: {what}"),
             ViewError::Store(error) => error.fmt(f),
         }
     }

@@ -14,8 +14,7 @@ const MIN_CHUNK_LEN: u64 = ChunkHeader::LEN as u64;
 /// header is checked.
 pub const CHECKED_LEN: u64 = 64 << 20;
 
-/// Header, index and trailer are taken into memory, so no more than this of them may be a hole, which costs a client nothing.
-pub const MOST_HOLE: u64 = 64 << 20;
+pub use crate::store::frame::MOST_HOLE;
 
 /// Why bytes are not taken for a chunk.
 #[derive(Debug)]

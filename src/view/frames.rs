@@ -61,7 +61,7 @@ pub fn cframe(cells: &[Cell], last: u32, chunksize: i32) -> Vec<u8> {
         Cell::Special(special) => IndexEntry::Special(*special),
         Cell::Chunk(bytes) => {
             chunks.extend_from_slice(bytes);
-            IndexEntry::Stored(ChunkOffset((chunks.len() - bytes.len()) as u64))
+            IndexEntry::Stored(ChunkOffset::new((chunks.len() - bytes.len()) as u64))
         }
     });
     let entries: Vec<_> = entries.collect();

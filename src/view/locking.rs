@@ -8,23 +8,27 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
-use std::os::fd::AsRawFd;
+use std::io::{self, ErrorKind};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use log::error;
 use parking_lot::Mutex;
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 
+use super::follow::{Again, Follow};
 use super::meta::Meta;
 use super::{
-    Attr, Creation, DirEntry, Flock, Handle, Ino, Inval, Invals, Kind, OpenMode, ROOT, RenameMode, Result, SetAttr, SetMode,
-    View, ViewError,
+    Attr, Creation, DirEntry, Flock, Handle, Ino, Inval, Invals, Kind, Left, OpenMode, ROOT, RenameMode, Result, SetAttr,
+    SetMode, View, ViewError,
 };
-use crate::store::backend::BackendFile;
+use crate::store::backend::{BackendFile, lock_budget};
 use crate::store::sidecar::PATIENCE;
-use crate::store::{FrameStore, Sidecar, StoreError};
+use crate::store::{FrameStore, Sidecar, StoreError, Watch};
 
 /// The lock file's inode: between what the views number first, and what they number later.
 const LOCK_INO: Ino = Ino(3);
@@ -41,29 +45,6 @@ const LOCK_AGAIN: Duration = Duration::from_millis(1);
 /// For so long a client can have a lock whose file it has closed: the kernel tells of that, but does not wait until it is heard.
 const UNHEARD: Duration = Duration::from_millis(20);
 
-/// What a view can do that follows other processes.
-pub trait Follow: View {
-    /// Reads SOURCE again, in which others may have changed anything, and shows it.
-    ///
-    /// # Errors
-    /// [`StoreError::Stale`] if they have, and there is something uncommitted; or what is wrong with SOURCE.
-    fn reload(&self) -> Result<()>;
-
-    /// Commits everything that can be committed, after [`Follow::drop_unfinished`].
-    fn hand_over(&self, invals: &mut Invals) -> Result<()>;
-
-    /// Whether something is held that is no frame, and somebody still has it open for writing.
-    fn is_unfinished(&self) -> bool;
-
-    /// Drops what is held and is no frame, if nobody has it open for writing: who was killed under a lock has left it.
-    fn drop_unfinished(&self, invals: &mut Invals);
-}
-
-/// Why SOURCE cannot be read again, or not be written to.
-pub(super) fn out_of_step(store: &dyn FrameStore) -> StoreError {
-    StoreError::Stale { path: store.path().into(), reason: "others had the lock meanwhile, and have changed it".into() }
-}
-
 /// A view with the lock file of SOURCE.
 pub struct Locking<V> {
     view: V,
@@ -71,6 +52,7 @@ pub struct Locking<V> {
     /// What the lock file is called in the mount; `None` where the mount has no directory for it.
     name: Option<OsString>,
     clients: Mutex<HashMap<(Ino, Handle), Arc<Client>>>,
+    most_clients: usize,
     /// What locks on other files are taken on: files without names, that only this process knows.
     stand_ins: Mutex<HashMap<Ino, Box<dyn BackendFile>>>,
     /// How many handles of the lock file there have been.
@@ -85,6 +67,26 @@ struct Client {
     file: Box<dyn BackendFile>,
     /// The count when it got the exclusive lock that it has.
     exclusive: Mutex<Option<u64>>,
+}
+
+/// Waits for a lock of flock(2) until `until` is set and a signal comes, as EINTR says then: who has it by then, has it no longer.
+fn wait_for(file: &dyn BackendFile, lock: Flock, until: &AtomicBool) -> io::Result<bool> {
+    let Some(fd) = file.fd() else { return file.flock(lock, true) };
+    let operation = match lock {
+        Flock::Shared => FlockOperation::LockShared,
+        Flock::Exclusive => FlockOperation::LockExclusive,
+    };
+    loop {
+        if until.load(SeqCst) {
+            return Err(ErrorKind::Interrupted.into());
+        }
+        match flock(fd, operation) {
+            Ok(()) if until.load(SeqCst) => file.unlock()?,
+            Ok(()) => return Ok(true),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
 }
 
 fn is_ours(handle: Handle) -> bool {
@@ -102,12 +104,14 @@ impl<V: Follow> Locking<V> {
             store,
             name,
             clients: Mutex::default(),
+            most_clients: lock_budget(),
             stand_ins: Mutex::default(),
             handles: AtomicU64::new(0),
             following: Mutex::default(),
             ended: AtomicBool::new(false),
         };
         locking.sidecar().map(drop)?;
+        locking.view.following().by_turns();
         Ok(locking)
     }
 
@@ -141,6 +145,10 @@ impl<V: Follow> Locking<V> {
         if let Some(client) = clients.get(&(ino, handle)) {
             return Ok(Arc::clone(client));
         }
+        // Each takes a file, and one for all of an inode that is not the lock file.
+        if clients.len() + self.stand_ins.lock().len() >= self.most_clients {
+            return Err(self.failed(std::io::Error::from_raw_os_error(libc::ENOLCK)));
+        }
         let file = if ino == LOCK_INO { self.sidecar()?.open()? } else { self.stand_in(ino)? };
         let client = Arc::new(Client { file, exclusive: Mutex::new(None) });
         clients.insert((ino, handle), Arc::clone(&client));
@@ -153,9 +161,8 @@ impl<V: Follow> Locking<V> {
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(entry) => entry.insert(self.sidecar()?.unnamed()?),
         };
-        let fd = file.fd().ok_or(ViewError::Invalid)?;
         // Opened anew, or all would share the locks of one open file.
-        Ok(Box::new(File::open(format!("/proc/self/fd/{}", fd.as_raw_fd())).map_err(|error| self.failed(error))?))
+        file.reopen(false).map_err(|error| self.failed(error))
     }
 
     fn failed(&self, source: std::io::Error) -> ViewError {
@@ -163,16 +170,57 @@ impl<V: Follow> Locking<V> {
     }
 
     /// Shows what SOURCE holds, of which a lock has been got.
-    fn follow(&self) -> Result<()> {
+    fn read_again(&self) -> Result<()> {
         let _one_at_a_time = self.following.lock();
         let sidecar = self.sidecar()?;
         let count = sidecar.count()?;
         if sidecar.others_had_it(count) {
-            self.view.reload()?;
-            sidecar.reloaded();
+            let mut invals = Invals::new(); // the kernel forgets everything because of the count
+            match self.view.reload(true, &mut invals)? {
+                Again::Done => sidecar.reloaded(),
+                _ if self.store.changed_outside()? => {
+                    self.view.refuse("others had the lock meanwhile", &mut invals);
+                    return Err(self.view.following().hindrance(&*self.store).map_or(ViewError::Gone, ViewError::Store));
+                }
+                _ => {}
+            }
             sidecar.in_step(count);
         }
         Ok(())
+    }
+
+    /// Shows what others have done who take no turns, unless somebody has his.
+    fn look_in_turn(&self, look: impl FnOnce(&mut Invals) -> Option<Instant>, invals: &mut Invals) -> Option<Instant> {
+        let Some((sidecar, Ok(Some(_turn)))) = self.store.sidecar().map(|sidecar| (sidecar, sidecar.to_read())) else {
+            // In the middle of a change by others there is nothing to look at.
+            return Some(Instant::now() + WATCH_AGAIN);
+        };
+        let count = sidecar.count();
+        let mut seen = Invals::new();
+        let due = look(&mut seen);
+        if let (Ok(count), true) = (count, seen.contains(&Inval::All)) {
+            sidecar.reloaded();
+            sidecar.in_step(count);
+        }
+        invals.append(&mut seen);
+        due
+    }
+
+    /// What is to be looked at before a file is opened.
+    fn glance_before_open(&self) {
+        if self.store.is_as_seen() {
+            return;
+        }
+        if let Some(_one_at_a_time) = self.following.try_lock() {
+            let mut invals = Invals::new();
+            self.look_in_turn(
+                |_| {
+                    self.view.glance();
+                    None
+                },
+                &mut invals,
+            );
+        }
     }
 
     /// What is to be done before an exclusive lock is given back.
@@ -221,20 +269,34 @@ impl<V: Follow> View for Locking<V> {
         !self.store.sidecar().is_some_and(Sidecar::is_clients)
     }
 
-    fn lock(&self, ino: Ino, handle: Handle, lock: Option<Flock>, wait: bool, invals: &mut Invals) -> Result<u64> {
+    fn lock(
+        &self,
+        ino: Ino,
+        handle: Handle,
+        lock: Option<Flock>,
+        until: Option<&AtomicBool>,
+        invals: &mut Invals,
+    ) -> Result<u64> {
         let sidecar = self.sidecar()?;
         let Some(lock) = lock else {
-            self.closed(ino, handle, wait)?;
+            self.closed(ino, handle, until.is_some())?;
             self.unlock(ino, handle, invals)?;
             return Ok(sidecar.reloads());
         };
         let client = self.client(ino, handle)?;
         self.leave(&client, invals)?;
-        if !client.file.flock(lock, wait).map_err(|error| self.failed(error))? {
-            return Err(ViewError::Locked);
+        let got = match until {
+            None => client.file.flock(lock, false),
+            Some(until) => wait_for(&*client.file, lock, until),
+        };
+        match got {
+            Ok(true) => {}
+            Ok(false) => return Err(ViewError::Locked),
+            Err(error) if error.kind() == ErrorKind::Interrupted => return Err(ViewError::Interrupted),
+            Err(error) => return Err(self.failed(error)),
         }
         if ino == LOCK_INO {
-            let granted = if self.ended.load(SeqCst) { Err(ViewError::Gone) } else { self.follow() };
+            let granted = if self.ended.load(SeqCst) { Err(ViewError::Gone) } else { self.read_again() };
             if let Err(error) = granted {
                 let _ = client.file.unlock();
                 return Err(error);
@@ -252,7 +314,7 @@ impl<V: Follow> View for Locking<V> {
         let sidecar = self.sidecar()?;
         let _turn = sidecar.wait_to_read(PATIENCE)?;
         if !sidecar.is_clients() {
-            self.follow()?;
+            self.read_again()?;
         }
         Ok(sidecar.reloads())
     }
@@ -277,7 +339,11 @@ impl<V: Follow> View for Locking<V> {
     }
 
     fn open(&self, ino: Ino, mode: OpenMode) -> Result<Handle> {
-        if ino == LOCK_INO { Ok(self.new_handle()) } else { self.view.open(ino, mode) }
+        if ino == LOCK_INO {
+            return Ok(self.new_handle());
+        }
+        self.glance_before_open();
+        self.view.open(ino, mode)
     }
 
     fn create(&self, parent: Ino, name: &OsStr, creation: Creation, mode: OpenMode) -> Result<(Attr, Handle)> {
@@ -351,7 +417,7 @@ impl<V: Follow> View for Locking<V> {
         let (handle, before, began) = (self.new_handle(), sidecar.reloads(), Instant::now());
         let patience = || if sidecar.is_clients() { UNHEARD } else { PATIENCE };
         let locked = loop {
-            match self.lock(LOCK_INO, handle, Some(Flock::Exclusive), false, invals) {
+            match self.lock(LOCK_INO, handle, Some(Flock::Exclusive), None, invals) {
                 Err(ViewError::Locked) if began.elapsed() < patience() => std::thread::sleep(LOCK_AGAIN),
                 locked => break locked,
             }
@@ -384,21 +450,12 @@ impl<V: Follow> View for Locking<V> {
     }
 
     fn tick(&self, now: Instant, invals: &mut Invals) -> Option<Instant> {
-        if !self.view.read_only() {
-            return self.view.tick(now, invals);
-        }
-        // In the middle of a change by others there is nothing to look at.
+        self.view.tick(now, invals)
+    }
+
+    fn follow(&self, invals: &mut Invals) -> Option<Instant> {
         let _one_at_a_time = self.following.lock();
-        let Some((sidecar, Ok(Some(_turn)))) = self.store.sidecar().map(|sidecar| (sidecar, sidecar.to_read())) else {
-            return Some(now + WATCH_AGAIN);
-        };
-        let count = sidecar.count();
-        let due = self.view.tick(now, invals);
-        if let (Ok(count), true) = (count, invals.contains(&Inval::All)) {
-            sidecar.reloaded();
-            sidecar.in_step(count);
-        }
-        due
+        self.look_in_turn(|invals| self.view.follow(invals), invals)
     }
 
     fn shutdown(&self) -> Result<()> {
@@ -413,7 +470,15 @@ impl<V: Follow> View for Locking<V> {
         self.view.shutdown()
     }
 
+    fn leave(&self, regardless: bool, invals: &mut Invals) -> Left {
+        self.view.leave(regardless, invals)
+    }
+
     // ---- the view's own ----
+
+    fn source(&self) -> Option<(OwnedFd, PathBuf)> {
+        self.view.source()
+    }
 
     fn read_only(&self) -> bool {
         self.view.read_only()
@@ -427,8 +492,24 @@ impl<V: Follow> View for Locking<V> {
         self.view.expect(inos);
     }
 
+    fn expect_reads(&self, inos: &[Ino]) {
+        self.view.expect_reads(inos);
+    }
+
     fn read_ahead(&self) -> Option<u32> {
         self.view.read_ahead()
+    }
+
+    fn keeps_pages(&self, ino: Ino) -> bool {
+        self.view.keeps_pages(ino)
+    }
+
+    fn last_name(&self, ino: Ino) -> Option<OsString> {
+        if ino == LOCK_INO { self.name.clone() } else { self.view.last_name(ino) }
+    }
+
+    fn watch(&self) -> Option<&Watch> {
+        self.view.watch()
     }
 
     fn statfs(&self) -> Result<libc::statvfs> {
@@ -445,8 +526,11 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use std::fs::File;
+
     use crate::store::{CframeStore, OpenOptions};
     use crate::view::SparseView;
+    use crate::view::counting::Counting;
     use crate::view::frames::{CHUNKSIZE, Cell, cells_of, cframe, chunk, full};
 
     const ONE: Handle = Handle(1 << 63);
@@ -461,7 +545,7 @@ mod tests {
 
     /// What another process does with the exclusive lock.
     fn other(path: &Path, cells: &[Cell]) {
-        let file = File::options().read(true).write(true).open(path.with_extension("b2frame.b2lock")).unwrap();
+        let file = std::fs::File::options().read(true).write(true).open(path.with_extension("b2frame.b2lock")).unwrap();
         assert!(file.flock(Flock::Exclusive, false).unwrap());
         let mut count = [0; 8];
         file.read_at(&mut count, 8).unwrap();
@@ -470,7 +554,7 @@ mod tests {
     }
 
     fn lock(view: &impl View, lock: Option<Flock>) -> Result<u64> {
-        view.lock(LOCK_INO, ONE, lock, false, &mut Invals::new())
+        view.lock(LOCK_INO, ONE, lock, None, &mut Invals::new())
     }
 
     fn put(view: &impl View, name: &str, bytes: &[u8]) -> Ino {
@@ -513,6 +597,21 @@ mod tests {
     }
 
     #[test]
+    fn hints_are_handed_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f.b2frame");
+        std::fs::write(&path, cframe(&[full(1), full(2)], CHUNKSIZE, CHUNKSIZE as i32)).unwrap();
+        let options = OpenOptions { locking: true, ..OpenOptions::default() };
+        let store: Arc<dyn FrameStore> = Arc::new(CframeStore::open(&path, options).unwrap());
+        let counting = Counting::new(Arc::clone(&store));
+        let view = Locking::new(SparseView::new(counting.clone(), false).unwrap(), store, None).unwrap();
+        let chunks = ["00000000.chunk", "00000001.chunk"].map(|name| view.lookup(ROOT, OsStr::new(name)).unwrap().ino);
+        view.expect_reads(&chunks);
+        assert_eq!(counting.hinted.load(SeqCst), 2);
+        assert_eq!(view.read_ahead(), Some(1 << 20));
+    }
+
+    #[test]
     fn what_is_uncommitted_when_others_have_changed_source_keeps_everybody_from_locking() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("f.b2frame");
@@ -523,6 +622,34 @@ mod tests {
         let refused = lock(&view, Some(Flock::Shared));
         assert!(matches!(refused, Err(ViewError::Store(StoreError::Stale { .. }))), "{refused:?}");
         view.release(handle, &mut Invals::new());
+    }
+
+    #[test]
+    fn a_lock_that_comes_too_late_is_given_back() {
+        use std::os::unix::fs::MetadataExt;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f.b2frame");
+        let view = mount(&path, &[full(1)]);
+        let open = || File::options().read(true).write(true).open(path.with_extension("b2frame.b2lock")).unwrap();
+        let (holder, until) = (open(), AtomicBool::new(false));
+        assert!(holder.flock(Flock::Exclusive, false).unwrap());
+        std::thread::scope(|scope| {
+            let wait = || view.lock(LOCK_INO, ONE, Some(Flock::Exclusive), Some(&until), &mut Invals::new());
+            let waiter = scope.spawn(wait);
+            let inode = format!(":{} ", holder.metadata().unwrap().ino());
+            let waits = |line: &str| line.contains("->") && line.contains(&inode);
+            while !std::fs::read_to_string("/proc/locks").unwrap().lines().any(waits) {
+                std::thread::yield_now();
+            }
+            // And no signal.
+            until.store(true, SeqCst);
+            holder.unlock().unwrap();
+            assert!(matches!(waiter.join().unwrap(), Err(ViewError::Interrupted)));
+            assert!(matches!(wait(), Err(ViewError::Interrupted)));
+        });
+        assert!(holder.flock(Flock::Exclusive, false).unwrap());
+        holder.unlock().unwrap();
+        view.shutdown().unwrap();
     }
 
     #[test]

@@ -52,6 +52,21 @@ impl Meta {
         self.ctime = SystemTime::now();
     }
 
+    /// SOURCE's own have changed: what was as they were is as they are.
+    pub fn take_over(&mut self, before: Meta, now: Meta) {
+        fn take<T: PartialEq>(mine: &mut T, before: T, now: T) {
+            if *mine == before {
+                *mine = now;
+            }
+        }
+        take(&mut self.mode, before.mode, now.mode);
+        take(&mut self.uid, before.uid, now.uid);
+        take(&mut self.gid, before.gid, now.gid);
+        take(&mut self.atime, before.atime, now.atime);
+        take(&mut self.mtime, before.mtime, now.mtime);
+        take(&mut self.ctime, before.ctime, now.ctime);
+    }
+
     /// The content changed.
     pub fn written(&mut self, when: SystemTime) {
         self.mtime = when;

@@ -4,13 +4,20 @@
 //! sees to it that it is forgotten before the operation that caused it is answered.
 
 use std::ffi::OsStr;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
 use std::time::{Instant, SystemTime};
 
 mod contiguous;
+#[cfg(test)]
+mod counting;
 mod error;
 mod examine;
+mod follow;
 #[cfg(test)]
 mod frames;
+mod left;
 mod locking;
 mod meta;
 mod names;
@@ -21,6 +28,7 @@ mod xattr;
 pub use crate::store::backend::Flock;
 pub use contiguous::{ContiguousView, Shown};
 pub use error::{Result, ViewError};
+pub use left::{Left, Lost};
 pub use locking::Locking;
 pub use sparse::SparseView;
 pub use xattr::FIRST_LISTED;
@@ -161,8 +169,7 @@ pub enum Inval {
     Attr(Ino),
     /// A name (there or not) in a directory.
     Entry(Ino, std::ffi::OsString),
-    /// Everything known of every file: SOURCE was changed by others. What has the same name before and after has the same
-    /// inode.
+    /// Everything known of every file and every name: SOURCE was changed by others.
     All,
 }
 
@@ -235,15 +242,13 @@ pub trait View: Send + Sync {
 
     /// Attributes of these will be asked for soon, one after the other: a hint, upon which what they take is read, as far as it is
     /// read sooner for all of them together.
-    fn expect(&self, _inos: &[Ino]) {}
+    fn expect(&self, inos: &[Ino]);
 
     /// These will be read soon and whole, in this order: a hint.
-    fn expect_reads(&self, _inos: &[Ino]) {}
+    fn expect_reads(&self, inos: &[Ino]);
 
     /// How far the kernel should read ahead in a file of this view, in bytes; `None` for what it does by itself.
-    fn read_ahead(&self) -> Option<u32> {
-        None
-    }
+    fn read_ahead(&self) -> Option<u32>;
 
     /// The lock file, if locks are to be asked for here ([`View::lock`]) rather than kept by the kernel. Its bytes are never to be
     /// cached: other processes write them.
@@ -252,12 +257,20 @@ pub trait View: Send + Sync {
     }
 
     /// flock(2) of an open file: takes a lock in place of any that it has, or gives it back; at the last close the latter is asked
-    /// for at any rate. Only with `wait` it may take long; giving back takes a moment at most then. Answers how often SOURCE was read again since the mount began: the kernel must have forgotten
-    /// everything since the last time, before the client goes on.
+    /// for at any rate. Only with `until` it may take long: until that is set, and the thread that waits gets a signal. Giving back takes
+    /// a moment at most then. Answers how often SOURCE was read again since the mount began: the kernel must have forgotten everything
+    /// since the last time, before the client goes on.
     ///
     /// # Errors
-    /// [`ViewError::Locked`]; and with no lock, if what others have done to SOURCE cannot be shown.
-    fn lock(&self, _ino: Ino, _handle: Handle, _lock: Option<Flock>, _wait: bool, _invals: &mut Invals) -> Result<u64> {
+    /// [`ViewError::Locked`], [`ViewError::Interrupted`]; and with no lock, if what others have done to SOURCE cannot be shown.
+    fn lock(
+        &self,
+        _ino: Ino,
+        _handle: Handle,
+        _lock: Option<Flock>,
+        _until: Option<&AtomicBool>,
+        _invals: &mut Invals,
+    ) -> Result<u64> {
         Err(ViewError::Invalid)
     }
 
@@ -272,14 +285,39 @@ pub trait View: Send + Sync {
         false
     }
 
+    /// Whether the kernel may keep pages of a file that is being opened. It may not while somebody has an older version of the file
+    /// open, and both would share them.
+    fn keeps_pages(&self, ino: Ino) -> bool;
+
+    /// The name that a file has, or had when it was a file of SOURCE that others have changed since.
+    fn last_name(&self, ino: Ino) -> Option<std::ffi::OsString>;
+
+    /// Tells of changes of SOURCE by others; to be looked at then by [`View::follow`].
+    fn watch(&self) -> Option<&crate::store::Watch>;
+
+    /// Looks whether others have changed SOURCE, and shows what it holds now. Answers when to look again, if nobody tells.
+    fn follow(&self, invals: &mut Invals) -> Option<Instant>;
+
     /// For `df`.
     fn statfs(&self) -> Result<libc::statvfs>;
 
-    /// Does what is due: a gathered commit, settling after a second without a change, noticing changes made by others.
+    /// Does what is due: a gathered commit, settling after a second without a change.
     /// Returns when to call again at the latest.
     fn tick(&self, now: Instant, invals: &mut Invals) -> Option<Instant>;
 
-    /// The mount is gone: settles, commits, saves what found no place, closes the store. Errors say what was lost.
+    /// Before the mount is taken away: settles, commits, returns when SOURCE is on disk, and saves beside SOURCE what was accepted and
+    /// finds no place in it. As long as a commit that failed may succeed later nothing is saved, unless `regardless`. The view goes on
+    /// as before, and what is saved is not saved again.
+    fn leave(&self, _regardless: bool, invals: &mut Invals) -> Left {
+        Left { failed: self.fsync(ROOT, invals).err(), lost: Vec::new() }
+    }
+
+    /// SOURCE as it is open, and where it is.
+    fn source(&self) -> Option<(OwnedFd, PathBuf)> {
+        None
+    }
+
+    /// The mount is gone: does all that [`View::leave`] does, regardless, and closes the store. Errors say what SOURCE does not have.
     fn shutdown(&self) -> Result<()>;
 
     /// One line for the log: cache counts, commits, what is held.

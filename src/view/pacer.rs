@@ -95,6 +95,11 @@ impl Pacing {
         self.pacer.lock()
     }
 
+    /// Waits for nobody.
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, Pacer>> {
+        self.pacer.try_lock()
+    }
+
     /// As during a commit, until it is dropped.
     #[cfg(test)]
     pub fn committing(&self) -> impl Drop {

@@ -18,7 +18,7 @@ fn check_says_what_is_wrong_and_exits_by_it() {
     let lines = String::from_utf8(cut.output.stdout).unwrap();
     assert!(lines.lines().all(|line| line.starts_with("cut.b2frame: ")) && lines.contains("frame_len"), "{lines}");
 
-    fs::write(place.path("none"), "no frame at all, but long enough to be read as one").unwrap();
+    fs::write(place.path("none"), "no frame\0at all, but long enough to be read as one").unwrap();
     let none = place.run("check none a.b2frame");
     assert_eq!(none.code(), 2, "the worst of all");
     assert!(none.stderr().starts_with("none: header: magic"), "{}", none.stderr());

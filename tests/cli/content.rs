@@ -32,7 +32,7 @@ pub fn content(path: &Path) -> Content {
         let section = frame.header.header_len() as usize;
         let chunks = frame.entries.iter().map(|entry| match entry {
             IndexEntry::Stored(offset) => {
-                let rest = &bytes[section + offset.0 as usize..];
+                let rest = &bytes[section + offset.bytes() as usize..];
                 Ok(rest[..ChunkHeader::parse(rest).unwrap().cbytes as usize].to_vec())
             }
             IndexEntry::Special(special) => Err(*special),

@@ -123,12 +123,14 @@ fn of_many_findings_some_are_told() {
 #[test]
 fn what_is_no_frame_is_named_and_the_next_is_shown() {
     let place = Place::with_frame();
-    fs::write(place.path("none"), "no frame at all, but long enough to be read as one").unwrap();
+    fs::write(place.path("none"), "no frame\0at all, but long enough to be read as one").unwrap();
+    fs::write(place.path("text"), "no frame at all").unwrap();
     copy_dir(&data("sframe/chunks-1.b2frame"), &place.path("sparse"));
-    let several = place.run("info none gone point sparse/chunks.b2frame frame");
+    let several = place.run("info none text gone point sparse/chunks.b2frame frame");
     assert_eq!(several.code(), 1);
     let expected = [
-        "none: header: magic at byte 2: found \" frame a\", expected \"b2frame\", the mark of a frame",
+        "none: header: magic at byte 2: found \" frame\\x00a\", expected \"b2frame\", the mark of a frame",
+        "text: is a text file; expected a Blosc2 frame",
         "gone: no such file or directory; expected a Blosc2 frame",
         "point: is a directory without chunks.b2frame; expected a Blosc2 frame",
         "sparse/chunks.b2frame: is the index file of a sparse frame; expected the directory that it is in",

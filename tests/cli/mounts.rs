@@ -148,24 +148,27 @@ fn one_mount_writes_and_many_read() {
         let place = Place::with_frames();
         let Shape(source, point, shown) = shape;
         fs::create_dir(place.path("other")).unwrap();
-        place.succeeds(&format!("mount {source} {point}"));
-        let busy = format!("{source}: is mounted for writing already; unmount it first, or mount with -o ro");
-        place.run(&format!("mount {source} other")).failed(&place.path(&busy).display().to_string());
+        let mount = place.mount_in_front(&shape, "");
+        let (process, on) = (mount.0.id(), place.path(point).canonicalize().unwrap());
+        let on = format!("by process {process}, on {}", on.display());
+        let busy = format!("{source}: is mounted for writing already {on}; unmount it first, or mount with -o ro");
+        place.run(&format!("mount {source} other")).failed(&busy);
         let from = if source == "frame" { "sparse" } else { "frame" };
         let before = content(&place.path(source));
         place.run(&format!("convert --force {from} {source}")).failed(&busy);
         assert_eq!(content(&place.path(source)), before, "what is mounted is not replaced");
         place.succeeds(&format!("mount -o ro {source} other"));
-        let again = format!("{point}: is busy: {} is mounted there already", place.path(source).display());
+        let again = format!("{point}: is busy: {} is mounted there already (b2fuse umount)", place.path(source).display());
         place.run(&format!("mount {source} {point}")).failed(&again);
         fs::metadata(place.path(shown)).unwrap();
         place.succeeds("umount other");
         place.succeeds(&format!("umount {point}"));
+        assert_eq!(mount.end().0, Some(0));
     }
 }
 
 #[test]
-fn hanging_up_ends_a_mount() {
+fn hanging_up_leaves_a_mount_without_a_terminal() {
     if !fuse() {
         return;
     }
@@ -173,6 +176,9 @@ fn hanging_up_ends_a_mount() {
         let place = Place::with_frames();
         let mount = place.mount_in_front(&shape, "");
         mount.signal("-HUP");
+        // It opens the log file again, if it has one.
+        assert_eq!(place.mounted().len(), 1);
+        mount.signal("-TERM");
         let (code, said) = mount.end();
         assert_eq!(code, Some(0), "{said}");
         assert!(place.mounted().is_empty());
@@ -210,7 +216,8 @@ fn a_dead_daemons_mount_can_be_unmounted() {
         mount.signal("-KILL");
         mount.end();
         assert_eq!(place.run(&format!("mount {source} {point}")).code(), 1);
-        let dead = format!("{point}: unmounted, but its daemon had died: what it had not committed is lost");
+        let dead =
+            format!("{point}: unmounted, but its daemon had died: what it had not committed is lost; see the daemon's log");
         place.run(&format!("umount {point}")).failed(&dead);
         assert!(place.mounted().is_empty());
     }
@@ -226,7 +233,8 @@ fn a_mount_with_open_files_is_busy_or_lazy() {
         let Shape(_, point, shown) = shape;
         let mount = place.mount_in_front(&shape, "");
         let held = fs::File::open(place.path(shown)).unwrap();
-        let busy = format!("{point}: is busy: some process has a file open there, or works in it");
+        let own = fs::read_to_string("/proc/self/comm").unwrap();
+        let busy = format!("{point}: is busy: {} ({}) has a file open there, or works in it", own.trim_end(), std::process::id());
         place.run(&format!("umount {point}")).failed(&busy);
         assert!(!place.mounted().is_empty());
         let outcome = place.run(&format!("umount -z {point}"));

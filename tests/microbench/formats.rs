@@ -56,7 +56,7 @@ fn entries(count: u64) -> Vec<IndexEntry<ChunkOffset>> {
     for _ in 0..count / 100 {
         offsets.swap(random.below(count) as usize, random.below(count) as usize);
     }
-    offsets.into_iter().map(|offset| IndexEntry::Stored(ChunkOffset(offset))).collect()
+    offsets.into_iter().map(|offset| IndexEntry::Stored(ChunkOffset::new(offset))).collect()
 }
 
 #[divan::bench(args = COUNTS, sample_count = 20)]

@@ -23,9 +23,12 @@ def is_mounted(point):
 class Mount:
     """`b2fuse mount OPTIONS source point`, undone by `b2fuse umount` at the end of a `with` block."""
 
+    # Options of every mount, before its own.
+    always = []
+
     def __init__(self, source, point, options=(), binary=None, timeout=300, in_front=False, on_file=False):
         self.source, self.point = Path(source), Path(point)
-        self.options, self.binary, self.timeout = list(options), binary or default_binary(), timeout
+        self.options, self.binary, self.timeout = [*self.always, *options], binary or default_binary(), timeout
         self.mounted = False
         # The mount point is made: a directory, or a file.
         self.on_file = on_file

@@ -158,6 +158,44 @@ test_the_mount_point() {
     not_mounted
 }
 
+# What is staged in a view, it would take for its own.
+test_a_frame_in_another_mount_is_mounted_read_only() {
+    source_from full
+    mkdir "$T/on"
+    mount_it
+    local source
+    ln -s "$M" "$T/link"
+    for source in "$M" "$T/link" "$M/."; do
+        one_line "$source" "is in the b2fuse mount" "$B2FUSE" mount "$source" "$T/on"
+        has "$(cat "$T/.err")" "$M"
+    done
+    if mountpoint -q "$T/on"; then fail mounted; fi
+    cd "$M"
+    one_line . "is in the b2fuse mount" "$B2FUSE" mount . "$T/on"
+    one_line .new.b2frame "is in the b2fuse mount" "$B2FUSE" mount --create .new.b2frame "$T/on"
+    cd "$T"
+    equal "$(ls -A "$M" | wc -l)" "$(ls -A "$FX/sparse/full.b2frame" | wc -l)"
+    "$B2FUSE" mount -r "$M" "$T/on"
+    cmp "$T/on/mnt.b2frame" "$S"
+    "$B2FUSE" umount "$T/on"
+    umount_it
+    # The other way round, in a file that is a mount too.
+    rm "$S"
+    sparse_from full
+    : >"$T/file.b2frame"
+    mkdir "$T/inner"
+    for M in "$M" "$T/file.b2frame"; do
+        source=$M
+        if [ -d "$M" ]; then source=$V; fi
+        mount_it
+        one_line "$source" "is in the b2fuse mount" "$B2FUSE" mount "$source" "$T/inner"
+        "$B2FUSE" mount -o ro "$source" "$T/inner"
+        cmp "$T/inner/00000003.chunk" "$FX/full/3"
+        "$B2FUSE" umount "$T/inner"
+        umount_it
+    done
+}
+
 test_umount_of_what_is_not_mounted() {
     mkdir "$M"
     one_line "$M" "nothing mounted" "$B2FUSE" umount "$M"
@@ -185,7 +223,7 @@ test_no_fuse() {
     root_only
     source_from full
     unshare -m true 2>/dev/null || skip "no mount namespaces"
-    exits 1 unshare -m bash -c 'mount --bind /dev/null /dev/fuse && exec "$0" mount "$1" "$2"' "$B2FUSE" "$S" "$M"
+    exits 1 unshare -m "$ROOT/tests/shell/alone" bash -c 'mount --bind /dev/null /dev/fuse && exec "$0" mount "$1" "$2"' "$B2FUSE" "$S" "$M"
     equal "$(wc -l <"$T/.err")" 1 "$(cat "$T/.err")"
     has "$(cat "$T/.err")" fuse
     equal "$(sha256sum <"$S")" "$(sha256sum <"$FX/full.b2frame")"
@@ -196,7 +234,7 @@ test_mount_options() {
     chmod 644 "$S"
     mount_it -o rw,fsname=frame-under-test,default_permissions -o uid=1234,gid=2345,umask=027
     equal "$(findmnt -n -o SOURCE "$M")" frame-under-test
-    equal "$(stat -c '%u:%g %a' "$(chunk 3)")" "1234:2345 750"
+    equal "$(stat -c '%u:%g %a' "$(chunk 3)")" "1234:2345 640"
     has "$(findmnt -n -o OPTIONS "$M")" default_permissions
     umount_it
     mount_it -o ro,noatime,nosuid,nodev
@@ -209,12 +247,31 @@ test_mount_options() {
     has ",$(findmnt -n -o OPTIONS "$M")," ,rw,
 }
 
-# Modes stop nobody where root is alone, and the kernel is not made to look at them.
-test_modes_of_a_mount_for_root_alone() {
+# Root's own mounts too: of those whom the kernel takes for root, not all may do what root may.
+test_modes_hold_for_processes_of_root_with_fewer_rights() {
     root_only
     source_from full
-    chmod 644 "$S"
+    chmod 600 "$S"
     mount_it
+    # Servers of files take on their clients' ids this way.
+    errnos EACCES 'as_user(lambda: open(M + "/00000003.chunk").close())' \
+        'as_user(lambda: os.open(M + "/00000003.chunk", os.O_WRONLY | os.O_TRUNC))' \
+        'as_user(lambda: os.unlink(M + "/00000003.chunk"))' 'as_user(lambda: os.listdir(M))'
+    errnos EPERM 'as_user(lambda: os.chmod(M, 0o777))'
+    # Services that give up their capabilities.
+    chmod 400 "$(chunk 3)"
+    exits 0 setpriv --bounding-set=-all --inh-caps=-all cat "$(chunk 3)"
+    fails "Permission denied" setpriv --bounding-set=-all --inh-caps=-all dd if="$FX/new/0" of="$(chunk 3)" conv=notrunc
+    cp "$FX/new/0" "$(chunk 3)"
+    umount_it
+    tool holds "$S" n=6 3="$FX/new/0"
+}
+
+# Of a mount whose one user does without.
+test_a_mount_where_modes_are_not_looked_at() {
+    source_from full
+    chmod 644 "$S"
+    mount_it -o nodefault_permissions
     equal "$(findmnt -n -o OPTIONS "$M" | grep -c default_permissions)" 0
     cd "$M"
     [ -r 00000003.chunk ]
@@ -227,44 +284,82 @@ test_modes_of_a_mount_for_root_alone() {
     cd "$T"
     umount_it
     tool holds "$S" n=6 3="$FX/new/0"
-    mount_it -o umask=022
-    [ -x "$(chunk 3)" ]
+    mount_it -o nodefault_permissions,umask=022
+    [ ! -x "$(chunk 3)" ]
+    [ -x "$M" ]
     umount_it
-    for word in allow_other allow_root default_permissions; do
+    for word in rw default_permissions nodefault_permissions,default_permissions; do
         mount_it -o "$word"
         has "$(findmnt -n -o OPTIONS "$M")" default_permissions
         umount_it
     done
+    for word in allow_other allow_root; do
+        exits 2 "$B2FUSE" mount -o "nodefault_permissions,$word" "$S" "$M"
+        exits 2 "$B2FUSE" mount -o "$word" -o nodefault_permissions "$S" "$M"
+        has "$(cat "$T/.err")" "$word"
+        not_mounted
+    done
+}
+test_a_mount_of_an_ordinary_user_where_modes_are_not_looked_at() { as_a_user modes_of_a_user; }
+modes_of_a_user() {
+    source_from full
+    [ "$(id -u)" != 0 ] || chown 65534:65534 "$T" "$S" "$M"
+    "${as[@]}" "$B2FUSE" mount "$S" "$M" </dev/null
+    has "$(findmnt -n -o OPTIONS "$M")" default_permissions
+    "${as[@]}" "$B2FUSE" umount "$M"
+    "${as[@]}" "$B2FUSE" mount -o nodefault_permissions "$S" "$M" </dev/null
+    equal "$(findmnt -n -o OPTIONS "$M" | grep -c default_permissions)" 0
+    "${as[@]}" cmp "$(chunk 3)" "$FX/full/3"
+    "${as[@]}" "$B2FUSE" umount "$M"
 }
 
-# Root by its set-user-ID bit only: then the caller gets in, and modes hold.
-test_modes_of_a_mount_by_a_program_that_becomes_root() {
+# Whoever runs it would read and write with its owner's rights whatever a command can name.
+test_a_program_file_that_gives_rights_is_refused() {
     root_only
-    mkdir "$T/u" "$T/u/m"
-    install -m 4755 "$B2FUSE" "$T/u/b2fuse"
+    local program=$T/u/b2fuse command
+    mkdir -m 755 "$T/u" "$T/u/m"
     cp "$FX/full.b2frame" "$T/u/f.b2frame"
     chown 65534:65534 "$T/u/f.b2frame" "$T/u/m"
-    chmod 755 "$T" "$T/u"
-    M=$T/u/m
-    "${nobody[@]}" "$T/u/b2fuse" mount "$T/u/f.b2frame" "$M"
-    has "$(findmnt -n -o OPTIONS "$M")" default_permissions
-    umount "$M"
+    # refused_to_all: to an ordinary user, whatever the command.
+    refused_to_all() {
+        for command in "" --help --version nonsense "mount $T/u/f.b2frame $T/u/m" "umount $T/u/m" "info $T/u/f.b2frame" \
+            "cat $T/u/f.b2frame 0" "convert $T/u/f.b2frame $T/u/new" "completions bash"; do
+            # shellcheck disable=SC2086 # words
+            one_line b2fuse: "set-user-ID" "${nobody[@]}" "$program" $command
+            [ ! -s "$T/.out" ]
+        done
+        if mountpoint -q "$T/u/m"; then fail "mounted"; fi
+    }
+    install -m 4755 "$B2FUSE" "$program"
+    if [ "$("${nobody[@]}" findmnt -n -o OPTIONS -T "$program" | grep -cw nosuid)" != 0 ]; then skip "a file system with nosuid"; fi
+    refused_to_all
+    # To root it gives nothing.
+    exits 0 "$program" --version
+    install -m 2755 "$B2FUSE" "$program"
+    refused_to_all
+    install -m 755 "$B2FUSE" "$program"
+    exits 0 "${nobody[@]}" "$program" --version
+    command -v setcap >/dev/null || return 0
+    setcap cap_dac_read_search+ep "$program"
+    refused_to_all
 }
 
-# Of a mount that root makes in a virtual machine of a few cores.
-test_cores_may_be_kept_awake() {
+# A setting of the whole machine, which a daemon that is stopped would keep.
+test_cores_are_kept_awake_on_request_only() {
     root_only
-    local device=/dev/cpu_dma_latency driver=/sys/devices/system/cpu/cpuidle/current_driver
+    local device=/dev/cpu_dma_latency driver=/sys/devices/system/cpu/cpuidle/current_driver options
     [ -w $device ] && [ "$(nproc --all)" -le 8 ] && grep -qx haltpoll $driver || skip "not in such a machine"
     source_from full
-    mount_front
-    ls "$M" >/dev/null # What has been answered has begun.
-    has "$(readlink /proc/"$PID"/fd/*)" $device
-    umount_it
-    end_of_daemon
-    mount_front -o noawake
+    for options in rw noawake nolow_latency low_latency,nolow_latency; do
+        mount_front -o "$options"
+        ls "$M" >/dev/null # What has been answered has begun.
+        equal "$(readlink /proc/"$PID"/fd/* | grep -c $device)" 0 "$options"
+        umount_it
+        end_of_daemon
+    done
+    mount_front -o low_latency
     ls "$M" >/dev/null
-    equal "$(readlink /proc/"$PID"/fd/* | grep -c $device)" 0
+    has "$(readlink /proc/"$PID"/fd/*)" $device
 }
 
 # As fstab does it.
@@ -288,6 +383,90 @@ test_allow_other() {
     chmod 755 "$T"
     setpriv --reuid=65534 --regid=65534 --clear-groups cmp "$(chunk 3)" "$FX/full/3"
     umount_it
+}
+
+# shows_nobody_else_anything OWNER...: mounts with allow_root, of which OWNER... and root see everything, and others nothing, though the
+# kernel has all in its caches.
+shows_nobody_else_anything() {
+    local layout how what name other
+    for layout in cframe sframe; do
+        rm -rf "$S"
+        if [ $layout = cframe ]; then source_from full; else sparse_from full; fi
+        chmod -R a+rX "$S"
+        touch -d 2001-02-03 "$S"
+        [ $# = 0 ] || chown -R 65534:65534 "$T" "$S" "$M"
+        for how in ro rw ro,umask=0,gid=65533 rw,umask=000,gid=65533; do
+            "$@" "$B2FUSE" mount -o "allow_root,$how" "$S" "$M" </dev/null
+            # Into the caches, by both who may.
+            for other in owner root; do
+                if [ $other = owner ]; then what=("$@"); else what=(); fi
+                "${what[@]}" ls -la "$M" >"$T/listed"
+                "${what[@]}" find "$M" -type f -exec cat {} + >"$T/read"
+                [ -s "$T/read" ]
+            done
+            if [ $layout = cframe ]; then name=00000003.chunk; else name=source.b2frame; fi
+            has "$(cat "$T/listed")" $name
+            for other in "${stranger[*]}" "${stranger[*]} unshare -r"; do
+                if ! $other true 2>/dev/null; then continue; fi
+                fails "Permission denied" $other ls "$M"
+                fails "Permission denied" $other ls "$M/"
+                fails "Permission denied" $other cat "$M/$name"
+                fails "Permission denied" $other stat "$M/$name"
+                fails "Permission denied" $other stat --cached=always "$M/$name"
+                fails "" $other env -C "$M" true
+                fails "Permission denied" $other stat -f "$M"
+                fails "Permission denied" $other touch "$M/.new"
+                fails "Permission denied" $other getfattr -d "$M"
+                # The mount's root itself.
+                exits 0 $other stat --cached=always -c '%a %s %b %x %y %z' "$M"
+                has "$(cat "$T/.out")" "700 0 0 "
+                equal "$(grep -c 2001-02-03 "$T/.out")" 0 "$layout $how: $(cat "$T/.out")"
+            done
+            "$@" "$B2FUSE" umount "$M"
+        done
+    done
+    # A file has attributes for everybody.
+    : >"$T/file"
+    [ $# = 0 ] || chown 65534 "$T/file"
+    one_line "$T/file" "allow_root" "$@" "$B2FUSE" mount -o allow_root "$S" "$T/file"
+    exits 2 "$@" "$B2FUSE" mount -o allow_root,uid=65533 "$S" "$M"
+    exits 2 "$@" "$B2FUSE" mount -o uid=65533 -o allow_root "$S" "$M"
+    not_mounted
+}
+test_allow_root_shows_nobody_else_anything() {
+    root_only
+    shows_nobody_else_anything
+}
+test_allow_root_of_an_ordinary_user_shows_nobody_else_anything() { as_a_user_who_may_let_others_in allow_root_of_a_user; }
+allow_root_of_a_user() { shows_nobody_else_anything "${nobody[@]}"; }
+
+# What takes the mount away must see that its daemon is gone.
+test_allow_root_with_auto_unmount() { as_a_user_who_may_let_others_in auto_unmount_of_a_user; }
+auto_unmount_of_a_user() {
+    source_from full
+    chown -R 65534:65534 "$T"
+    "${nobody[@]}" "$B2FUSE" mount -f -o allow_root,auto_unmount "$S" "$M" </dev/null &
+    PID=$!
+    await mountpoint -q "$M"
+    cmp "$(chunk 3)" "$FX/full/3"
+    kill -KILL "$PID"
+    wait "$PID" || PID=
+    await not_mounted
+}
+
+# What is set shows no more.
+test_allow_root_is_not_opened_by_modes_that_are_set() {
+    root_only
+    source_from full
+    mount_it -o allow_root
+    chmod 777 "$M"
+    chmod 666 "$(chunk 3)"
+    chown 65533:65533 "$M" "$(chunk 3)"
+    equal "$(stat -c '%a %u' "$M" "$(chunk 3)")" "$(printf '700 0\n600 0')"
+    fails "Permission denied" "${stranger[@]}" cat "$(chunk 3)"
+    cp "$FX/new/0" "$(chunk 3)"
+    umount_it
+    holds 3="$FX/new/0"
 }
 
 test_a_log_file() {
@@ -321,4 +500,21 @@ test_a_small_cache_and_threads() {
     mount_it --cache-size 0 --threads 4
     tool same "$M" "$S"
     umount_it
+}
+
+# ---- One failure, one line
+
+# Overlayfs renames no directory of its lower layer (EXDEV).
+test_compact_says_one_line_on_overlayfs() {
+    root_only
+    mkdir "$T/lower" "$T/upper" "$T/work" "$M"
+    cp -r "$FX/sparse/full.b2frame" "$T/lower/f.b2frame"
+    py 'schunk = blosc2.open(sys.argv[1], mode="a"); schunk.reorder_offsets(np.arange(schunk.nchunks)[::-1])' "$T/lower/f.b2frame"
+    mount -t overlay overlay -o "lowerdir=$T/lower,upperdir=$T/upper,workdir=$T/work" "$M" || skip "no overlayfs here"
+    local before
+    before=$(find "$M/f.b2frame" -type f -exec sha256sum {} + | sort)
+    one_line "$M/f.b2frame" "cross-device" "$B2FUSE" compact "$M/f.b2frame"
+    equal "$(find "$M/f.b2frame" -type f -exec sha256sum {} + | sort)" "$before"
+    equal "$(ls -A "$M")" f.b2frame
+    umount "$M"
 }

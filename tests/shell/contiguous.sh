@@ -274,7 +274,7 @@ test_contiguous_attributes_come_from_source() {
     umount_it
     chmod 755 "$S"
     mount_it -o uid=77,gid=88,umask=027
-    equal "$(stat -c '%u:%g %a' "$V")" "77:88 750"
+    equal "$(stat -c '%u:%g %a' "$V")" "77:88 640"
 }
 
 test_contiguous_mount_without_changes_leaves_source_alone() {

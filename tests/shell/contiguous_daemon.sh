@@ -155,9 +155,13 @@ test_a_sparse_source_changed_by_others_is_not_overwritten() {
     sparse_from full
     mount_front
     cat "$V" >/dev/null
+    begin_writing "$V" "$FX/many.b2frame"
     py 's = blosc2.open(sys.argv[1], mode="a"); s.append_data(noise(77)); s.vlmeta["other"] = "process"' "$S"
     cp -a "$S" "$T/theirs"
+    await fails "Stale file handle" cat "$V"
     fails "Stale file handle" eval 'cp "$FX/many.b2frame" "$V" && sync "$V"'
+    fails "Stale file handle" sync "$M"
+    end_writing
     umount_it || true
     end_of_daemon || true
     untouched
@@ -173,10 +177,13 @@ test_what_is_saved_is_a_whole_frame() {
     mount_front
     append 300
     sync "$V"
+    cp "$V" "$T/shown.b2frame"
+    py 's = blosc2.open(sys.argv[1], mode="a"); s.append_data(noise(301))' "$T/shown.b2frame"
+    begin_writing "$V" "$T/shown.b2frame"
     py 's = blosc2.open(sys.argv[1], mode="a"); s.delete_chunk(0)' "$S"
     cp -a "$S" "$T/theirs"
-    append 301 || true
     fails "Stale file handle" sync "$V"
+    end_writing
     umount_it || true
     end_of_daemon || true
     untouched
@@ -212,14 +219,18 @@ assert all(s.decompress_chunk(s.nchunks - 3 + n) == noise(400 + n) for n in rang
 test_a_sparse_source_replaced_by_others_is_not_overwritten() {
     sparse_from full
     mount_front
+    begin_writing "$V" "$FX/many.b2frame"
     cp -r "$FX/sparse/base.b2frame" "$T/new"
     mv "$S" "$T/old"
     mv "$T/new" "$S"
+    await fails "Stale file handle" cat "$V"
     fails "Stale file handle" eval 'cp "$FX/many.b2frame" "$V" && sync "$V"'
+    end_writing
     umount_it || true
     end_of_daemon || true
     diff -r "$S" "$FX/sparse/base.b2frame"
     diff -r "$T/old" "$FX/sparse/full.b2frame"
+    tool same "$S.lost/source.b2frame" "$FX/many.b2frame"
 }
 
 # ---- Space and memory
@@ -329,4 +340,50 @@ user_with_a_sparse_source() {
         chmod 700 "$S"
         one_line "$S" "permission denied" "${as[@]}" "$B2FUSE" mount -o ro "$S" "$M"
     fi
+}
+
+# The kernel repeats a rename that was answered ESTALE, and must not hear that there is no such file.
+test_a_rename_over_a_sparse_source_changed_by_others() {
+    sparse_from full
+    mount_front
+    cat "$V" >/dev/null
+    cp "$FX/many.b2frame" "$M/.t"
+    begin_writing "$V" "$FX/many.b2frame"
+    py 's = blosc2.open(sys.argv[1], mode="a"); s.append_data(noise(77))' "$S"
+    cp -a "$S" "$T/theirs"
+    await fails "Stale file handle" cat "$V"
+    errnos ESTALE 'os.rename(f"{M}/.t", f"{M}/source.b2frame")'
+    # Nothing has happened to either name.
+    equal "$(ls -A "$M")" ".t
+source.b2frame"
+    end_writing
+    umount_it || true
+    end_of_daemon || true
+    untouched
+}
+
+# Writing goes on when what was in the way has gone.
+test_a_directory_in_the_place_of_the_unfinished_index() {
+    sparse_from full
+    mount_front
+    mkdir "$S/.b2fuse-chunks.tmp"
+    cp "$FX/many.b2frame" "$M/.t"
+    errnos EEXIST 'os.rename(f"{M}/.t", f"{M}/source.b2frame")'
+    one_line "$M" "exists" umount_it
+    holds n=6
+    rmdir "$S/.b2fuse-chunks.tmp"
+    umount_it
+    end_of_daemon
+    tool same "$S" "$FX/many.b2frame"
+}
+
+test_a_sparse_source_that_was_removed() {
+    sparse_from empty
+    mount_front
+    rm -r "$S"
+    cp "$FX/many.b2frame" "$M/.t"
+    errnos ENOENT 'os.rename(f"{M}/.t", f"{M}/source.b2frame")' 'os.rename(f"{M}/.t", f"{M}/source.b2frame")'
+    "$B2FUSE" umount -z "$M" || true
+    end_of_daemon || true
+    if grep "nothing more is written" "$T/log"; then fail "all writing has ended"; fi
 }

@@ -515,3 +515,16 @@ test_nothing_else_can_be_beside_the_view() {
     mount_it
     equal "$(ls -A "$M")" source.b2frame
 }
+
+# What cannot be a frame is neither taken nor saved, whatever its length.
+test_a_sparse_file_of_any_length_over_the_view() {
+    sparse_from full
+    mount_front
+    truncate -s 4E "$M/.t"
+    errnos EINVAL 'os.rename(f"{M}/.t", f"{M}/source.b2frame")'
+    truncate -s 4E "$V" || true
+    timeout 20 "$B2FUSE" umount "$M"
+    end_of_daemon
+    diff -r "$S" "$FX/sparse/full.b2frame"
+    [ ! -e "$S.lost" ]
+}

@@ -94,6 +94,21 @@ crash() {
     umount -l "$M"
 }
 
+# begin_writing FILE BYTES: a process writes the bytes into the file of the mount, and keeps it open until `end_writing`.
+begin_writing() {
+    mkfifo "$T/begun" "$T/end"
+    "$PY" -c 'import os, sys
+fd = os.open(sys.argv[1], os.O_RDWR)
+os.pwrite(fd, open(sys.argv[2], "rb").read()[:int(sys.argv[3])], 0)
+open(sys.argv[4], "w").close()
+open(sys.argv[5]).read()' "$1" "$2" "${3:-1000000000}" "$T/begun" "$T/end" &
+    cat "$T/begun"
+}
+end_writing() {
+    : >"$T/end"
+    wait $! || true
+}
+
 # await COMMAND...: until it succeeds, at most 20 seconds.
 await() {
     local end=$((SECONDS + 20))
@@ -133,10 +148,18 @@ one_line() {
     [[ $line == "$path"* ]] || fail "does not begin with $path: $line"
     has "${line,,}" "${words,,}"
 }
-# errnos ERRNO 'python expression' ...: each raises OSError of that errno; M is the mount point.
+# errnos ERRNO 'python expression' ...: each raises OSError of that errno; M is the mount point, as_user(work) works as a process of
+# root that has taken on the ids of an ordinary user for files.
 errnos() {
-    py 'import errno
+    py 'import ctypes, errno
 M, want = sys.argv[1:3]
+def as_user(work):
+    libc = ctypes.CDLL(None)
+    libc.setfsgid(65534), libc.setfsuid(65534)
+    try:
+        return work()
+    finally:
+        libc.setfsuid(0), libc.setfsgid(0)
 wrong = []
 for code in sys.argv[3:]:
     try:
@@ -152,6 +175,8 @@ if wrong:
 # ---- Users
 
 nobody=(setpriv --reuid=65534 --regid=65534 --clear-groups)
+# Another ordinary user.
+stranger=(setpriv --reuid=65533 --regid=65533 --clear-groups)
 # What stands before a command of an ordinary user.
 as=()
 if [ "$(id -u)" = 0 ]; then as=("${nobody[@]}"); fi
@@ -167,11 +192,26 @@ as_a_user() {
             # What answers it does not see these mounts.
             unset TOOLS
             # shellcheck disable=SC2016 # for the inner shell
-            exec unshare -m bash -c 'mount --bind "$T/fuse" /dev/fuse && exec bash "$@"' - \
+            exec unshare -m "$ROOT/tests/shell/alone" bash -c 'mount --bind "$T/fuse" /dev/fuse && exec bash "$@"' - \
                 "$ROOT/tests/shell/harness.sh" "$FILE" "$1"
         fi
     fi
     "$1"
+}
+# as_a_user_who_may_let_others_in FUNCTION: the same, where fuse.conf has user_allow_other; in a mount namespace, so that it has it here alone.
+as_a_user_who_may_let_others_in() {
+    root_only
+    [ -e /etc/fuse.conf ] || skip "no /etc/fuse.conf"
+    "${nobody[@]}" test -x "$B2FUSE" || skip "an ordinary user cannot run $B2FUSE"
+    mknod -m 666 "$T/fuse" c 10 229
+    echo user_allow_other >"$T/fuse.conf"
+    trap - EXIT ERR
+    export T
+    # What answers it does not see these mounts.
+    unset TOOLS
+    # shellcheck disable=SC2016 # for the inner shell
+    exec unshare -m "$ROOT/tests/shell/alone" bash -c 'mount --bind "$T/fuse" /dev/fuse && mount --bind "$T/fuse.conf" /etc/fuse.conf && exec bash "$@"' - \
+        "$ROOT/tests/shell/harness.sh" "$FILE" "$1"
 }
 root_only() { [ "$(id -u)" = 0 ] || skip "needs root"; }
 

@@ -258,16 +258,15 @@ test_a_file_beyond_a_gap_is_saved_beside_source() {
     sync "$M/chunks.b2frame"
     holds n=7 6="$FX/new/0"
     cmp "$(chunk 9)" "$FX/new/1"
-    umount_it
-    end_of_daemon || true
+    one_line "$M" "$S.lost/00000009.chunk" umount_it
+    exits 1 end_of_daemon
     holds n=7
     cmp "$S.lost/00000009.chunk" "$FX/new/1"
-    grep -qi warn "$T/log"
-    has "$(cat "$T/log")" "$S.lost"
+    grep -q " ERROR .*$S.lost" "$T/log"
     # A second time keeps the first.
     mount_it
     cp "$FX/new/2" "$(chunk 9)"
-    umount_it
+    one_line "$M" "$S.lost/" umount_it
     cmp "$S.lost/00000009.chunk" "$FX/new/1"
     equal "$(find "$S.lost" -type f | wc -l)" 2
 }
@@ -468,4 +467,18 @@ test_creating_nothing_leaves_nothing() {
     umount_it
     [ ! -e "$S" ]
     equal "$(ls "$T")" mnt
+}
+
+# What cannot be an index is neither taken nor saved, whatever its length.
+test_a_sparse_file_is_not_renamed_onto_the_index() {
+    source_from full
+    mount_front
+    truncate -s 4E "$M/.t"
+    errnos EFBIG 'os.rename(f"{M}/.t", f"{M}/chunks.b2frame")'
+    equal "$(stat -c %s "$M/.t")" $((4 << 60))
+    tool same "$M" "$FX/full.b2frame"
+    timeout 20 "$B2FUSE" umount "$M"
+    end_of_daemon
+    cmp "$S" "$FX/full.b2frame"
+    [ ! -e "$S.lost" ]
 }

@@ -16,7 +16,12 @@ use crate::history::{History, Plan};
 type Break = fn(&mut History);
 
 fn is_rename(op: &Op) -> bool {
-    matches!(op, Op::Rename { .. })
+    matches!(op, Op::Rename { to, .. } if !is_chunk(to))
+}
+
+/// A new one is renamed once it is written, which publishes nothing.
+fn is_chunk(name: &OsStr) -> bool {
+    name.as_encoded_bytes().ends_with(b".chunk")
 }
 
 fn is_data_sync(op: &Op) -> bool {
@@ -28,11 +33,11 @@ fn lose(history: &mut History, lost: impl Fn(&Op) -> bool) {
     history.log.iter_mut().filter(|op| lost(op)).for_each(|op| *op = Op::Nothing);
 }
 
-/// The files that are given another name.
+/// The files that are given another name, and are no chunks.
 fn renamed(history: &History) -> Vec<Option<usize>> {
     use crate::disk::Node::File;
     let files = history.log.iter().filter_map(|op| match op {
-        Op::Rename { node: File(file), .. } => Some(Some(*file)),
+        Op::Rename { node: File(file), to, .. } if !is_chunk(to) => Some(Some(*file)),
         _ => None,
     });
     files.collect()
@@ -104,7 +109,6 @@ fn rename_before_sync(history: &mut History) {
 /// Chunks are removed as soon as a state without them is published, and not when it is on disk.
 fn removed_before_durable(history: &mut History) {
     for at in 0..history.log.len() {
-        let is_chunk = |name: &OsStr| name.as_encoded_bytes().ends_with(b".chunk");
         let syncs = |op: &Op| matches!(op, Op::SyncDir { .. });
         if matches!(&history.log[at], Op::Remove { name, .. } if is_chunk(name))
             && let Some(sync) = history.log[..at].iter().rposition(syncs)

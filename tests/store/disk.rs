@@ -468,7 +468,7 @@ fn stat_of(state: &State, node: Node) -> FileStat {
     };
     let (len, allocated) = file.map_or((0, 0), |file| (file.data.len() as u64, file.allocated()));
     let time = SystemTime::UNIX_EPOCH + Duration::from_millis(file.map_or(0, |file| file.changes));
-    FileStat { dev: 1, ino, mode, uid: 0, gid: 0, len, allocated, atime: time, mtime: time, ctime: time }
+    FileStat { dev: 1, ino, mode, links: 1, uid: 0, gid: 0, len, allocated, atime: time, mtime: time, ctime: time }
 }
 
 impl Backend for Dir {
@@ -503,7 +503,7 @@ impl Backend for Dir {
         self.node(&state, name)?;
         self.rename_by(&mut state, Op::Remove { dir: self.id, name: name.to_owned() })
     }
-    fn create_dir(&self, name: &OsStr) -> io::Result<Box<dyn Backend>> {
+    fn create_dir(&self, name: &OsStr, _mode: u32) -> io::Result<Box<dyn Backend>> {
         let mut state = self.state();
         if self.names_of(&state).contains_key(name) {
             return Err(io::ErrorKind::AlreadyExists.into());

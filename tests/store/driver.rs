@@ -470,8 +470,11 @@ impl<S: Store> Driver<S> {
         result
     }
 
-    /// Every chunk that is good reads as it was written, in pieces and whole.
+    /// Every chunk that is good reads as it was written, in pieces and whole; once others have changed the file, none is.
     pub fn check(&mut self) {
+        if self.store.changed_outside().unwrap() {
+            return;
+        }
         let mut keys: Vec<ChunkKey> = self.pins.clone();
         keys.extend(self.entries.iter().filter_map(|entry| match entry {
             IndexEntry::Stored(key) => Some(*key),

@@ -12,6 +12,7 @@ mod hostile;
 mod model;
 mod mounts;
 mod native;
+mod others;
 mod real;
 mod room;
 mod soak;

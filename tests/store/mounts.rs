@@ -397,13 +397,13 @@ fn blocks_go_back_to_a_real_file_system() {
     use std::os::unix::fs::MetadataExt;
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path = dir.path().join("frame.b2frame");
-    let store = CframeStore::create_at(&path, Default::default()).unwrap();
+    let store = CframeStore::create(&path, Default::default()).unwrap();
     let stage = |store: &CframeStore, fill: u8| IndexEntry::Stored(store.stage(&bytes_of((1 << 20, fill))).unwrap());
     let mut entries: Vec<_> = (0..16).map(|n| stage(&store, n)).collect();
     store.commit(store.enter(), image(entries.clone())).unwrap();
     store.close().unwrap();
     drop(store);
-    let store = CframeStore::open_at(&path, Default::default()).unwrap();
+    let store = CframeStore::open(&path, Default::default()).unwrap();
     entries = store.committed().unwrap().entries.to_vec();
     for at in [3, 4, 9] {
         entries[at] = stage(&store, 0x80 + at as u8);
@@ -414,7 +414,7 @@ fn blocks_go_back_to_a_real_file_system() {
     let stat = std::fs::metadata(&path).unwrap();
     assert!(stat.len() > 18 << 20, "they are at the end: {}", stat.len());
     assert!(stat.blocks() * 512 < (16 << 20) + (64 << 10), "{} bytes are taken", stat.blocks() * 512);
-    let store = CframeStore::open_at(&path, Default::default()).unwrap();
+    let store = CframeStore::open(&path, Default::default()).unwrap();
     let found = crate::frames::content(&store);
     let fill = |at: u8| if [3, 4, 9].contains(&at) { 0x80 + at } else { at };
     assert!((0..16).all(|at| found[at as usize] == IndexEntry::Stored(bytes_of((1 << 20, fill(at))))));

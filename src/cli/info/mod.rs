@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use self::content::{Layer, Room};
-use super::{End, Failure, frames, output};
+use super::{End, Failure, frames, memory, output};
 use crate::format::array::{Array, ArrayKind};
 use crate::format::chunk::ChunkHeader;
 use crate::format::header::HeaderFields;
@@ -105,6 +105,7 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> End {
     let mut failed = false;
     for (n, frame) in args.frames.iter().enumerate() {
+        memory::end_with(frame, 1);
         let mut out = Vec::new();
         let failure = match frames::survey(frame) {
             Ok(survey) => {

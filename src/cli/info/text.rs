@@ -11,6 +11,7 @@ use super::content::Layer;
 use super::{Facts, Specials};
 use crate::format::Layout;
 use crate::format::array::{Array, Dtype};
+use crate::format::plain::plain;
 use crate::format::registry::FilterId;
 use crate::store::survey::{Finding, Severity};
 
@@ -35,7 +36,7 @@ impl Page {
 /// `another`: there was one before.
 pub(super) fn frame(facts: &Facts<'_>, another: bool, out: &mut Vec<u8>) {
     let mut page = Page(if another { "\n".to_owned() } else { String::new() });
-    page.title(&escaped(&facts.survey.path().to_string_lossy()));
+    page.title(&plain(facts.survey.path()).to_string());
     match &facts.array {
         Some((_, Ok(array))) => array_lines(array, &mut page),
         Some((kind, Err(_))) => page.line("array", format_args!("{}, which cannot be read", kind.name())),
@@ -185,9 +186,9 @@ fn array_lines(array: &Array, page: &mut Page) {
     page.line("blockshape", shape(&array.blockshape));
     let Some(dtype) = &array.dtype else { return };
     match (dtype.format, numpy_name(dtype)) {
-        (0, Some(name)) => page.line("dtype", format_args!("{} ({name})", escaped(&dtype.text))),
-        (0, None) => page.line("dtype", escaped(&dtype.text)),
-        (format, _) => page.line("dtype", format_args!("{} (in format {format}, which is not known)", escaped(&dtype.text))),
+        (0, Some(name)) => page.line("dtype", format_args!("{} ({name})", plain(&dtype.text))),
+        (0, None) => page.line("dtype", plain(&dtype.text)),
+        (format, _) => page.line("dtype", format_args!("{} (in format {format}, which is not known)", plain(&dtype.text))),
     }
 }
 
@@ -226,7 +227,7 @@ fn numpy_name(dtype: &Dtype) -> Option<String> {
         ('>', _) => ", big endian",
         _ => return None,
     };
-    Some(format!("{}{order}", escaped(&name)))
+    Some(format!("{}{order}", plain(&name)))
 }
 
 /// Each on a line, in columns.
@@ -238,7 +239,7 @@ fn layers(title: &str, layers: &[Layer], page: &mut Page) {
     let row = |layer: &Layer| {
         let nbytes = layer.nbytes.map_or("? bytes".to_owned(), |nbytes| counted(nbytes as u64, "byte", "bytes"));
         let cbytes = layer.cbytes.map(|cbytes| format!(" in {cbytes}")).unwrap_or_default();
-        (escaped(&layer.name), format!("{nbytes}{cbytes}"), cut(&layer.text()))
+        (plain(&layer.name).to_string(), format!("{nbytes}{cbytes}"), cut(&layer.text()))
     };
     let rows: Vec<_> = layers.iter().map(row).collect();
     let names = rows.iter().map(|(name, ..)| name.chars().count()).max().unwrap_or(0).max(WIDTH);
@@ -265,18 +266,6 @@ fn size(bytes: u64) -> String {
     if bytes < 1024 { bytes.to_string() } else { format!("{bytes} ({})", HumanBytes(bytes)) }
 }
 
-/// Without what would mean something to a terminal.
-fn escaped(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '"' | '\'' | '\\' => out.push(c),
-            c => out.extend(c.escape_debug()),
-        }
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -301,10 +290,5 @@ mod tests {
             assert_eq!(name(text), None, "{text}");
         }
         assert_eq!(name("<M8\u{1b}[2J").as_deref(), Some("datetime64\\u{1b}[2J"));
-    }
-
-    #[test]
-    fn a_terminal_sees_no_control_characters() {
-        assert_eq!(escaped("a'b\\c é \u{1b}[31m\n\u{202e}"), "a'b\\c é \\u{1b}[31m\\n\\u{202e}");
     }
 }

@@ -19,6 +19,9 @@ use super::copy::copy_back;
 use super::filters::{self, Filter};
 use super::header::{self as field, Blocks, Content, read_i32};
 
+/// What a chunk of one value repeated is decoded to at once, in bytes.
+const PIECE: usize = 64 << 10;
+
 /// A decoder that keeps codec states and buffers from one chunk to the next.
 #[derive(Default)]
 pub struct Decoder {
@@ -137,6 +140,68 @@ impl Decoder {
             Content::Blocks => self.decode_blocks(&header, chunk, &blocks, out)?,
         }
         Ok(())
+    }
+
+    /// As [`Decoder::decode`], a piece at a time, in order: no more is held than one block and the first. `take` gets each piece; a block
+    /// may have no more than `most` bytes.
+    ///
+    /// # Errors
+    /// As [`Decoder::decode`], what `take` answers, and a block that is larger than that.
+    pub fn decode_pieces(&mut self, bytes: &[u8], most: usize, mut take: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        let header = ChunkHeader::parse(bytes)?;
+        let Some(chunk) = bytes.get(..header.cbytes as usize) else {
+            let expected = format_args!("at most {}, what there is", bytes.len());
+            return Err(Error::new("chunk: cbytes", field::CBYTES as u64, header.cbytes, expected));
+        };
+        let blocks = header.blocks(chunk)?;
+        let value = chunk.get(header.len..).unwrap_or_default();
+        let value = match header.content {
+            Content::Special(Special::Zeros | Special::Uninit) => &[0],
+            Content::Special(Special::Nan) if header.nbytes == 0 => &[0],
+            Content::Special(Special::Nan) => nan(header.typesize)?,
+            Content::Value(_) => value,
+            Content::Copy => return take(value.get(..header.nbytes as usize).unwrap_or(value)),
+            Content::Blocks => return self.decode_each(&header, chunk, &blocks, most, take),
+        };
+        if !matches!(header.content, Content::Special(Special::Zeros | Special::Uninit)) {
+            check_fill(&header, value.len())?;
+        }
+        // Whole values, so that each piece begins as the first does.
+        let piece = value.repeat(PIECE.checked_div(value.len()).unwrap_or(0).max(1));
+        let mut left = header.nbytes as usize;
+        while left > 0 {
+            let part = piece.get(..left.min(piece.len())).unwrap_or_default();
+            take(part)?;
+            left = left.saturating_sub(part.len().max(1));
+        }
+        Ok(())
+    }
+
+    fn decode_each(
+        &mut self,
+        header: &ChunkHeader,
+        chunk: &[u8],
+        blocks: &Blocks,
+        most: usize,
+        mut take: impl FnMut(&[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let steps = Steps::of(header, self.codecs.dictionary(header.codec, blocks)?)?;
+        // Delta takes what the first block is from all others; a VL-block is compressed as if it stood alone.
+        let delta = steps.pipeline.contains(&Filter::Delta) && !header.vl_blocks;
+        let (mut first, mut target) = (None::<Vec<u8>>, Vec::new());
+        each_block(header, chunk, blocks, |block| {
+            if block.size > most {
+                let expected = format_args!("at most {most} bytes in a block");
+                return Err(Error::new("chunk: blocksize", field::BLOCKSIZE as u64, block.size, expected));
+            }
+            let target = room(&mut target, block.size);
+            let before = first.as_ref().and_then(|first| first.get(..block.size));
+            self.decode_block(header, chunk, &block, &steps, before, target)?;
+            if delta && first.is_none() {
+                first = Some(target.to_vec());
+            }
+            take(target)
+        })
     }
 
     /// Checks that a whole chunk decodes, as [`check`] does and its streams besides. Nothing is kept of what they make, so the memory

@@ -87,6 +87,16 @@ fn kinds() -> Vec<Pinned> {
     include_str!("pinned.txt").lines().map(line).collect()
 }
 
+/// The pieces of a chunk put together.
+fn in_pieces(decoder: &mut Decoder, chunk: &[u8]) -> crate::format::Result<Vec<u8>> {
+    let mut all = Vec::new();
+    decoder.decode_pieces(chunk, usize::MAX, |piece| {
+        all.extend_from_slice(piece);
+        Ok(())
+    })?;
+    Ok(all)
+}
+
 #[test]
 fn each_kind_of_chunk_decodes() {
     let kinds = kinds();
@@ -101,6 +111,7 @@ fn each_kind_of_chunk_decodes() {
         assert_eq!(decode(&chunk, data.len()).unwrap(), data, "{name}");
         decoder.decode_into(&chunk, data.len(), &mut out).unwrap();
         assert_eq!(out, data, "{name}, in a used buffer");
+        assert_eq!(in_pieces(&mut decoder, &chunk).unwrap(), data, "{name}, in pieces");
         assert_eq!(decoder.verify(&chunk), Ok(header), "{name}");
         out.fill(0xaa);
         out.resize(10_000, 0xaa);
@@ -239,12 +250,18 @@ fn no_change_of_a_byte_does_harm() {
                 let verified = decoder.verify(&changed);
                 match decoder.decode(&changed, limit) {
                     Ok(decoded) => {
+                        assert_eq!(in_pieces(&mut decoder, &changed).as_ref(), Ok(&decoded), "{name} at {at}, in pieces");
                         assert_eq!(verified, checked, "{name} at {at}");
                         assert!(decoded.len() <= limit, "{name} at {at}");
                         assert!(changed.len() != chunk.len() || checked.is_ok() || at / 4 == 3, "{name} at {at}: {checked:?}");
                         other += usize::from(decoded != data);
                     }
-                    Err(_) => refused += 1,
+                    Err(error) => {
+                        if ChunkHeader::parse(&changed).is_ok_and(|header| header.nbytes as usize <= limit) {
+                            assert_eq!(in_pieces(&mut decoder, &changed), Err(error), "{name} at {at}, in pieces");
+                        }
+                        refused += 1;
+                    }
                 }
             }
         }

@@ -36,6 +36,8 @@ struct State {
     files: BTreeMap<OsString, File>,
     /// Removed files, for those who have them open.
     removed: BTreeMap<Ino, File>,
+    /// The names of files that were replaced.
+    former: BTreeMap<Ino, OsString>,
     handles: BTreeMap<u64, (Ino, bool)>,
     serial: u64,
 }
@@ -100,6 +102,17 @@ impl MemoryView {
         let ino = state.files.get(OsStr::new(name)).map_or(fresh, |old| old.ino);
         state.files.insert(name.into(), File { ino, ..file });
         ino
+    }
+
+    /// Puts another file in the place of one; who asks for the old one finds nothing.
+    pub fn replace(&self, name: &str, bytes: Vec<u8>) {
+        {
+            let mut state = self.state.write();
+            if let Some(file) = state.files.remove(OsStr::new(name)) {
+                state.former.insert(file.ino, name.into());
+            }
+        }
+        self.set(name, bytes);
     }
 
     /// The bytes that the view has for a name.
@@ -379,6 +392,26 @@ impl View for MemoryView {
 
     fn expect(&self, inos: &[Ino]) {
         self.expected.lock().push(inos.to_vec());
+    }
+
+    fn expect_reads(&self, _inos: &[Ino]) {}
+
+    fn keeps_pages(&self, _ino: Ino) -> bool {
+        true
+    }
+
+    fn last_name(&self, ino: Ino) -> Option<OsString> {
+        let state = self.state.read();
+        let named = state.files.iter().find(|(_, file)| file.ino == ino).map(|(name, _)| name);
+        named.or_else(|| state.former.get(&ino)).cloned()
+    }
+
+    fn watch(&self) -> Option<&crate::store::Watch> {
+        None
+    }
+
+    fn follow(&self, _invals: &mut Invals) -> Option<Instant> {
+        None
     }
 
     fn statfs(&self) -> Result<libc::statvfs> {

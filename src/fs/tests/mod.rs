@@ -14,13 +14,15 @@ use std::time::{Duration, Instant};
 
 use self::memory::{INDEX, MemoryView, THE_FILE};
 use super::kernel::{self, Access};
-use super::session::{Config, Control, Mounted, Overrides, Signal, daemon_of};
+use super::session::{Config, Control, Mounted, Overrides, Signal};
+use super::unmount::{self, Answer, Question};
 use crate::view::{Inval, ROOT, View, ViewError};
 
 mod memory;
 mod on_file;
 mod push;
 mod stress;
+mod unmounting;
 
 /// How long something that will surely happen is waited for.
 const SURELY: Duration = Duration::from_secs(20);
@@ -50,12 +52,23 @@ fn config(point: PathBuf) -> Config {
         flags: libc::MS_NOSUID | libc::MS_NODEV,
         access: Access::Owner,
         auto_unmount: false,
-        default_permissions: false,
-        awake: false,
+        default_permissions: true,
+        low_latency: false,
         threads: 2,
         xattrs: true,
         overrides: Overrides::default(),
     }
+}
+
+/// Asks a mount's daemon, as `b2fuse umount` does.
+fn ask(file: &File, question: Question) -> Answer {
+    ticket(file, question).1
+}
+
+fn ticket(file: &File, question: Question) -> (u32, Answer) {
+    let mut bytes = question.encode();
+    unmount::pass_on(file, &mut bytes).unwrap();
+    Answer::decode(&bytes).unwrap()
 }
 
 /// A mount in a temporary directory, unmounted when dropped.
@@ -323,28 +336,43 @@ fn read_only_asks_for_bytes_once_and_for_opens_never() {
 }
 
 #[test]
+fn what_others_have_replaced_is_looked_up_again() {
+    if !fuse() {
+        return;
+    }
+    for one_by_one in [true, false] {
+        super::notify::ONE_BY_ONE.store(one_by_one, Ordering::Relaxed);
+        for read_only in [true, false] {
+            let view = MemoryView::new(read_only, [("a", b"alpha".to_vec())]);
+            *view.pace.lock() = Some(Duration::from_millis(10));
+            let mount = Mount::new(view);
+            for round in 0..20 {
+                mount.read("a").unwrap();
+                let held = File::open(mount.path("a")).unwrap();
+                let before = held.metadata().unwrap().ino();
+                let new = format!("{} {round}", "a".repeat(round * 1000)).into_bytes();
+                mount.view.replace("a", new.clone());
+                mount.view.stale.lock().push(Inval::All);
+                eventually("the new file is seen", || mount.read("a").is_ok_and(|bytes| bytes == new));
+                assert_ne!(fs::metadata(mount.path("a")).unwrap().ino(), before);
+                eventually("who has the old one open is told", || held.metadata().is_err());
+            }
+        }
+    }
+}
+
+#[test]
 fn attributes_can_be_overridden() {
     if !fuse() {
         return;
     }
-    let overrides = Overrides { uid: Some(123), gid: Some(456), umask: Some(0o027) };
+    let overrides = Overrides { uid: Some(123), gid: Some(456), dmask: Some(0o027), fmask: Some(0o002) };
     let mount = Mount::with(MemoryView::new(true, []), |config| config.overrides = overrides);
     let meta = fs::metadata(mount.path(INDEX)).unwrap();
-    assert_eq!((meta.uid(), meta.gid(), meta.mode() & 0o777), (123, 456, 0o750));
+    assert_eq!((meta.uid(), meta.gid(), meta.mode() & 0o777), (123, 456, 0o664));
+    assert_eq!(fs::metadata(mount.dir.path()).unwrap().mode() & 0o777, 0o750);
     let info = kernel::mounted_at(&mount.dir.path().canonicalize().unwrap()).unwrap().unwrap();
     assert_eq!((info.fs_type.as_str(), info.source.to_str().unwrap()), (kernel::FS_TYPE, "/a,b c.b2frame"));
-}
-
-#[test]
-fn a_mount_names_its_daemon() {
-    if !fuse() {
-        return;
-    }
-    let mount = Mount::new(MemoryView::new(true, []));
-    for path in [mount.dir.path().to_owned(), mount.path(INDEX)] {
-        assert_eq!(daemon_of(&File::open(path).unwrap()).unwrap(), std::process::id() as i32);
-    }
-    assert!(daemon_of(&File::open("/").unwrap()).is_err());
 }
 
 #[test]

@@ -61,7 +61,7 @@ fn the_mount_point_is_the_file() {
     fs::set_permissions(&point, fs::Permissions::from_mode(0o600)).unwrap();
     assert_eq!(fs::metadata(&point).unwrap().mode() & 0o7777, 0o600);
     let held = File::open(&point).unwrap();
-    assert_eq!(daemon_of(&held).unwrap(), std::process::id() as i32);
+    assert_eq!(ask(&held, Question::HowFar(0)), Answer::Busy);
     held.sync_all().unwrap();
     let real = point.canonicalize().unwrap();
     assert_eq!(kernel::mounted_at(&real).unwrap().unwrap().fs_type, kernel::FS_TYPE);
@@ -295,7 +295,7 @@ fn a_mount_that_was_taken_away_unmounts_no_other() {
         flags: 0,
         access: kernel::Access::Owner,
         auto_unmount: false,
-        default_permissions: false,
+        default_permissions: true,
     };
     let (first, device) = kernel::Mountpoint::mount(&request).unwrap();
     let ours = kernel::mounted_at(&point).unwrap().unwrap();

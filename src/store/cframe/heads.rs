@@ -56,6 +56,9 @@ impl CframeStore {
     }
 
     pub(super) fn read_header(&self, key: ChunkKey) -> Result<ChunkHeader> {
+        if !self.is_of_this_version(key) {
+            return Err(self.io("read a chunk's header")(std::io::Error::from_raw_os_error(libc::ESTALE)));
+        }
         let (file, position) = self.place_of(key);
         let mut bytes = [0; ChunkHeader::LEN];
         let mut filled = 0;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::{CframeStore, key_at};
+use super::CframeStore;
 use crate::store::ChunkKey;
 
 /// How many headers are read at once.
@@ -18,21 +18,24 @@ const WORTH: u64 = 16;
 
 impl CframeStore {
     /// Reads the headers of a few chunks that were there at open, so that the room between them becomes known. Answers whether
-    /// there was anything to learn.
+    /// there was anything to learn, and more is to be learnt.
+    ///
+    /// What makes room free is held to what a read is: it is of the version of SOURCE whose map this is, or it is dropped.
     pub(in crate::store) fn sweep(&self, count: usize) -> bool {
+        let guard = self.epochs.enter();
         let mut positions = Vec::new();
-        let age = self.with_age(|space, _, age| {
-            space.unknown(count, &mut positions);
-            age
-        });
+        self.with_ground(|space, _| space.unknown(count, &mut positions));
         if positions.is_empty() {
             return false;
         }
         let file = Arc::clone(&self.place.read().file);
         let claims = self.read_claims(&*file, &positions);
-        self.with_age(|space, _, now| {
-            // Of another state, the headers would be others.
-            for (position, claim) in positions.iter().zip(&claims).filter(|_| now == age) {
+        if self.verify_read(&guard).is_err() {
+            return false; // others have written: who reads SOURCE again begins a map of its own
+        }
+        self.with_ground(|space, _| {
+            // A map is exchanged with the ground locked, so this says whose it is.
+            for (position, claim) in positions.iter().zip(&claims).filter(|_| self.epochs.is_of(&guard)) {
                 space.learn(*position, *claim);
             }
         });
@@ -90,12 +93,13 @@ impl CframeStore {
                 self.want_sweep();
             }
             let (position, mut generation) = space.stage(len);
-            while self.place.read().moved.contains_key(&key_at(position, generation)) {
+            while self.place.read().moved.contains_key(&self.key_at(position, generation)) {
                 generation = space.regenerate(position);
             }
+            self.generations.given_out(generation);
             let end = position + space.room(position).unwrap_or(room);
             self.raise_limit(end);
-            let key = key_at(position, generation);
+            let key = self.key_at(position, generation);
             self.cache.remove(key);
             (key, position)
         })

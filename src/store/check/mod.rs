@@ -4,13 +4,14 @@
 //! time. What is found is told as it is found, in the order of the frame: its parts, then its chunks by position, then what
 //! lies between them.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::Result;
+use super::backend::Backend;
 use super::survey::chunks::{Chunks, ROUND, SHARE, damage, in_order, see};
 use super::survey::parts::Parts;
 use super::survey::{Frame, Seen, Survey, Unused};
+use super::{Location, Result};
 use crate::format::chunk::{self, ChunkHeader, Decoder};
 use crate::format::header::FrameHeader;
 use crate::format::index::Place;
@@ -63,7 +64,20 @@ pub fn check(
     found: &mut dyn FnMut(Finding),
     progress: &mut dyn FnMut(usize, usize) -> bool,
 ) -> Result<Checked> {
-    let survey = Survey::open(path)?;
+    check_at(&Location::existing(path)?, depth, found, progress)
+}
+
+/// As [`check`], of the frame at a location.
+///
+/// # Errors
+/// As [`check`].
+pub fn check_at(
+    location: &Location,
+    depth: Depth,
+    found: &mut dyn FnMut(Finding),
+    progress: &mut dyn FnMut(usize, usize) -> bool,
+) -> Result<Checked> {
+    let survey = Survey::open_at(location)?;
     survey.findings().iter().cloned().for_each(&mut *found);
     check_metadata(&survey, depth.deep, found);
     let sum = match &survey.frame {
@@ -83,7 +97,7 @@ pub fn check(
         Frame::Sparse(parts, chunks) => {
             let sum = walk(parts, chunks, depth, found, progress, &mut |_, _, _| {});
             if let Some(entries) = &parts.entries {
-                names(path, &parts.header, entries, found)?;
+                names(location, &*chunks.0, &parts.header, entries, found)?;
             }
             sum
         }
@@ -113,10 +127,15 @@ fn check_metadata(survey: &Survey, deep: bool, found: &mut dyn FnMut(Finding)) {
 }
 
 /// Looks at the names in an sframe's directory.
-fn names(path: &Path, header: &FrameHeader, entries: &[IndexEntry<ChunkId>], found: &mut dyn FnMut(Finding)) -> Result<()> {
-    let named: HashSet<ChunkId> = entries.iter().filter_map(|entry| entry.stored()).collect();
+fn names(
+    location: &Location,
+    dir: &dyn Backend,
+    header: &FrameHeader,
+    entries: &[IndexEntry<ChunkId>],
+    found: &mut dyn FnMut(Finding),
+) -> Result<()> {
     let bound = header.cbytes().saturating_sub(ChunkHeader::LEN as u64);
-    if let Some(id) = named.iter().max().filter(|id| u64::from(id.0) > bound) {
+    if let Some(id) = entries.iter().filter_map(|entry| entry.stored()).max().filter(|id| u64::from(id.0) > bound) {
         // It holds ids against the bound that is meant for a cframe's offsets.
         let what = format!(
             "header: cbytes at byte 39: found {}, expected at least {} for C-Blosc2 to open a frame with chunk {id}",
@@ -125,7 +144,7 @@ fn names(path: &Path, header: &FrameHeader, entries: &[IndexEntry<ChunkId>], fou
         );
         found(Finding::damage(Kind::Header, what));
     }
-    others::others(path, &named, found)
+    others::others(location, dir, entries, found)
 }
 
 /// What all chunks come to.
@@ -226,7 +245,7 @@ fn one<P: Place>(chunks: &impl Chunks<P>, place: P, fit: Fit, deep: Option<&mut 
     }
     if let Some(Bench { decoder, bytes }) = deep {
         match chunks.whole(place, header.cbytes, bytes) {
-            Err(error) => findings.push(bad(Kind::Data, &format!("cannot be read: {error}"))),
+            Err(error) => findings.push(bad(Kind::Data, &format!("cannot be read: {}", crate::store::in_words(&error)))),
             Ok(()) => match decoder.verify(bytes) {
                 Ok(verified) => plugin = verified.plugin(),
                 Err(error) => findings.push(bad(Kind::Data, &error)),

@@ -1,28 +1,39 @@
 //! What else lies in an sframe's directory.
 
-use std::collections::HashSet;
+use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 
 use super::{Finding, Kind};
-use crate::format::{ChunkId, INDEX_NAME};
-use crate::store::{Result, StoreError, sidecar};
+use crate::format::{ChunkId, INDEX_NAME, IndexEntry, plain::plain};
+use crate::store::backend::Backend;
+use crate::store::source::Complain;
+use crate::store::{Location, Result, sidecar};
 
-/// Tells of files that the index does not name.
-pub(super) fn others(path: &Path, named: &HashSet<ChunkId>, found: &mut dyn FnMut(Finding)) -> Result<()> {
-    let failed = |source| StoreError::Io { path: path.to_owned(), action: "list", source };
-    let mut names = Vec::new();
-    for entry in std::fs::read_dir(path).map_err(failed)? {
-        let name = entry.map_err(failed)?.file_name();
+/// Tells of files that the index does not name. What is held is about files that there are, not about entries of the index.
+pub(super) fn others(
+    location: &Location,
+    dir: &dyn Backend,
+    entries: &[IndexEntry<ChunkId>],
+    found: &mut dyn FnMut(Finding),
+) -> Result<()> {
+    let (mut names, mut ids) = (Vec::new(), Vec::new());
+    for name in dir.names().map_err(location.io("list"))? {
         match ChunkId::from_file_name(name.as_bytes()) {
-            Some(id) if named.contains(&id) => {}
-            _ if name == INDEX_NAME || name == sidecar::SUFFIX => {}
-            id => names.push((name, id.is_some())),
+            Some(id) => ids.push((id, false)),
+            None if name == INDEX_NAME || name == sidecar::SUFFIX => {}
+            None => names.push((name, false)),
         }
     }
+    ids.sort_unstable();
+    for id in entries.iter().filter_map(|entry| entry.stored()) {
+        if let Ok(at) = ids.binary_search_by_key(&id, |(id, _)| *id) {
+            ids[at].1 = true;
+        }
+    }
+    names.extend(ids.iter().filter(|(_, named)| !named).map(|(id, _)| (OsString::from(id.file_name()), true)));
     names.sort_unstable();
     for (name, chunk) in names {
-        let name = name.to_string_lossy();
+        let name = plain(&name);
         found(match chunk {
             true => Finding::note(Kind::Orphan, format!("{name}: no entry of the index names it")),
             false => Finding::note(Kind::Surplus, format!("{name}: is no part of a frame")),

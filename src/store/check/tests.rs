@@ -119,7 +119,7 @@ fn with_offsets(name: &str, change: impl FnOnce(&mut Vec<IndexEntry<ChunkOffset>
 
 #[test]
 fn an_offset_outside_is_told_with_its_chunk_and_the_others_are_looked_at() {
-    let (_dir, path) = with_offsets("chunks-3.b2frame", |entries| entries[1] = IndexEntry::Stored(ChunkOffset(1 << 40)));
+    let (_dir, path) = with_offsets("chunks-3.b2frame", |entries| entries[1] = IndexEntry::Stored(ChunkOffset::new(1 << 40)));
     let found = kinds(&path, true);
     assert!(found.contains(&(DAMAGE, Kind::Offset, Some(1))), "{found:?}");
     assert!(found.iter().all(|(severity, _, position)| *severity == Severity::Note || *position == Some(1)), "{found:?}");
@@ -129,7 +129,7 @@ fn an_offset_outside_is_told_with_its_chunk_and_the_others_are_looked_at() {
 fn an_offset_into_a_chunk_is_a_damaged_chunk() {
     let (_dir, path) = with_offsets("chunks-3.b2frame", |entries| {
         let IndexEntry::Stored(offset) = entries[1] else { panic!("a stored chunk") };
-        entries[1] = IndexEntry::Stored(ChunkOffset(offset.0 + 1));
+        entries[1] = IndexEntry::Stored(ChunkOffset::new(offset.bytes() + 1));
     });
     assert!(kinds(&path, false).contains(&(DAMAGE, Kind::Chunk, Some(1))));
 }
@@ -138,7 +138,7 @@ fn an_offset_into_a_chunk_is_a_damaged_chunk() {
 fn a_chunk_that_reaches_into_the_next() {
     let source = frame(&data("cframe/stored.b2frame"));
     let IndexEntry::Stored(offset) = source.entries[0] else { panic!("a stored chunk") };
-    let at = u64::from(source.header.header_len()) as usize + offset.0 as usize;
+    let at = u64::from(source.header.header_len()) as usize + offset.bytes() as usize;
     let (_dir, path) = damaged("stored.b2frame", |bytes| {
         // One chunk is a plain copy, where cbytes and nbytes go together.
         for field in [at + 4, at + 12] {
@@ -154,7 +154,7 @@ fn a_chunk_that_reaches_into_the_next() {
 fn only_a_deep_look_sees_damaged_data() {
     let source = frame(&data("cframe/codec-zstd.b2frame"));
     let IndexEntry::Stored(offset) = source.entries[0] else { panic!("a stored chunk") };
-    let at = u64::from(source.header.header_len()) as usize + offset.0 as usize;
+    let at = u64::from(source.header.header_len()) as usize + offset.bytes() as usize;
     let (_dir, path) = damaged("codec-zstd.b2frame", |bytes| {
         // The mark of the first Zstd stream, behind the header, the starts of blocks and the stream's length.
         let start = i32::from_le_bytes(bytes[at + 32..at + 36].try_into().unwrap()) as usize;
@@ -170,7 +170,7 @@ fn a_chunk_that_needs_a_plugin_is_a_note() {
     let base = u64::from(source.header.header_len()) as usize;
     let (_dir, path) = damaged("codec-lz4hc.b2frame", |bytes| {
         for (n, entry) in source.entries.iter().filter_map(|entry| entry.stored()).enumerate() {
-            let chunk = &mut bytes[base + entry.0 as usize..];
+            let chunk = &mut bytes[base + entry.bytes() as usize..];
             if n == 0 {
                 chunk[18] = 35;
             } else {

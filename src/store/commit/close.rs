@@ -23,7 +23,8 @@ pub(in crate::store) fn close(store: &CframeStore, our_turn: bool) -> Result<()>
     if std::mem::replace(&mut disk.closed, true) {
         return Ok(());
     }
-    let result = if our_turn { finish(store, &mut disk) } else { Ok(()) };
+    // Where another mount has the lock, all is its own.
+    let result = if our_turn && !store.source.is_denied() { finish(store, &mut disk) } else { Ok(()) };
     store.source.seal();
     remove_unborn(store, &mut disk);
     let file = Arc::clone(&store.place.read().file);
@@ -46,14 +47,16 @@ pub(super) fn remove_unborn(store: &CframeStore, disk: &mut Disk) {
 }
 
 fn finish(store: &CframeStore, disk: &mut Disk) -> Result<()> {
-    if !disk.linked() || !store.has_map() || disk.durable.is_none() {
-        return Ok(()); // nothing was written
+    let written = disk.durable.is_some() || disk.changed || disk.written;
+    if !disk.linked() || !written {
+        return Ok(());
     }
     // Step 1.
     store.source.check_writable()?;
     sync_published(store, disk)?;
-    if store.seen_outside(disk)?.is_some() {
-        return Ok(()); // not ours to cut any more; all that was committed is on disk
+    // What others have written since is not ours to cut; all that was committed is on disk.
+    if !(disk.changed || store.has_map()) || store.seen_outside(disk)?.is_some() {
+        return Ok(());
     }
     // Step 2. What is staged now no state will ever have.
     {
@@ -65,8 +68,14 @@ fn finish(store: &CframeStore, disk: &mut Disk) -> Result<()> {
         shorten(store, disk)?;
     }
     lower_tail(store, disk)?;
-    // Step 3.
+    // Step 3. Moving took its time.
+    if store.seen_outside(disk)?.is_some() {
+        return Ok(());
+    }
     punch(store, disk);
+    if store.seen_outside(disk)?.is_some() {
+        return Ok(());
+    }
     let frame_len = store.committed().map_or(0, |image| image.header.frame_len());
     let file = Arc::clone(&store.place.read().file);
     let trimmed = store.writing(&*file, || match file.stat()?.len > frame_len {

@@ -11,8 +11,7 @@ use crate::format::trailer::Trailer;
 use crate::format::{self, ChunkOffset, IndexEntry, Layout, Special, index};
 use crate::store::StoreError;
 use crate::store::backend::BackendFile;
-use crate::store::frame::{FileBytes, Frame, Unread};
-use crate::store::survey::open_file;
+use crate::store::frame::{FileBytes, Frame, Part, Unread};
 
 /// What the repaired frame is to hold.
 struct Whole {
@@ -24,25 +23,28 @@ struct Whole {
     standing: Option<u64>,
 }
 
-pub(super) fn plan(plan: &mut Plan) -> crate::store::Result<()> {
-    let path = plan.path.clone();
+pub(super) fn plan(plan: &mut Plan, file: &dyn BackendFile) -> crate::store::Result<()> {
+    let path = plan.path().to_owned();
     let io = |action| {
         let path = path.clone();
         move |source| StoreError::Io { path, action, source }
     };
-    let (file, len) = open_file(&path)?;
-    let bytes = Bytes { file: &file, len };
-    match Frame::<ChunkOffset>::read(&FileBytes { file: &file, len }) {
+    let len = file.stat().map_err(io("stat"))?.len;
+    let bytes = Bytes { file, len };
+    match Frame::<ChunkOffset>::read(&FileBytes { file, len }) {
         Ok(frame) => chunks_of(plan, &bytes, frame).map_err(io("read"))?,
         Err(Unread::Format(error)) => {
-            plan.found.push(error.to_string());
+            plan.found.push(&error);
             let no_header = |source| StoreError::Format { path: path.clone(), source };
             let announced = bytes.read(10, 5).map_err(io("read"))?;
             let header_len = match announced.as_slice() {
                 [0xd2, len @ ..] => len.try_into().map_or(0, u32::from_be_bytes),
                 _ => 0,
             };
-            let header = header_of(&bytes.read(0, u64::from(header_len).max(128)).map_err(io("read"))?).map_err(no_header)?;
+            let Some(header) = bytes.part(Part::Header, 0, u64::from(header_len).max(128)).map_err(io("read"))? else {
+                return Err(no_header(error));
+            };
+            let header = header_of(header).map_err(no_header)?;
             if header.layout() != Layout::Contiguous {
                 return Err(Unread::OtherLayout.at(&path, Layout::Contiguous));
             }
@@ -59,41 +61,41 @@ fn chunks_of(plan: &mut Plan, bytes: &Bytes<'_>, frame: Frame<ChunkOffset>) -> i
     let base = sections.chunks.start;
     let end = sections.chunks.end;
     let count = entries.len();
-    let mut sizes = Vec::new();
-    let mut bad = Vec::new();
+    let mut sizes = Vec::with_capacity(count);
+    let mut bad = 0u64;
     for (position, entry) in entries.iter().enumerate() {
         let IndexEntry::Stored(offset) = entry else {
             sizes.push(None);
             continue;
         };
-        let chunk = bytes.chunk_at(base + offset.0, end)?;
+        let chunk = bytes.chunk_at(base + offset.bytes(), end)?;
         let chunk = chunk.filter(|chunk| fits(&header, chunk, position + 1 == count));
-        if chunk.is_none() {
-            bad.push(position);
-        }
+        bad += u64::from(chunk.is_none());
         sizes.push(chunk.map(|chunk| chunk.nbytes));
     }
     let mut trailer = trailer;
     let layers = super::sound_layers(plan, &mut trailer);
-    if bad.is_empty() && layers {
+    if bad == 0 && layers {
         return Ok(());
     }
-    if bad.is_empty() {
+    if bad == 0 {
         let whole = Whole { entries: Arc::new(entries), sizes, trailer, standing: None };
         finish(plan, bytes, header, Some(whole));
         return Ok(());
     }
-    for position in &bad {
-        plan.found.push(format!("chunk {position}: there is none where the index says"));
+    for (position, (entry, size)) in entries.iter().zip(&sizes).enumerate() {
+        if matches!((entry, size), (IndexEntry::Stored(_), None)) {
+            plan.found.push(format_args!("chunk {position}: there is none where the index says"));
+        }
     }
     // Whatever has done that may have written over parts of others.
     let mut decoder = Decoder::default();
     for (position, (entry, size)) in entries.iter().zip(&mut sizes).enumerate() {
         if let (IndexEntry::Stored(offset), Some(_)) = (entry, &size)
-            && let Some(chunk) = bytes.chunk_at(base + offset.0, end)?
-            && !bytes.decodes(base + offset.0, &chunk, &mut decoder)?
+            && let Some(chunk) = bytes.chunk_at(base + offset.bytes(), end)?
+            && !bytes.decodes(base + offset.bytes(), &chunk, &mut decoder)?
         {
-            plan.found.push(format!("chunk {position}: does not decode"));
+            plan.found.push(format_args!("chunk {position}: does not decode"));
             *size = None;
         }
     }
@@ -120,10 +122,10 @@ fn lose(
     for (position, (entry, size)) in entries.iter_mut().zip(&sizes).enumerate() {
         if size.is_none() && matches!(entry, IndexEntry::Stored(_)) {
             if header.chunksize() == 0 {
-                plan.lost.push(format!("chunk {position}, whose size is not known, as chunks of this frame vary in size"));
+                plan.lost.push(format_args!("chunk {position}, whose size is not known, as chunks of this frame vary in size"));
                 return None;
             }
-            plan.lost.push(format!("chunk {position}: it becomes an uninitialised one"));
+            plan.lost.push(format_args!("chunk {position}: it becomes an uninitialised one"));
             *entry = IndexEntry::Special(Special::Uninit);
         }
     }
@@ -146,35 +148,35 @@ fn shifted(
     base: u64,
     end: u64,
 ) -> io::Result<Option<Moved>> {
-    let mut order: Vec<(u64, usize)> = Vec::new();
-    for (position, entry) in entries.iter().enumerate() {
+    let mut order: Vec<(u64, u32)> = Vec::with_capacity(entries.len());
+    for (position, entry) in (0..).zip(entries) {
         if let IndexEntry::Stored(offset) = entry {
-            order.push((base + offset.0, position));
+            order.push((base + offset.bytes(), position));
         }
     }
     order.sort_unstable();
-    let starts: Vec<u64> = order.iter().map(|(start, _)| *start).collect();
-    let lens: Vec<u64> = starts.iter().zip(starts.iter().skip(1).chain([&end])).map(|(a, b)| b.saturating_sub(*a)).collect();
+    let start_of = |n: usize| order.get(n).map(|(start, _)| *start);
+    // As long as the room that each has.
+    let lens_from = |n: usize| {
+        let rest = order.get(n..).unwrap_or_default().iter().map(|(start, _)| *start);
+        rest.clone().zip(rest.skip(1).chain([end])).map(|(start, next)| next.saturating_sub(start))
+    };
     // The first chunk that does not fill its room as it should.
     let mut first = None;
-    for (n, (start, len)) in starts.iter().zip(&lens).enumerate() {
-        if bytes.chunk_at(*start, end)?.is_none_or(|chunk| u64::from(chunk.cbytes) != *len) {
+    for (n, ((start, _), len)) in order.iter().zip(lens_from(0)).enumerate() {
+        if bytes.chunk_at(*start, end)?.is_none_or(|chunk| u64::from(chunk.cbytes) != len) {
             first = Some(n);
             break;
         }
     }
     let Some(first) = first else { return Ok(None) };
     for from in [first, first + 1] {
-        let (Some(&start), Some(moved_lens)) = (starts.get(from), lens.get(from..)) else { continue };
-        if from == 0 {
-            continue;
-        }
-        let Some(&before) = starts.get(from - 1) else { continue };
+        let (Some(start), Some(before)) = (start_of(from), from.checked_sub(1).and_then(start_of)) else { continue };
         // As far as the chunk before could have grown or shrunk.
         let reach = start.saturating_add(u64::from(header.chunksize()) + 4096).min(bytes.len);
         let mut at = before + 32;
         while at < reach {
-            if at != start && chain(bytes, header, at, moved_lens)? {
+            if at != start && chain(bytes, header, at, lens_from(from))? {
                 let by = at as i64 - start as i64;
                 return Ok(Some(moved(bytes, header, entries, &order, from, by, base)?));
             }
@@ -185,10 +187,11 @@ fn shifted(
 }
 
 /// Whether chunks of just these lengths follow each other from `at` on.
-fn chain(bytes: &Bytes<'_>, header: &FrameHeader, mut at: u64, lens: &[u64]) -> io::Result<bool> {
-    for (n, len) in lens.iter().enumerate() {
+fn chain(bytes: &Bytes<'_>, header: &FrameHeader, mut at: u64, lens: impl Iterator<Item = u64>) -> io::Result<bool> {
+    let mut lens = lens.peekable();
+    while let Some(len) = lens.next() {
         match bytes.chunk_at(at, bytes.len)? {
-            Some(chunk) if u64::from(chunk.cbytes) == *len && fits(header, &chunk, n + 1 == lens.len()) => at += len,
+            Some(chunk) if u64::from(chunk.cbytes) == len && fits(header, &chunk, lens.peek().is_none()) => at += len,
             _ => return Ok(false),
         }
     }
@@ -199,7 +202,7 @@ fn moved(
     bytes: &Bytes<'_>,
     header: &FrameHeader,
     entries: &[IndexEntry<ChunkOffset>],
-    order: &[(u64, usize)],
+    order: &[(u64, u32)],
     from: usize,
     by: i64,
     base: u64,
@@ -211,6 +214,7 @@ fn moved(
     for (n, &(start, position)) in order.iter().enumerate() {
         let start = if n >= from { start.saturating_add_signed(by) } else { start };
         let limit = if n >= from { bytes.len } else { limit };
+        let position = position as usize;
         let chunk = bytes.chunk_at(start, limit)?.filter(|chunk| fits(header, chunk, position + 1 == entries.len()));
         let mut size = chunk.map(|chunk| chunk.nbytes);
         // The one in front of those that moved may be half overwritten.
@@ -222,7 +226,7 @@ fn moved(
         }
         if let (Some(slot), Some(entry)) = (sizes.get_mut(position), entries.get_mut(position)) {
             *slot = size;
-            *entry = IndexEntry::Stored(ChunkOffset(start - base));
+            *entry = IndexEntry::Stored(ChunkOffset::new(start - base));
         }
     }
     Ok(Moved { entries, sizes, by })
@@ -268,7 +272,7 @@ fn trailer(
         }
     }
     if header.fields().has_vlmetalayers {
-        plan.lost.push("the vlmetalayers: the trailer that held them is gone".to_owned());
+        plan.lost.push("the vlmetalayers: the trailer that held them is gone");
     }
     plan.steps.push("write an empty trailer".to_owned());
     Ok((empty_trailer().ok(), None))
@@ -279,7 +283,7 @@ fn trailer(
 fn rebuilt(plan: &mut Plan, bytes: &Bytes<'_>, header: &FrameHeader) -> io::Result<Option<Whole>> {
     let base = u64::from(header.header_len());
     let nothing = |plan: &mut Plan, why: String| {
-        plan.lost.push(format!("the index, and it cannot be made again from the chunks: {why}"));
+        plan.lost.push(format_args!("the index, and it cannot be made again from the chunks: {why}"));
         Ok(None)
     };
     let Some(count) = header.nchunks().and_then(|count| usize::try_from(count).ok()) else {
@@ -312,7 +316,7 @@ fn rebuilt(plan: &mut Plan, bytes: &Bytes<'_>, header: &FrameHeader) -> io::Resu
         "make the index again from the {count} chunks behind the header, in the order in which they lie in the file (if chunks were \
          inserted or reordered before, their order is lost)"
     ));
-    let entries = chunks.iter().map(|(at, _)| IndexEntry::Stored(ChunkOffset(at - base))).collect();
+    let entries = chunks.iter().map(|(at, _)| IndexEntry::Stored(ChunkOffset::new(at - base))).collect();
     let sizes = chunks.iter().map(|(_, chunk)| Some(chunk.nbytes)).collect();
     let (trailer, _) = trailer(plan, bytes, header, end, base)?;
     Ok(trailer.map(|trailer| Whole { entries: Arc::new(entries), sizes, trailer, standing: None }))
@@ -330,7 +334,7 @@ fn finish(plan: &mut Plan, bytes: &Bytes<'_>, header: FrameHeader, whole: Option
     plan.work = match planned {
         Some(Ok((writes, len))) => Work::Cframe { writes, len },
         Some(Err(error)) => {
-            plan.lost.push(format!("the frame: {error}"));
+            plan.lost.push(format_args!("the frame: {error}"));
             Work::Impossible
         }
         None => Work::Impossible,

@@ -11,12 +11,16 @@
 //! No chunk is ever written, moved or invented. A chunk that does not read any more becomes an uninitialised one, and is named; its
 //! bytes, if there are any, stay where they are.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
+use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use super::backend::{Backend, BackendFile, FileBackend};
-use super::{Result, StoreError};
+use super::backend::{Backend, BackendFile, FileStat};
+use super::source::Complain;
+use super::{Location, Result, StoreError};
 use crate::format::chunk::Decoder;
 use crate::format::header::FrameHeader;
 use crate::format::metalayer::Metalayer;
@@ -32,14 +36,74 @@ mod tests;
 /// What is wrong with a frame, what can be done about it, and what cannot.
 #[derive(Debug)]
 pub struct Plan {
-    path: PathBuf,
+    location: Location,
+    frame: Opened,
     /// What is wrong.
-    pub found: Vec<String>,
+    pub found: Told,
     /// What carrying out the plan will do.
     pub steps: Vec<String>,
     /// What is lost and stays lost.
-    pub lost: Vec<String>,
+    pub lost: Told,
     work: Work,
+}
+
+/// What was looked at. The plan is carried out on the same file or directory, or not at all.
+enum Opened {
+    File(Box<dyn BackendFile>),
+    Dir(Arc<dyn Backend>),
+}
+
+impl fmt::Debug for Opened {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Opened::File(_) => "File",
+            Opened::Dir(_) => "Dir",
+        })
+    }
+}
+
+/// Things to be told, of which a small frame can have millions: the first of them, and how many more there are. Equal if all are.
+#[derive(Default)]
+pub struct Told {
+    first: Vec<String>,
+    more: u64,
+    all: DefaultHasher,
+}
+
+impl Told {
+    /// How many are kept.
+    pub const MOST: usize = 1000;
+
+    fn push(&mut self, what: impl fmt::Display) {
+        let what = what.to_string();
+        what.hash(&mut self.all);
+        match self.first.len() < Self::MOST {
+            true => self.first.push(what),
+            false => self.more += 1,
+        }
+    }
+
+    /// The first of them.
+    pub fn first(&self) -> &[String] {
+        &self.first
+    }
+
+    /// How many more there are.
+    pub fn more(&self) -> u64 {
+        self.more
+    }
+}
+
+impl PartialEq for Told {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.first, self.more, self.all.finish()) == (&other.first, other.more, other.all.finish())
+    }
+}
+
+impl fmt::Debug for Told {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Told").field("first", &self.first).field("more", &self.more).finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug)]
@@ -70,16 +134,37 @@ pub enum Outlook {
 /// # Errors
 /// What cannot be read, and files that have not even a frame's header.
 pub fn plan(path: &Path) -> Result<Plan> {
-    let mut plan = Plan { path: path.to_owned(), found: Vec::new(), steps: Vec::new(), lost: Vec::new(), work: Work::Nothing };
-    if path.is_dir() {
-        sframe::plan(&mut plan)?
-    } else {
-        cframe::plan(&mut plan)?
-    }
-    Ok(plan)
+    let location = Location::existing(path)?;
+    let frame = match location.stat()? {
+        Some(stat) if stat.is_dir() => Opened::Dir(Arc::from(location.open_dir()?)),
+        _ => Opened::File(location.open()?),
+    };
+    Plan::of(location, frame)
 }
 
 impl Plan {
+    fn of(location: Location, frame: Opened) -> Result<Plan> {
+        let (found, steps, lost) = (Told::default(), Vec::new(), Told::default());
+        let mut plan = Plan { location, frame, found, steps, lost, work: Work::Nothing };
+        plan.look()?;
+        Ok(plan)
+    }
+
+    fn look(&mut self) -> Result<()> {
+        // Taken out for the time being, as the plan is written to while it is read.
+        let frame = std::mem::replace(&mut self.frame, Opened::Dir(Arc::clone(self.location.backend())));
+        let looked = match &frame {
+            Opened::Dir(dir) => sframe::plan(self, &**dir),
+            Opened::File(file) => cframe::plan(self, &**file),
+        };
+        self.frame = frame;
+        looked
+    }
+
+    fn path(&self) -> &Path {
+        self.location.path()
+    }
+
     /// Whether there is something to do, and whether it can be done.
     pub fn outlook(&self) -> Outlook {
         match self.work {
@@ -94,52 +179,48 @@ impl Plan {
     /// # Errors
     /// What the system refuses; a frame that is mounted for writing, or that has changed since it was looked at.
     pub fn carry_out(&self) -> Result<Option<PathBuf>> {
-        let io = |action| move |source| StoreError::Io { path: self.path.clone(), action, source };
-        match &self.work {
-            Work::Nothing | Work::Impossible => Ok(None),
-            Work::Cframe { writes, len } => {
-                let (backend, dir, name) = self.beside().map_err(io("open"))?;
-                let file = backend.open(&name, true).map_err(io("open for writing"))?;
-                self.lock(file.try_lock().map_err(io("lock"))?)?;
-                self.unchanged()?;
-                let saved = Saved::begin(&backend, &dir, &name).map_err(io("save what is there"))?;
-                cframe::carry_out(&*file, writes, *len, &saved).map_err(io("repair"))?;
+        let location = &self.location;
+        match (&self.work, &self.frame) {
+            (Work::Cframe { writes, len }, Opened::File(seen)) => {
+                let file = location.backend().open(location.name(), true).map_err(location.io("open for writing"))?;
+                let stat = file.stat().map_err(location.io("stat"))?;
+                if !stat.same_file(&seen.stat().map_err(location.io("stat"))?) {
+                    return Err(self.another());
+                }
+                self.lock(&*file)?;
+                self.unchanged(Opened::File(file.reopen(false).map_err(location.io("open"))?))?;
+                let saved = Saved::begin(location, &stat).map_err(location.io("save what is there"))?;
+                cframe::carry_out(&*file, writes, *len, &saved).map_err(location.io("repair"))?;
                 Ok(Some(saved.path))
             }
-            Work::Sframe { index } => {
-                let (backend, dir, name) = self.beside().map_err(io("open"))?;
-                let inside = FileBackend::open(&dir.join(&name)).map_err(io("open"))?;
-                let itself = inside.itself().map_err(io("open"))?;
-                self.lock(itself.try_lock().map_err(io("lock"))?)?;
-                self.unchanged()?;
-                let saved = Saved::begin(&backend, &dir, &name).map_err(io("save what is there"))?;
-                sframe::carry_out(&inside, index, &saved).map_err(io("repair"))?;
+            (Work::Sframe { index }, Opened::Dir(dir)) => {
+                let itself = dir.itself().map_err(location.io("open"))?;
+                self.lock(&*itself)?;
+                self.unchanged(Opened::Dir(Arc::clone(dir)))?;
+                let stat = itself.stat().map_err(location.io("stat"))?;
+                let saved = Saved::begin(location, &stat).map_err(location.io("save what is there"))?;
+                sframe::carry_out(&**dir, index, &saved).map_err(location.io("repair"))?;
                 Ok(Some(saved.path))
             }
+            _ => Ok(None),
         }
     }
 
-    /// The directory that the frame is in, symbolic links resolved, and its name there.
-    fn beside(&self) -> io::Result<(FileBackend, PathBuf, OsString)> {
-        let real = self.path.canonicalize()?;
-        match (real.parent(), real.file_name()) {
-            (Some(dir), Some(name)) => Ok((FileBackend::open(dir)?, dir.to_owned(), name.to_owned())),
-            _ => Err(io::ErrorKind::InvalidInput.into()),
+    fn lock(&self, frame: &dyn BackendFile) -> Result<()> {
+        match frame.try_lock().map_err(self.location.io("lock"))? {
+            true => Ok(()),
+            false => Err(StoreError::busy(self.path(), frame)),
         }
-    }
-
-    fn lock(&self, locked: bool) -> Result<()> {
-        if locked { Ok(()) } else { Err(StoreError::Busy { path: self.path.clone() }) }
     }
 
     /// With the frame locked, the same plan must come out again.
-    fn unchanged(&self) -> Result<()> {
-        let again = plan(&self.path)?;
-        if again.found == self.found && again.steps == self.steps {
-            return Ok(());
-        }
-        let reason = "it is another now than when it was looked at".to_owned();
-        Err(StoreError::Stale { path: self.path.clone(), reason })
+    fn unchanged(&self, frame: Opened) -> Result<()> {
+        let again = Plan::of(self.location.clone(), frame)?;
+        if again.found == self.found && again.steps == self.steps { Ok(()) } else { Err(self.another()) }
+    }
+
+    fn another(&self) -> StoreError {
+        self.location.stale("it is another now than when it was looked at")
     }
 }
 
@@ -147,18 +228,21 @@ impl Plan {
 struct Saved {
     dir: Box<dyn Backend>,
     path: PathBuf,
+    /// The frame's owner, to whom it belongs.
+    owner: FileStat,
 }
 
 impl Saved {
-    fn begin(backend: &FileBackend, dir: &Path, frame: &OsStr) -> io::Result<Saved> {
+    fn begin(location: &Location, owner: &FileStat) -> io::Result<Saved> {
         for attempt in 0u32.. {
-            let mut name = frame.to_owned();
+            let mut name = location.name().to_owned();
             name.push(if attempt == 0 { ".before-repair".to_owned() } else { format!(".before-repair.{attempt}") });
-            let path = dir.join(&name);
-            match std::fs::create_dir(&path) {
-                Ok(()) => {
-                    backend.sync_dir()?;
-                    return Ok(Saved { dir: backend.subdir(&name)?, path });
+            match location.backend().create_dir(&name, 0o700) {
+                Ok(dir) => {
+                    // Where that is not allowed it stays ours.
+                    let _ = dir.itself()?.set_owner(owner);
+                    location.backend().sync_dir()?;
+                    return Ok(Saved { dir, path: location.dir_path().join(name), owner: *owner });
                 }
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error),
@@ -170,6 +254,7 @@ impl Saved {
     /// Copies a part of a file to a new one, on disk when this returns.
     fn copy(&self, name: &str, from: &dyn BackendFile, offset: u64, len: u64) -> io::Result<()> {
         let to = self.dir.create(OsStr::new(name), 0o600)?;
+        let _ = to.set_owner(&self.owner);
         super::backend::copy_range(from, offset, &*to, 0, len)?;
         to.sync_all()?;
         self.dir.sync_dir()
@@ -177,14 +262,13 @@ impl Saved {
 }
 
 /// A header from the bytes at the beginning of a file, whatever it says of the frame's length.
-fn header_of(bytes: &[u8]) -> format::Result<FrameHeader> {
+fn header_of(mut bytes: Vec<u8>) -> format::Result<FrameHeader> {
     const FRAME_LEN: std::ops::Range<usize> = 16..24;
-    let mut copy = bytes.to_vec();
-    let said = copy.get(FRAME_LEN).and_then(|field| field.first_chunk()).copied().map_or(0, u64::from_be_bytes);
-    if let Some(field) = copy.get_mut(FRAME_LEN) {
+    let said = bytes.get(FRAME_LEN).and_then(|field| field.first_chunk()).copied().map_or(0, u64::from_be_bytes);
+    if let Some(field) = bytes.get_mut(FRAME_LEN) {
         field.copy_from_slice(&(i64::MAX as u64).to_be_bytes());
     }
-    let mut header = FrameHeader::parse(&copy)?;
+    let mut header = FrameHeader::parse_vec(bytes)?;
     header.set_frame_len(said);
     Ok(header)
 }
@@ -204,8 +288,8 @@ fn sound_layers(plan: &mut Plan, trailer: &mut Trailer) -> bool {
     }
     for layer in broken {
         let name = String::from_utf8_lossy(layer.name);
-        plan.found.push(format!("vlmetalayer \"{}\": does not decode", name.escape_debug()));
-        plan.lost.push(format!("vlmetalayer \"{}\"", name.escape_debug()));
+        plan.found.push(format_args!("vlmetalayer \"{}\": does not decode", name.escape_debug()));
+        plan.lost.push(format_args!("vlmetalayer \"{}\"", name.escape_debug()));
     }
     let left = Trailer::encode(&sound);
     if let Ok(left) = left {

@@ -7,7 +7,9 @@ use crate::format::header::FrameHeader;
 use crate::format::index;
 use crate::format::trailer::Trailer;
 use crate::format::{ChunkOffset, IndexEntry};
+use crate::store::ReadAt;
 use crate::store::backend::{BackendFile, read_exact_at};
+use crate::store::frame::{FileBytes, Part, Unread, zeros};
 
 /// A trailer is looked for this far behind an index.
 const TRAILER_WINDOW: u64 = 64 << 20;
@@ -34,10 +36,19 @@ pub(super) struct FoundIndex {
 
 impl Bytes<'_> {
     pub(super) fn read(&self, offset: u64, len: u64) -> io::Result<Vec<u8>> {
-        let len = len.min(self.len.saturating_sub(offset));
-        let mut bytes = vec![0; usize::try_from(len).unwrap_or(0)];
+        let mut bytes = zeros(len.min(self.len.saturating_sub(offset)))?;
         read_exact_at(self.file, &mut bytes, offset)?;
         Ok(bytes)
+    }
+
+    /// Reads what may be a part of a frame, but for one that is nearly all a hole.
+    pub(super) fn part(&self, part: Part, offset: u64, len: u64) -> io::Result<Option<Vec<u8>>> {
+        let end = offset.saturating_add(len).min(self.len);
+        match part.read(&FileBytes { file: self.file, len: self.len }, offset.min(end)..end) {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(Unread::Io { source, .. }) => Err(source),
+            Err(_) => Ok(None),
+        }
     }
 
     /// A chunk that begins at `at` and ends within `limit`, by its header.
@@ -70,7 +81,7 @@ impl Bytes<'_> {
         if !looks || !near || u64::from(header.cbytes) > INDEX_LIMIT {
             return Ok(None);
         }
-        let bytes = self.read(at, u64::from(header.cbytes))?;
+        let Some(bytes) = self.part(Part::Index, at, u64::from(header.cbytes))? else { return Ok(None) };
         let Ok(entries) = index::decode::<ChunkOffset>(&bytes, None) else { return Ok(None) };
         Ok(self.sizes(frame, &entries, at)?.map(|sizes| {
             let end = at + u64::from(header.cbytes);
@@ -88,7 +99,7 @@ impl Bytes<'_> {
                 sizes.push(None);
                 continue;
             };
-            let Some(at) = base.checked_add(offset.0).filter(|at| *at < end) else { return Ok(None) };
+            let Some(at) = base.checked_add(offset.bytes()).filter(|at| *at < end) else { return Ok(None) };
             let Some(header) = self.chunk_at(at, end)? else { return Ok(None) };
             let last = position + 1 == entries.len() as u64;
             if !fits(frame, &header, last) {
@@ -142,6 +153,12 @@ impl Bytes<'_> {
         let mut end = self.len;
         while end > base {
             let start = end.saturating_sub(WINDOW).max(base);
+            // Nothing begins in a hole.
+            let data = FileBytes { file: self.file, len: self.len }.next_data(start);
+            if data.is_none_or(|data| data.start >= end) {
+                end = start;
+                continue;
+            }
             // A header that begins in this window may end in the next.
             let bytes = self.read(start, end - start + ChunkHeader::LEN as u64)?;
             for (n, head) in bytes.windows(16).enumerate().rev() {
@@ -184,7 +201,8 @@ impl Bytes<'_> {
         let tail = self.read(end - tail_len, tail_len)?;
         let Ok(len) = Trailer::announced_len(&tail, u32::try_from(base).unwrap_or(u32::MAX), end) else { return Ok(None) };
         let at = end - u64::from(len);
-        Ok(Trailer::parse(&self.read(at, u64::from(len))?).ok().map(|trailer| (at, trailer)))
+        let trailer = self.part(Part::Trailer, at, u64::from(len))?.and_then(|bytes| Trailer::parse_vec(bytes).ok());
+        Ok(trailer.map(|trailer| (at, trailer)))
     }
 }
 

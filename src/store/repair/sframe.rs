@@ -2,10 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 
 use super::search::{Bytes, fits};
 use super::{Plan, Saved, Work, empty_trailer, header_of, nbytes_of};
@@ -15,34 +13,34 @@ use crate::format::index_file::IndexFile;
 use crate::format::trailer::Trailer;
 use crate::format::{ChunkId, INDEX_NAME, IndexEntry, Layout, Special, index};
 use crate::store::StoreError;
-use crate::store::backend::{Backend, FileBackend};
-use crate::store::frame::{FileBytes, Frame, Unread};
-use crate::store::survey::open_file;
+use crate::store::backend::Backend;
+use crate::store::error::in_words;
+use crate::store::frame::{FileBytes, Frame, Part, Unread};
 
 type Entries = Vec<IndexEntry<ChunkId>>;
 
-pub(super) fn plan(plan: &mut Plan) -> crate::store::Result<()> {
-    let dir = plan.path.clone();
-    let path = dir.join(INDEX_NAME);
+pub(super) fn plan(plan: &mut Plan, dir: &dyn Backend) -> crate::store::Result<()> {
+    let path = plan.path().join(INDEX_NAME);
     let io = |action| {
         let path = path.clone();
         move |source| StoreError::Io { path, action, source }
     };
-    let (file, len) = open_file(&path)?;
-    let bytes = Bytes { file: &file, len };
-    let (header, trailer, entries, sound) = match Frame::<ChunkId>::read(&FileBytes { file: &file, len }) {
+    let file = dir.open(OsStr::new(INDEX_NAME), false).map_err(io("open"))?;
+    let len = file.stat().map_err(io("stat"))?.len;
+    let bytes = Bytes { file: &*file, len };
+    let (header, trailer, entries, sound) = match Frame::<ChunkId>::read(&FileBytes { file: &*file, len }) {
         Ok(Frame { header, mut trailer, entries, .. }) => {
             let sound = super::sound_layers(plan, &mut trailer);
             (header, trailer, entries, sound)
         }
         Err(Unread::Format(error)) => {
-            plan.found.push(error.to_string());
+            plan.found.push(&error);
             let no_header = |source| StoreError::Format { path: path.clone(), source };
-            let header = header_of(&bytes.read(0, len.min(1 << 20)).map_err(io("read"))?).map_err(no_header)?;
+            let header = header_of(bytes.read(0, len.min(1 << 20)).map_err(io("read"))?).map_err(no_header)?;
             if header.layout() != Layout::Sparse {
                 return Err(Unread::OtherLayout.at(&path, Layout::Sparse));
             }
-            let Some((entries, end)) = entries_of(plan, &dir, &bytes, &header).map_err(io("read"))? else {
+            let Some((entries, end)) = entries_of(plan, dir, &bytes, &header).map_err(io("read"))? else {
                 plan.work = Work::Impossible;
                 return Ok(());
             };
@@ -59,20 +57,21 @@ pub(super) fn plan(plan: &mut Plan) -> crate::store::Result<()> {
             sizes.push(None);
             continue;
         };
-        match chunk_of(&dir, id, &header, position + 1 == count) {
+        match chunk_of(dir, id, &header, position + 1 == count) {
             Ok(chunk) => {
                 cbytes = cbytes.saturating_add(u64::from(chunk.cbytes));
                 sizes.push(Some(chunk.nbytes));
             }
             Err(why) => {
-                plan.found.push(format!("chunk {position}: {id}.chunk {why}"));
+                plan.found.push(format_args!("chunk {position}: {id}.chunk {why}"));
                 gone = true;
                 if header.chunksize() == 0 {
-                    plan.lost.push(format!("chunk {position}, whose size is not known, as chunks of this frame vary in size"));
+                    plan.lost
+                        .push(format_args!("chunk {position}, whose size is not known, as chunks of this frame vary in size"));
                     plan.work = Work::Impossible;
                     return Ok(());
                 }
-                plan.lost.push(format!("chunk {position}: it becomes an uninitialised one"));
+                plan.lost.push(format_args!("chunk {position}: it becomes an uninitialised one"));
                 *entry = IndexEntry::Special(Special::Uninit);
                 sizes.push(None);
             }
@@ -95,7 +94,7 @@ pub(super) fn plan(plan: &mut Plan) -> crate::store::Result<()> {
             Work::Sframe { index }
         }
         Err(error) => {
-            plan.lost.push(format!("the index: {error}"));
+            plan.lost.push(format_args!("the index: {error}"));
             Work::Impossible
         }
     };
@@ -103,20 +102,17 @@ pub(super) fn plan(plan: &mut Plan) -> crate::store::Result<()> {
 }
 
 /// The chunk in a file, or what is wrong with it.
-fn chunk_of(dir: &Path, id: ChunkId, frame: &FrameHeader, last: bool) -> Result<ChunkHeader, String> {
-    let file = File::open(dir.join(id.file_name())).map_err(|error| match error.kind() {
+fn chunk_of(dir: &dyn Backend, id: ChunkId, frame: &FrameHeader, last: bool) -> Result<ChunkHeader, String> {
+    let file = dir.open(OsStr::new(&id.file_name()), false).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => "is not there".to_owned(),
-        _ => format!("cannot be read: {error}"),
+        _ => format!("cannot be read: {}", in_words(&error)),
     })?;
-    let meta = file.metadata().map_err(|error| format!("cannot be read: {error}"))?;
-    if !meta.is_file() {
-        return Err("is no regular file".to_owned());
-    }
-    let head = Bytes { file: &file, len: meta.len() }.read(0, ChunkHeader::LEN as u64);
-    let chunk = ChunkHeader::parse(&head.map_err(|error| format!("cannot be read: {error}"))?)
+    let len = file.stat().map_err(|error| format!("cannot be read: {}", in_words(&error)))?.len;
+    let head = Bytes { file: &*file, len }.read(0, ChunkHeader::LEN as u64);
+    let chunk = ChunkHeader::parse(&head.map_err(|error| format!("cannot be read: {}", in_words(&error)))?)
         .map_err(|error| format!("is no chunk: {error}"))?;
-    if u64::from(chunk.cbytes) > meta.len() {
-        return Err(format!("is {} bytes long, and the chunk in it {}", meta.len(), chunk.cbytes));
+    if u64::from(chunk.cbytes) > len {
+        return Err(format!("is {} bytes long, and the chunk in it {}", len, chunk.cbytes));
     }
     if !fits(frame, &chunk, last) {
         return Err(format!("holds a chunk of {} bytes, which is not the frame's size of chunks", chunk.nbytes));
@@ -125,11 +121,12 @@ fn chunk_of(dir: &Path, id: ChunkId, frame: &FrameHeader, last: bool) -> Result<
 }
 
 /// The index and where it ends, or one made again from the files.
-fn entries_of(plan: &mut Plan, dir: &Path, bytes: &Bytes<'_>, header: &FrameHeader) -> io::Result<Option<(Entries, u64)>> {
+fn entries_of(plan: &mut Plan, dir: &dyn Backend, bytes: &Bytes<'_>, header: &FrameHeader) -> io::Result<Option<(Entries, u64)>> {
     let base = u64::from(header.header_len());
     let chunk = bytes.chunk_at(base, bytes.len)?;
     if let Some(chunk) = chunk
-        && let Ok(entries) = index::decode::<ChunkId>(&bytes.read(base, u64::from(chunk.cbytes))?, None)
+        && let Some(raw) = bytes.part(Part::Index, base, u64::from(chunk.cbytes))?
+        && let Ok(entries) = index::decode::<ChunkId>(&raw, None)
         && plausible(dir, &entries, header)
     {
         plan.steps.push(format!("take the index of {} chunks as it stands behind the header", entries.len()));
@@ -139,7 +136,7 @@ fn entries_of(plan: &mut Plan, dir: &Path, bytes: &Bytes<'_>, header: &FrameHead
         return Ok(Some((Vec::new(), base)));
     }
     let Some(count) = header.nchunks() else {
-        plan.lost.push("the index, and it cannot be made again: chunks vary in size, so their number is not known".to_owned());
+        plan.lost.push("the index, and it cannot be made again: chunks vary in size, so their number is not known");
         return Ok(None);
     };
     let ids = ids_in(dir)?;
@@ -149,7 +146,7 @@ fn entries_of(plan: &mut Plan, dir: &Path, bytes: &Bytes<'_>, header: &FrameHead
     let chunks = ids.iter().map(|id| chunk_of(dir, *id, header, true).map_or(0, |chunk| u64::from(chunk.cbytes)));
     // If the sum is not the header's, some chunks were special ones, or some of these are not of this state.
     if !numbered || ids.len() as u64 != count || chunks.sum::<u64>() != header.cbytes() {
-        plan.lost.push(format!(
+        plan.lost.push(format_args!(
             "the index, and it cannot be made again: the chunk files are not those of {count} chunks in {} bytes, as the header has it",
             header.cbytes()
         ));
@@ -163,7 +160,7 @@ fn entries_of(plan: &mut Plan, dir: &Path, bytes: &Bytes<'_>, header: &FrameHead
 }
 
 /// Whether an index of a half-written file can be believed: all its chunks but perhaps one are there, each once.
-fn plausible(dir: &Path, entries: &Entries, header: &FrameHeader) -> bool {
+fn plausible(dir: &dyn Backend, entries: &Entries, header: &FrameHeader) -> bool {
     let mut seen = BTreeSet::new();
     let mut missing = 0;
     for (position, entry) in entries.iter().enumerate() {
@@ -177,10 +174,9 @@ fn plausible(dir: &Path, entries: &Entries, header: &FrameHeader) -> bool {
     missing <= 1
 }
 
-fn ids_in(dir: &Path) -> io::Result<BTreeSet<ChunkId>> {
+fn ids_in(dir: &dyn Backend) -> io::Result<BTreeSet<ChunkId>> {
     let mut ids = BTreeSet::new();
-    for entry in std::fs::read_dir(dir)? {
-        let name = entry?.file_name();
+    for name in dir.names()? {
         ids.extend(ChunkId::from_file_name(name.as_bytes()));
     }
     Ok(ids)
@@ -196,23 +192,23 @@ fn trailer_of(plan: &mut Plan, bytes: &Bytes<'_>, header: &FrameHeader, after: u
         return Ok(trailer);
     }
     if header.fields().has_vlmetalayers {
-        plan.lost.push("the vlmetalayers: the trailer that held them is gone".to_owned());
+        plan.lost.push("the vlmetalayers: the trailer that held them is gone");
     }
     plan.steps.push("write an empty trailer".to_owned());
     empty_trailer().map_err(|error| io::Error::other(error.to_string()))
 }
 
 /// See the table in the module above.
-pub(super) fn carry_out(dir: &FileBackend, index: &[u8], saved: &Saved) -> io::Result<()> {
+pub(super) fn carry_out(dir: &dyn Backend, index: &[u8], saved: &Saved) -> io::Result<()> {
     let name = OsStr::new(INDEX_NAME);
     let old = dir.open(name, false)?;
     saved.copy(INDEX_NAME, &*old, 0, old.stat()?.len)?;
     let temp = OsString::from(format!(".b2fuse-{}-repair.tmp", std::process::id()));
-    let file = dir.create(&temp, 0o666)?;
+    let file = dir.create(&temp, 0o600)?;
     file.copy_attributes(&*old);
     let written = file.write_at(index, 0).and_then(|()| file.sync_all()).and_then(|()| dir.rename(&temp, name, true));
     if written.is_err() {
-        let _ = dir.remove(&temp);
+        let _ = file.stat().and_then(|stat| dir.remove_file(&temp, &stat));
     }
     written?;
     dir.sync_dir()

@@ -31,7 +31,7 @@ fn chunks(path: &Path) -> Vec<Option<Vec<u8>>> {
     let frame = frame(path);
     let base = frame.header.header_len() as usize;
     let chunk = |offset: ChunkOffset| {
-        let at = base + offset.0 as usize;
+        let at = base + offset.bytes() as usize;
         let len = i32::from_le_bytes(bytes[at + 12..at + 16].try_into().unwrap()) as usize;
         bytes[at..at + len].to_vec()
     };
@@ -53,7 +53,7 @@ fn sound_frames_need_nothing() {
         for entry in std::fs::read_dir(data(layout)).unwrap() {
             let path = entry.unwrap().path();
             let plan = plan(&path).unwrap();
-            assert_eq!((plan.outlook(), plan.found.as_slice()), (Outlook::Sound, &[][..]), "{}", path.display());
+            assert_eq!((plan.outlook(), plan.found.first()), (Outlook::Sound, &[][..]), "{}", path.display());
         }
     }
 }
@@ -95,10 +95,10 @@ fn a_header_that_lies_about_lengths() {
 fn a_chunk_that_is_gone_becomes_an_uninitialised_one_and_is_named() {
     let source = frame(&data("cframe/codec-lz4.b2frame"));
     let IndexEntry::Stored(offset) = source.entries[2] else { panic!("a stored chunk") };
-    let at = source.header.header_len() as usize + offset.0 as usize;
+    let at = source.header.header_len() as usize + offset.bytes() as usize;
     let (_dir, path) = damaged("codec-lz4.b2frame", |bytes| bytes[at..at + 32].fill(0xff));
     let plan = plan(&path).unwrap();
-    assert_eq!(plan.lost, ["chunk 2: it becomes an uninitialised one"]);
+    assert_eq!(plan.lost.first(), ["chunk 2: it becomes an uninitialised one"]);
     plan.carry_out().unwrap();
     sound(&path);
     let (mut expected, got) = (chunks(&data("cframe/codec-lz4.b2frame")), chunks(&path));
@@ -131,7 +131,7 @@ fn chunks_of_no_bytes_make_no_frame() {
     }
     let plan = plan(&path).unwrap();
     assert_eq!(plan.outlook(), Outlook::Hopeless, "{plan:?}");
-    assert_eq!(plan.lost, ["the index: header: nbytes at byte 30: found 0, expected bytes in 3 chunks"]);
+    assert_eq!(plan.lost.first(), ["the index: header: nbytes at byte 30: found 0, expected bytes in 3 chunks"]);
 }
 
 /// Special chunks of a frame whose chunks vary in size have a size that only the header knows.
@@ -197,7 +197,7 @@ fn a_chunk_that_needs_a_plugin_is_kept() {
         let source = frame(&data("cframe/codec-lz4hc.b2frame"));
         let base = source.header.header_len() as usize;
         for (n, entry) in source.entries.iter().filter_map(|entry| entry.stored()).enumerate() {
-            let chunk = &mut bytes[base + entry.0 as usize..];
+            let chunk = &mut bytes[base + entry.bytes() as usize..];
             match n {
                 // One that is damaged, so that all the others are decoded.
                 0 => chunk[..16].fill(0xff),
@@ -207,5 +207,5 @@ fn a_chunk_that_needs_a_plugin_is_kept() {
         }
     });
     let plan = plan(&path).unwrap();
-    assert_eq!(plan.lost, ["chunk 0: it becomes an uninitialised one"]);
+    assert_eq!(plan.lost.first(), ["chunk 0: it becomes an uninitialised one"]);
 }

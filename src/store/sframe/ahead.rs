@@ -10,6 +10,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::super::ChunkKey;
 use super::Shared;
+use crate::store::in_words;
 
 /// How many threads there are at most, once there is something to do.
 const THREADS: usize = 3;
@@ -67,7 +68,7 @@ impl Ahead {
             let (work, shared) = (Arc::clone(&self.work), Arc::clone(shared));
             match std::thread::Builder::new().name("read-ahead".to_owned()).spawn(move || work.run(&shared)) {
                 Ok(thread) => threads.push(thread),
-                Err(error) => debug!("no thread to read ahead: {error}"), // it is only slower
+                Err(error) => debug!("no thread to read ahead: {}", in_words(&error)), // it is only slower
             }
         }
     }
@@ -109,9 +110,9 @@ impl Shared {
         if self.files.lock().len(key).is_none() {
             return; // removed since
         }
-        let Ok(file) = self.open_chunk(&guard, key) else { return };
+        let Ok(open) = self.open_chunk(&guard, key) else { return };
         drop(guard);
         let len = u64::from(len).min(MOST);
-        (0..len).step_by(STRIDE as usize).for_each(|from| file.will_need(from, STRIDE.min(len - from)));
+        (0..len).step_by(STRIDE as usize).for_each(|from| open.file.will_need(from, STRIDE.min(len - from)));
     }
 }

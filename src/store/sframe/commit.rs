@@ -6,7 +6,7 @@
 //!
 //! | step | does | a crash here leaves |
 //! | --- | --- | --- |
-//! | 0 | `stage`: new chunk files, under ids of which there was no file | D or P, and files that nobody asks for |
+//! | 0 | `stage`: new chunk files, written under temporary names, get ids of which there was no file | D or P, and files that nobody asks for |
 //! | 1 | the index file of N, under a temporary name | the same |
 //! | 2 | fdatasync of each new chunk file that N names, and of the index file; or one syncfs, where they are many | the same |
 //! | 3 | fsync of the directory: the names of the chunk files, and the rename to P, are on disk; now D is P | D or P, after it P |
@@ -37,18 +37,19 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use log::debug;
 
-use super::super::backend::{Backend, BackendFile};
+use super::super::backend::{Backend, BackendFile, FileStat};
 use super::super::birth::Unborn;
 use super::super::error::Failed;
 use super::super::image::{self, Encoded};
 use super::super::sidecar::Sidecar;
 use super::super::source::Complain;
 use super::super::{ChunkKey, FrameImage, FrameStore, ReadGuard, Result};
-use super::files::{Seq, State, id_of, name_of};
+use super::files::{Files, Known, Seq, State, id_of, name_of};
 use super::{INDEX, SframeStore, index_name};
 use crate::format::header::FrameHeader;
 use crate::format::index_file::IndexFile;
 use crate::format::{IndexEntry, Layout, index};
+use crate::store::in_words;
 
 /// The name of an index file that is not finished. Who has the directory's lock is the only one to use it.
 const UNFINISHED: &str = ".b2fuse-chunks.tmp";
@@ -86,6 +87,9 @@ impl Disk {
     }
     pub(super) fn unborn(&self) -> Option<&Unborn> {
         self.unborn.as_ref()
+    }
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed
     }
 }
 
@@ -175,14 +179,15 @@ pub(super) fn close(store: &SframeStore, our_turn: bool) -> Result<()> {
     if std::mem::replace(&mut disk.closed, true) {
         return Ok(());
     }
-    // Who only looked leaves all as it is.
+    // Where another mount has the lock, all is its own. Who only looked leaves all as it is.
+    let denied = store.source.is_denied();
     let sync = |disk: &mut Disk| if disk.durable.is_some() { sync_published(store, disk) } else { Ok(()) };
-    let result = store.source.check_writable().and_then(|()| sync(&mut disk));
+    let result = if denied { Ok(()) } else { store.source.check_writable().and_then(|()| sync(&mut disk)) };
     store.source.seal();
-    if our_turn {
+    if our_turn && !denied {
         remove_rest(store, &mut disk, result.is_ok());
     }
-    let unlocked = store.itself.unlock().map_err(store.source.io("unlock"));
+    let unlocked = store.itself.read().unlock().map_err(store.source.io("unlock"));
     result.and(unlocked)
 }
 
@@ -201,7 +206,7 @@ fn remove_rest(store: &SframeStore, disk: &mut Disk, synced: bool) {
         None => {
             let rest = store.shared.files.lock().collect_rest(synced);
             store.remove(rest);
-            store.remove_record();
+            store.remove_record(synced);
         }
     }
 }
@@ -236,25 +241,37 @@ impl SframeStore {
             self.shared.descriptors.remove(key);
             self.cache.remove(key);
             self.unsynced.lock().forget(key); // not before: as long as it is good a commit may name it
-            match remove_chunk(&*dir, key, len) {
+            match remove_chunk(&*dir, key, |stat| self.shared.files.lock().check_doomed(key, stat)) {
                 Ok(()) => {
                     self.allocated.fetch_sub(u64::from(len).next_multiple_of(4096).min(self.allocated.load(Relaxed)), Relaxed);
                     self.shared.files.lock().removed(key);
                 }
-                Err(error) => debug!("{}: stays: {error}", self.source.at(name_of(key)).display()),
+                Err(error) => debug!("{}: stays: {}", self.source.at(name_of(key)).display(), in_words(&error)),
+            }
+        }
+    }
+
+    /// The same, of a frame that has been read again since `known` was what is known of its files.
+    pub(super) fn remove_files(&self, doomed: Vec<(ChunkKey, u32)>, known: &Files) {
+        if self.others_wrote() {
+            return;
+        }
+        let dir = self.dir();
+        for (key, _) in doomed {
+            if let Err(error) = remove_chunk(&*dir, key, |stat| known.check_doomed(key, stat)) {
+                debug!("{}: stays: {error}", self.source.at(name_of(key)).display());
             }
         }
     }
 }
 
-fn remove_chunk(dir: &dyn Backend, key: ChunkKey, len: u32) -> io::Result<()> {
+/// Removes a chunk's file, if it is still the one that `known` knows.
+fn remove_chunk(dir: &dyn Backend, key: ChunkKey, known: impl FnOnce(&FileStat) -> Option<Known>) -> io::Result<()> {
     let name = name_of(key);
     let gone = |error: io::Error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) };
     match dir.stat(&name) {
-        Ok(stat) if stat.is_file() && stat.len > u64::from(len) => {
-            Err(io::Error::other("it has grown, so others have written it"))
-        }
-        Ok(_) => dir.remove(&name).or_else(gone),
+        Ok(stat) if !stat.is_file() || known(&stat) == Some(Known::Same) => dir.remove(&name).or_else(gone),
+        Ok(_) => Err(io::Error::other("others have written it")),
         Err(error) => gone(error),
     }
 }
@@ -328,16 +345,14 @@ fn write(store: &SframeStore, disk: &mut Disk, mut image: FrameImage, change: &C
 /// An index file under its temporary name.
 fn unfinished(store: &SframeStore, dir: &dyn Backend, bytes: &[u8]) -> Result<Arc<dyn BackendFile>> {
     let name = OsStr::new(UNFINISHED);
-    let mut created = dir.create(name, 0o666);
+    let mut created = dir.create(name, store.mode_of_new_files());
     if matches!(&created, Err(error) if error.kind() == io::ErrorKind::AlreadyExists) {
         let _ = dir.remove(name); // of somebody who was killed
-        created = dir.create(name, 0o666);
+        created = dir.create(name, store.mode_of_new_files());
     }
     let at = store.source.at(INDEX);
     let file = created.map_err(at.io("make a new file beside it"))?;
-    if let Some(before) = store.witness.lock().index() {
-        file.copy_attributes(&*before);
-    }
+    store.give_attributes(&*file);
     if let Err(error) = file.write_at(bytes, 0) {
         let _ = dir.remove(name);
         return Err(at.io("write the new one")(error));
@@ -361,8 +376,7 @@ fn finish(
     sync_names(store, disk, dir).map_err(|error| Failed::fatal(source.io("sync the directory")(error)))?;
     durable(store, disk);
     // Step 4.
-    let dropped = change.dropped.iter().map(|key| id_of(*key));
-    store.record(dropped).map_err(|error| Failed::write(source.io("note which chunks are dropped")(error)))?;
+    store.record_dropped(&change.dropped);
     if let Some(reason) = store.seen_outside(disk).map_err(Failed::harmless)? {
         return Err(Failed::harmless(source.stale(reason)));
     }
@@ -372,8 +386,13 @@ fn finish(
         let stat = renamed.map_err(|error| Failed::rename(source.at(INDEX).io("replace it")(error)))?;
         witness.index_is(file, stat);
     }
+    store.watch_files();
     let first = disk.unborn.is_some();
     if let Some(unborn) = &disk.unborn {
+        if let Some(like) = &source.new.like {
+            // Not before: it may take away the right to make files in it.
+            store.itself.read().copy_attributes(&*like.frame);
+        }
         dir.sync_dir().map_err(|error| Failed::fatal(source.io("sync the directory")(error)))?;
         unborn.born(source, None)?;
         disk.unborn = None;
@@ -383,6 +402,7 @@ fn finish(
     disk.stored = change.stored;
     disk.header = image.header.as_bytes().to_vec();
     store.shared.files.lock().publish(disk.published, &change.dropped);
+    store.held.forget_all(change.admitted.iter().map(|(key, _)| *key));
     *store.published.write() = Some(Arc::new(image));
     if first {
         durable(store, disk);

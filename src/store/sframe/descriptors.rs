@@ -8,10 +8,18 @@ use parking_lot::Mutex;
 
 use super::super::ChunkKey;
 use super::super::backend::{BackendFile, descriptor_budget};
+use super::files::Stamp;
 
 /// When an open began, as far as [`Descriptors::clear`] cares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Ticket(u64);
+
+/// An open chunk file.
+pub(super) struct OpenChunk {
+    pub(super) file: Box<dyn BackendFile>,
+    /// As it was when it was opened.
+    pub(super) stamp: Stamp,
+}
 
 /// The open files. The lock is never held while a file is opened or closed.
 pub(super) struct Descriptors {
@@ -19,7 +27,7 @@ pub(super) struct Descriptors {
 }
 
 struct Inner {
-    open: LruCache<ChunkKey, Arc<dyn BackendFile>>,
+    open: LruCache<ChunkKey, Arc<OpenChunk>>,
     /// Goes up when all are closed, so that what was being opened then does not come in afterwards.
     generation: u64,
 }
@@ -32,13 +40,13 @@ impl Descriptors {
     }
 
     /// An open file, or a ticket with which to bring one.
-    pub(super) fn get(&self, key: ChunkKey) -> Result<Arc<dyn BackendFile>, Ticket> {
+    pub(super) fn get(&self, key: ChunkKey) -> Result<Arc<OpenChunk>, Ticket> {
         let mut inner = self.inner.lock();
         inner.open.get(&key).map(Arc::clone).ok_or(Ticket(inner.generation))
     }
 
     /// Takes an open file in. The caller's read guard must still be held: it is what keeps the key's file the same.
-    pub(super) fn insert(&self, key: ChunkKey, file: &Arc<dyn BackendFile>, ticket: Ticket) {
+    pub(super) fn insert(&self, key: ChunkKey, file: &Arc<OpenChunk>, ticket: Ticket) {
         let mut inner = self.inner.lock();
         if inner.generation == ticket.0 {
             let old = inner.open.push(key, Arc::clone(file));

@@ -8,14 +8,21 @@
 //! ```
 //!
 //! A file that is Gone is as good as ever for pins and reads until it is collected. A key is the id, and above it a number that
-//! tells a new file from older ones of the same id (0 for what was there at open), so an old key never means a new chunk.
+//! tells a new file from older ones of the same id, and those of a SOURCE that others have changed from those of the one before. So an
+//! old key never means a new chunk.
+//!
+//! Others may write a chunk file in place, or put another there, and the index says nothing of it. What was there when the frame was read
+//! has not been changed since then, by its times; of a file of our own, and of one that was so new that times cannot tell, it is
+//! known what they were ([`Stamp`]).
 //!
 //! What was there at open and has not changed since costs 8 bytes a chunk.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::ffi::OsString;
+use std::time::SystemTime;
 
 use super::super::ChunkKey;
+use super::super::backend::FileStat;
 use crate::format::ChunkId;
 
 /// No file has a larger one: the most that a key has room for.
@@ -52,6 +59,32 @@ struct File {
     mark: u64,
     /// Given back by its stager while it was in an image being committed.
     discarded: bool,
+    /// Of a file of our own, since it was written.
+    stamp: Option<Stamp>,
+}
+
+/// What tells that nobody has written a file since.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Stamp {
+    mtime: SystemTime,
+    len: u64,
+}
+
+impl From<&FileStat> for Stamp {
+    fn from(stat: &FileStat) -> Self {
+        Stamp { mtime: stat.mtime, len: stat.len }
+    }
+}
+
+/// What is known of a file that is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Known {
+    /// It is the one that it was.
+    Same,
+    /// Somebody has changed its attributes, or put another with older times in its place.
+    Touched,
+    /// Somebody has written it.
+    Written,
 }
 
 /// A file that was there at open.
@@ -67,6 +100,12 @@ pub(super) struct Found {
 pub(super) struct Files {
     /// By id. All are in the published image, unless `known` says otherwise.
     found: Vec<Found>,
+    /// The upper half of their keys.
+    first: u32,
+    /// When they began to be looked at; what is changed from then on has later times.
+    since: Option<SystemTime>,
+    /// Those that were changed no earlier.
+    recent: HashMap<u32, FileStat>,
     known: HashMap<u32, File>,
     /// No id below is free but the spare ones.
     next: u64,
@@ -88,12 +127,7 @@ pub(super) fn id_of(key: ChunkKey) -> ChunkId {
     ChunkId(key.number() as u32)
 }
 
-/// The key of a file that was there at open.
-pub(super) fn key_of(id: ChunkId) -> ChunkKey {
-    ChunkKey::new(id.0.into())
-}
-
-fn key(id: u32, serial: u32) -> ChunkKey {
+pub(super) fn key(id: u32, serial: u32) -> ChunkKey {
     ChunkKey::new(u64::from(id) | u64::from(serial) << 32)
 }
 
@@ -108,9 +142,74 @@ fn front_if(queue: &mut VecDeque<(u64, u32)>, come: impl FnOnce(u64) -> bool) ->
 }
 
 impl Files {
-    /// The table of a frame that was opened; `found` is in the order of ids.
-    pub(super) fn opened(found: Vec<Found>) -> Self {
-        Files { found, ..Files::default() }
+    /// The table of a frame that was opened; `found` is in the order of ids, and was looked at from `since` on. Its keys are none of the
+    /// table before.
+    pub(super) fn opened(found: Vec<Found>, since: Option<SystemTime>, recent: HashMap<u32, FileStat>, first: u32) -> Self {
+        Files { found, first, since, recent, serial: first, ..Files::default() }
+    }
+
+    /// The upper half of the keys of what is found next.
+    pub(super) fn next_first(&self) -> u32 {
+        if self.serial < LAST_SERIAL { self.serial + 1 } else { 0 }
+    }
+
+    /// The key of a file that was found.
+    pub(super) fn key_of_found(&self, id: ChunkId) -> ChunkKey {
+        key(id.0, self.first)
+    }
+
+    /// The key of the file of an id, if that is in the published image or the one being committed.
+    pub(super) fn key_in_image(&self, id: ChunkId) -> Option<ChunkKey> {
+        let key = self.known.get(&id.0).map_or(self.key_of_found(id), |file| key(id.0, file.serial));
+        self.is_in_image(key).then_some(key)
+    }
+
+    /// Whether this process has made the file of a key.
+    pub(super) fn is_new(&self, key: ChunkKey) -> bool {
+        serial_of(key) != self.first
+    }
+
+    /// A file of our own was written.
+    pub(super) fn stamp(&mut self, key: ChunkKey, stat: &FileStat) {
+        if let Some(file) = self.known(key) {
+            file.stamp = Some(stat.into());
+        }
+    }
+
+    /// Whether the file that has a key's name is the one that the key stands for. `None` if the key is not good.
+    pub(super) fn check(&self, key: ChunkKey, now: &FileStat) -> Option<Known> {
+        Some(self.check_file(key, self.file(key)?, now))
+    }
+
+    /// As [`Files::check`], of a file that is to be removed.
+    pub(super) fn check_doomed(&self, key: ChunkKey, now: &FileStat) -> Option<Known> {
+        let file = self.known.get(&id_of(key).0).filter(|file| file.serial == serial_of(key))?;
+        Some(self.check_file(key, *file, now))
+    }
+
+    fn check_file(&self, key: ChunkKey, file: File, now: &FileStat) -> Known {
+        if let Some(stamp) = file.stamp {
+            return if stamp == Stamp::from(now) { Known::Same } else { Known::Written };
+        }
+        if now.len < u64::from(file.len) {
+            return Known::Written;
+        }
+        if self.is_new(key) {
+            return Known::Written; // ours has not got the name yet
+        }
+        let Some(since) = self.since else { return Known::Same };
+        match self.recent.get(&id_of(key).0) {
+            Some(seen) if now.same_file(seen) && (now.len, now.mtime) == (seen.len, seen.mtime) => {
+                match now.ctime == seen.ctime {
+                    true => Known::Same,
+                    false => Known::Touched,
+                }
+            }
+            Some(_) => Known::Written,
+            None if now.mtime >= since => Known::Written,
+            None if now.ctime >= since => Known::Touched,
+            None => Known::Same,
+        }
     }
 
     fn found(&self, id: u32) -> Option<Found> {
@@ -123,13 +222,14 @@ impl Files {
         let (id, serial) = (id_of(key).0, serial_of(key));
         match self.known.get(&id) {
             Some(file) => (file.serial == serial && file.state != State::Removing).then_some(*file),
-            None if serial == 0 => self.found(id).map(|Found { len, .. }| File {
+            None if serial == self.first => self.found(id).map(|Found { len, .. }| File {
                 serial,
                 len,
                 pins: 0,
                 state: State::InImage,
                 mark: 0,
                 discarded: false,
+                stamp: None,
             }),
             None => None,
         }
@@ -175,8 +275,14 @@ impl Files {
                 }
             }
         };
-        self.serial = if self.serial < LAST_SERIAL { self.serial + 1 } else { 1 };
-        let file = File { serial: self.serial, len, pins: 0, state: State::Staged, mark: 0, discarded: false };
+        self.serial = match self.serial {
+            serial if serial < LAST_SERIAL => serial + 1,
+            _ => 0,
+        };
+        if self.serial == self.first {
+            self.serial += 1; // never of our own what is found's
+        }
+        let file = File { serial: self.serial, len, pins: 0, state: State::Staged, mark: 0, discarded: false, stamp: None };
         self.known.insert(id, file);
         Some(key(id, self.serial))
     }

@@ -12,11 +12,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use parking_lot::{Mutex, RwLock};
 
-use super::backend::{Backend, BackendFile, read_exact_at};
+use super::backend::{Backend, BackendFile, FileStat, read_exact_at};
 use super::cache::ChunkCache;
 use super::error::{no_room, refused};
+use super::held::Held;
+use super::local::watch::Watch;
+use super::location::Location;
 use super::sidecar::{self, LAST_PATIENCE, PATIENCE, Sidecar};
-use super::source::{Complain, Source, WRITTEN_BY_US, write_from};
+use super::source::{Complain, Like, NewFrame, Others, Source, write_from};
 use super::{
     CacheStats, ChunkKey, DraftPool, Epochs, FrameImage, FrameStore, OpenOptions, ReadAt, ReadGuard, Result, SourceStat,
     StoreError, birth,
@@ -28,17 +31,19 @@ mod ahead;
 mod commit;
 mod descriptors;
 mod files;
+pub(super) mod folder;
 mod open;
 mod record;
 mod witness;
 
 use ahead::Ahead;
 use commit::{Disk, Unsynced};
-use descriptors::Descriptors;
-use files::{Files, id_of, name_of};
+use descriptors::{Descriptors, OpenChunk};
+use files::{Files, Known, Stamp, name_of};
+use folder::Folder;
 use open::{OpenDir, Opened};
-use record::Record;
-use witness::Witness;
+use record::{Record, temp_name_of};
+use witness::{Suspicion, Witness};
 
 /// How many entries of an index are looked up at a time.
 const BATCH: usize = 4096;
@@ -65,7 +70,8 @@ pub struct SframeStore {
     /// What the directory held at open is on disk.
     grounded: AtomicBool,
     /// The directory as a file, locked if it is written to.
-    itself: Box<dyn BackendFile>,
+    itself: RwLock<Arc<dyn BackendFile>>,
+    held: Held,
     /// Bytes that the chunk files take on disk, about.
     allocated: AtomicU64,
 }
@@ -73,24 +79,63 @@ pub struct SframeStore {
 /// What reading needs, in the background as well.
 struct Shared {
     /// The directory. Another one only after a `reload`.
-    dir: RwLock<Arc<dyn Backend>>,
+    folder: RwLock<Arc<Folder>>,
     files: Mutex<Files>,
     epochs: Epochs,
     descriptors: Descriptors,
+    /// A leaf lock.
+    suspicion: Mutex<Suspicion>,
+    watch: Watch,
 }
 
 impl Shared {
     /// A chunk's file. The guard is what keeps its name.
-    fn open_chunk(&self, _guard: &ReadGuard<'_>, key: ChunkKey) -> io::Result<Arc<dyn BackendFile>> {
+    fn open_chunk(&self, _guard: &ReadGuard<'_>, key: ChunkKey) -> io::Result<Arc<OpenChunk>> {
         let ticket = match self.descriptors.get(key) {
             Ok(file) => return Ok(file),
             Err(ticket) => ticket,
         };
-        let dir = Arc::clone(&self.dir.read());
-        let file = Arc::from(dir.open(&name_of(key), false)?);
-        self.descriptors.insert(key, &file, ticket);
-        Ok(file)
+        let folder = Arc::clone(&self.folder.read());
+        let file = folder.open(&name_of(key), false).inspect_err(|error| {
+            if error.kind() == io::ErrorKind::NotFound && self.files.lock().len(key).is_some() {
+                self.suspect_missing(key);
+            }
+        })?;
+        let stat = file.stat()?;
+        folder.check(&stat, self.files.lock().is_new(key))?;
+        self.check_chunk(key, &stat)?;
+        let open = Arc::new(OpenChunk { file, stamp: Stamp::from(&stat) });
+        self.descriptors.insert(key, &open, ticket);
+        Ok(open)
     }
+
+    /// Reads from a chunk's file what is there as long as nobody has changed it.
+    fn read_from<T>(
+        &self,
+        guard: &ReadGuard<'_>,
+        key: ChunkKey,
+        read: impl FnOnce(&dyn BackendFile) -> io::Result<T>,
+    ) -> io::Result<T> {
+        let open = self.open_chunk(guard, key)?;
+        let read = read(&*open.file);
+        if Stamp::from(&open.file.stat()?) != open.stamp {
+            self.suspect(key, Known::Written, "was written to");
+            return Err(io::Error::from_raw_os_error(libc::ESTALE));
+        }
+        read
+    }
+}
+
+/// The lock file in the directory.
+fn lock_file(source: &Source, dir: &Arc<dyn Backend>, options: OpenOptions) -> Result<Sidecar> {
+    let index = dir.stat(index_name()).map_err(source.at(INDEX).io("stat"))?;
+    if dir.stat(OsStr::new(sidecar::SUFFIX)).is_err() {
+        // None is made in what is no frame.
+        let file = dir.open(index_name(), false).map_err(source.at(INDEX).io("open"))?;
+        let len = file.stat().map_err(source.at(INDEX).io("stat"))?.len;
+        open::read_index(source, &*file, len)?;
+    }
+    Sidecar::new(Arc::clone(dir), OsStr::new(sidecar::SUFFIX), source.at(sidecar::SUFFIX), options, Some(&index))
 }
 
 /// The header at the beginning of a chunk's file of `len` bytes.
@@ -117,32 +162,42 @@ impl SframeStore {
         Self::open_source(Source::existing(path, options)?, options)
     }
 
+    /// Opens the frame at a location.
+    ///
+    /// # Errors
+    /// As [`SframeStore::open`].
+    pub fn open_at(location: &Location, options: OpenOptions) -> Result<Self> {
+        Self::open_source(Source::new(location, options, NewFrame::default()), options)
+    }
+
     /// Opens a frame in any backend; `path` is how messages call it, `dir` the path of the backend's directory, in which it has
     /// the name `name`.
     ///
     /// # Errors
     /// As [`SframeStore::open`].
     pub fn open_in(backend: Arc<dyn Backend>, path: &Path, dir: &Path, name: &OsStr, options: OpenOptions) -> Result<Self> {
-        Self::open_source(Source::new(backend, path, dir, name, options), options)
+        Self::open_at(&Location::in_backend(backend, path, dir, name), options)
     }
 
     fn open_source(source: Source, options: OpenOptions) -> Result<Self> {
-        let OpenDir { dir, itself, stat: dir_stat } = open::open_dir(&source)?;
-        let lock_file = || Sidecar::new(Arc::clone(&dir), OsStr::new(sidecar::SUFFIX), source.at(sidecar::SUFFIX), options);
-        let sidecar = options.locking.then(lock_file).transpose()?;
+        let OpenDir { dir, itself, stat: dir_stat } = open::open_dir(&source, !source.read_only)?;
+        let sidecar = options.locking.then(|| lock_file(&source, &dir, options)).transpose()?;
         let turn = sidecar.as_ref().map(|sidecar| sidecar.wait_to_read(PATIENCE)).transpose()?;
-        let Opened { index, index_stat, image, found, allocated } = open::open(&source, &*dir)?;
+        let Opened { index, index_stat, image, found, since, recent, allocated } = open::open(&source, &dir, dir_stat, 0, false)?;
         if let Some(sidecar) = &sidecar {
             sidecar.in_step(sidecar.count()?);
         }
         drop(turn);
         let lens = found.iter().map(|found| u64::from(found.len)).sum();
-        let mut store = Self::assemble(source, options, dir, itself, Files::opened(found), Witness::new(dir_stat));
+        let folder = Folder::opened(dir, dir_stat, index_stat);
+        let mut store =
+            Self::assemble(source, options, folder, itself, Files::opened(found, since, recent, 0), Witness::new(dir_stat));
         store.sidecar = sidecar;
         store.allocated.store(allocated, Relaxed);
         store.witness.lock().index_is(index, index_stat);
         *store.disk.lock() = Disk::opened(&image.header, store.sum_of(&image.entries, lens));
         *store.published.write() = Some(Arc::new(image));
+        store.watch_files();
         Ok(store)
     }
 
@@ -166,24 +221,33 @@ impl SframeStore {
         Self::create_source(Source::to_be(path, options)?, options)
     }
 
+    /// As [`SframeStore::create`], at a location.
+    ///
+    /// # Errors
+    /// As [`SframeStore::create`].
+    pub fn create_at(location: &Location, options: OpenOptions, new: NewFrame) -> Result<Self> {
+        Self::create_source(Source::new(location, options, new), options)
+    }
+
     /// As [`SframeStore::create`], in any backend.
     ///
     /// # Errors
     /// As [`SframeStore::create`].
     pub fn create_in(backend: Arc<dyn Backend>, path: &Path, dir: &Path, name: &OsStr, options: OpenOptions) -> Result<Self> {
-        Self::create_source(Source::new(backend, path, dir, name, options), options)
+        Self::create_at(&Location::in_backend(backend, path, dir, name), options, NewFrame::default())
     }
 
     fn create_source(source: Source, options: OpenOptions) -> Result<Self> {
         let create = |name: &OsStr| {
-            let dir = source.backend.create_dir(name)?;
+            let dir = source.backend.create_dir(name, if source.new.like.is_some() { 0o700 } else { 0o777 })?;
             let itself = dir.itself()?;
             itself.try_lock()?;
             Ok((dir, itself))
         };
         let (unborn, (dir, itself)) = birth::conceive(&source, create, |(_, itself)| itself.stat())?;
         let stat = itself.stat().map_err(source.io("create"))?;
-        let store = Self::assemble(source, options, Arc::from(dir), itself, Files::default(), Witness::new(stat));
+        let folder = Folder::made(Arc::from(dir));
+        let store = Self::assemble(source, options, folder, itself, Files::default(), Witness::new(stat));
         *store.disk.lock() = Disk::created(unborn);
         Ok(store)
     }
@@ -191,7 +255,7 @@ impl SframeStore {
     fn assemble(
         source: Source,
         options: OpenOptions,
-        dir: Arc<dyn Backend>,
+        folder: Folder,
         itself: Box<dyn BackendFile>,
         files: Files,
         witness: Witness,
@@ -199,12 +263,14 @@ impl SframeStore {
         SframeStore {
             source,
             sidecar: None,
-            drafts: DraftPool::new(Arc::clone(&dir), options.draft_bytes),
+            drafts: DraftPool::new(Arc::clone(&folder), options.draft_bytes),
             shared: Arc::new(Shared {
-                dir: RwLock::new(dir),
+                folder: RwLock::new(Arc::new(folder)),
                 files: Mutex::new(files),
                 epochs: Epochs::default(),
                 descriptors: Descriptors::new(),
+                suspicion: Mutex::default(),
+                watch: Watch::default(),
             }),
             ahead: Ahead::default(),
             cache: ChunkCache::new(options.cache_bytes),
@@ -214,36 +280,73 @@ impl SframeStore {
             unsynced: Mutex::new(Unsynced::default()),
             record: Mutex::new(Record::default()),
             grounded: AtomicBool::new(false),
-            itself,
+            itself: RwLock::new(Arc::from(itself)),
+            held: Held::new(options.hold_staged),
             allocated: AtomicU64::new(0),
         }
     }
 
     fn dir(&self) -> Arc<dyn Backend> {
-        Arc::clone(&self.shared.dir.read())
+        Arc::clone(&self.shared.folder.read())
     }
 
     /// A failure that has to do with one chunk.
     fn chunk_io(&self, key: ChunkKey, action: &'static str) -> impl FnOnce(io::Error) -> StoreError {
-        move |error| self.source.at(name_of(key)).io(action)(error)
+        move |error| match error.raw_os_error() {
+            Some(libc::ESTALE) => self.source.stale(format!("its {} is another by now", name_of(key).display())),
+            _ => self.source.at(name_of(key)).io(action)(error),
+        }
     }
 
-    /// A new file for a chunk of `len` bytes.
+    /// The file whose owner, mode and attributes new files get: the index file, or of a new frame what it is to be like.
+    fn like_index(&self) -> Option<Arc<dyn BackendFile>> {
+        let index = self.witness.lock().index();
+        index.or_else(|| self.source.new.like.as_ref().map(|like| Arc::clone(like.files())))
+    }
+
+    /// The permission bits that a new file is made with. Nobody can open it for whom it is not meant until it has its owner.
+    fn mode_of_new_files(&self) -> u32 {
+        match (self.witness.lock().index_stat(), &self.source.new.like) {
+            (Some(index), _) if index.belongs_to_this_process() => index.mode & 0o666,
+            (Some(_), _) | (None, Some(_)) => 0o600,
+            (None, None) => self.source.new.file_mode(),
+        }
+    }
+
+    /// Gives a new file the owner, mode and attributes of the others, where it has not got them by being made.
+    fn give_attributes(&self, file: &dyn BackendFile) {
+        let owner = |stat: FileStat| (stat.mode, stat.uid, stat.gid);
+        let index = self.witness.lock().index_stat().map(owner);
+        if index.is_some() && index == file.stat().ok().map(owner) {
+            return;
+        }
+        if let Some(like) = self.like_index() {
+            file.copy_attributes(&*like);
+        }
+    }
+
+    /// An id for a chunk of `len` bytes.
+    fn reserve(&self, len: u32) -> Result<ChunkKey> {
+        let reserved = self.shared.files.lock().reserve(len);
+        reserved.ok_or_else(|| self.source.unsupported("has no id left for another chunk"))
+    }
+
+    /// A new file for a chunk of `len` bytes, by a temporary name: one that is being written is no chunk file, whoever is killed.
     fn create_chunk(&self, len: u32) -> Result<(ChunkKey, Box<dyn BackendFile>)> {
         let dir = self.dir();
+        self.ready_record();
         loop {
-            let reserved = self.shared.files.lock().reserve(len);
-            let Some(key) = reserved else {
-                return Err(self.source.unsupported("has no id left for another chunk"));
+            let key = self.reserve(len)?;
+            self.record_making(key);
+            let name = temp_name_of(key);
+            let create = || dir.create(&name, self.mode_of_new_files());
+            let created = match create() {
+                // Of somebody who was killed.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && dir.remove(&name).is_ok() => create(),
+                created => created,
             };
-            // Noted only now: what has the name already is not ours.
-            let noted = |file| match self.record([id_of(key)].into_iter()) {
-                Ok(()) => Ok(file),
-                Err(error) => dir.remove(&name_of(key)).and(Err(error)),
-            };
-            match dir.create(&name_of(key), 0o666).and_then(noted) {
+            match created {
                 Ok(file) => return Ok((key, file)),
-                // An orphan: who knows whose.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => self.shared.files.lock().skip(key),
                 Err(error) => {
                     self.shared.files.lock().removed(key);
@@ -253,6 +356,44 @@ impl SframeStore {
                 }
             }
         }
+    }
+
+    /// Gives a chunk's file, which has been written, its name: that of another id where something has it already.
+    fn name_chunk(&self, mut key: ChunkKey, len: u32, file: &dyn BackendFile) -> Result<ChunkKey> {
+        let dir = self.dir();
+        let mut temp = temp_name_of(key);
+        let named = file.stat().and_then(|stat| {
+            loop {
+                self.shared.files.lock().stamp(key, &stat);
+                self.record_made(key, &stat);
+                match dir.rename(&temp, &name_of(key), false) {
+                    // An orphan: who knows whose.
+                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                    named => return named.map(|()| Ok(())),
+                }
+                let next = match self.reserve(len) {
+                    Ok(next) => next,
+                    Err(error) => return Ok(Err(error)),
+                };
+                self.shared.files.lock().skip(std::mem::replace(&mut key, next));
+                self.record_making(key);
+                dir.rename(&temp, &temp_name_of(key), true)?;
+                temp = temp_name_of(key);
+            }
+        });
+        let error = match named {
+            Ok(Ok(())) => return Ok(key),
+            Ok(Err(error)) => error,
+            Err(error) => self.chunk_io(key, "make the file of a chunk")(error),
+        };
+        self.unmake(key);
+        Err(error)
+    }
+
+    /// A chunk's file came to nothing before it had its name.
+    fn unmake(&self, key: ChunkKey) {
+        let _ = self.dir().remove(&temp_name_of(key));
+        self.shared.files.lock().removed(key);
     }
 }
 
@@ -269,20 +410,43 @@ impl FrameStore for SframeStore {
         self.shared.epochs.enter()
     }
 
-    fn read_chunk(&self, guard: &ReadGuard<'_>, key: ChunkKey, len: u32, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        let load = |buf: &mut [u8], offset: u64| read_exact_at(&*self.shared.open_chunk(guard, key)?, buf, offset);
-        self.cache.read(key, len, offset, buf, load).map_err(self.chunk_io(key, "read a chunk"))
+    fn read_part(&self, guard: &ReadGuard<'_>, key: ChunkKey, len: u32, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let load = |buf: &mut [u8], offset: u64| self.shared.read_from(guard, key, |file| read_exact_at(file, buf, offset));
+        if guard.is_to_save()
+            && let Some(read) = self.held.read(key, len, offset, buf, |buf| load(buf, 0))
+        {
+            return read.map_err(self.chunk_io(key, "read a chunk"));
+        }
+        let read = self.cache.read(key, len, offset, buf, load);
+        read.map_err(|error| match self.verify_read(guard) {
+            Ok(()) => self.chunk_io(key, "read a chunk")(error),
+            Err(changed) => changed,
+        })
+    }
+
+    fn verify(&self, guard: &ReadGuard<'_>) -> Result<()> {
+        self.verify_read(guard)
+    }
+
+    fn is_current(&self, guard: &ReadGuard<'_>) -> bool {
+        self.shared.epochs.is_of(guard)
     }
 
     fn chunk_header(&self, guard: &ReadGuard<'_>, key: ChunkKey) -> Result<ChunkHeader> {
         let read = || {
-            let file = self.shared.open_chunk(guard, key)?;
             let len = self.shared.files.lock().len(key);
             let len = len.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
-            header_of(&*file, len.into())
+            self.shared.read_from(guard, key, |file| header_of(file, len.into()))
         };
-        let header = read().map_err(self.chunk_io(key, "read a chunk's header"))?;
+        let header = read();
+        self.verify_read(guard)?;
+        let header = header.map_err(self.chunk_io(key, "read a chunk's header"))?;
         header.map_err(|error| self.source.at(name_of(key)).format(error))
+    }
+
+    fn check_writable(&self) -> Result<()> {
+        self.claim();
+        self.source.check_writable()
     }
 
     fn chunk_lens(&self, _guard: &ReadGuard<'_>, entries: &[IndexEntry<ChunkKey>]) -> Result<Vec<u32>> {
@@ -308,32 +472,29 @@ impl FrameStore for SframeStore {
     }
 
     fn stage(&self, chunk: &dyn ReadAt) -> Result<ChunkKey> {
-        self.source.check_writable()?;
+        self.check_writable()?;
         let len = self.source.chunk_len(chunk)?;
         let _turn = self.wait_for_turn(PATIENCE)?;
         commit::ground(self)?;
         let (key, file) = self.create_chunk(len)?;
-        if let Some(index) = self.witness.lock().differing_owner(&*file) {
-            file.copy_attributes(&*index);
+        self.give_attributes(&*file);
+        if let Err(failed) = write_from(chunk, len.into(), &*file, 0) {
+            drop(file);
+            self.unmake(key);
+            let harmless = failed.reading || no_room(&failed.error);
+            let error = self.chunk_io(key, "write a chunk")(failed.error);
+            return Err(if harmless { error } else { self.source.poisoned_by(error) });
         }
-        let Err(failed) = write_from(chunk, len.into(), &*file, 0) else {
-            self.allocated.fetch_add(u64::from(len).next_multiple_of(4096), Relaxed);
-            self.unsynced.lock().push(key, file);
-            return Ok(key);
-        };
-        drop(file);
-        let harmless = failed.reading || no_room(&failed.error);
-        let error = self.chunk_io(key, "write a chunk")(failed.error);
-        if harmless {
-            self.discard(key);
-            Err(error)
-        } else {
-            Err(self.source.poisoned_by(error))
-        }
+        let key = self.name_chunk(key, len, &*file)?;
+        self.allocated.fetch_add(u64::from(len).next_multiple_of(4096), Relaxed);
+        self.held.put(key, chunk);
+        self.unsynced.lock().push(key, file);
+        Ok(key)
     }
 
     fn discard(&self, key: ChunkKey) {
         if !self.source.read_only {
+            self.held.forget(key);
             self.shared.files.lock().discard(key, self.shared.epochs.now());
             self.collect();
         }
@@ -363,72 +524,31 @@ impl FrameStore for SframeStore {
         commit::sync(self)
     }
 
-    fn changed_outside(&self) -> Result<bool> {
-        if !self.source.read_only {
-            let disk = self.disk.lock();
-            return Ok(self.seen_outside(&disk)?.is_some());
-        }
-        let image = self.committed();
-        let header = image.as_ref().map(|image| image.header.as_bytes()).unwrap_or_default();
-        self.changed_since_read(header)
+    fn is_as_seen(&self) -> bool {
+        self.looks_as_seen()
+    }
+
+    fn look(&self) -> Result<Others> {
+        self.look_at_source()
     }
 
     fn reload(&self) -> Result<Arc<FrameImage>> {
-        let mut disk = self.disk.lock();
-        let mut dir = self.dir();
-        let mut dir_stat = self.witness.lock().dir;
-        if self.source.read_only {
-            let open = open::open_dir(&self.source)?;
-            (dir, dir_stat) = (open.dir, open.stat);
-        } else {
-            if self.sidecar.is_none() {
-                return Err(self.source.unsupported(WRITTEN_BY_US));
-            }
-            // Our lock is on the directory that we know.
-            if disk.unborn().is_some() || !self.source.stat()?.is_some_and(|stat| stat.same_file(&dir_stat)) {
-                return Err(self.source.stale("it is not the directory that it was"));
-            }
-        }
-        let Opened { index, index_stat, image, found, allocated } = open::open(&self.source, &*dir)?;
-        let lens = found.iter().map(|found| u64::from(found.len)).sum();
-        let image = Arc::new(image);
-        let (rest, known) = {
-            let mut files = self.shared.files.lock();
-            let mut rest = files.collect_rest(true);
-            // Others may have used an id again.
-            rest.retain(|(key, _)| found.binary_search_by_key(&id_of(*key).0, |found| found.id).is_err());
-            (rest, std::mem::replace(&mut *files, Files::opened(found)))
-        };
-        drop(known);
-        *self.shared.dir.write() = Arc::clone(&dir);
-        self.shared.descriptors.clear();
-        self.cache.clear();
-        *self.unsynced.lock() = Unsynced::default();
-        self.allocated.store(allocated, Relaxed);
-        *disk = Disk::opened(&image.header, self.sum_of(&image.entries, lens));
-        self.grounded.store(false, Relaxed);
-        *self.published.write() = Some(Arc::clone(&image));
-        {
-            let mut witness = self.witness.lock();
-            (witness.dir, witness.stale) = (dir_stat, None);
-            witness.index_is(Arc::clone(&index), index_stat);
-        }
-        // What only our older states needed goes when the one that is there now is on disk.
-        if !self.source.read_only && !rest.is_empty() && index.sync_all().and_then(|()| dir.sync_dir()).is_ok() {
-            self.remove(rest);
-        }
-        Ok(image)
+        self.read_again()
+    }
+
+    fn watch(&self) -> &Watch {
+        &self.shared.watch
     }
 
     fn save_lost(&self, name: &str, content: &dyn ReadAt) -> Result<PathBuf> {
-        self.source.save_lost(name, content)
+        super::lost::save(&self.source, name, content)
     }
 
     fn source_stat(&self) -> Result<SourceStat> {
         let index = self.witness.lock().index();
         let stat = match &index {
             Some(index) => index.stat(),
-            None => self.itself.stat(),
+            None => self.itself.read().stat(),
         };
         let mut stat = SourceStat::from(stat.map_err(self.source.io("stat"))?);
         stat.allocated += self.allocated.load(Relaxed);
@@ -436,6 +556,18 @@ impl FrameStore for SframeStore {
             stat.mode &= 0o666; // of the directory
         }
         Ok(stat)
+    }
+
+    fn like(&self) -> Result<Like> {
+        let frame = self.dir().itself().map_err(self.source.io("open"))?;
+        Ok(Like { frame: Arc::from(frame), index: self.like_index() })
+    }
+
+    fn source(&self) -> Option<(std::os::fd::OwnedFd, PathBuf)> {
+        if self.source.is_denied() {
+            return None; // it is another's
+        }
+        Some((self.itself.read().fd()?.try_clone_to_owned().ok()?, self.path().to_owned()))
     }
 
     fn statvfs(&self) -> Result<libc::statvfs> {

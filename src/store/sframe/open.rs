@@ -1,14 +1,18 @@
 //! Opening an sframe: its index, and a look at every chunk file.
 
+use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use super::super::backend::{Backend, BackendFile, FileStat};
+use super::super::error::in_words;
 use super::super::frame::{FileBytes, Frame, Unread};
-use super::super::source::{Complain, Source, touched_since};
+use super::super::source::{ATTEMPTS, Complain, KEPT_CHANGING, Source, touched_since};
 use super::super::{FrameImage, Result, StoreError};
-use super::files::{Found, key_of, name_of};
+use super::files::{Found, key, name_of};
+use super::folder::Folder;
 use super::{INDEX, header_of, index_name};
 use crate::format::chunk::ChunkHeader;
 use crate::format::{ChunkId, IndexEntry};
@@ -21,8 +25,6 @@ const FILES_PER_THREAD: usize = 512;
 const HEADERS: usize = 1024;
 /// How many bad chunk files are named.
 const NAMED: usize = 8;
-/// How often opening begins anew, as others change the frame meanwhile.
-const ATTEMPTS: usize = 10;
 
 /// A frame as it was found.
 pub(super) struct Opened {
@@ -31,12 +33,15 @@ pub(super) struct Opened {
     pub(super) image: FrameImage,
     /// In the order of ids.
     pub(super) found: Vec<Found>,
+    /// When they began to be looked at, and those that were changed no earlier.
+    pub(super) since: Option<SystemTime>,
+    pub(super) recent: HashMap<u32, FileStat>,
     /// Bytes that the chunk files take on disk.
     pub(super) allocated: u64,
 }
 
-/// Reads what is in the directory.
-pub(super) fn open(source: &Source, dir: &dyn Backend) -> Result<Opened> {
+/// Reads what is in the directory; keys begin with `first`. With `whole`, it is an error that somebody changes it meanwhile.
+pub(super) fn open(source: &Source, dir: &Arc<dyn Backend>, dir_stat: FileStat, first: u32, whole: bool) -> Result<Opened> {
     let mut attempt = 1;
     loop {
         let index = dir.open(index_name(), false).map_err(|error| match error.kind() {
@@ -44,22 +49,22 @@ pub(super) fn open(source: &Source, dir: &dyn Backend) -> Result<Opened> {
             _ => source.at(INDEX).io("open")(error),
         })?;
         let index_stat = index.stat().map_err(source.at(INDEX).io("stat"))?;
-        if !index_stat.is_file() {
-            return Err(source.at(INDEX).unsupported("is not a regular file"));
-        }
-        if !source.read_only && !dir.stat(index_name()).is_ok_and(|stat| stat.same_file(&index_stat)) {
-            let reason = "is a symbolic link, which a commit would replace; mount with -o ro, or put the file itself there";
-            return Err(source.at(INDEX).unsupported(reason));
-        }
-        let looked_at = read(source, dir, &*index, index_stat.len);
+        let folder = Folder::opened(Arc::clone(dir), dir_stat, index_stat);
+        // Elsewhere the clock is another; what is changed from now on is likely to be younger than the index.
+        let since = dir.clock().unwrap_or(index_stat.ctime);
+        let looked_at = read(source, &folder, &*index, index_stat.len, since, first);
         // Whoever is writing may have been in the middle of it.
-        if looked_at.is_err() && attempt < ATTEMPTS && dir.stat(index_name()).is_ok_and(|stat| touched_since(&index_stat, &stat))
-        {
-            attempt += 1;
-            continue;
+        let changed = index.stat().is_ok_and(|stat| touched_since(&index_stat, &stat));
+        if changed && (looked_at.is_err() || whole) {
+            if attempt < ATTEMPTS {
+                attempt += 1;
+                continue;
+            }
+            return Err(looked_at.err().unwrap_or_else(|| source.stale(KEPT_CHANGING)));
         }
-        let (image, Measured { found, allocated, .. }) = looked_at?;
-        return Ok(Opened { index: Arc::from(index), index_stat, image, found, allocated });
+        let (image, Measured { found, recent, allocated, .. }) = looked_at?;
+        let recent = recent.into_iter().collect();
+        return Ok(Opened { index: Arc::from(index), index_stat, image, found, since: Some(since), recent, allocated });
     }
 }
 
@@ -72,15 +77,15 @@ pub(super) struct OpenDir {
 }
 
 /// Opens the directory, locked if it is to be written to.
-pub(super) fn open_dir(source: &Source) -> Result<OpenDir> {
-    loop {
+pub(super) fn open_dir(source: &Source, write: bool) -> Result<OpenDir> {
+    for _ in 0..ATTEMPTS {
         let dir = source.backend.open_dir(&source.name).map_err(source.io("open"))?;
         let itself = dir.itself().map_err(source.io("open"))?;
         let stat = itself.stat().map_err(source.io("stat"))?;
-        if !source.read_only {
+        if write {
             dir.check_writable().map_err(source.io("open for writing"))?;
             if !itself.try_lock().map_err(source.io("lock"))? {
-                return Err(StoreError::Busy { path: source.path.clone() });
+                return Err(StoreError::busy(&source.path, &*itself));
             }
         }
         // Whoever had the lock may have put another directory here between our open and our lock.
@@ -88,22 +93,35 @@ pub(super) fn open_dir(source: &Source) -> Result<OpenDir> {
             return Ok(OpenDir { dir: Arc::from(dir), itself, stat });
         }
     }
+    Err(source.stale(KEPT_CHANGING))
 }
 
-fn read(source: &Source, dir: &dyn Backend, index: &dyn BackendFile, len: u64) -> Result<(FrameImage, Measured)> {
-    let frame = Frame::<ChunkId>::read(&FileBytes { file: index, len }).map_err(|unread| match unread {
+/// Reads an index file.
+pub(super) fn read_index(source: &Source, index: &dyn BackendFile, len: u64) -> Result<Frame<ChunkId>> {
+    Frame::<ChunkId>::read(&FileBytes { file: index, len }).map_err(|unread| match unread {
         Unread::Io { action, source: error } => source.at(INDEX).io(action)(error),
         Unread::Format(error) => source.at(INDEX).format(error),
         Unread::OtherLayout => source.at(INDEX).unsupported("is a contiguous frame, not the index file of a sparse one"),
-    })?;
+    })
+}
+
+fn read(
+    source: &Source,
+    folder: &Folder,
+    index: &dyn BackendFile,
+    len: u64,
+    since: SystemTime,
+    first: u32,
+) -> Result<(FrameImage, Measured)> {
+    let frame = read_index(source, index, len)?;
     let mut ids: Vec<u32> = frame.entries.iter().filter_map(|entry| entry.stored().map(|id| id.0)).collect();
     ids.sort_unstable();
     ids.dedup();
-    let measured = measure(dir, &ids);
+    let measured = measure(folder, &ids, since);
     if measured.bad > 0 {
         return Err(source.unsupported(measured.complaint(ids.len())));
     }
-    let entries: Vec<IndexEntry<_>> = frame.entries.into_iter().map(|entry| entry.map(key_of)).collect();
+    let entries: Vec<IndexEntry<_>> = frame.entries.into_iter().map(|entry| entry.map(|id| key(id.0, first))).collect();
     Ok((FrameImage { header: frame.header, trailer: frame.trailer, entries: Arc::new(entries) }, measured))
 }
 
@@ -111,6 +129,8 @@ fn read(source: &Source, dir: &dyn Backend, index: &dyn BackendFile, len: u64) -
 #[derive(Default)]
 struct Measured {
     found: Vec<Found>,
+    /// Files that were changed since the look began.
+    recent: Vec<(u32, FileStat)>,
     allocated: u64,
     /// How many files are missing or damaged, and what is wrong with the first of them.
     bad: usize,
@@ -128,20 +148,22 @@ impl Measured {
 }
 
 /// Looks at the files of these ids.
-fn measure(dir: &dyn Backend, ids: &[u32]) -> Measured {
+fn measure(folder: &Folder, ids: &[u32], since: SystemTime) -> Measured {
     let threads = (ids.len() / FILES_PER_THREAD).clamp(1, THREADS);
     let each = ids.len().div_ceil(threads);
     let step = ids.len().div_ceil(HEADERS).max(1);
     let part = |thread: usize| (thread * each).min(ids.len())..((thread + 1) * each).min(ids.len());
     let parts: Vec<Measured> = std::thread::scope(|scope| {
-        let others: Vec<_> = (1..threads).map(|thread| scope.spawn(move || measure_part(dir, ids, part(thread), step))).collect();
-        let first = measure_part(dir, ids, part(0), step);
+        let others: Vec<_> =
+            (1..threads).map(|thread| scope.spawn(move || measure_part(folder, ids, part(thread), step, since))).collect();
+        let first = measure_part(folder, ids, part(0), step, since);
         let others = others.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
         std::iter::once(first).chain(others).collect()
     });
     let mut all = Measured { found: Vec::with_capacity(ids.len()), ..Measured::default() };
     for part in parts {
         all.found.extend(part.found);
+        all.recent.extend(part.recent);
         all.allocated += part.allocated;
         all.bad += part.bad;
         all.complaints.extend(part.complaints);
@@ -150,13 +172,16 @@ fn measure(dir: &dyn Backend, ids: &[u32]) -> Measured {
     all
 }
 
-fn measure_part(dir: &dyn Backend, ids: &[u32], part: Range<usize>, step: usize) -> Measured {
+fn measure_part(folder: &Folder, ids: &[u32], part: Range<usize>, step: usize, since: SystemTime) -> Measured {
     let mut out = Measured { found: Vec::with_capacity(part.len()), ..Measured::default() };
     for (at, id) in part.clone().zip(&ids[part]) {
-        match look_at(dir, ChunkId(*id), at.is_multiple_of(step)) {
+        match look_at(folder, ChunkId(*id), at.is_multiple_of(step)) {
             Ok(stat) => {
                 out.found.push(Found { id: *id, len: stat.len as u32 });
                 out.allocated += stat.allocated;
+                if stat.mtime >= since || stat.ctime >= since {
+                    out.recent.push((*id, stat));
+                }
             }
             Err(complaint) => {
                 out.bad += 1;
@@ -170,23 +195,24 @@ fn measure_part(dir: &dyn Backend, ids: &[u32], part: Range<usize>, step: usize)
 }
 
 /// A chunk file's attributes, or what is wrong with it.
-fn look_at(dir: &dyn Backend, id: ChunkId, header_too: bool) -> std::result::Result<FileStat, String> {
-    let name = name_of(key_of(id));
+fn look_at(folder: &Folder, id: ChunkId, header_too: bool) -> std::result::Result<FileStat, String> {
+    let name = name_of(key(id.0, 0));
     let unreadable = |error: io::Error| match error.kind() {
         io::ErrorKind::NotFound => "is missing".to_owned(),
-        _ => format!("cannot be read: {error}"),
+        _ => format!("cannot be read: {}", in_words(&error)),
     };
-    let mut stat = dir.stat(&name).map_err(unreadable)?;
-    let link = stat.mode & libc::S_IFMT == libc::S_IFLNK;
+    let mut stat = folder.stat(&name).map_err(unreadable)?;
     let mut file = None;
-    if link || (stat.is_file() && header_too) {
-        let opened = dir.open(&name, false).map_err(unreadable)?;
+    if stat.is_link() || (stat.is_file() && header_too) {
+        // A link is opened only where links are followed; where they are not, that is the error.
+        let opened = folder.open(&name, false).map_err(unreadable)?;
         stat = opened.stat().map_err(unreadable)?;
         file = Some(opened);
     }
     if !stat.is_file() {
         return Err(format!("is {}", if stat.is_dir() { "a directory" } else { "no regular file" }));
     }
+    folder.check(&stat, false).map_err(unreadable)?;
     match stat.len {
         0 => return Err("is empty".to_owned()),
         len if len < ChunkHeader::MIN_LEN as u64 => return Err(format!("has {len} bytes, fewer than a chunk's header")),

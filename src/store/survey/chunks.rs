@@ -1,8 +1,8 @@
 //! Stored chunks where they are, each by itself; and looking at many of them in several threads.
 
 use std::ffi::OsStr;
-use std::fs::File;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use parking_lot::Mutex;
@@ -10,7 +10,8 @@ use parking_lot::Mutex;
 use super::{Finding, Kind, Seen};
 use crate::format::chunk::ChunkHeader;
 use crate::format::{ChunkId, ChunkOffset, IndexEntry, Position};
-use crate::store::backend::{Backend, BackendFile, FileBackend, read_exact_at};
+use crate::store::backend::{Backend, BackendFile, read_exact_at};
+use crate::store::error::in_words;
 
 /// Entries that are looked at before they are told of, and how many a thread takes at once, where only headers are read.
 pub(in crate::store) const ROUND: usize = 16 * 1024;
@@ -59,13 +60,14 @@ pub(in crate::store) fn see<P: Copy>(chunks: &impl Chunks<P>, place: P) -> Resul
 /// Reads a whole chunk, or says what is wrong with it; its data are not looked at.
 pub(in crate::store) fn read<P: Copy>(chunks: &impl Chunks<P>, place: P, buf: &mut Vec<u8>) -> Result<(), Box<Finding>> {
     let Seen { header, .. } = see(chunks, place)?;
-    let unread = |error: io::Error| Box::new(damage(chunks, place, Kind::Data, &format_args!("cannot be read: {error}")));
+    let unread =
+        |error: io::Error| Box::new(damage(chunks, place, Kind::Data, &format_args!("cannot be read: {}", in_words(&error))));
     chunks.whole(place, header.cbytes, buf).map_err(unread)
 }
 
 /// The chunks of a cframe.
 pub(in crate::store) struct InFile {
-    pub(in crate::store) file: File,
+    pub(in crate::store) file: Box<dyn BackendFile>,
     /// Where offsets count from.
     pub(in crate::store) base: u64,
     /// Where the chunks section ends, or the file does.
@@ -74,7 +76,7 @@ pub(in crate::store) struct InFile {
 
 impl InFile {
     fn start(&self, offset: ChunkOffset) -> u64 {
-        self.base.saturating_add(offset.0)
+        self.base.saturating_add(offset.bytes())
     }
 }
 
@@ -83,18 +85,18 @@ impl Chunks<ChunkOffset> for InFile {
         let start = self.start(offset);
         let room = self.end.saturating_sub(start);
         if room < head.len() as u64 {
-            let what = format_args!("offset {} lies behind the chunks, which end at byte {}", offset.0, self.end);
+            let what = format_args!("offset {} lies behind the chunks, which end at byte {}", offset.bytes(), self.end);
             return Err(Box::new(damage(self, offset, Kind::Offset, &what)));
         }
-        match read_exact_at(&self.file, head, start) {
+        match read_exact_at(&*self.file, head, start) {
             Ok(()) => Ok((head.len(), room)),
-            Err(error) => Err(Box::new(damage(self, offset, Kind::Chunk, &format_args!("cannot be read: {error}")))),
+            Err(error) => Err(Box::new(damage(self, offset, Kind::Chunk, &format_args!("cannot be read: {}", in_words(&error))))),
         }
     }
 
     fn whole(&self, offset: ChunkOffset, cbytes: u32, buf: &mut Vec<u8>) -> io::Result<()> {
         buf.resize(cbytes as usize, 0);
-        read_exact_at(&self.file, buf, self.start(offset))
+        read_exact_at(&*self.file, buf, self.start(offset))
     }
 
     fn name(&self, offset: ChunkOffset) -> String {
@@ -118,7 +120,7 @@ impl Chunks<ChunkOffset> for InFile {
 }
 
 /// The chunk files of an sframe.
-pub(in crate::store) struct InDirectory(pub(in crate::store) FileBackend);
+pub(in crate::store) struct InDirectory(pub(in crate::store) Arc<dyn Backend>);
 
 impl InDirectory {
     fn open(&self, id: ChunkId) -> io::Result<Box<dyn BackendFile>> {
@@ -131,13 +133,10 @@ impl Chunks<ChunkId> for InDirectory {
         let bad = |kind, what: &dyn std::fmt::Display| Box::new(damage(self, id, kind, what));
         let file = self.open(id).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => bad(Kind::Missing, &"is not there"),
-            _ => bad(Kind::Chunk, &format_args!("cannot be opened: {error}")),
+            _ => bad(Kind::Chunk, &format_args!("cannot be opened: {}", in_words(&error))),
         })?;
-        let unread = |error: io::Error| bad(Kind::Chunk, &format_args!("cannot be read: {error}"));
+        let unread = |error: io::Error| bad(Kind::Chunk, &format_args!("cannot be read: {}", in_words(&error)));
         let stat = file.stat().map_err(unread)?;
-        if !stat.is_file() {
-            return Err(bad(Kind::Chunk, &"is no regular file"));
-        }
         let len = stat.len.min(head.len() as u64) as usize;
         read_exact_at(&*file, &mut head[..len], 0).map_err(unread)?;
         Ok((len, stat.len))
@@ -194,7 +193,10 @@ pub(in crate::store) fn in_order<P: Copy + Send + Sync, S: Default, T: Send>(
         };
         std::thread::scope(|scope| {
             for _ in 1..threads.min(shares.len()) {
-                scope.spawn(work);
+                // Whoever gets no thread does it with fewer.
+                if std::thread::Builder::new().spawn_scoped(scope, work).is_err() {
+                    break;
+                }
             }
             work();
         });

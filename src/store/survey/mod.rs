@@ -7,15 +7,15 @@
 //! with what was read at another. Memory is bounded by the metadata and the index. What is wrong is a [`Finding`], in words that
 //! hold no text from the frame unescaped.
 
-use std::fs::File;
-use std::io;
-use std::os::unix::fs::OpenOptionsExt;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use self::chunks::{InDirectory, InFile};
 use self::parts::Parts;
-use super::backend::FileBackend;
-use super::{Result, StoreError};
+use super::backend::Backend;
+use super::source::Complain;
+use super::{Location, Result, StoreError};
 use crate::format::chunk::{self, ChunkHeader};
 use crate::format::header::FrameHeader;
 use crate::format::trailer::Trailer;
@@ -91,16 +91,27 @@ impl Survey {
     /// # Errors
     /// What cannot be read at all, because the system refuses or because there is no frame header.
     pub fn open(path: &Path) -> Result<Self> {
+        Self::open_at(&Location::existing(path)?)
+    }
+
+    /// As [`Survey::open`], of the frame at a location.
+    ///
+    /// # Errors
+    /// As [`Survey::open`].
+    pub fn open_at(location: &Location) -> Result<Self> {
         let mut findings = Vec::new();
         let found = &mut |finding| findings.push(finding);
-        let (len, frame) = if path.is_dir() {
-            let dir = FileBackend::open(path).map_err(|source| failed(path, "open", source))?;
+        let path = location.path();
+        let (len, frame) = if location.stat()?.is_some_and(|stat| stat.is_dir()) {
+            let dir: Arc<dyn Backend> = Arc::from(location.open_dir()?);
             let index = path.join(INDEX_NAME);
-            let (file, len) = open_file(&index)?;
-            (len, Frame::Sparse(Parts::read(&index, &file, len, found)?, InDirectory(dir)))
+            let file = dir.open(OsStr::new(INDEX_NAME), false).map_err(index.io("open"))?;
+            let len = file.stat().map_err(index.io("stat"))?.len;
+            (len, Frame::Sparse(Parts::read(&index, &*file, len, found)?, InDirectory(dir)))
         } else {
-            let (file, len) = open_file(path)?;
-            let parts = Parts::<ChunkOffset>::read(path, &file, len, found)?;
+            let file = location.open()?;
+            let len = file.stat().map_err(location.io("stat"))?.len;
+            let parts = Parts::<ChunkOffset>::read(path, &*file, len, found)?;
             let base = u64::from(parts.header.header_len());
             let chunks = InFile { file, base, end: parts.chunks_end };
             (len, Frame::Contiguous(parts, chunks))
@@ -221,28 +232,4 @@ impl Survey {
             Frame::Sparse(..) => None,
         }
     }
-}
-
-fn failed(path: &Path, action: &'static str, source: io::Error) -> StoreError {
-    StoreError::Io { path: path.to_owned(), action, source }
-}
-
-/// Opens a regular file for reading; answers it and its length. Nothing else is opened: that might wait, or do something.
-///
-/// # Errors
-/// What the system refuses, and what is no regular file.
-pub(in crate::store) fn open_file(path: &Path) -> Result<(File, u64)> {
-    let regular = |meta: std::fs::Metadata| match meta.is_file() {
-        true => Ok(meta.len()),
-        false => {
-            let reason = "is no regular file; expected a Blosc2 frame".to_owned();
-            Err(StoreError::Unsupported { path: path.to_owned(), reason })
-        }
-    };
-    regular(std::fs::metadata(path).map_err(|source| failed(path, "open", source))?)?;
-    // What is put in its place meanwhile is not waited for either.
-    let mut options = File::options();
-    let file = options.read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(|source| failed(path, "open", source))?;
-    let len = regular(file.metadata().map_err(|source| failed(path, "stat", source))?)?;
-    Ok((file, len))
 }

@@ -1,6 +1,5 @@
 //! Header, index and trailer, as much of them as can be read.
 
-use std::fs::File;
 use std::path::Path;
 
 use super::{Finding, Kind};
@@ -9,8 +8,8 @@ use crate::format::header::FrameHeader;
 use crate::format::index::{self, Place};
 use crate::format::trailer::Trailer;
 use crate::format::{self, IndexEntry, Layout};
-use crate::store::backend::read_exact_at;
-use crate::store::frame::{FileBytes, Frame, Unread};
+use crate::store::backend::BackendFile;
+use crate::store::frame::{FileBytes, Frame, Part, Unread};
 use crate::store::{Result, StoreError};
 
 /// What there is of a frame.
@@ -27,7 +26,7 @@ impl<P: Place> Parts<P> {
     ///
     /// # Errors
     /// A file without a frame header of this layout, or that cannot be read.
-    pub(in crate::store) fn read(path: &Path, file: &File, len: u64, found: &mut dyn FnMut(Finding)) -> Result<Self> {
+    pub(in crate::store) fn read(path: &Path, file: &dyn BackendFile, len: u64, found: &mut dyn FnMut(Finding)) -> Result<Self> {
         match Frame::<P>::read(&FileBytes { file, len }) {
             Ok(Frame { header, trailer, entries, sections }) => {
                 let behind = len.saturating_sub(header.frame_len());
@@ -45,33 +44,36 @@ impl<P: Place> Parts<P> {
     }
 
     /// After `first`, the error that ended reading the frame as a whole.
-    fn salvage(path: &Path, file: &File, len: u64, first: format::Error, found: &mut dyn FnMut(Finding)) -> Result<Self> {
-        let read = |offset: u64, count: u64| -> Result<Vec<u8>> {
-            let mut bytes = vec![0; usize::try_from(count).unwrap_or(0)];
-            let failed = |source| StoreError::Io { path: path.to_owned(), action: "read", source };
-            read_exact_at(file, &mut bytes, offset).map_err(failed)?;
-            Ok(bytes)
-        };
+    fn salvage(
+        path: &Path,
+        file: &dyn BackendFile,
+        len: u64,
+        first: format::Error,
+        found: &mut dyn FnMut(Finding),
+    ) -> Result<Self> {
+        let bytes = FileBytes { file, len };
         let no_header = |source| StoreError::Format { path: path.to_owned(), source };
-        let prefix = read(0, len.min(FrameHeader::PREFIX_LEN as u64))?;
+        let unread = |unread: Unread| unread.at(path, P::LAYOUT);
+        let prefix = Part::Header.read(&bytes, 0..len.min(FrameHeader::PREFIX_LEN as u64)).map_err(unread)?;
         let header_len = u64::from(FrameHeader::announced_len(&prefix).map_err(no_header)?);
         if header_len > len {
             return Err(no_header(first));
         }
-        let header = FrameHeader::parse(&read(0, header_len)?).map_err(no_header)?;
+        let header = FrameHeader::parse_vec(Part::Header.read(&bytes, 0..header_len).map_err(unread)?).map_err(no_header)?;
         let frame_len = header.frame_len();
         if frame_len != len {
             let what = format!("header: frame_len at byte 16: found {frame_len}, expected the file's length, {len}");
             found(Finding::damage(Kind::FrameLen, what));
         }
-        let trailer = trailer_of(&header, len, &read)?;
+        let trailer = trailer_of(&header, &bytes).map_err(unread)?;
         if let Err(error) = &trailer {
             found(Finding::damage(Kind::Trailer, error.to_string()));
         }
         // Where the index is, the header says; how long it is, it says itself.
         let chunks_len = if P::LAYOUT == Layout::Contiguous && header.nbytes() > 0 { header.cbytes() } else { 0 };
         let chunks_end = header_len.saturating_add(chunks_len);
-        let entries = if header.nbytes() == 0 { Ok(Vec::new()) } else { index_of::<P>(&header, chunks_end, len, &read)? };
+        let entries =
+            if header.nbytes() == 0 { Ok(Vec::new()) } else { index_of::<P>(&header, chunks_end, &bytes).map_err(unread)? };
         if let Err(error) = &entries {
             found(Finding::damage(Kind::Index, error.to_string()));
         }
@@ -87,24 +89,33 @@ impl<P: Place> Parts<P> {
 }
 
 /// The trailer at the end of the file, which must be the end of the frame.
-fn trailer_of(header: &FrameHeader, len: u64, read: &dyn Fn(u64, u64) -> Result<Vec<u8>>) -> Result<format::Result<Trailer>> {
-    let tail_len = len.min(Trailer::TAIL_LEN as u64);
-    let tail = read(len - tail_len, tail_len)?;
-    let trailer_len = match Trailer::announced_len(&tail, header.header_len(), len) {
-        Ok(trailer_len) => u64::from(trailer_len),
-        Err(error) => return Ok(Err(error)),
-    };
-    Ok(Trailer::parse(&read(len - trailer_len, trailer_len)?))
+fn trailer_of(header: &FrameHeader, bytes: &FileBytes<'_>) -> std::result::Result<format::Result<Trailer>, Unread> {
+    let len = bytes.len;
+    let tail = Part::Trailer.read(bytes, len - len.min(Trailer::TAIL_LEN as u64)..len)?;
+    told(
+        Trailer::announced_len(&tail, header.header_len(), len)
+            .map_err(Unread::Format)
+            .and_then(|trailer_len| Ok(Trailer::parse_vec(Part::Trailer.read(bytes, len - u64::from(trailer_len)..len)?)?)),
+    )
+}
+
+/// What is wrong with bytes is to be told; what cannot be read is an end.
+fn told<T>(read: std::result::Result<T, Unread>) -> std::result::Result<format::Result<T>, Unread> {
+    match read {
+        Ok(read) => Ok(Ok(read)),
+        Err(Unread::Format(error)) => Ok(Err(error)),
+        Err(other) => Err(other),
+    }
 }
 
 fn index_of<P: Place>(
     header: &FrameHeader,
     at: u64,
-    len: u64,
-    read: &dyn Fn(u64, u64) -> Result<Vec<u8>>,
-) -> Result<format::Result<Vec<IndexEntry<P>>>> {
-    let room = len.saturating_sub(at);
-    let head = read(at.min(len), room.min(ChunkHeader::LEN as u64))?;
+    bytes: &FileBytes<'_>,
+) -> std::result::Result<format::Result<Vec<IndexEntry<P>>>, Unread> {
+    let room = bytes.len.saturating_sub(at);
+    let start = at.min(bytes.len);
+    let head = Part::Index.read(bytes, start..start + room.min(ChunkHeader::LEN as u64))?;
     let cbytes = match ChunkHeader::parse(&head) {
         Ok(chunk) => u64::from(chunk.cbytes),
         Err(error) => {
@@ -116,5 +127,5 @@ fn index_of<P: Place>(
         let expected = format!("at most {room}, what the file has from byte {at} on");
         return Ok(Err(format::Error::new("index: cbytes", at.saturating_add(12), cbytes, expected)));
     }
-    Ok(index::decode(&read(at, cbytes)?, header.nchunks()))
+    told(Part::Index.read(bytes, at..at + cbytes).and_then(|raw| Ok(index::decode(&raw, header.nchunks())?)))
 }

@@ -3,7 +3,6 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use log::{debug, error, warn};
@@ -15,10 +14,11 @@ use super::layout::Layout;
 use super::overlay::{Below, Inner, Overlaid, Overlay, Verdict};
 use super::state::State;
 use crate::format;
-use crate::store::{Draft, FrameStore, ReadAt};
-use crate::view::locking::{Follow, out_of_step};
+use crate::store::{Draft, FrameStore, StoreError};
+use crate::view::follow::{Again, Follow, Following};
+use crate::view::left::is_final;
 use crate::view::pacer::{Pacer, Pacing, Publish};
-use crate::view::{Handle, Ino, Inval, Invals, Result, ViewError};
+use crate::view::{Handle, Ino, Inval, Invals, Left, Lost, Result, ViewError};
 
 /// How long nobody may have written before a frame that was not written by whole changes is taken for one.
 const SETTLE_AFTER: Duration = Duration::from_secs(1);
@@ -37,19 +37,36 @@ pub(super) enum Look {
 }
 
 impl Follow for ContiguousView {
-    fn reload(&self) -> Result<()> {
-        let _nobody_writes = self.writing.lock();
-        let _nobody_commits = self.pacer.lock();
+    fn following(&self) -> &Following {
+        &self.following
+    }
+
+    fn reload(&self, wait: bool, invals: &mut Invals) -> Result<Again> {
+        let writing = if wait { Some(self.writing.lock()) } else { self.writing.try_lock() };
+        let Some(_nobody_writes) = writing else { return Ok(Again::Busy) };
+        let pacer = if wait { Some(self.pacer.lock()) } else { self.pacer.try_lock() };
+        let Some(_nobody_commits) = pacer else { return Ok(Again::Busy) };
         let mut state = self.state.write();
         if state.is_uncommitted() {
-            return if self.store.changed_outside()? { Err(ViewError::Store(out_of_step(&*self.store))) } else { Ok(()) };
+            return Ok(Again::Uncommitted);
         }
         self.store.reload()?;
-        self.out_of_step.store(true, Relaxed);
+        self.following.out_of_step(true);
         let (layout, meta) = (Layout::canonical(&*self.store)?, self.store.source_stat()?.into());
-        state.reloaded(layout, meta, self.store.drafts());
-        self.out_of_step.store(false, Relaxed);
-        Ok(())
+        state.reloaded(layout, meta, invals);
+        self.following.out_of_step(false);
+        Ok(Again::Done)
+    }
+
+    fn is_uncommitted(&self) -> bool {
+        self.state.read().is_uncommitted()
+    }
+
+    fn take_attributes(&self, invals: &mut Invals) {
+        if let Ok(stat) = self.store.source_stat() {
+            self.state.write().take_attributes(stat.into());
+            invals.push(Inval::All);
+        }
     }
 
     fn hand_over(&self, invals: &mut Invals) -> Result<()> {
@@ -255,7 +272,14 @@ impl ContiguousView {
             let file = Overlaid { store: &*self.store, guard: &guard, layout: &layout, overlay: &overlay };
             consider(&file, true)
         };
+        // Before the names change: the kernel repeats what it was answered ESTALE, and would find no file of the old name any more.
+        let stale = matches!(found, Ok(Found::Frame(_))) && self.store.changed_outside().unwrap_or(false);
         let refusal = match found {
+            Ok(Found::Frame(candidate)) if stale => {
+                candidate.staged.iter().for_each(|key| self.store.discard(*key));
+                let reason = "it is not written over".to_owned();
+                ViewError::Store(StoreError::Stale { path: self.store.path().into(), reason })
+            }
             Ok(Found::Frame(candidate)) => {
                 let holes = candidate.holes.clone();
                 self.state.write().retire_frame(&*self.store);
@@ -298,8 +322,8 @@ impl Publish for ContiguousView {
             }
             (Arc::clone(&state.layout), state.version, state.staged.clone())
         };
-        if self.out_of_step.load(Relaxed) {
-            return Err(ViewError::Store(out_of_step(&*self.store)));
+        if let Some(hindrance) = self.following.hindrance(&*self.store) {
+            return Err(ViewError::Store(hindrance));
         }
         let committed = self.store.commit(guard, layout.image.clone());
         pacer.committed(began);
@@ -389,52 +413,69 @@ impl ContiguousView {
         Ok(self.store.sync()?)
     }
 
+    /// See [`View::leave`](crate::view::View::leave).
+    pub(super) fn leave_source(&self, regardless: bool, invals: &mut Invals) -> Left {
+        let failed = self.settle(invals).err();
+        let lost = match &failed {
+            Some(error) if regardless || is_final(error) => vec![self.save_lost()],
+            _ => Vec::new(),
+        };
+        Left { failed, lost }
+    }
+
     /// The end of a read-write mount: everything that can be committed is, or saved beside SOURCE.
     pub(super) fn finish(&self) -> Result<()> {
-        let mut invals = Vec::new();
-        let _writing = self.writing.lock();
-        let looked = self.look(Look::Settle, &mut invals);
+        let mut invals = Invals::new();
+        let left = self.leave_source(true, &mut invals);
+        left.log(self.store.path());
         let held = self.state.read().overlay.clone();
         if let Some(Verdict::Held(error)) = held.map(|overlay| overlay.inner.read().verdict.clone()) {
             self.drop_held(&error, &mut invals);
-        }
-        let published = looked.and_then(|()| self.publish());
-        if let Err(error) = &published {
-            error!("{error}");
-            self.save_lost()?;
         }
         let mut state = self.state.write();
         if state.frame.is_none() {
             warn!("{}: its file was removed, and no other took its place: SOURCE stays as it is", self.store.path().display());
         }
+        state.published = state.version;
         state.unpin_all(&*self.store);
-        published
+        left.into_result()
     }
 
-    /// Saves the whole frame, as it is shown, beside SOURCE.
-    fn save_lost(&self) -> Result<()> {
-        let guard = self.store.enter();
-        let (layout, overlay, name) = {
-            let mut state = self.state.write();
-            let none = Arc::new(Overlay::new(0, state.layout.len(), self.store.drafts()));
-            let overlay = state.seen_overlay().cloned().unwrap_or(none);
+    /// Saves the whole frame, as it was accepted, beside SOURCE, unless that was done before.
+    fn save_lost(&self) -> Lost {
+        let _writing = self.writing.lock();
+        let guard = self.store.enter_to_save();
+        let (layout, overlay, name, version) = {
+            let state = self.state.read();
+            // What is no frame was never accepted.
+            let accepted = |overlay: &&Arc<Overlay>| !matches!(overlay.inner.read().verdict, Verdict::Held(_));
+            let overlay = state.seen_overlay().filter(accepted).cloned();
             let name = state.frame_name(self.store.path()).to_string_lossy().into_owned();
-            state.published = state.version;
-            (Arc::clone(&state.layout), overlay, name)
+            (Arc::clone(&state.layout), overlay, name, state.version)
         };
-        let file = Overlaid { store: &*self.store, guard: &guard, layout: &layout, overlay: &overlay };
-        match self.store.save_lost(&name, &file) {
-            Ok(path) => {
-                let source = self.store.path().display();
-                warn!("{source}: could not be written: the frame, {} bytes, is saved as {}", file.len(), path.display());
-                Ok(())
+        let held = Held { version, written: overlay.as_ref().map(|overlay| (overlay.serial, overlay.inner.read().last_write)) };
+        let mut before = self.saved.lock();
+        let saved = match &*before {
+            Some((saved, path)) if *saved == held => Ok(path.clone()),
+            _ => {
+                let overlay = overlay.unwrap_or_else(|| Arc::new(Overlay::new(0, layout.len(), self.store.drafts())));
+                let file = Overlaid { store: &*self.store, guard: &guard, layout: &layout, overlay: &overlay };
+                self.store.save_lost(&name, &file)
             }
-            Err(error) => {
-                error!("{error}");
-                Err(error.into())
-            }
+        };
+        if let Ok(path) = &saved {
+            *before = Some((held, path.clone()));
         }
+        Lost { name, saved }
     }
+}
+
+/// What the frame's file holds, by numbers.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Held {
+    version: u64,
+    /// What is written over that version: which, and when last.
+    written: Option<(u64, Instant)>,
 }
 
 /// Readers see the layout again.

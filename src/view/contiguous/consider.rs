@@ -52,7 +52,7 @@ use crate::format::chunk::ChunkHeader;
 use crate::format::header::{FrameHeader, Sections};
 use crate::format::trailer::Trailer;
 use crate::format::{self, ChunkOffset, Error, Fit, IndexEntry, index};
-use crate::store::frame::{Frame, Unread};
+use crate::store::frame::{Frame, Unread, zeros};
 use crate::store::{ChunkKey, FrameImage, ReadAt, StoreError};
 use crate::view::examine::{CHECKED_LEN, Examined, MOST_HOLE, examine};
 
@@ -222,7 +222,7 @@ impl Considering<'_> {
     }
 
     fn bytes(&self, part: Range<u64>) -> Result<Vec<u8>, Stop> {
-        let mut bytes = vec![0; usize::try_from(part.end.saturating_sub(part.start)).unwrap_or(usize::MAX)];
+        let mut bytes = zeros(part.end.saturating_sub(part.start)).map_err(Stop::Io)?;
         self.file.read_exact_at(&mut bytes, part.start).map_err(Stop::Io)?;
         Ok(bytes)
     }
@@ -305,7 +305,7 @@ impl Considering<'_> {
         sections: &Sections,
     ) -> Result<(Extents, Vec<IndexEntry<ChunkKey>>), Stop> {
         let base = sections.chunks.start;
-        let stored = (0u32..).zip(offsets).filter_map(|(position, entry)| Some((base + entry.stored()?.0, position)));
+        let stored = (0u32..).zip(offsets).filter_map(|(position, entry)| Some((base + entry.stored()?.bytes(), position)));
         let mut places: Vec<(u64, u32)> = stored.collect();
         if !places.is_sorted() {
             places.sort_unstable();

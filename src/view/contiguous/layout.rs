@@ -117,7 +117,7 @@ impl Layout {
         }
         let mut places = extents.starts.iter();
         let entries = image.entries.iter().map(|entry| {
-            entry.map(|_| ChunkOffset(places.next().map_or(0, |start| start - base))) // one for each stored entry
+            entry.map(|_| ChunkOffset::new(places.next().map_or(0, |start| start - base))) // one for each stored entry
         });
         let mut tail = index::encode(entries).map_err(wrong)?;
         tail.extend_from_slice(image.trailer.as_bytes());
@@ -150,7 +150,8 @@ impl Layout {
         &self.image.header
     }
 
-    /// Reads; a short count means the end. `guard` is older than the look-up of this layout in anything that changes.
+    /// Reads; a short count means the end. `guard` is older than the look-up of this layout in anything that changes. All that was read is
+    /// of one version of SOURCE.
     ///
     /// # Errors
     /// What the store says; a chunk that is shorter in the store than it was.
@@ -166,15 +167,17 @@ impl Layout {
         let mut at = offset;
         copy_of(self.head(), 0, &mut at, &mut rest);
         let mut next = self.extents.reaching(at);
+        let mut of_store = false;
         while at < self.tail_start && !rest.is_empty() {
             match self.extents.get(next) {
                 Some(extent) if extent.start <= at => {
                     let piece = take(&mut rest, extent.end() - at);
-                    let got = store.read_chunk(guard, extent.key, extent.len, at - extent.start, piece)?;
+                    let got = store.read_part(guard, extent.key, extent.len, at - extent.start, piece)?;
                     if got < piece.len() {
                         let source = io::ErrorKind::UnexpectedEof.into();
                         return Err(StoreError::Io { path: store.path().into(), action: "read a chunk", source });
                     }
+                    of_store = true;
                     at += got as u64;
                     next += 1;
                 }
@@ -186,6 +189,9 @@ impl Layout {
             }
         }
         copy_of(&self.tail, self.tail_start, &mut at, &mut rest);
+        if of_store {
+            store.verify(guard)?;
+        }
         Ok(count)
     }
 }

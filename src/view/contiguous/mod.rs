@@ -12,12 +12,13 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Instant, SystemTime};
 
-use log::{debug, info};
+use log::debug;
 use parking_lot::{Mutex, RwLock};
 
 use self::adopt::Look;
@@ -25,15 +26,15 @@ use self::ahead::Ahead;
 use self::layout::Layout;
 use self::overlay::Overlaid;
 use self::state::{Content, State};
-use super::locking::Follow;
+use super::follow::{Follow, Following};
 use super::meta::Meta;
 use super::pacer::{Pacing, Publish};
 use super::xattr::{find, names};
 use super::{
-    Attr, Creation, DirEntry, Handle, Ino, Inval, Invals, Kind, OpenMode, ROOT, RenameMode, Result, SetAttr, SetMode, View,
+    Attr, Creation, DirEntry, Handle, Ino, Invals, Kind, Left, OpenMode, ROOT, RenameMode, Result, SetAttr, SetMode, View,
     ViewError,
 };
-use crate::store::{Draft, FrameStore, ReadAt, StoreError};
+use crate::store::{Draft, FrameStore, ReadAt, ReadGuard, StoreError, Watch};
 
 mod adopt;
 mod ahead;
@@ -48,8 +49,6 @@ mod xattr;
 
 /// How far the kernel reads ahead: with its own 128 KiB there are four times as many READs, with more than this it gets slower.
 const READ_AHEAD: u32 = 4 << 20;
-/// How often a read-only view looks whether others have changed SOURCE.
-const WATCH_EVERY: Duration = Duration::from_millis(200);
 
 /// The contiguous view of a frame.
 ///
@@ -57,8 +56,7 @@ const WATCH_EVERY: Duration = Duration::from_millis(200);
 pub struct ContiguousView {
     store: Arc<dyn FrameStore>,
     read_only: bool,
-    /// The store has read SOURCE again, and what it found cannot be shown: nothing is committed.
-    out_of_step: AtomicBool,
+    following: Following,
     /// Whoever changes the overlay or makes a layout of it has this. Held while chunks are compared and staged, so readers
     /// never take it.
     writing: Mutex<()>,
@@ -68,6 +66,8 @@ pub struct ContiguousView {
     state: RwLock<State>,
     /// A leaf.
     ahead: Mutex<Ahead>,
+    /// The frame as it was last saved beside SOURCE, and where. Another leaf.
+    saved: Mutex<Option<(adopt::Held, PathBuf)>>,
 }
 
 /// Where the one file of a contiguous view is.
@@ -89,20 +89,29 @@ impl ContiguousView {
         Ok(ContiguousView {
             store,
             read_only,
-            out_of_step: AtomicBool::new(false),
+            following: Following::default(),
             writing: Mutex::new(()),
             pacer: Pacing::new(),
             state: RwLock::new(state),
             ahead: Mutex::new(Ahead::default()),
+            saved: Mutex::default(),
         })
     }
 
     fn writable(&self) -> Result<()> {
-        if self.read_only { Err(ViewError::ReadOnly) } else { Ok(()) }
+        self.check_writable()
     }
 
     /// A failure to read or to write what clients have written.
     fn held_error(&self, action: &'static str, source: io::Error) -> ViewError {
+        // What is below comes from the store.
+        let stale = |error: &StoreError| match error {
+            StoreError::Stale { path, reason } => Some(StoreError::Stale { path: path.clone(), reason: reason.clone() }),
+            _ => None,
+        };
+        if let Some(error) = source.get_ref().and_then(|error| error.downcast_ref()).and_then(stale) {
+            return ViewError::Store(error);
+        }
         ViewError::Store(StoreError::Io { path: self.store.path().into(), action, source })
     }
 
@@ -135,8 +144,7 @@ impl ContiguousView {
         Ok(Attr { nlink, ..meta.attr(ino, Kind::File, size) })
     }
 
-    fn read_frame(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        let guard = self.store.enter();
+    fn read_frame(&self, guard: &ReadGuard<'_>, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let (layout, overlay) = {
             let state = self.state.read();
             (Arc::clone(&state.layout), state.seen_overlay().cloned())
@@ -146,9 +154,9 @@ impl ContiguousView {
             self.store.expect_chunks(&ahead);
         }
         match overlay {
-            None => Ok(layout.read_at(&*self.store, &guard, offset, buf)?),
+            None => Ok(layout.read_at(&*self.store, guard, offset, buf)?),
             Some(overlay) => {
-                let overlaid = Overlaid { store: &*self.store, guard: &guard, layout: &layout, overlay: &overlay };
+                let overlaid = Overlaid { store: &*self.store, guard, layout: &layout, overlay: &overlay };
                 overlaid.read_at(buf, offset).map_err(|error| self.held_error("read what was written", error))
             }
         }
@@ -158,6 +166,7 @@ impl ContiguousView {
     fn written_file(&self, handle: Handle) -> Result<(Ino, Content)> {
         let state = self.state.read();
         let open = state.handles.get(&handle.0).filter(|open| open.write).ok_or(ViewError::BadHandle)?;
+        state.check_version(open)?;
         Ok((open.ino, state.node(open.ino)?.content.clone()))
     }
 
@@ -207,18 +216,6 @@ impl ContiguousView {
         drop(_writing);
         self.publish_soon()
     }
-
-    /// Whether others have changed SOURCE under a read-only mount, and then shows what it holds now.
-    fn watch(&self, now: Instant, invals: &mut Invals) -> Option<Instant> {
-        let changed = self.store.changed_outside().map_err(ViewError::from);
-        match changed.and_then(|changed| if changed { self.reload().map(|()| true) } else { Ok(false) }) {
-            Ok(false) => {}
-            Ok(true) => invals.push(Inval::All),
-            // In the middle of a change by the library the frame does not parse: what was known goes on being shown.
-            Err(error) => debug!("not shown yet: {error}"),
-        }
-        Some(now + WATCH_EVERY)
-    }
 }
 
 impl View for ContiguousView {
@@ -266,6 +263,7 @@ impl View for ContiguousView {
         if mode.write || mode.truncate {
             self.writable()?;
         }
+        self.glance_before(true)?;
         let handle = {
             let mut state = self.state.write();
             if self.is_directory(&state, ino) {
@@ -317,25 +315,31 @@ impl View for ContiguousView {
         Ok((self.attr(ino)?, handle))
     }
 
-    fn read(&self, ino: Ino, _handle: Option<Handle>, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        let guard = self.store.enter();
-        let content = {
-            let state = self.state.read();
-            if self.is_directory(&state, ino) {
-                return Err(ViewError::IsDirectory);
+    fn read(&self, ino: Ino, handle: Option<Handle>, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.glance_before(false)?;
+        self.of_one_version(|guard| {
+            let content = {
+                let state = self.state.read();
+                if self.is_directory(&state, ino) {
+                    return Err(ViewError::IsDirectory);
+                }
+                if let Some(open) = handle.and_then(|handle| state.handles.get(&handle.0)) {
+                    state.check_version(open)?;
+                }
+                state.node(ino)?.content.clone()
+            };
+            match content {
+                Content::Frame => self.read_frame(guard, offset, buf),
+                Content::Former(layout) => Ok(layout.read_at(&*self.store, guard, offset, buf)?),
+                Content::Draft(draft) => {
+                    draft.lock().read_at(buf, offset).map_err(|error| self.held_error("read what was written", error))
+                }
             }
-            state.node(ino)?.content.clone()
-        };
-        match content {
-            Content::Frame => self.read_frame(offset, buf),
-            Content::Former(layout) => Ok(layout.read_at(&*self.store, &guard, offset, buf)?),
-            Content::Draft(draft) => {
-                draft.lock().read_at(buf, offset).map_err(|error| self.held_error("read what was written", error))
-            }
-        }
+        })
     }
 
     fn write(&self, handle: Handle, offset: u64, data: &[u8]) -> Result<()> {
+        self.following.check()?;
         let _writing = self.writing.lock();
         match self.written_file(handle)? {
             (_, Content::Frame) => self.change_frame(Some(handle), |inner, below| inner.write_at(data, offset, below)),
@@ -345,6 +349,7 @@ impl View for ContiguousView {
     }
 
     fn flush(&self, handle: Handle, invals: &mut Invals) -> Result<()> {
+        self.following.check()?;
         self.close_handle(handle, invals)?;
         self.publish_soon()
     }
@@ -363,6 +368,7 @@ impl View for ContiguousView {
             let state = self.state.read();
             self.is_directory(&state, ino) || state.frame == Some(ino)
         };
+        self.following.check()?;
         if self.read_only || !frame { Ok(()) } else { self.settle(invals) }
     }
 
@@ -409,6 +415,10 @@ impl View for ContiguousView {
         Vec::new()
     }
 
+    fn expect(&self, _inos: &[Ino]) {}
+
+    fn expect_reads(&self, _inos: &[Ino]) {}
+
     fn read_ahead(&self) -> Option<u32> {
         Some(READ_AHEAD)
     }
@@ -418,13 +428,42 @@ impl View for ContiguousView {
     }
 
     fn tick(&self, now: Instant, invals: &mut Invals) -> Option<Instant> {
-        if self.read_only { self.watch(now, invals) } else { self.work(now, invals) }
+        if self.read_only { None } else { self.work(now, invals) }
+    }
+
+    fn keeps_pages(&self, ino: Ino) -> bool {
+        ino != ROOT || self.state.read().is_of_one_version()
+    }
+
+    fn last_name(&self, ino: Ino) -> Option<OsString> {
+        let state = self.state.read();
+        match state.nodes.contains_key(&ino) {
+            true => state.name_of(ino),
+            false => state.in_directory().then(|| state.frame_name(self.store.path())),
+        }
+        .map(OsStr::to_owned)
+    }
+
+    fn watch(&self) -> Option<&Watch> {
+        Some(self.store.watch())
+    }
+
+    fn follow(&self, invals: &mut Invals) -> Option<Instant> {
+        Follow::look(self, invals)
+    }
+
+    fn leave(&self, regardless: bool, invals: &mut Invals) -> Left {
+        if self.read_only { Left::default() } else { self.leave_source(regardless, invals) }
+    }
+
+    fn source(&self) -> Option<(OwnedFd, PathBuf)> {
+        self.store.source()
     }
 
     fn shutdown(&self) -> Result<()> {
         let result = if self.read_only { Ok(()) } else { self.finish() };
         let closed = self.store.close().map_err(ViewError::from);
-        info!("{}: {}", self.store.path().display(), self.report());
+        debug!("{}: {}", self.store.path().display(), self.report());
         result.and(closed)
     }
 

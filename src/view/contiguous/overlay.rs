@@ -445,6 +445,22 @@ impl Inner {
         }
         Ok((count, gaps))
     }
+
+    /// See [`ReadAt::next_data`]; what is seen from below is taken for data.
+    pub fn next_data(&self, offset: u64) -> Option<Range<u64>> {
+        if offset < self.below {
+            return Some(offset..self.below);
+        }
+        let rest = offset..self.len.max(offset);
+        let held = self.stored.within(rest.clone()).find_map(|part| match &self.data {
+            Data::Memory(_) => Some(part),
+            Data::File(draft) => {
+                draft.next_data(part.start).filter(|data| data.start < part.end).map(|data| data.start..data.end.min(part.end))
+            }
+        });
+        let moved = self.moved.within(rest).next().map(|(part, _)| part);
+        held.into_iter().chain(moved).min_by_key(|part| part.start)
+    }
 }
 
 /// A layout with what is written over it: the file as it is now.
@@ -506,5 +522,9 @@ impl ReadAt for Overlaid<'_> {
             count if count == buf.len() => Ok(()),
             _ => Err(io::ErrorKind::UnexpectedEof.into()),
         }
+    }
+
+    fn next_data(&self, offset: u64) -> Option<Range<u64>> {
+        self.overlay.inner.read().next_data(offset)
     }
 }

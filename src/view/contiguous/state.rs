@@ -11,11 +11,11 @@ use parking_lot::Mutex;
 use super::Shown;
 use super::layout::Layout;
 use super::overlay::Overlay;
-use crate::store::{ChunkKey, Draft, DraftPool, FrameStore, SourceStat, sidecar};
+use crate::store::{ChunkKey, Draft, FrameStore, SourceStat, sidecar};
 use crate::view::meta::Meta;
 use crate::view::names::is_temporary;
 use crate::view::xattr::FormerLens;
-use crate::view::{Handle, Ino, ROOT, Result, ViewError};
+use crate::view::{Handle, Ino, Inval, Invals, ROOT, Result, ViewError};
 
 /// The inode of the frame's file that was there at mount, in a directory.
 const FRAME_INO: Ino = Ino(2);
@@ -55,11 +55,17 @@ pub struct Open {
     pub write: bool,
     /// The overlay that this handle has written to last, by serial number.
     pub serial: u64,
+    /// Of the versions of SOURCE that others have made, the one that it was opened in.
+    of: u64,
 }
 
 #[derive(Debug)]
 pub struct State {
     shown: Shown,
+    /// How often others have changed SOURCE. Its file has another inode each time, unless it is the mount point.
+    reloads: u64,
+    /// Handles of the mount point, if that is the file, that were opened before the last time.
+    outdated: usize,
     /// The last state that was adopted: what the frame's file holds, but for the overlay.
     pub layout: Arc<Layout>,
     /// What clients may still take for the file's length.
@@ -83,12 +89,16 @@ pub struct State {
     pub published: u64,
 
     pub root: Meta,
+    /// Owner, mode and times of SOURCE.
+    source: Meta,
 }
 
 impl State {
     pub fn new(shown: Shown, layout: Layout, stat: SourceStat) -> Self {
         let meta = Meta::from(stat);
         let mut state = State {
+            reloads: 0,
+            outdated: 0,
             layout: Arc::new(layout),
             former_lens: FormerLens::default(),
             overlay: None,
@@ -102,6 +112,7 @@ impl State {
             version: 0,
             published: 0,
             root: meta.of_directory(),
+            source: meta,
             shown,
         };
         let node = Node { place: None, forgotten: false, meta, content: Content::Frame, open: 0, writers: 0 };
@@ -285,19 +296,42 @@ impl State {
         let node = self.node_mut(ino)?;
         node.open += 1;
         node.writers += u32::from(write);
-        self.handles.insert(handle, Open { ino, write, serial: 0 });
+        let of = self.reloads;
+        self.handles.insert(handle, Open { ino, write, serial: 0, of });
         Ok(Handle(handle))
     }
 
     /// Ends a handle, and with the last one what only it kept alive.
     pub fn close(&mut self, handle: Handle, store: &dyn FrameStore) {
         let Some(open) = self.handles.remove(&handle.0) else { return };
+        if open.ino == ROOT && open.of != self.reloads {
+            self.outdated -= 1;
+        }
         let Some(node) = self.nodes.get_mut(&open.ino) else { return };
         node.open = node.open.saturating_sub(1);
         node.writers = node.writers.saturating_sub(u32::from(open.write));
         if node.open == 0 && node.forgotten && node.place.is_none() {
             self.drop_node(open.ino, store);
         }
+    }
+
+    /// Whether what a handle was opened for is still there.
+    ///
+    /// # Errors
+    /// [`ViewError::Gone`] if others have changed it since.
+    pub fn check_version(&self, open: &Open) -> Result<()> {
+        if open.ino == ROOT && open.of != self.reloads { Err(ViewError::Gone) } else { Ok(()) }
+    }
+
+    /// Whether nobody has an older version of the mount point open, which is the file.
+    pub fn is_of_one_version(&self) -> bool {
+        self.outdated == 0
+    }
+
+    /// The name of a file.
+    pub fn name_of(&self, ino: Ino) -> Option<&OsStr> {
+        let place = self.nodes.get(&ino)?.place?;
+        self.listing.get(&place).map(|(name, _)| name.as_os_str())
     }
 
     /// Handles that may write to the frame.
@@ -330,19 +364,45 @@ impl State {
         !self.is_published() || self.seen_overlay().is_some() || self.frame.is_none()
     }
 
-    /// Takes over what SOURCE holds now, which others have changed. There is nothing uncommitted.
-    pub fn reloaded(&mut self, layout: Layout, meta: Meta, drafts: &Arc<DraftPool>) {
+    /// Takes over what SOURCE holds now, which others have changed; there is nothing uncommitted. Whoever has open what was SOURCE's finds
+    /// it gone. Temporary files stay.
+    pub fn reloaded(&mut self, layout: Layout, meta: Meta, invals: &mut Invals) {
         self.layout = Arc::new(layout);
         self.former_lens.clear();
         self.overlay = None;
         self.staged.clear();
-        // The chunks of what was the frame may be gone.
-        for node in self.nodes.values_mut().filter(|node| matches!(node.content, Content::Former(_))) {
-            node.content = Content::Draft(Arc::new(Mutex::new(Draft::new(drafts))));
+        (self.root, self.source) = (meta.of_directory(), meta);
+        self.reloads += 1;
+        self.outdated = self.handles.values().filter(|open| open.ino == ROOT).count();
+        // The chunks of what was the frame may be gone as well.
+        let is_ours = |(ino, node): (&Ino, &Node)| {
+            let former = matches!(node.content, Content::Former(_));
+            (former || self.frame == Some(*ino) && *ino != ROOT).then_some(*ino)
+        };
+        let gone: Vec<Ino> = self.nodes.iter().filter_map(is_ours).collect();
+        for ino in gone {
+            if let Some(name) = self.name_of(ino).map(OsStr::to_owned) {
+                self.unlink(&name);
+                invals.push(Inval::Entry(ROOT, name));
+            }
+            self.nodes.remove(&ino);
         }
-        self.root = meta.of_directory();
+        match self.shown.clone() {
+            Shown::As(name) => self.frame = Some(self.new_file(name, meta, Content::Frame)),
+            Shown::OnFile => {
+                if let Ok(node) = self.node_mut(ROOT) {
+                    node.meta = meta;
+                }
+            }
+        }
+    }
+
+    /// Takes over owner, mode and times of SOURCE, where a client has set no others.
+    pub fn take_attributes(&mut self, now: Meta) {
+        let before = std::mem::replace(&mut self.source, now);
+        self.root.take_over(before.of_directory(), now.of_directory());
         if let Some(node) = self.frame.and_then(|ino| self.nodes.get_mut(&ino)) {
-            node.meta = meta;
+            node.meta.take_over(before, now);
         }
     }
 

@@ -10,28 +10,33 @@
 //! the store has staged, or an index that is adopted, or refuses it. When index and chunks agree, the whole is published: handed
 //! to the store's commit.
 
-use std::ffi::OsStr;
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use log::{debug, info};
-use parking_lot::RwLock;
+use log::debug;
+use parking_lot::{Mutex, RwLock};
 
 use self::state::{Source, State};
 use self::write::Unfinished;
+use super::follow::{Follow, Following};
 use super::meta::Meta;
 use super::names::Name;
 use super::pacer::{Pacing, Publish};
 use super::xattr::{find, names};
 use super::{
-    Attr, Creation, DirEntry, Handle, Ino, Invals, Kind, OpenMode, ROOT, RenameMode, Result, SetAttr, SetMode, View, ViewError,
+    Attr, Creation, DirEntry, Handle, Ino, Invals, Kind, Left, OpenMode, ROOT, RenameMode, Result, SetAttr, SetMode, View,
+    ViewError,
 };
 use crate::format::chunk::ChunkHeader;
 use crate::format::index_file::IndexFile;
 use crate::format::{self, Fit, IndexEntry, Layout};
-use crate::store::{ChunkKey, Draft, FrameImage, FrameStore, ReadAt, ReadGuard, StoreError};
+use crate::store::{ChunkKey, Draft, FrameImage, FrameStore, ReadAt, ReadGuard, StoreError, Watch};
 
 mod adopt;
 mod publish;
@@ -49,8 +54,6 @@ mod xattr;
 const CHECKED_CHUNKS: usize = 1024;
 /// How long nothing may change before files written by hand take their places.
 const SETTLE_AFTER: Duration = Duration::from_secs(1);
-/// How often a read-only view looks whether others have changed SOURCE.
-const WATCH_EVERY: Duration = Duration::from_millis(200);
 /// Names that are looked up, and nothing read, by those who do not want to read.
 const ONLY_LOOKING: u32 = 8;
 /// The most of a chunk that is read ahead of its header, in bytes.
@@ -58,16 +61,20 @@ const LIKELY_AT_MOST: u64 = 512 << 10;
 /// As much of a chunk file is read at once, in bytes: most chunks are no larger.
 const READ_AHEAD: u32 = 1 << 20;
 
+/// What a file held, by its name and numbers that no other content of that name has.
+type Content = (String, (u64, u64));
+
 /// The sparse view of a frame.
 pub struct SparseView {
     store: Arc<dyn FrameStore>,
     read_only: bool,
-    /// The store has read SOURCE again, and what it found cannot be shown: nothing is committed.
-    out_of_step: AtomicBool,
+    following: Following,
     /// One commit at a time. Taken before `state`, which is not held while the store commits.
     pacer: Pacing,
     /// Names looked up since a chunk was read.
     lookups: AtomicU32,
+    /// What is saved beside SOURCE, and where.
+    saved: Mutex<HashMap<Content, PathBuf>>,
     /// Held for look-ups and changes in memory, and never across reads of chunks or commits.
     state: RwLock<State>,
 }
@@ -78,20 +85,21 @@ impl SparseView {
     /// # Errors
     /// A chunk whose header lies, in a frame small enough to look at all.
     pub fn new(store: Arc<dyn FrameStore>, read_only: bool) -> Result<Self> {
-        let state = Self::load(&*store)?;
+        let state = Self::load(&*store, 0)?;
         Ok(SparseView {
             store,
             read_only,
-            out_of_step: AtomicBool::new(false),
+            following: Following::default(),
             pacer: Pacing::new(),
             lookups: AtomicU32::new(0),
+            saved: Mutex::default(),
             state: RwLock::new(state),
         })
     }
 
-    fn load(store: &dyn FrameStore) -> Result<State> {
+    fn load(store: &dyn FrameStore, version: u64) -> Result<State> {
         let stat = store.source_stat()?;
-        let Some(image) = store.committed() else { return State::new(None, &[], stat) };
+        let Some(image) = store.committed() else { return State::new(None, &[], stat, version) };
         let FrameImage { header, trailer, entries } = &*image;
         let mut header = header.clone();
         header.set_layout(Layout::Sparse);
@@ -121,7 +129,7 @@ impl SparseView {
             IndexEntry::Special(special) => IndexEntry::Special(*special),
         });
         let index = IndexFile { header, trailer: trailer.clone(), entries: Arc::new(by_position.collect()) };
-        let state = State::new(Some(index), entries, stat)?;
+        let state = State::new(Some(index), entries, stat, version)?;
         for (position, len) in (0u32..).zip(lens) {
             state.table.get(crate::format::ChunkId(position)).learn_len(len);
         }
@@ -145,25 +153,26 @@ impl SparseView {
             let state = self.state.read();
             return Ok(state.root.attr(ROOT, Kind::Directory, 4096));
         }
-        let guard = self.store.enter();
-        let (source, mut meta, nlink) = {
-            let state = self.state.read();
-            let node = state.nodes.get(&ino);
-            let nlink = if node.is_some_and(|node| node.name.is_none()) { 0 } else { 1 };
-            (state.source(ino)?, node.map_or(state.defaults, |node| node.meta), nlink)
-        };
-        let size = match source {
-            Source::Empty => 0,
-            Source::Bytes(bytes) => bytes.len() as u64,
-            Source::Chunk(key, len) => u64::from(self.chunk_len(&guard, ino, key, len)?),
-            Source::Writing(writing) => {
-                let inner = writing.inner.read_recursive();
-                meta.mtime = inner.mtime;
-                meta.ctime = inner.mtime.max(meta.ctime);
-                inner.bytes.len()
-            }
-        };
-        Ok(Attr { nlink, ..meta.attr(ino, Kind::File, size) })
+        self.of_one_version(|guard| {
+            let (source, mut meta, nlink) = {
+                let state = self.state.read();
+                let node = state.nodes.get(&ino);
+                let nlink = if node.is_some_and(|node| node.name.is_none()) { 0 } else { 1 };
+                (state.source(ino)?, node.map_or(state.defaults, |node| node.meta), nlink)
+            };
+            let size = match source {
+                Source::Empty => 0,
+                Source::Bytes(bytes) => bytes.len() as u64,
+                Source::Chunk(key, len) => u64::from(self.chunk_len(guard, ino, key, len)?),
+                Source::Writing(writing) => {
+                    let inner = writing.inner.read_recursive();
+                    meta.mtime = inner.mtime;
+                    meta.ctime = inner.mtime.max(meta.ctime);
+                    inner.bytes.len()
+                }
+            };
+            Ok(Attr { nlink, ..meta.attr(ino, Kind::File, size) })
+        })
     }
 
     /// Whoever looks up a name opens it next, as a rule: a chunk whose header has to be read from the disk for its length comes
@@ -193,7 +202,7 @@ impl SparseView {
     }
 
     fn writable(&self) -> Result<()> {
-        if self.read_only { Err(ViewError::ReadOnly) } else { Ok(()) }
+        self.check_writable()
     }
 
     fn empty_draft(&self) -> Draft {
@@ -264,6 +273,7 @@ impl View for SparseView {
         if mode.write || mode.truncate {
             self.writable()?;
         }
+        self.glance_before(true)?;
         let mut state = self.state.write();
         state.name_of(ino)?;
         let mut serial = 0;
@@ -305,29 +315,33 @@ impl View for SparseView {
         if ino == ROOT {
             return Err(ViewError::IsDirectory);
         }
-        let guard = self.store.enter();
-        let source = self.state.read().source(ino)?;
-        match source {
-            Source::Empty => Ok(0),
-            Source::Bytes(bytes) => Ok(read_slice(&bytes, offset, buf)),
-            Source::Writing(writing) => {
-                writing.inner.read_recursive().bytes.read_at(buf, offset).map_err(|error| self.draft_error("read", error))
-            }
-            Source::Chunk(key, len) => {
-                if self.lookups.load(Relaxed) > 0 {
-                    self.lookups.store(0, Relaxed);
+        self.glance_before(false)?;
+        self.of_one_version(|guard| {
+            let source = self.state.read().source(ino)?;
+            match source {
+                Source::Empty => Ok(0),
+                Source::Bytes(bytes) => Ok(read_slice(&bytes, offset, buf)),
+                Source::Writing(writing) => {
+                    writing.inner.read_recursive().bytes.read_at(buf, offset).map_err(|error| self.draft_error("read", error))
                 }
-                let len = self.chunk_len(&guard, ino, key, len)?;
-                Ok(self.store.read_chunk(&guard, key, len, offset, buf)?)
+                Source::Chunk(key, len) => {
+                    if self.lookups.load(Relaxed) > 0 {
+                        self.lookups.store(0, Relaxed);
+                    }
+                    let len = self.chunk_len(guard, ino, key, len)?;
+                    Ok(self.store.read_chunk(guard, key, len, offset, buf)?)
+                }
             }
-        }
+        })
     }
 
     fn write(&self, handle: Handle, offset: u64, data: &[u8]) -> Result<()> {
+        self.following.check()?;
         self.write_handle(handle, offset, data)
     }
 
     fn flush(&self, handle: Handle, invals: &mut Invals) -> Result<()> {
+        self.following.check()?;
         self.close_handle(handle, invals)?;
         self.publish_soon()
     }
@@ -345,6 +359,7 @@ impl View for SparseView {
         if self.read_only {
             return Ok(());
         }
+        self.following.check()?;
         if ino != ROOT {
             match self.close_file(ino, Unfinished::Leave, invals) {
                 Ok(()) | Err(ViewError::Gone) => {}
@@ -464,13 +479,38 @@ impl View for SparseView {
     }
 
     fn tick(&self, now: Instant, invals: &mut Invals) -> Option<Instant> {
-        if self.read_only { self.watch(now, invals) } else { self.work(now, invals) }
+        if self.read_only { None } else { self.work(now, invals) }
+    }
+
+    fn keeps_pages(&self, _ino: Ino) -> bool {
+        true
+    }
+
+    fn last_name(&self, ino: Ino) -> Option<OsString> {
+        let named = self.state.read().name_of(ino);
+        named.unwrap_or_else(|_| Some(state::former_name(ino))).map(|name| name.to_os_string())
+    }
+
+    fn watch(&self) -> Option<&Watch> {
+        Some(self.store.watch())
+    }
+
+    fn follow(&self, invals: &mut Invals) -> Option<Instant> {
+        self.look(invals)
+    }
+
+    fn leave(&self, regardless: bool, invals: &mut Invals) -> Left {
+        if self.read_only { Left::default() } else { self.leave_source(regardless, invals) }
+    }
+
+    fn source(&self) -> Option<(OwnedFd, PathBuf)> {
+        self.store.source()
     }
 
     fn shutdown(&self) -> Result<()> {
         let result = if self.read_only { Ok(()) } else { self.finish() };
         let closed = self.store.close().map_err(ViewError::from);
-        info!("{}: {}", self.store.path().display(), self.report());
+        debug!("{}: {}", self.store.path().display(), self.report());
         result.and(closed)
     }
 

@@ -4,22 +4,49 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use log::{debug, error, warn};
+use log::{debug, error};
 
 use super::state::{Held, Kept, Node, Source};
 use super::write::Unfinished;
-use super::{SETTLE_AFTER, SparseView, WATCH_EVERY};
+use super::{SETTLE_AFTER, SparseView};
 use crate::format::{ChunkId, IndexEntry};
-use crate::store::{ChunkKey, FrameImage, FrameStore, ReadAt, StoreError, StoredChunk};
-use crate::view::locking::{Follow, out_of_step};
+use crate::store::{ChunkKey, FrameImage, FrameStore, ReadAt, StoredChunk};
+use crate::view::follow::{Again, Follow, Following};
+use crate::view::left::is_final;
 use crate::view::names::{INDEX_NAME, Name};
 use crate::view::pacer::{Pacer, Pacing, Publish};
-use crate::view::{Inval, Invals, Result, ViewError};
+use crate::view::{Inval, Invals, Left, Lost, Result, ViewError};
 
 impl Follow for SparseView {
-    fn reload(&self) -> Result<()> {
-        let _nobody_commits = self.pacer.lock();
-        self.load_again()
+    fn following(&self) -> &Following {
+        &self.following
+    }
+
+    /// The state is held meanwhile: what it names is not there any more.
+    fn reload(&self, wait: bool, invals: &mut Invals) -> Result<Again> {
+        let pacer = if wait { Some(self.pacer.lock()) } else { self.pacer.try_lock() };
+        let Some(_nobody_commits) = pacer else { return Ok(Again::Busy) };
+        let mut state = self.state.write();
+        if state.is_uncommitted() {
+            return Ok(Again::Uncommitted);
+        }
+        self.store.reload()?;
+        self.following.out_of_step(true);
+        let version = state.next_version();
+        state.reloaded(Self::load(&*self.store, version)?, invals);
+        self.following.out_of_step(false);
+        Ok(Again::Done)
+    }
+
+    fn is_uncommitted(&self) -> bool {
+        self.state.read().is_uncommitted()
+    }
+
+    fn take_attributes(&self, invals: &mut Invals) {
+        if let Ok(stat) = self.store.source_stat() {
+            self.state.write().take_attributes(stat.into());
+            invals.push(Inval::All);
+        }
     }
 
     fn hand_over(&self, invals: &mut Invals) -> Result<()> {
@@ -85,8 +112,8 @@ impl Publish for SparseView {
             let fresh: Vec<_> = state.fresh.keys().map(|id| (*id, state.table.get(*id).key())).collect();
             (image, state.frame_changed, fresh)
         };
-        if self.out_of_step.load(Relaxed) {
-            return Err(ViewError::Store(out_of_step(&*self.store)));
+        if let Some(hindrance) = self.following.hindrance(&*self.store) {
+            return Err(ViewError::Store(hindrance));
         }
         let committed = self.store.commit(guard, image);
         pacer.committed(began);
@@ -124,64 +151,67 @@ impl SparseView {
         [again, settle_at, self.publish_due(now)].into_iter().flatten().min()
     }
 
-    /// Whether others have changed SOURCE under a read-only mount, and then shows what it holds now.
-    pub(super) fn watch(&self, now: Instant, invals: &mut Invals) -> Option<Instant> {
-        match self.store.changed_outside() {
-            Ok(false) => {}
-            Ok(true) => match self.reload() {
-                Ok(()) => invals.push(Inval::All),
-                // In the middle of a change by the library the file does not parse: what was known goes on being shown.
-                Err(error) => debug!("not shown yet: {error}"),
-            },
-            Err(error) => debug!("{error}"),
+    /// See [`View::leave`](crate::view::View::leave).
+    pub(super) fn leave_source(&self, regardless: bool, invals: &mut Invals) -> Left {
+        let committed = self.commit_all(invals);
+        if let Err(error) = &committed
+            && !regardless
+            && !is_final(error)
+        {
+            return Left { failed: committed.err(), lost: Vec::new() };
         }
-        Some(now + WATCH_EVERY)
-    }
-
-    /// Looks at SOURCE again, which others have changed. The state is held meanwhile: what it names is not there any more.
-    fn load_again(&self) -> Result<()> {
-        let mut state = self.state.write();
-        if state.is_uncommitted() || self.store.committed().is_none() {
-            return if self.store.changed_outside()? { Err(ViewError::Store(out_of_step(&*self.store))) } else { Ok(()) };
-        }
-        self.store.reload()?;
-        self.out_of_step.store(true, Relaxed);
-        state.reloaded(Self::load(&*self.store)?);
-        self.out_of_step.store(false, Relaxed);
-        Ok(())
-    }
-
-    /// The end of a read-write mount: everything that can be committed is, and the rest is saved beside SOURCE.
-    pub(super) fn finish(&self) -> Result<()> {
-        let mut invals = Vec::new();
-        let open: Vec<_> = {
+        let all = committed.is_err() || {
             let state = self.state.read();
+            state.frame_changed != state.published
+        };
+        Left { failed: committed.err(), lost: self.save_lost(all) }
+    }
+
+    /// Everything that can be committed is, and on disk.
+    fn commit_all(&self, invals: &mut Invals) -> Result<()> {
+        if let Some(hindrance) = self.following.hindrance(&*self.store) {
+            // What is there cannot be made a part of what others have made.
+            return if self.is_uncommitted() { Err(hindrance.into()) } else { Ok(()) };
+        }
+        let open: Vec<_> = {
+            let mut state = self.state.write();
+            state.unstored.clear();
             state.nodes.iter().filter(|(_, node)| node.writing.is_some()).map(|(ino, _)| *ino).collect()
         };
         let mut closed = Ok(());
         for ino in open {
             // Files still open at a lazy unmount: whole chunks are taken, the rest was never accepted.
-            if let Err(error) = self.close_file(ino, Unfinished::Leave, &mut invals) {
-                warn!("{}: {error}", self.show(ino));
-                closed = closed.and(Err(error));
+            match self.close_file(ino, Unfinished::Leave, invals) {
+                Ok(()) | Err(ViewError::Rejected(_)) => {}
+                Err(error) => {
+                    debug!("{}: {error}", self.show(ino));
+                    closed = closed.and(Err(error));
+                }
             }
         }
-        let published = closed.and_then(|()| self.settle(&mut invals)).and_then(|()| self.publish());
-        let saved = self.save_lost(published.is_err());
-        published.and(saved)
+        closed?;
+        self.settle(invals)?;
+        self.publish()?;
+        Ok(self.store.sync()?)
+    }
+
+    /// The end of a read-write mount: everything that can be committed is, and the rest is saved beside SOURCE.
+    pub(super) fn finish(&self) -> Result<()> {
+        let left = self.leave_source(true, &mut Invals::new());
+        left.log(self.store.path());
+        left.into_result()
     }
 
     /// Saves what has no place, or with `all` everything that is not committed.
-    fn save_lost(&self, all: bool) -> Result<()> {
-        let mut first_error = None;
+    fn save_lost(&self, all: bool) -> Vec<Lost> {
         let (mut ids, index, drafts, moved) = {
             let state = self.state.read();
             let unfinished = state.nodes.values().filter(|_| all).filter_map(|node| match (&node.name, &node.writing) {
                 (Some(name @ Name::Chunk(_)), Some(writing)) => Some((name.to_os_string(), writing.clone())),
                 _ => None,
             });
-            let drafts: Vec<_> = unfinished.collect();
-            let held = !matches!(state.held, Held::No) || all;
+            let drafts: Vec<_> = unfinished.filter(|(_, writing)| !writing.refused.load(Relaxed)).collect();
+            let held = !matches!(state.held, Held::No) || all && state.has_another_index();
             let index = state.index_ino.filter(|_| held).and_then(|ino| state.source(ino).ok());
             let ids = if all { state.uncommitted() } else { Vec::new() };
             let moved = state.nodes.values().filter_map(|node| match (&node.name, &node.kept) {
@@ -189,16 +219,18 @@ impl SparseView {
                 _ => None,
             });
             let moved: Vec<_> = moved.collect();
-            ([ids, state.without_place()].concat(), index, drafts, moved)
+            ([ids, state.without_place()].concat(), index.map(|index| (index, state.index_changed)), drafts, moved)
         };
+        let mut lost = Vec::new();
         for (name, key, len) in moved {
             // Once a chunk of the frame, now only the file that it was moved to.
-            self.save(&name.to_string_lossy(), &StoredChunk { store: &*self.store, key, len }, &mut first_error);
+            let chunk = StoredChunk { store: &*self.store, key, len, to_save: true };
+            lost.push(self.save(&name.to_string_lossy(), (0, key.number()), &chunk));
         }
         for (name, writing) in drafts {
             let inner = writing.inner.read();
             if inner.dirty && !inner.bytes.is_empty() {
-                self.save(&name.to_string_lossy(), &inner.bytes, &mut first_error);
+                lost.push(self.save(&name.to_string_lossy(), (writing.serial, inner.version), &inner.bytes));
             }
         }
         ids.sort_unstable();
@@ -210,32 +242,36 @@ impl SparseView {
                 state.table.get(id).key().zip(state.table.get(id).len())
             };
             let Some((key, len)) = slot else { continue };
-            let chunk = StoredChunk { store: &*self.store, key, len };
+            let chunk = StoredChunk { store: &*self.store, key, len, to_save: true };
             drop(guard);
-            self.save(&id.file_name(), &chunk, &mut first_error);
+            lost.push(self.save(&id.file_name(), (0, key.number()), &chunk));
         }
         match index {
-            Some(Source::Bytes(bytes)) if !bytes.is_empty() => self.save(INDEX_NAME, &bytes.as_slice(), &mut first_error),
-            Some(Source::Writing(writing)) => {
+            Some((Source::Bytes(bytes), changed)) if !bytes.is_empty() => {
+                lost.push(self.save(INDEX_NAME, (0, changed), &bytes.as_slice()));
+            }
+            Some((Source::Writing(writing), _)) => {
                 let inner = writing.inner.read();
                 if !inner.bytes.is_empty() {
-                    self.save(INDEX_NAME, &inner.bytes, &mut first_error);
+                    lost.push(self.save(INDEX_NAME, (writing.serial, inner.version), &inner.bytes));
                 }
             }
             _ => {}
         }
-        first_error.map_or(Ok(()), |error| Err(ViewError::Store(error)))
+        lost
     }
 
-    fn save(&self, name: &str, content: &dyn ReadAt, first_error: &mut Option<StoreError>) {
-        match self.store.save_lost(name, content) {
-            Ok(path) => {
-                warn!("{}: has no place in the frame: saved as {}", self.store.path().join(name).display(), path.display())
-            }
-            Err(error) => {
-                error!("{error}");
-                first_error.get_or_insert(error);
-            }
+    /// Saves a file beside SOURCE, unless that was done before; `content` goes by the numbers.
+    fn save(&self, name: &str, numbers: (u64, u64), content: &dyn ReadAt) -> Lost {
+        let mut before = self.saved.lock();
+        let key = (name.to_owned(), numbers);
+        let saved = match before.get(&key) {
+            Some(path) => Ok(path.clone()),
+            None => self.store.save_lost(name, content),
+        };
+        if let Ok(path) = &saved {
+            before.insert(key, path.clone());
         }
+        Lost { name: name.to_owned(), saved }
     }
 }

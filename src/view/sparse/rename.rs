@@ -6,7 +6,8 @@ use std::sync::atomic::Ordering;
 use super::SparseView;
 use super::state::Writing;
 use super::write::Unfinished;
-use crate::format::ChunkId;
+use crate::format::{ChunkId, index_file};
+use crate::store::ReadAt;
 use crate::view::names::Name;
 use crate::view::{Ino, Invals, RenameMode, Result, ViewError};
 
@@ -34,7 +35,15 @@ impl SparseView {
                 renamed
             }
             Name::Index => {
-                self.draft_of(ino)?;
+                let writing = self.draft_of(ino)?;
+                {
+                    let mut inner = writing.inner.write();
+                    if inner.bytes.len() > index_file::MAX_LEN {
+                        return Err(ViewError::TooBig);
+                    }
+                    // Nor by whoever writes to it just now.
+                    inner.most = index_file::MAX_LEN;
+                }
                 self.move_name(&from, &to, ino)?;
                 self.close_file(ino, Unfinished::Leave, invals)
             }
@@ -56,6 +65,7 @@ impl SparseView {
     /// The bytes must be a chunk that fits, as at a close; otherwise both names stay as they were.
     fn rename_onto_chunk(&self, from: &Name, id: ChunkId, ino: Ino, invals: &mut Invals) -> Result<()> {
         loop {
+            let of_source = self.state.read().next_version();
             let writing = self.draft_of(ino)?;
             let (key, header, version) = {
                 let inner = writing.inner.read();
@@ -65,6 +75,8 @@ impl SparseView {
             let mut state = self.state.write();
             let now = state.nodes.get(&ino).and_then(|node| node.writing.as_ref());
             let current = state.find(from) == Some(ino) && now.is_some_and(|now| Arc::ptr_eq(now, &writing));
+            // Where others have changed SOURCE, what was staged was so in another.
+            let current = current && of_source == state.next_version();
             let inner = writing.still(version).filter(|_| current);
             let fits = state.fit(id).check(header.nbytes);
             let Some(inner) = inner.filter(|_| fits.is_ok()) else {

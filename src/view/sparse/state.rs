@@ -21,10 +21,16 @@ use crate::view::{Handle, Ino, Inval, Invals, ROOT, Result, ViewError};
 
 /// The inode of the index file that was there at mount.
 const INDEX_INO: Ino = Ino(2);
-/// Inode of chunk 0 as it was at mount; the others follow.
-const FIRST_CHUNK_INO: u64 = 1 << 33;
-/// Inodes of files made during the mount.
-const FIRST_NEW_INO: u64 = 1 << 34;
+/// Bits of an inode that are a chunk's id. Those above count the versions of SOURCE that others have made, from [`FIRST_VERSION`] on.
+const ID_BITS: u32 = 32;
+/// Inode of chunk 0 as it was at mount, without those bits; the others follow.
+const FIRST_VERSION: u64 = 2;
+/// As many versions have inodes of their own.
+const LAST_VERSION: u64 = (1 << 31) - 1;
+/// The bit that inodes of files made during the mount have.
+const NEW_INO: u64 = 1 << 63;
+/// Numbers that are given out one after the other are above any chunk's place in a listing.
+const FIRST_SERIAL: u64 = 1 << 34;
 
 /// Bytes being written to a file, in place of what it held.
 ///
@@ -55,6 +61,8 @@ impl Writing {
 #[derive(Debug)]
 pub struct Inner {
     pub bytes: Draft,
+    /// Bytes that it may have: fewer once it is renamed onto the index.
+    pub most: u64,
     /// Counts changes of `bytes`.
     pub version: u64,
     /// Changed since a close looked at it.
@@ -135,6 +143,8 @@ pub enum Held {
 
 #[derive(Debug)]
 pub struct State {
+    /// How often others have changed SOURCE. Its chunk files have other inodes each time.
+    version: u64,
     pub table: Table,
     /// Files of chunks that were made or renamed during the mount.
     chunk_inos: HashMap<ChunkId, Ino>,
@@ -187,8 +197,11 @@ pub struct State {
 }
 
 impl State {
-    pub fn new(index: Option<IndexFile>, keys: &[IndexEntry<ChunkKey>], stat: SourceStat) -> Result<Self> {
-        let mut table = Table::with_len(keys.len());
+    pub fn new(index: Option<IndexFile>, keys: &[IndexEntry<ChunkKey>], stat: SourceStat, version: u64) -> Result<Self> {
+        // Of a frame that is nearly all special chunks, the few that are stored are kept one by one.
+        let stored = keys.iter().filter(|entry| entry.stored().is_some()).count();
+        let len = keys.iter().rposition(|entry| entry.stored().is_some()).map_or(0, |last| last + 1);
+        let mut table = Table::with_len(if stored >= len / 4 { len } else { 0 });
         for (position, entry) in (0u32..).zip(keys) {
             if let IndexEntry::Stored(key) = entry {
                 table.set_chunk(ChunkId(position), *key, 0);
@@ -203,6 +216,7 @@ impl State {
         let defaults = Meta::from(stat);
         let root = defaults.of_directory();
         Ok(State {
+            version,
             table,
             chunk_inos: HashMap::new(),
             index_ino: index_bytes.is_some().then_some(INDEX_INO),
@@ -211,7 +225,7 @@ impl State {
             nodes: HashMap::new(),
             handles: HashMap::new(),
             open_counts: HashMap::new(),
-            last_serial: FIRST_NEW_INO,
+            last_serial: FIRST_SERIAL,
             held: if index_bytes.is_some() { Held::No } else { Held::Unparsed },
             adopted,
             named_twice: false,
@@ -234,7 +248,7 @@ impl State {
         })
     }
 
-    /// A number never given before: for inodes, handles, drafts and the order of temporary files.
+    /// A number never given before: for handles, drafts and the order of temporary files.
     pub fn serial(&mut self) -> u64 {
         self.last_serial += 1;
         self.last_serial
@@ -265,7 +279,17 @@ impl State {
 
     /// The inode of a chunk file that exists.
     pub fn chunk_ino(&self, id: ChunkId) -> Ino {
-        self.chunk_inos.get(&id).copied().unwrap_or(Ino(FIRST_CHUNK_INO + u64::from(id.0)))
+        self.chunk_inos.get(&id).copied().unwrap_or(Ino((FIRST_VERSION + self.version) << ID_BITS | u64::from(id.0)))
+    }
+
+    /// An inode never given before.
+    fn new_ino(&mut self) -> Ino {
+        Ino(NEW_INO | self.serial())
+    }
+
+    /// What the next version of SOURCE counts as.
+    pub fn next_version(&self) -> u64 {
+        (self.version + 1).min(LAST_VERSION - FIRST_VERSION)
     }
 
     /// The name of a file, unless it has lost it.
@@ -276,8 +300,7 @@ impl State {
         if Some(ino) == self.index_ino {
             return Ok(Some(Name::Index));
         }
-        let id = ino.0.checked_sub(FIRST_CHUNK_INO).and_then(|id| u32::try_from(id).ok()).map(ChunkId);
-        match id {
+        match chunk_of(ino) {
             Some(id) if self.table.get(id).exists() && self.chunk_ino(id) == ino => Ok(Some(Name::Chunk(id))),
             _ => Err(ViewError::Gone),
         }
@@ -317,7 +340,7 @@ impl State {
 
     /// Makes an empty file under a name that is free.
     pub fn new_file(&mut self, name: Name, meta: Meta) -> Ino {
-        let ino = Ino(self.serial());
+        let ino = self.new_ino();
         self.nodes.insert(ino, Node { name: None, forgotten: false, meta, writers: 0, writing: None, kept: Kept::Nothing });
         self.link(name, ino);
         ino
@@ -476,7 +499,7 @@ impl State {
         let is_index = self.index_ino == Some(ino);
         let node = self.node(ino)?;
         let from_nothing = bytes.is_empty();
-        let inner = RwLock::new(Inner { bytes, version: 0, dirty: true, mtime: SystemTime::now() });
+        let inner = RwLock::new(Inner { bytes, most: i64::MAX as u64, version: 0, dirty: true, mtime: SystemTime::now() });
         let writing = Writing { serial, from_nothing, refused: AtomicBool::new(false), detached: AtomicBool::new(false), inner };
         if let Some(old) = node.writing.replace(Arc::new(writing)) {
             old.detached.store(true, Ordering::Relaxed);
@@ -590,33 +613,44 @@ impl State {
             || self.nodes.values().any(written)
     }
 
-    /// Takes over what SOURCE holds now. Files keep their inodes by name, and stay open; there is nothing uncommitted.
-    pub fn reloaded(&mut self, now: State) {
-        let State { table, index_ino, adopted, index_bytes, root, defaults, .. } = now;
-        self.named_twice = false;
-        (self.table, self.adopted, self.index_bytes) = (table, adopted, index_bytes);
+    /// Whether the index file is another than SOURCE's.
+    pub fn has_another_index(&self) -> bool {
+        self.frame_changed != self.published || self.index_stale || !self.removed.is_empty()
+    }
+
+    /// Takes over what SOURCE holds now, which others have changed; there is nothing uncommitted. Of what was SOURCE's, whoever has it open
+    /// finds it gone. Temporary files stay.
+    pub fn reloaded(&mut self, now: State, invals: &mut Invals) {
+        let State { version, table, adopted, index_bytes, root, defaults, .. } = now;
+        (self.version, self.table, self.adopted, self.index_bytes) = (version, table, adopted, index_bytes);
         (self.root, self.defaults) = (root, defaults);
-        self.index_ino = self.index_ino.or(index_ino);
-        self.chunk_inos.retain(|id, _| self.table.get(*id).exists());
-        let (table, inos, defaults) = (&self.table, &self.chunk_inos, self.defaults);
-        self.nodes.retain(|ino, node| {
-            let lost = match &node.name {
-                Some(Name::Temp(_)) => return true,
-                Some(Name::Chunk(id)) => !table.get(*id).exists() || inos.get(id).is_some_and(|now| now != ino),
-                Some(Name::Index) | None => false,
+        self.named_twice = false;
+        self.chunk_inos.clear();
+        self.index_ino = Some(self.new_ino());
+        self.held = Held::No;
+        self.nodes.retain(|_, node| {
+            let is_ours = match (&node.name, &node.kept) {
+                (Some(Name::Temp(_)), _) => true,
+                (Some(Name::Chunk(_) | Name::Index), _) | (None, Kept::Chunk(..)) => false,
+                (None, _) => true,
             };
-            if let Some(writing) = node.writing.take() {
+            if let Some(writing) = node.writing.as_ref().filter(|_| !is_ours) {
                 writing.detached.store(true, Ordering::Relaxed);
             }
-            // The chunk of a removed file may be gone with the frame that it was in.
-            node.kept = Kept::Nothing;
-            node.meta = defaults;
-            // The kernel still knows the file by that name. As it is gone, it looks the name up again.
-            !lost
+            is_ours
         });
+        self.unstored.clear();
         self.fresh.clear();
         self.former_lens.clear();
         self.index_changed = self.changes;
+        invals.push(Inval::Entry(ROOT, Name::Index.to_os_string()));
+    }
+
+    /// Takes over owner, mode and times of SOURCE, where a client has set no others.
+    pub fn take_attributes(&mut self, now: Meta) {
+        let before = std::mem::replace(&mut self.defaults, now);
+        self.root.take_over(before.of_directory(), now.of_directory());
+        self.nodes.values_mut().for_each(|node| node.meta.take_over(before, now));
     }
 
     /// Whether there is something new that can be committed.
@@ -627,6 +661,16 @@ impl State {
             && self.adopted.is_some()
             && self.removed.is_empty()
     }
+}
+
+/// The chunk of an inode, if it is a chunk file's as it was at mount, or as others have made it since.
+fn chunk_of(ino: Ino) -> Option<ChunkId> {
+    (FIRST_VERSION..=LAST_VERSION).contains(&(ino.0 >> ID_BITS)).then_some(ChunkId(ino.0 as u32))
+}
+
+/// The name of a file that was SOURCE's until others changed that.
+pub fn former_name(ino: Ino) -> Name {
+    chunk_of(ino).map_or(Name::Index, Name::Chunk)
 }
 
 /// The stored chunks of an index, in order.

@@ -14,6 +14,7 @@ use crate::view::Inval;
 use crate::view::frames::{CHUNKSIZE, Cell, cells_of, cframe, chunk, errno, full, header, zeros};
 
 mod model;
+mod others;
 mod xattr;
 
 struct Mount {
@@ -39,12 +40,24 @@ impl Mount {
     }
 
     fn mount(&mut self) {
-        let store = CframeStore::open(&self.path(), OpenOptions::default()).unwrap();
+        let options = OpenOptions { hold_staged: true, ..OpenOptions::default() };
+        let store = CframeStore::open(&self.path(), options).unwrap();
         self.view = Some(SparseView::new(Arc::new(store), false).unwrap());
     }
 
     fn unmount(&mut self) {
-        self.view.take().unwrap().shutdown().unwrap();
+        assert_eq!(self.unmount_losing(), [""; 0]);
+    }
+
+    /// Unmounts, and answers which files SOURCE does not have: all are saved.
+    fn unmount_losing(&mut self) -> Vec<String> {
+        let view = self.view.take().unwrap();
+        let left = view.leave(false, &mut Vec::new());
+        assert!(left.is_safe(), "{left}");
+        let mut names: Vec<String> = left.lost.into_iter().map(|lost| lost.name).collect();
+        names.sort();
+        assert_eq!(view.shutdown().is_err(), !names.is_empty());
+        names
     }
 
     fn view(&self) -> &SparseView {
@@ -221,7 +234,7 @@ fn files_take_their_places_by_position() {
     assert_eq!(index.header.nbytes(), 4 * 64 + 7);
     // After a short last chunk nothing follows, and after a gap neither: kept as files, and saved at the end.
     assert_eq!(mount.names().len(), 8);
-    mount.unmount();
+    assert_eq!(mount.unmount_losing(), ["00000005.chunk", "00000009.chunk"]);
     assert_eq!(mount.committed(), expected);
     let lost = mount.dir.path().join("f.b2frame.lost");
     assert_eq!(std::fs::read(lost.join("00000005.chunk")).unwrap(), chunk(6, CHUNKSIZE));
@@ -249,7 +262,7 @@ fn chunks_of_varying_size_lose_the_position_of_a_removed_one() {
     mount.rm("00000001.chunk").unwrap();
     mount.cp("00000002.chunk", &chunk(4, 17)).unwrap();
     mount.cp("00000003.chunk", &chunk(5, 18)).unwrap();
-    mount.unmount();
+    assert_eq!(mount.unmount_losing(), ["00000003.chunk"]);
     // The last file is one past the positions there were left.
     let first = [Cell::Chunk(chunk(1, 5)), Cell::Chunk(chunk(4, 17))];
     assert_eq!(mount.committed(), first);
@@ -294,7 +307,7 @@ fn an_index_is_held_until_it_parses_and_its_chunks_are_there() {
     assert_eq!(mount.committed(), [full(2), full(6)]);
     // One that never becomes whole is saved.
     mount.cp("chunks.b2frame", &index[..70]).unwrap();
-    mount.unmount();
+    assert_eq!(mount.unmount_losing(), ["chunks.b2frame"]);
     assert_eq!(mount.committed(), [full(2), full(6)]);
     assert_eq!(std::fs::read(mount.dir.path().join("f.b2frame.lost/chunks.b2frame")).unwrap(), index[..70]);
 }
@@ -330,7 +343,7 @@ fn backups_are_kept_and_outlive_the_mount_beside_source() {
     mount.mv("00000001.chunk", "00000001.chunk~").unwrap();
     mount.cp("00000001.chunk", &chunk(9, CHUNKSIZE)).unwrap();
     assert_eq!(mount.read("00000001.chunk~"), chunk(2, CHUNKSIZE));
-    mount.unmount();
+    assert_eq!(mount.unmount_losing(), ["00000001.chunk~"]);
     assert_eq!(mount.committed(), [full(1), full(9)]);
     assert_eq!(std::fs::read(mount.dir.path().join("f.b2frame.lost/00000001.chunk~")).unwrap(), chunk(2, CHUNKSIZE));
 }
@@ -472,6 +485,33 @@ fn an_index_that_is_nearly_all_hole_is_not_read() {
     assert!(most() - memory < 1 << 20, "{} KiB", most() - memory);
     mount.view().release(handle, &mut invals);
     mount.cp("chunks.b2frame", &file).unwrap();
+    mount.unmount();
+    assert_eq!(mount.committed(), before);
+}
+
+#[test]
+fn a_file_longer_than_any_index_is_not_renamed_onto_it() {
+    let mut mount = Mount::of(&[full(1), full(2), full(3)], CHUNKSIZE);
+    let (before, index) = (mount.committed(), mount.read("chunks.b2frame"));
+    mount.cp(".t", &index).unwrap();
+    let ino = mount.ino(".t").unwrap();
+    let handle = mount.view().open(ino, OpenMode { read: true, write: true, truncate: false }).unwrap();
+    let resize = |size: u64| {
+        let set = SetAttr { size: Some(size), ..SetAttr::default() };
+        mount.view().setattr(ino, Some(handle), set, &mut Vec::new())
+    };
+    for len in [4 << 60, crate::format::index_file::MAX_LEN + 1] {
+        resize(len).unwrap();
+        let error = mount.mv(".t", "chunks.b2frame").unwrap_err();
+        assert!(matches!(error, ViewError::TooBig), "{error}");
+        assert!(mount.ino(".t").is_ok() && mount.read("chunks.b2frame") == index, "both names are as they were");
+    }
+    resize(index.len() as u64).unwrap();
+    mount.mv(".t", "chunks.b2frame").unwrap();
+    // Nor is it lengthened by whoever had it open before.
+    let longer = mount.view().write(handle, crate::format::index_file::MAX_LEN, b"more");
+    assert!(matches!(longer, Err(ViewError::TooBig)), "{longer:?}");
+    mount.view().release(handle, &mut Vec::new());
     mount.unmount();
     assert_eq!(mount.committed(), before);
 }

@@ -10,8 +10,10 @@ use super::SparseView;
 
 use super::state::{Held, Inner, Source, State, Unnamed, Writing};
 use crate::format::chunk::ChunkHeader;
+use crate::format::header::FrameHeader;
 use crate::format::index_file::{self, IndexFile, KnownIndex};
 use crate::format::{self, ChunkId, Fit};
+use crate::store::frame::zeros;
 use crate::store::{ChunkKey, Draft, FrameStore, ReadAt, StoreError};
 use crate::view::examine::{Examined, MAX_CHUNK_LEN, MOST_HOLE, examine};
 use crate::view::names::Name;
@@ -84,6 +86,9 @@ impl SparseView {
             let mut inner = writing.inner.write();
             if writing.detached.load(Ordering::Relaxed) {
                 continue;
+            }
+            if end > inner.most {
+                return Err(ViewError::TooBig);
             }
             apply(&mut inner).map_err(|error| self.draft_error("hold what was written", error))?;
             inner.changed();
@@ -263,13 +268,18 @@ impl SparseView {
             if !inner.dirty || len > index_file::MAX_LEN {
                 return Ok(());
             }
-            let hole = inner.bytes.hole();
-            if hole > MOST_HOLE && hole > len / 2 {
-                debug!("{}: held: {hole} of {len} bytes were never written", self.show(ino));
-                return Ok(());
+            if len > MOST_HOLE {
+                // A look at what is known at once, before all of it is taken into memory.
+                let hole = inner.bytes.hole();
+                let mut prefix = [0; FrameHeader::PREFIX_LEN];
+                let begins = inner.bytes.read_exact_at(&mut prefix, 0).is_ok() && FrameHeader::announced_len(&prefix).is_ok();
+                if hole > MOST_HOLE || !begins || prefix.last_chunk().copied().map(u64::from_be_bytes) != Some(len) {
+                    debug!("{}: held: {hole} of {len} bytes were never written, or it is no index", self.show(ino));
+                    return Ok(());
+                }
             }
-            let mut file = vec![0; len as usize];
-            inner.bytes.read_exact_at(&mut file, 0).map_err(|error| self.draft_error("read back what was written", error))?;
+            let read = zeros(len).and_then(|mut file| inner.bytes.read_exact_at(&mut file, 0).map(|()| file));
+            let file = read.map_err(|error| self.draft_error("read back what was written", error))?;
             inner.dirty = false;
             (file, inner.version)
         };

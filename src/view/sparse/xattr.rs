@@ -7,7 +7,8 @@ use super::SparseView;
 use super::state::{Held, Source, State};
 use crate::format::chunk::ChunkHeader;
 use crate::format::header::FrameHeader;
-use crate::store::{Draft, ReadAt};
+use crate::store::{Draft, ReadAt, ReadGuard};
+use crate::view::follow::Follow;
 use crate::view::names::Name;
 use crate::view::pacer::Publish;
 use crate::view::xattr::{self, Attribute};
@@ -23,7 +24,10 @@ enum Subject {
 
 impl SparseView {
     fn subject(&self, ino: Ino) -> Result<Subject> {
-        let guard = self.store.enter();
+        self.of_one_version(|guard| self.subject_of(ino, guard))
+    }
+
+    fn subject_of(&self, ino: Ino, guard: &ReadGuard<'_>) -> Result<Subject> {
         let (source, position) = {
             let state = self.state.read();
             let name = if ino == ROOT { Some(Name::Index) } else { state.name_of(ino)? };
@@ -34,7 +38,7 @@ impl SparseView {
             }
         };
         let header = match source {
-            Source::Chunk(key, _) => Some(self.store.chunk_header(&guard, key)?),
+            Source::Chunk(key, _) => Some(self.store.chunk_header(guard, key)?),
             Source::Writing(writing) => header_of(&writing.inner.read_recursive().bytes),
             Source::Empty | Source::Bytes(_) => None,
         };

@@ -112,7 +112,7 @@ pub fn index(data: &[u8]) {
     both_places(data);
     let entries: Vec<_> = data.as_chunks::<8>().0.iter().map(|word| entry(u64::from_le_bytes(*word))).collect();
     same_entries(&entries);
-    let ids: Vec<_> = entries.iter().map(|entry| entry.map(|offset| ChunkId(offset.0 as u32))).collect();
+    let ids: Vec<_> = entries.iter().map(|entry| entry.map(|offset| ChunkId(offset.bytes() as u32))).collect();
     same_entries(&ids);
 }
 
@@ -122,7 +122,7 @@ fn entry(word: u64) -> IndexEntry<ChunkOffset> {
         4 => IndexEntry::Special(Special::Zeros),
         5 => IndexEntry::Special(Special::Nan),
         6 | 7 => IndexEntry::Special(Special::Uninit),
-        _ => IndexEntry::Stored(ChunkOffset(word)),
+        _ => IndexEntry::Stored(ChunkOffset::new(word)),
     }
 }
 

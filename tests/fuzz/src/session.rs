@@ -86,7 +86,7 @@ fn spread(bytes: &[u8], path: &Path) {
     let mut cbytes = 0;
     let entries = (0u32..).zip(&frame.entries).map(|(id, entry)| {
         entry.map(|offset| {
-            let at = frame.sections.chunks.start as usize + offset.0 as usize;
+            let at = frame.sections.chunks.start as usize + offset.bytes() as usize;
             let len = u32::from_le_bytes(bytes[at + 12..at + 16].try_into().expect("four bytes")) as usize;
             std::fs::write(path.join(format!("{id:08X}.chunk")), &bytes[at..at + len]).expect("room in memory");
             cbytes += len as u64;
@@ -178,7 +178,7 @@ impl<'a> Session<'a> {
         let bytes = self.read(OsStr::new(SHOWN))?;
         let frame = Frame::<ChunkOffset>::read(&bytes.as_slice()).expect("what was given up is not shown");
         let chunk = |offset: ChunkOffset| {
-            let at = frame.sections.chunks.start as usize + offset.0 as usize;
+            let at = frame.sections.chunks.start as usize + offset.bytes() as usize;
             let len = u32::from_le_bytes(bytes[at + 12..at + 16].try_into().expect("four bytes")) as usize;
             bytes[at..at + len].to_vec()
         };
@@ -414,7 +414,7 @@ impl<'a> Session<'a> {
         let at = chunks.len() as u64;
         self.change(&mut entries, |session| {
             added = session.data();
-            IndexEntry::Stored(ChunkOffset(at))
+            IndexEntry::Stored(ChunkOffset::new(at))
         });
         chunks.extend(&added);
         let encoded = index::encode(entries.iter().copied()).expect("few chunks");

@@ -11,19 +11,20 @@ from pathlib import Path
 
 import blosc2
 
-from mounts import ROOT
+from mounts import ROOT, Mount
 
-from . import copying, decoding, library, listing, mounting, parallel, reading, slopes
+from . import copying, decoding, library, listing, mounting, parallel, permissions, reading, slopes
 from .data import Data
 from .harness import Bench, Skip, result
 
 # Each has a list CASES of its own.
-MODULES = (reading, library, copying, listing, mounting, parallel, slopes, decoding)
+MODULES = (reading, library, copying, listing, mounting, parallel, slopes, decoding, permissions)
 CASES = [case for module in MODULES for case in module.CASES]
 
 
 def main():
     options = arguments()
+    Mount.always = ["-o", options.mount_options] if options.mount_options else []
     data = options.data.resolve()
     data.mkdir(parents=True, exist_ok=True)
     bench = Bench(options, Data(data), data / "mnt")
@@ -49,7 +50,7 @@ def main():
     if options.json:
         about = {
             "cores": os.cpu_count(), "kernel": platform.release(), "load": [load, os.getloadavg()], "notes": bench.notes,
-            "blosc2": blosc2.__version__, "began": began, "ended": time.time(), "commit": commit(),
+            "blosc2": blosc2.__version__, "mount options": options.mount_options, "began": began, "ended": time.time(), "commit": commit(),
         }  # fmt: skip
         options.json.write_text(json.dumps({"about": about, "rows": shown, "series": bench.series}, indent=1) + "\n")
     return 1 if options.check and any(row["met"] is False or row["value"] is None for row in shown) else 0
@@ -95,6 +96,7 @@ def arguments():
     parser.add_argument("--rounds", type=int, help="rounds of each case (default: 3 to 5)")
     parser.add_argument("--full", action="store_true", help="a million chunks, 100,000 files to copy; takes half an hour")
     parser.add_argument("--count", type=int, help="files that are copied")
+    parser.add_argument("-o", dest="mount_options", metavar="OPTION,...", help="of every mount, as of `b2fuse mount`")
     parser.add_argument("--json", type=Path, help="write every figure here")
     parser.add_argument("--assert", dest="check", action="store_true", help="fail if a target is missed")
     parser.add_argument("--data", type=Path, default=ROOT / "target" / "bench-data", help="where the frames are kept")

@@ -32,12 +32,12 @@ def native(name, path):
 VIEWS = (("ro", ["-o", "ro"]), ("rw", []))
 
 
-def view(bench, name, source, options=()):
+def view(bench, name, source, options=(), in_front=False):
     """A mount; the path is that of the frame in it."""
 
     @contextmanager
     def opened():
-        with Mount(source, bench.point, options):
+        with Mount(source, bench.point, options, in_front=in_front):
             yield bench.point / source.name if source.is_dir() else bench.point
 
     return Side(name, opened)

@@ -45,7 +45,7 @@ fn stored(cell: &Cell) -> &[u8] {
 
 fn entry(cell: &Cell, offset: u64) -> IndexEntry<ChunkOffset> {
     match cell {
-        Cell::Chunk(_) => IndexEntry::Stored(ChunkOffset(offset)),
+        Cell::Chunk(_) => IndexEntry::Stored(ChunkOffset::new(offset)),
         Cell::Special(special) => IndexEntry::Special(*special),
     }
 }
@@ -128,13 +128,14 @@ impl Library {
                         first.push(Do::Write(base + self.cbytes, stored(cell).to_vec()));
                         self.cbytes += new_len;
                     }
-                    IndexEntry::Stored(ChunkOffset(old)) => {
+                    IndexEntry::Stored(old) => {
+                        let old = old.bytes();
                         self.entries[*at] = entry(cell, old);
                         for entry in &mut self.entries {
                             if let IndexEntry::Stored(offset) = entry
-                                && offset.0 > old
+                                && offset.bytes() > old
                             {
-                                offset.0 = offset.0 + new_len - old_len;
+                                *offset = ChunkOffset::new(offset.bytes() + new_len - old_len);
                             }
                         }
                         let tail = self.file[(base + old + old_len) as usize..(base + self.cbytes) as usize].to_vec();
@@ -190,8 +191,8 @@ impl Library {
         }
         let mut holes = vec![true; self.cbytes as usize];
         for (cell, entry) in self.cells.iter().zip(&self.entries) {
-            if let IndexEntry::Stored(ChunkOffset(at)) = entry {
-                holes[*at as usize..][..stored(cell).len()].fill(false);
+            if let IndexEntry::Stored(at) = entry {
+                holes[at.bytes() as usize..][..stored(cell).len()].fill(false);
             }
         }
         for (byte, hole) in shown[base..].iter_mut().zip(holes) {

@@ -1,17 +1,19 @@
 //! The view against a store on disk.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use self::counting::Counting;
 use super::*;
 use crate::format::{Layout, Special};
 use crate::store::{CframeStore, FrameImage, OpenOptions, SframeStore, open};
+use crate::view::Inval;
+use crate::view::counting::Counting;
 use crate::view::frames::{CHUNKSIZE, Cell, cells_of, cframe, chunk, errno, full, zeros};
 
-mod counting;
 mod library;
 mod model;
 mod names;
+mod others;
 mod writing;
 mod xattr;
 
@@ -238,7 +240,13 @@ fn a_read_only_view_shows_what_others_have_made_of_source() {
         mount.mount(true);
         let before = mount.read(NAME);
         let other = cframe(&[full(9), full(8), full(7)], CHUNKSIZE, CHUNKSIZE as i32);
-        assert!(mount.wait(0).is_empty() && mount.read(NAME) == before);
+        let follow = || {
+            let mut invals = Vec::new();
+            mount.view().follow(&mut invals);
+            invals
+        };
+        assert!(follow().is_empty() && mount.read(NAME) == before);
+        let old = mount.ino(NAME).unwrap();
         {
             let (_, store) = open(&mount.path(), OpenOptions::default()).unwrap();
             let view = ContiguousView::new(store, Shown::As(NAME.into()), false).unwrap();
@@ -248,8 +256,9 @@ fn a_read_only_view_shows_what_others_have_made_of_source() {
             view.flush(handle, &mut Vec::new()).unwrap();
             view.shutdown().unwrap();
         }
-        assert_eq!(mount.wait(0), [Inval::All]);
+        assert_eq!(follow(), [Inval::Entry(ROOT, NAME.into()), Inval::All]);
         assert!(mount.read(NAME) == other);
+        assert_eq!(errno(mount.view().getattr(old)), libc::ESTALE, "another version is another file");
         let mode = OpenMode { write: true, ..OpenMode::default() };
         assert_eq!(errno(mount.view().open(mount.ino(NAME).unwrap(), mode)), libc::EROFS);
     }

@@ -172,8 +172,38 @@ fn what_is_below_is_not_held_and_reads_as_what_was_written() {
                 below.read(from, &mut seen[gap.start as usize..gap.end as usize]).unwrap();
             }
             assert!(seen == expected, "case {case}, step {step}");
+            let mut left = expected.clone();
+            let mut at = 0;
+            while let Some(part) = inner.next_data(at) {
+                assert!(at <= part.start && part.start < part.end, "case {case}, step {step}: {part:?} from {at}");
+                left[part.start as usize..part.end as usize].fill(0);
+                at = part.end;
+            }
+            assert!(left.iter().all(|byte| *byte == 0), "case {case}, step {step}: more than what has stretches");
             moved += inner.moved().count();
         }
     }
     assert!(moved > 1000, "{moved}");
+}
+
+#[test]
+fn a_hole_in_what_was_written_is_said_to_be_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let backend = crate::store::backend::FileBackend::open(dir.path()).unwrap();
+    let pool = crate::store::DraftPool::new(Arc::new(backend), 8 << 20);
+    let held = |overlay: &Overlay| {
+        let inner = overlay.inner.read();
+        let parts: Vec<_> = std::iter::successors(inner.next_data(0), |part| inner.next_data(part.end)).collect();
+        (parts.iter().map(|part| part.end - part.start).sum::<u64>(), parts.last().map(|part| part.end))
+    };
+    // Lengthened over what is below, and a temporary file that was.
+    let overlay = Overlay::new(1, 1000, &pool);
+    overlay.inner.write().set_len(4 << 60).unwrap();
+    assert_eq!(held(&overlay), (1000, Some(1000)));
+    let mut draft = crate::store::Draft::new(&pool);
+    draft.write_at(b"far away", 1 << 40).unwrap();
+    draft.set_len(4 << 60).unwrap();
+    let overlay = Overlay::of_draft(2, draft);
+    let (bytes, end) = held(&overlay);
+    assert!((8..=4 << 20).contains(&bytes) && end > Some(1 << 40), "{bytes} {end:?}");
 }

@@ -273,7 +273,7 @@ fn holes_read_as_zeros_and_the_kernel_is_told() {
     // As after a delete: the chunk's bytes are still there, and no entry names them.
     let cells = [full(1), full(3)];
     let head = BASE + 3 * 96;
-    let entries = [0u64, 192].map(|at| IndexEntry::Stored(crate::format::ChunkOffset(at)));
+    let entries = [0u64, 192].map(|at| IndexEntry::Stored(crate::format::ChunkOffset::new(at)));
     let index = crate::format::index::encode(entries.into_iter()).unwrap();
     let trailer = new.split_off(new.len() - 35);
     new.truncate(head);
@@ -305,9 +305,18 @@ fn a_commit_that_fails_is_said_and_the_frame_saved() {
     let new = frame([3, 2, 1]);
     assert_eq!(errno(mount.cp(NAME, &new)), libc::ESTALE);
     assert!(mount.read(NAME) == new, "what is held goes on being shown");
+    let lost = mount.dir.path().join("f.b2frame.lost");
+    for _ in 0..2 {
+        let left = mount.view().leave(false, &mut Vec::new());
+        assert!(left.is_safe() && !left.is_nothing());
+        assert_eq!(
+            left.lost.into_iter().map(|lost| (lost.name, lost.saved.unwrap())).collect::<Vec<_>>(),
+            [(NAME.to_owned(), lost.join(NAME))]
+        );
+    }
     assert_eq!(errno(mount.unmount()), libc::ESTALE);
-    let saved = mount.dir.path().join("f.b2frame.lost").join(NAME);
-    assert!(std::fs::read(saved).unwrap() == new);
+    assert!(std::fs::read(lost.join(NAME)).unwrap() == new);
+    assert_eq!(std::fs::read_dir(lost).unwrap().count(), 1, "saved once");
     assert_eq!(mount.committed(), [full(1), full(2)]);
 }
 
@@ -320,6 +329,9 @@ fn what_there_is_no_room_for_is_held_until_there_is() {
     assert_eq!(errno(mount.cp(NAME, &new)), libc::ENOSPC);
     assert!(mount.wait(20).is_empty() && mount.read(NAME) == new);
     assert_eq!(errno(mount.view().fsync(ROOT, &mut Vec::new())), libc::ENOSPC);
+    let left = mount.view().leave(false, &mut Vec::new());
+    assert!(!left.is_safe() && left.lost.is_empty(), "it may succeed later");
+    assert!(!mount.dir.path().join("f.b2frame.lost").exists());
     full_disk(false);
     mount.sync();
     assert_eq!(mount.committed(), [full(3), full(2), full(1), full(4)]);

@@ -44,6 +44,12 @@ impl Model {
         }
     }
 
+    /// The names of files that the index does not name.
+    fn without_place(&self) -> Vec<String> {
+        let lost = self.files.keys().filter(|n| !self.index.contains(&id(**n)));
+        lost.map(|n| ChunkId(*n).file_name()).collect()
+    }
+
     fn cells(&self) -> Vec<Cell> {
         let cells = self.index.iter().map(|entry| match entry {
             IndexEntry::Stored(id) => Cell::Chunk(self.files[&id.0].clone()),
@@ -169,8 +175,9 @@ fn random_session(seed: u64, steps: u32) {
                 }
             }
             8 if step % 5 == 0 => {
-                mount.unmount();
+                let lost = mount.unmount_losing();
                 model.settle();
+                assert_eq!(lost, model.without_place(), "{at}: what is said to be lost");
                 assert_eq!(mount.committed(), model.cells(), "{at}: after unmount");
                 // The next mount numbers by position, and files without a place are gone.
                 let cells = model.cells();
@@ -205,7 +212,9 @@ fn random_session(seed: u64, steps: u32) {
             assert_eq!(mount.read(&ChunkId(*n).file_name()), *bytes, "{at}: {n}");
         }
     }
-    mount.unmount();
+    let lost = mount.unmount_losing();
+    model.settle();
+    assert_eq!(lost, model.without_place());
 }
 
 #[test]

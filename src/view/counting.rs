@@ -6,7 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
 use crate::format::IndexEntry;
 use crate::format::chunk::ChunkHeader;
-use crate::store::{CacheStats, ChunkKey, DraftPool, FrameImage, FrameStore, ReadAt, ReadGuard, Result, SourceStat, StoreError};
+use crate::store::{
+    CacheStats, ChunkKey, DraftPool, FrameImage, FrameStore, Like, Others, ReadAt, ReadGuard, Result, SourceStat, StoreError,
+    Watch,
+};
 
 pub struct Counting {
     pub inner: Arc<dyn FrameStore>,
@@ -43,9 +46,27 @@ impl FrameStore for Counting {
     fn enter(&self) -> ReadGuard<'_> {
         self.inner.enter()
     }
-    fn read_chunk(&self, guard: &ReadGuard<'_>, key: ChunkKey, len: u32, offset: u64, buf: &mut [u8]) -> Result<usize> {
+    fn read_part(&self, guard: &ReadGuard<'_>, key: ChunkKey, len: u32, offset: u64, buf: &mut [u8]) -> Result<usize> {
         self.reads.fetch_add(1, SeqCst);
-        self.inner.read_chunk(guard, key, len, offset, buf)
+        self.inner.read_part(guard, key, len, offset, buf)
+    }
+    fn verify(&self, guard: &ReadGuard<'_>) -> Result<()> {
+        self.inner.verify(guard)
+    }
+    fn is_current(&self, guard: &ReadGuard<'_>) -> bool {
+        self.inner.is_current(guard)
+    }
+    fn is_as_seen(&self) -> bool {
+        self.inner.is_as_seen()
+    }
+    fn look(&self) -> Result<Others> {
+        self.inner.look()
+    }
+    fn watch(&self) -> &Watch {
+        self.inner.watch()
+    }
+    fn check_writable(&self) -> Result<()> {
+        self.inner.check_writable()
     }
     fn chunk_header(&self, guard: &ReadGuard<'_>, key: ChunkKey) -> Result<ChunkHeader> {
         self.reads.fetch_add(1, SeqCst);
@@ -85,9 +106,6 @@ impl FrameStore for Counting {
     fn sync(&self) -> Result<()> {
         self.inner.sync()
     }
-    fn changed_outside(&self) -> Result<bool> {
-        self.inner.changed_outside()
-    }
     fn reload(&self) -> Result<Arc<FrameImage>> {
         self.inner.reload()
     }
@@ -96,6 +114,9 @@ impl FrameStore for Counting {
     }
     fn source_stat(&self) -> Result<SourceStat> {
         self.inner.source_stat()
+    }
+    fn like(&self) -> Result<Like> {
+        self.inner.like()
     }
     fn statvfs(&self) -> Result<libc::statvfs> {
         self.inner.statvfs()

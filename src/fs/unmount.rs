@@ -1,0 +1,443 @@
+//! What `b2fuse umount` and the daemon say to each other, so that a mount goes only when it is known what is not in SOURCE.
+//!
+//! After an unmount nothing can be asked of a daemon any more, so everything is said before, in ioctl(2) on the mount's root:
+//!
+//! 1. [`Question::Begin`]: the daemon begins to commit, and answers with a ticket. It waits until no file is open for writing.
+//!    From then on whatever would change something waits, so that its report is the last word. It commits, syncs,
+//!    and saves beside SOURCE what finds no place there.
+//! 2. [`Question::HowFar`], with the ticket, until the answer is not [`Answer::Working`]:
+//!    [`Answer::Ready`] with what is not in SOURCE and where it is saved; [`Answer::Refused`] where something could be neither
+//!    committed nor saved, or a later commit may succeed; [`Answer::Busy`] where files are open for writing.
+//! 3. After `Ready` the mount is taken away. [`Question::Resume`] says that this did not succeed: then all goes on. So it does
+//!    after [`SEALED`] at any rate, as who asked may have been killed: a mount that went later than that was changed
+//!    perhaps after the report.
+//! 4. The daemon's mark on SOURCE ([`Mark`]), which `Ready` says how to find, is gone when the
+//!    daemon has released everything.
+//!
+//! With [`Begin`](Question::Begin) of a mount that is to go although files are open in it, nothing waits, and nothing is refused:
+//! the name is taken away first, and the report asked for through a file that is still open.
+//!
+//! A second `Begin` takes the place of the first, whose ticket means nothing any more. Only the user who mounted, and root, are
+//! answered. No process id is part of this: it would say nothing in another namespace.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, Instant};
+
+use log::{debug, error, warn};
+use parking_lot::{Condvar, Mutex};
+
+use super::shared::Shared;
+use crate::store::in_words;
+use crate::store::mark::{Life, Mark};
+use crate::view::{Invals, Left, ROOT};
+
+/// Length of a question, and of an answer. The kernel passes up to 16 KiB.
+pub const LEN: usize = 8192;
+/// The ioctl: `_IOWR(0xB2, 2, char[LEN])`.
+pub(super) const IOCTL: u32 = 3 << 30 | (LEN as u32) << 16 | 0xB2 << 8 | 2;
+/// How long nothing changes after [`Answer::Ready`].
+pub const SEALED: Duration = if cfg!(test) { Duration::from_millis(500) } else { Duration::from_secs(10) };
+/// How long files that are open for writing are waited for: the kernel tells of a close after it has returned.
+const QUIET: Duration = Duration::from_secs(1);
+/// Pause between two looks at them.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
+/// What the daemon is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Question {
+    /// To make the mount ready to be taken away; although files are open in it, if so.
+    Begin(bool),
+    /// How far that is.
+    HowFar(u32),
+    /// To go on as before.
+    Resume(u32),
+}
+
+/// What the daemon answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// It is at it.
+    Working,
+    /// Files are open for writing, or another one unmounts.
+    Busy,
+    /// The mount can be taken away.
+    Ready {
+        /// What is not in SOURCE, in words; empty if there is nothing.
+        left: String,
+        /// Where SOURCE is, and which file it is, if the daemon has marked it.
+        source: Option<(PathBuf, (u64, u64))>,
+    },
+    /// Not everything could be kept, for which reason; nothing is lost yet.
+    Refused(String),
+}
+
+// Offsets of the fields; numbers are in the machine's order. A question has the first three.
+const KIND: usize = 0;
+const TICKET: usize = 4;
+const REGARDLESS: usize = 8;
+const PATH_LEN: usize = 8;
+const TEXT_LEN: usize = 12;
+const FILE: usize = 16;
+const BYTES: usize = 32;
+
+impl Question {
+    /// As the daemon is asked.
+    pub fn encode(self) -> [u8; LEN] {
+        let (kind, ticket, regardless) = match self {
+            Question::Begin(regardless) => (1, 0, regardless),
+            Question::HowFar(ticket) => (2, ticket, false),
+            Question::Resume(ticket) => (3, ticket, false),
+        };
+        let mut bytes = [0; LEN];
+        put(&mut bytes, KIND, kind);
+        put(&mut bytes, TICKET, ticket);
+        put(&mut bytes, REGARDLESS, u32::from(regardless));
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let ticket = get(bytes, TICKET)?;
+        match get(bytes, KIND)? {
+            1 => Some(Question::Begin(get(bytes, REGARDLESS)? != 0)),
+            2 => Some(Question::HowFar(ticket)),
+            3 => Some(Question::Resume(ticket)),
+            _ => None,
+        }
+    }
+}
+
+impl Answer {
+    fn encode(&self, ticket: u32) -> [u8; LEN] {
+        let (kind, text, source) = match self {
+            Answer::Working => (1, "", None),
+            Answer::Busy => (2, "", None),
+            Answer::Ready { left, source } => (3, left.as_str(), source.as_ref()),
+            Answer::Refused(why) => (4, why.as_str(), None),
+        };
+        let mut bytes = [0; LEN];
+        put(&mut bytes, KIND, kind);
+        put(&mut bytes, TICKET, ticket);
+        let mut end = BYTES;
+        // A path that finds no room is as good as none.
+        if let Some((path, (device, inode))) = source
+            && path.as_os_str().len() <= LEN / 2
+        {
+            let path = path.as_os_str().as_bytes();
+            put(&mut bytes, PATH_LEN, path.len() as u32);
+            bytes[FILE..FILE + 8].copy_from_slice(&device.to_ne_bytes());
+            bytes[FILE + 8..FILE + 16].copy_from_slice(&inode.to_ne_bytes());
+            bytes[end..end + path.len()].copy_from_slice(path);
+            end += path.len();
+        }
+        let mut len = text.len().min(LEN - end);
+        while !text.is_char_boundary(len) {
+            len -= 1;
+        }
+        let text = &text[..len];
+        put(&mut bytes, TEXT_LEN, text.len() as u32);
+        bytes[end..end + text.len()].copy_from_slice(text.as_bytes());
+        bytes
+    }
+
+    /// With the ticket. Whoever answers may be anybody.
+    pub fn decode(bytes: &[u8; LEN]) -> Option<(u32, Self)> {
+        let (path_len, text_len) = (get(bytes, PATH_LEN)? as usize, get(bytes, TEXT_LEN)? as usize);
+        let (path, rest) = bytes[BYTES..].split_at_checked(path_len)?;
+        let text = || Some(String::from_utf8_lossy(rest.get(..text_len)?).into_owned());
+        let number = |at: usize| bytes[at..].first_chunk().map(|bytes| u64::from_ne_bytes(*bytes));
+        let source = || Some((OsStr::from_bytes(path).to_owned().into(), (number(FILE)?, number(FILE + 8)?)));
+        let answer = match get(bytes, KIND)? {
+            1 => Answer::Working,
+            2 => Answer::Busy,
+            3 => Answer::Ready { left: text()?, source: if path.is_empty() { None } else { source() } },
+            4 => Answer::Refused(text()?),
+            _ => return None,
+        };
+        Some((get(bytes, TICKET)?, answer))
+    }
+}
+
+fn put(bytes: &mut [u8; LEN], at: usize, value: u32) {
+    bytes[at..at + 4].copy_from_slice(&value.to_ne_bytes());
+}
+
+fn get(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes.get(at..)?.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes))
+}
+
+/// Asks the daemon of the mount that `file` lies in a question, which the answer takes the place of.
+///
+/// # Errors
+/// ENOTTY, ENOSYS or EINVAL from what is no b2fuse mount of this version; EPERM where it is another user's; ENOTCONN or ECONNABORTED
+/// if the daemon is gone.
+pub fn pass_on(file: &File, bytes: &mut [u8; LEN]) -> io::Result<()> {
+    // SAFETY: the request's number says that so many bytes are read and written, and `bytes` has them.
+    let rc = unsafe { libc::ioctl(file.as_raw_fd(), libc::c_ulong::from(IOCTL), bytes.as_mut_ptr()) };
+    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// The daemon's side of an unmount.
+#[derive(Default)]
+pub(super) struct Unmounting {
+    /// One report is made at a time.
+    working: Mutex<()>,
+    state: Mutex<State>,
+    /// Told of everything that changes in it, but for `changing`.
+    changed: Condvar,
+}
+
+struct State {
+    /// Of the last [`Question::Begin`].
+    ticket: u32,
+    answer: Answer,
+    /// Changes wait.
+    sealed: bool,
+    /// Changes under way.
+    changing: u32,
+    /// The mount is gone: nothing waits any more.
+    ended: bool,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        State { ticket: 0, answer: Answer::Busy, sealed: false, changing: 0, ended: false }
+    }
+}
+
+/// Held while something is changed that an unmount's report is to have.
+pub(super) struct Change(Arc<Shared>);
+
+impl Drop for Change {
+    fn drop(&mut self) {
+        self.0.unmounting.state.lock().changing -= 1;
+    }
+}
+
+impl Unmounting {
+    /// The mount is gone.
+    pub(super) fn end(&self) {
+        self.state.lock().ended = true;
+        self.changed.notify_all();
+    }
+
+    /// Keeps changes waiting from now on, if none is under way and no file is open for writing: soon, or never.
+    fn seal(&self, writing: impl Fn() -> bool) -> bool {
+        let until = Instant::now() + QUIET;
+        loop {
+            {
+                let mut state = self.state.lock();
+                // Whoever opens a file for writing does it as a change, and counts as a writer before that ends.
+                if state.changing == 0 && !writing() {
+                    state.sealed = true;
+                    return true;
+                }
+            }
+            if Instant::now() >= until {
+                return false;
+            }
+            std::thread::sleep(LOOK_AGAIN);
+        }
+    }
+}
+
+impl Shared {
+    /// Runs `work`, which changes what the mount shows: at once, or while an unmount is being tried on a thread of its own when it has failed.
+    pub(super) fn change(self: &Arc<Self>, work: impl FnOnce(&Arc<Self>, Change) + Send + 'static) {
+        {
+            let mut state = self.unmounting.state.lock();
+            if !state.sealed {
+                state.changing += 1;
+                drop(state);
+                return work(self, Change(Arc::clone(self)));
+            }
+        }
+        let shared = Arc::clone(self);
+        let thread = std::thread::Builder::new().name("b2fuse-later".into()).spawn(move || {
+            {
+                let mut state = shared.unmounting.state.lock();
+                shared.unmounting.changed.wait_while(&mut state, |state| state.sealed && !state.ended);
+                state.changing += 1;
+            }
+            let change = Change(Arc::clone(&shared));
+            if let Some(_entered) = shared.enter() {
+                work(&shared, change);
+            }
+        });
+        if let Err(error) = thread {
+            error!("no thread for a request that has to wait for an unmount, which fails: {}", in_words(&error));
+        }
+    }
+
+    /// As [`Shared::change`], where it may have to wait for other processes.
+    pub(super) fn change_patiently(self: &Arc<Self>, work: impl FnOnce(&Arc<Self>) + Send + 'static) {
+        self.change(move |shared, change| {
+            shared.patiently(move |shared| {
+                work(shared);
+                drop(change);
+            });
+        });
+    }
+
+    /// Answers a question of `b2fuse umount`, of a user who may ask.
+    pub(super) fn asked(self: &Arc<Self>, question: &[u8]) -> Option<[u8; LEN]> {
+        let question = Question::decode(question)?;
+        let mut state = self.unmounting.state.lock();
+        match question {
+            Question::Begin(regardless) => {
+                state.ticket = state.ticket.wrapping_add(1);
+                state.answer = Answer::Working;
+                self.unmounting.changed.notify_all();
+                let (shared, ticket) = (Arc::clone(self), state.ticket);
+                let thread =
+                    std::thread::Builder::new().name("b2fuse-umount".into()).spawn(move || shared.make_ready(ticket, regardless));
+                if let Err(error) = thread {
+                    state.answer = Answer::Refused(format!("its daemon has no thread for that: {}", in_words(&error)));
+                }
+            }
+            Question::HowFar(ticket) | Question::Resume(ticket) if ticket != state.ticket => {
+                return Some(Answer::Busy.encode(ticket));
+            }
+            Question::HowFar(_) => {}
+            Question::Resume(_) => {
+                state.answer = Answer::Busy;
+                state.sealed = false;
+                self.unmounting.changed.notify_all();
+            }
+        }
+        Some(state.answer.encode(state.ticket))
+    }
+
+    /// Makes the mount ready to be taken away, and sees to it that it goes on if it is not.
+    fn make_ready(self: &Arc<Self>, ticket: u32, regardless: bool) {
+        let one_at_a_time = self.unmounting.working.lock();
+        if self.unmounting.state.lock().ticket != ticket {
+            return;
+        }
+        let mut invals = Invals::new();
+        // While clients go on, so that they have less to wait for. What fails now will be said below.
+        if let Err(error) = self.view.fsync(ROOT, &mut invals) {
+            debug!("before unmounting: {error}");
+        }
+        let answer = if regardless || self.unmounting.seal(|| self.notify.has_writers()) {
+            self.answer_with(self.view.leave(regardless, &mut invals), regardless)
+        } else {
+            Answer::Busy
+        };
+        self.notify.forget(invals);
+        drop(one_at_a_time);
+        let goes = !regardless && matches!(answer, Answer::Ready { .. });
+        let mut state = self.unmounting.state.lock();
+        if state.ticket != ticket {
+            return;
+        }
+        state.answer = answer;
+        if goes {
+            let until = Instant::now() + SEALED;
+            while state.ticket == ticket && state.sealed && !state.ended {
+                if self.unmounting.changed.wait_until(&mut state, until).timed_out() {
+                    break;
+                }
+            }
+            if state.ended || state.ticket != ticket {
+                return;
+            }
+            state.answer = Answer::Busy;
+        }
+        state.sealed = false;
+        self.unmounting.changed.notify_all();
+        self.say(Life::Serving);
+    }
+
+    fn answer_with(&self, left: Left, regardless: bool) -> Answer {
+        if !(regardless || left.is_safe()) {
+            warn!("not unmounted: {left}");
+            return Answer::Refused(left.to_string());
+        }
+        self.say(if regardless { Life::Serving } else { Life::Ending });
+        let file = self.mark.lock().as_ref().and_then(|mark| mark.file().ok());
+        let source = file.and_then(|file| Some((self.view.source()?.1, file)));
+        Answer::Ready { left: if left.is_nothing() { String::new() } else { left.to_string() }, source }
+    }
+
+    /// Says on SOURCE how far this daemon is with its mount, as far as that can be said.
+    pub(super) fn say(&self, life: Life) {
+        let mut mark = self.mark.lock();
+        self.ending.store(life == Life::Ending, SeqCst);
+        self.mark_source(&mut mark, life);
+    }
+
+    /// Says it of what is SOURCE now, if that is another file than it was.
+    pub(super) fn say_again(&self) {
+        let mut mark = self.mark.lock();
+        let now = self.view.source().and_then(|(source, _)| rustix::fs::fstat(source).ok());
+        if now.map(|now| (now.st_dev, now.st_ino)) == mark.as_ref().and_then(|mark| mark.file().ok()) {
+            return;
+        }
+        // What is open of the one before goes with this, and its lock.
+        *mark = None;
+        self.mark_source(&mut mark, if self.ending.load(SeqCst) { Life::Ending } else { Life::Serving });
+    }
+
+    fn mark_source(&self, mark: &mut Option<Mark>, life: Life) {
+        let (Some(device), Some((source, path))) = (self.device.get(), self.view.source()) else { return };
+        // SOURCE may be another file than it was.
+        match Mark::new(source, *device, !self.view.read_only(), life) {
+            Ok(new) => *mark = Some(new),
+            Err(error) => debug!("{}: cannot be marked: {}", path.display(), in_words(&error)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn questions_and_answers_come_through() {
+        for question in [Question::Begin(true), Question::Begin(false), Question::HowFar(7), Question::Resume(u32::MAX)] {
+            assert_eq!(Question::decode(&question.encode()), Some(question));
+        }
+        let source = Some((PathBuf::from("/a/é.b2frame"), (1 << 40, 2)));
+        for answer in [
+            Answer::Working,
+            Answer::Busy,
+            Answer::Ready { left: String::new(), source: None },
+            Answer::Ready { left: "ü".into(), source },
+            Answer::Refused("no room".into()),
+        ] {
+            assert_eq!(Answer::decode(&answer.encode(9)), Some((9, answer)));
+        }
+    }
+
+    #[test]
+    fn a_text_that_is_too_long_is_cut() {
+        let source = Some((PathBuf::from("x".repeat(LEN / 2)), (1, 2)));
+        let answer = Answer::Ready { left: "é".repeat(LEN), source: source.clone() };
+        let Some((_, Answer::Ready { left, source: found })) = Answer::decode(&answer.encode(1)) else { panic!() };
+        assert!(found == source && left == "é".repeat((LEN / 2 - BYTES) / 2));
+    }
+
+    #[test]
+    fn nothing_is_believed() {
+        assert_eq!(Question::decode(&[]), None);
+        assert_eq!(Question::decode(&[1, 0, 0, 0, 0, 0, 0, 0]), None);
+        assert_eq!(Answer::decode(&[0; LEN]), None);
+        for kind in 3..=4 {
+            for (at, len) in
+                [(PATH_LEN, u32::MAX), (TEXT_LEN, u32::MAX), (PATH_LEN, LEN as u32), (TEXT_LEN, (LEN - BYTES) as u32 + 1)]
+            {
+                let mut bytes = Answer::Refused("no".into()).encode(1);
+                put(&mut bytes, KIND, kind);
+                put(&mut bytes, at, len);
+                assert_eq!(Answer::decode(&bytes), None, "{kind} {at} {len}");
+            }
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! Files that are named, not found beneath a directory of somebody's: those of the kernel, and those that the user of a command names
+//! for its output.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+
+use super::FileBackend;
+use crate::store::backend::{Backend, FileStat};
+
+/// Reads a file of the kernel, below `/proc` or `/sys`.
+///
+/// # Errors
+/// What the system refuses.
+pub fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
+    std::fs::read(path)
+}
+
+/// Whether the kernel shows something at a path, as far as this process can see.
+pub fn exists(path: &Path) -> bool {
+    rustix::fs::stat(path).is_ok()
+}
+
+/// Writes to a file of the kernel.
+///
+/// # Errors
+/// What the system refuses.
+pub fn write(path: impl AsRef<Path>, text: &str) -> io::Result<()> {
+    let fd = rustix::fs::open(path.as_ref(), OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+    File::from(fd).write_all(text.as_bytes())
+}
+
+/// Where a link of the kernel leads.
+///
+/// # Errors
+/// What the system refuses.
+pub fn read_link(path: impl AsRef<Path>) -> io::Result<PathBuf> {
+    std::fs::read_link(path)
+}
+
+/// Sends a datagram to a socket that the system names, its log for one.
+///
+/// # Errors
+/// What the system refuses.
+pub fn send_to(socket: &UnixDatagram, bytes: &[u8], to: &Path) -> io::Result<usize> {
+    socket.send_to(bytes, to)
+}
+
+/// What is at a path, found and not opened: nobody is asked, and only the way there has to be open to the user of this process.
+#[derive(Debug)]
+pub struct Found(OwnedFd);
+
+impl Found {
+    /// Finds what is at a path.
+    ///
+    /// # Errors
+    /// What the system refuses.
+    pub fn at(path: &Path) -> io::Result<Self> {
+        Ok(Found(rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?))
+    }
+
+    /// Opens it for reading.
+    ///
+    /// # Errors
+    /// What the system refuses to the user that this process is now.
+    pub fn open(&self) -> io::Result<File> {
+        // This link leads to what was found, whatever has become of its name.
+        let path = format!("/proc/self/fd/{}", self.0.as_raw_fd());
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        Ok(rustix::fs::open(path, flags, Mode::empty())?.into())
+    }
+}
+
+/// Opens for reading what has a path, if it is the file or directory of that device and inode number. Nothing else is opened.
+///
+/// # Errors
+/// What the system refuses; that it is another file.
+pub fn open_known(path: &Path, (dev, ino): (u64, u64)) -> io::Result<File> {
+    let found = Found::at(path)?;
+    let stat = FileStat::from(rustix::fs::fstat(&found.0)?);
+    if (stat.dev, stat.ino) != (dev, ino) || !(stat.is_file() || stat.is_dir()) {
+        return Err(io::Error::other("another file is there now"));
+    }
+    found.open()
+}
+
+/// Opens a device for reading and writing.
+///
+/// # Errors
+/// What the system refuses.
+pub fn open_device(path: &str) -> io::Result<File> {
+    Ok(rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?.into())
+}
+
+/// Writes a file that the user of a command asked for, in a directory that the user named and that is made if there is none. What has the
+/// file's name is replaced if it is a regular file.
+///
+/// # Errors
+/// What the system refuses; something else of that name, a link for one.
+pub fn write_output(dir: &Path, name: &OsStr, bytes: &[u8]) -> io::Result<()> {
+    std::fs::create_dir_all(dir)?;
+    let dir = FileBackend::open(dir)?;
+    let file = match dir.create(name, 0o666) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => dir.open(name, true)?,
+        made => made?,
+    };
+    file.set_len(0)?;
+    file.write_at(bytes, 0)
+}
+
+/// Where root's programs keep what outlives them.
+const ROOT_STATE: &str = "/var/lib";
+
+/// A directory of the user of this process for what outlives it, made if there is none, and its path: `$XDG_STATE_HOME/b2fuse/NAME`, or
+/// `~/.local/state/b2fuse/NAME`; for root `/var/lib/b2fuse/NAME`.
+///
+/// # Errors
+/// What the system refuses; a directory on the way that belongs to somebody else.
+pub fn state_dir(name: &str) -> io::Result<(Box<dyn Backend>, PathBuf)> {
+    let me = rustix::process::geteuid();
+    let absolute = |variable| std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
+    let base = match (me.is_root(), absolute("XDG_STATE_HOME"), absolute("HOME")) {
+        (true, _, _) => PathBuf::from(ROOT_STATE),
+        (false, Some(state), _) => state,
+        (false, None, Some(home)) => home.join(".local/state"),
+        (false, None, None) => return Err(io::Error::other("neither XDG_STATE_HOME nor HOME is set")),
+    };
+    std::fs::create_dir_all(&base)?;
+    let mut dir: Box<dyn Backend> = Box::new(FileBackend::open(&base)?);
+    for part in ["b2fuse", name] {
+        let part = OsStr::new(part);
+        dir = match dir.create_dir(part, 0o700) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => dir.open_dir(part)?,
+            made => made?,
+        };
+        if dir.itself()?.stat()?.uid != me.as_raw() {
+            return Err(io::Error::other(format!("{} belongs to somebody else", part.display())));
+        }
+    }
+    Ok((dir, base.join("b2fuse").join(name)))
+}

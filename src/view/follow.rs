@@ -1,0 +1,296 @@
+//! How a view follows other programs that write SOURCE.
+//!
+//! What is read is of one version of SOURCE, which the store sees to. When others have made another, a view with nothing
+//! uncommitted reads it again: files of SOURCE get new inodes, so that whoever has one open reads no mixture, but is told (ESTALE). A
+//! view that holds something uncommitted refuses reads, writes and commits from then on, and saves what it holds at the end.
+//!
+//! Who looks: the mount's thread for it, when the system or a read tells of something ([`crate::store::Watch`]); and whoever opens a
+//! file in a mount for writing, before it is opened.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+use log::{debug, error, info, warn};
+use parking_lot::Mutex;
+
+use super::pacer::Publish;
+use super::{Inval, Invals, Result, View, ViewError};
+use crate::store::{FrameStore, Others, ReadGuard, StoreError};
+
+/// How often SOURCE is looked at where nothing tells of changes.
+const WATCH_EVERY: Duration = Duration::from_millis(200);
+/// When a SOURCE is looked at once more that has changed: later changes may bear the same time.
+const LOOK_AGAIN: Duration = Duration::from_millis(25);
+/// Pauses between tries to read a SOURCE that is in the middle of a change: the first, and up to which they double. Then the next change is
+/// waited for.
+const TRY_AGAIN: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(1000));
+/// How often a read is begun again that another version of SOURCE has overtaken.
+const ROUNDS: usize = 4;
+
+/// What becomes of a view when others have changed SOURCE.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Again {
+    /// It has been read again.
+    Done,
+    /// Something is uncommitted, which it would take away.
+    Uncommitted,
+    /// Somebody is at work on the view, who was not to be waited for.
+    Busy,
+}
+
+/// A view that follows other programs.
+pub trait Follow: View + Publish {
+    /// What the view knows of them.
+    fn following(&self) -> &Following;
+
+    /// Reads SOURCE again, in which others may have changed anything, and shows it.
+    ///
+    /// # Errors
+    /// What is wrong with SOURCE.
+    fn reload(&self, wait: bool, invals: &mut Invals) -> Result<Again>;
+
+    /// Whether anything is written that SOURCE does not have.
+    fn is_uncommitted(&self) -> bool;
+
+    /// Takes over SOURCE's owner, mode and times.
+    fn take_attributes(&self, invals: &mut Invals);
+
+    /// Commits everything that can be committed, after [`Follow::drop_unfinished`].
+    fn hand_over(&self, invals: &mut Invals) -> Result<()>;
+
+    /// Whether something is held that is no frame, and somebody still has it open for writing.
+    fn is_unfinished(&self) -> bool;
+
+    /// Drops what is held and is no frame, if nobody has it open for writing: who was killed under a lock has left it.
+    fn drop_unfinished(&self, invals: &mut Invals);
+
+    /// Looks whether others have changed SOURCE, and shows what it holds now. Answers when to look again, if nobody tells.
+    fn look(&self, invals: &mut Invals) -> Option<Instant> {
+        let following = self.following();
+        let mut seen = following.seen.lock();
+        self.look_with(&mut seen, true, invals)
+    }
+
+    /// The same where nobody is to be waited for; what the kernel must forget is left to the next [`Follow::look`].
+    fn glance(&self) {
+        let following = self.following();
+        if self.store().is_as_seen() {
+            return;
+        }
+        if let Some(mut seen) = following.seen.try_lock()
+            && !self.is_uncommitted()
+        {
+            let mut invals = Invals::new();
+            self.look_with(&mut seen, false, &mut invals);
+            seen.owed.append(&mut invals);
+        }
+        self.store().watch().ring();
+    }
+
+    /// Before a file is opened or read: where nothing tells of changes, or `open` says that this is the moment.
+    fn glance_before(&self, open: bool) -> Result<()> {
+        let following = self.following();
+        following.check()?;
+        if (open || self.store().watch().is_blind()) && !following.by_turns.load(SeqCst) {
+            self.glance();
+            following.check()?;
+        }
+        Ok(())
+    }
+
+    /// Reads, and again where another version of SOURCE has come meanwhile. What is asked for is looked up anew each time, with a
+    /// guard that is older.
+    fn of_one_version<T>(&self, mut read: impl FnMut(&ReadGuard<'_>) -> Result<T>) -> Result<T>
+    where
+        Self: Sized,
+    {
+        for _ in 0..ROUNDS {
+            let guard = self.store().enter();
+            match read(&guard) {
+                Err(ViewError::Store(StoreError::Stale { .. })) if !self.store().is_current(&guard) => {}
+                Err(ViewError::Store(StoreError::Stale { path, reason })) => {
+                    debug!("{}: {reason}", path.display());
+                    return Err(ViewError::Gone);
+                }
+                read => return read,
+            }
+        }
+        Err(ViewError::Gone)
+    }
+
+    /// Whether anything may be written.
+    fn check_writable(&self) -> Result<()> {
+        if self.read_only() {
+            return Err(ViewError::ReadOnly);
+        }
+        let following = self.following();
+        following.check()?;
+        if following.gone.load(SeqCst) {
+            // It may have come back.
+            self.glance();
+            if following.gone.load(SeqCst) {
+                return Err(ViewError::Gone);
+            }
+        }
+        if self.store().committed().is_some() { Ok(self.store().check_writable().or_else(passing)?) } else { Ok(()) }
+    }
+
+    #[doc(hidden)]
+    fn look_with(&self, seen: &mut Seen, wait: bool, invals: &mut Invals) -> Option<Instant> {
+        invals.append(&mut seen.owed);
+        let (following, store) = (self.following(), self.store());
+        if following.check().is_err() || store.committed().is_none() {
+            return None;
+        }
+        let source = store.path().display();
+        let due = match store.look() {
+            Ok(Others::Nothing) if !following.out_of_step.load(SeqCst) => {
+                following.gone.store(false, SeqCst);
+                seen.quiet();
+                None
+            }
+            Ok(Others::Attributes) => {
+                following.gone.store(false, SeqCst);
+                self.take_attributes(invals);
+                None
+            }
+            Ok(Others::Gone(reason)) => {
+                if !following.gone.swap(true, SeqCst) {
+                    warn!("{source}: {reason}; what was open goes on being shown, and nothing is committed");
+                }
+                None
+            }
+            Ok(Others::Touched(reason)) => match self.reload(wait, invals) {
+                Ok(Again::Done) => seen.read_again(following, &source, &reason, invals),
+                _ => Some(Instant::now() + TRY_AGAIN.1),
+            },
+            Ok(others) => {
+                let reason = match others {
+                    Others::Changed(reason) => reason,
+                    _ => "it could not be shown before".to_owned(),
+                };
+                match self.reload(wait, invals) {
+                    Ok(Again::Done) => seen.read_again(following, &source, &reason, invals),
+                    Ok(Again::Uncommitted) => {
+                        self.refuse(&reason, invals);
+                        None
+                    }
+                    Ok(Again::Busy) => Some(Instant::now() + TRY_AGAIN.0),
+                    // In the middle of a change by the library it does not parse.
+                    Err(error) => {
+                        following.gone.store(true, SeqCst);
+                        seen.not_read(&source, &error)
+                    }
+                }
+            }
+            Err(error) => seen.not_read(&source, &error.into()),
+        };
+        match store.watch().is_blind() {
+            true => Some(due.map_or(Instant::now() + WATCH_EVERY, |due| due.min(Instant::now() + WATCH_EVERY))),
+            false => due,
+        }
+    }
+
+    /// Refuses reads, writes and commits from now on.
+    fn refuse(&self, reason: &str, invals: &mut Invals) {
+        let (following, source) = (self.following(), self.store().path().display());
+        if following.refused.set(reason.to_owned()).is_ok() {
+            error!(
+                "{source}: was changed by another process under the mount ({reason}), which holds changes of its own: \
+                 nothing more is read or written, and what is held is saved at the end"
+            );
+            invals.push(Inval::All);
+        }
+    }
+}
+
+/// Failures of the past say what they have to say when something is stored.
+fn passing(error: StoreError) -> std::result::Result<(), StoreError> {
+    if matches!(error, StoreError::Poisoned { .. }) { Ok(()) } else { Err(error) }
+}
+
+/// What a view knows of other programs.
+#[derive(Default)]
+pub struct Following {
+    seen: Mutex<Seen>,
+    /// Why nothing is read or written any more.
+    refused: OnceLock<String>,
+    /// There is no frame to commit to.
+    gone: AtomicBool,
+    /// The store has read SOURCE again, and what it found cannot be shown: nothing is committed.
+    out_of_step: AtomicBool,
+    /// Programs take turns, and somebody else says when to look.
+    by_turns: AtomicBool,
+}
+
+/// What was seen by the one who looked last. Taken before any lock of the view.
+#[derive(Default)]
+pub struct Seen {
+    /// What the kernel must forget.
+    owed: Invals,
+    /// SOURCE could not be read so many times.
+    failed: u32,
+}
+
+impl Following {
+    /// Whether anything is read and written.
+    ///
+    /// # Errors
+    /// [`ViewError::Gone`] if others have changed SOURCE while something was uncommitted.
+    pub fn check(&self) -> Result<()> {
+        if self.refused.get().is_some() { Err(ViewError::Gone) } else { Ok(()) }
+    }
+
+    /// Why nothing can be committed.
+    pub fn hindrance(&self, store: &dyn FrameStore) -> Option<StoreError> {
+        let stale = |reason: &str| StoreError::Stale { path: store.path().into(), reason: reason.into() };
+        match self.refused.get() {
+            Some(reason) => Some(stale(reason)),
+            None => self.out_of_step.load(SeqCst).then(|| stale("what it holds now cannot be shown")),
+        }
+    }
+
+    /// While the answer lives, the store knows more than the view does; at its end as well, unless it is told otherwise.
+    pub fn out_of_step(&self, yes: bool) {
+        self.out_of_step.store(yes, SeqCst);
+    }
+
+    /// From now on somebody else says when to look.
+    pub fn by_turns(&self) {
+        self.by_turns.store(true, SeqCst);
+    }
+}
+
+impl Seen {
+    fn quiet(&mut self) {
+        self.failed = 0;
+    }
+
+    fn read_again(
+        &mut self,
+        following: &Following,
+        source: &dyn std::fmt::Display,
+        reason: &str,
+        invals: &mut Invals,
+    ) -> Option<Instant> {
+        info!("{source}: was changed by another process, and read again ({reason})");
+        self.failed = 0;
+        following.gone.store(false, SeqCst);
+        invals.push(Inval::All);
+        Some(Instant::now() + LOOK_AGAIN)
+    }
+
+    fn not_read(&mut self, source: &dyn std::fmt::Display, error: &ViewError) -> Option<Instant> {
+        let pause = TRY_AGAIN.0.saturating_mul(1 << self.failed.min(16));
+        self.failed = self.failed.saturating_add(1);
+        if pause < TRY_AGAIN.1 {
+            debug!("not shown yet: {error}");
+            return Some(Instant::now() + pause);
+        }
+        if pause < TRY_AGAIN.1 * 2 {
+            warn!("{source}: was changed by another process, and cannot be shown: {error}");
+        }
+        None
+    }
+}

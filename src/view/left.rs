@@ -1,0 +1,101 @@
+//! What is not in SOURCE when a mount ends.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use log::error;
+
+use super::{Result, ViewError};
+use crate::store::in_words;
+use crate::store::{self, StoreError};
+
+/// Of so many files a message says what became of them. The log says it of all.
+const NAMED: usize = 5;
+
+/// What a view could not put into SOURCE.
+#[derive(Debug, Default)]
+pub struct Left {
+    /// Why not everything that belongs to the frame is committed.
+    pub failed: Option<ViewError>,
+    /// Files that were accepted, and that SOURCE does not have.
+    pub lost: Vec<Lost>,
+}
+
+/// A file that was accepted, and that SOURCE does not have.
+#[derive(Debug)]
+pub struct Lost {
+    /// What the mount calls it.
+    pub name: String,
+    /// Where it is saved, or why it is not.
+    pub saved: store::Result<PathBuf>,
+}
+
+impl Left {
+    /// Whether SOURCE has everything.
+    pub fn is_nothing(&self) -> bool {
+        self.failed.is_none() && self.lost.is_empty()
+    }
+
+    /// Whether what SOURCE does not have is saved, and waiting would not bring it into SOURCE.
+    pub fn is_safe(&self) -> bool {
+        self.failed.as_ref().is_none_or(is_final) && self.lost.iter().all(|lost| lost.saved.is_ok())
+    }
+
+    /// Says of each file in the log what became of it.
+    pub fn log(&self, source: &Path) {
+        if let Some(failed) = &self.failed {
+            error!("{failed}");
+        }
+        for lost in &self.lost {
+            error!("{}: {}", source.display(), Shown(lost, self.failed.is_some()));
+        }
+    }
+
+    /// An error, unless SOURCE has everything.
+    pub fn into_result(self) -> Result<()> {
+        match self {
+            Left { failed: Some(error), .. } => Err(error),
+            left if left.lost.is_empty() => Ok(()),
+            left => Err(ViewError::NotKept(left.to_string())),
+        }
+    }
+}
+
+/// Whether a commit that failed so never succeeds in this mount.
+pub(super) fn is_final(error: &ViewError) -> bool {
+    matches!(error, ViewError::Store(StoreError::Stale { .. }))
+}
+
+/// As a part of one line.
+impl fmt::Display for Left {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut gap = "";
+        if let Some(failed) = &self.failed {
+            write!(f, "{failed}")?;
+            gap = "; ";
+        }
+        for lost in self.lost.iter().take(NAMED) {
+            write!(f, "{gap}{}", Shown(lost, self.failed.is_some()))?;
+            gap = "; ";
+        }
+        match self.lost.len().saturating_sub(NAMED) {
+            0 => Ok(()),
+            more => write!(f, "{gap}and {more} more, which the log names"),
+        }
+    }
+}
+
+/// What became of a file; whether the reason was said.
+struct Shown<'a>(&'a Lost, bool);
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Shown(Lost { name, saved }, reason_said) = self;
+        let why = if *reason_said { " is" } else { " has no place in the frame, and is" };
+        match saved {
+            Ok(path) => write!(f, "{name}{why} saved as {}", path.display()),
+            Err(StoreError::Io { source, .. }) => write!(f, "{name}{why} not saved: {}", in_words(source)),
+            Err(error) => write!(f, "{name}{why} not saved: {error}"),
+        }
+    }
+}

@@ -1,0 +1,132 @@
+# Attacks that need luck, and have as many tries as they like: names are exchanged while root's tool is at work. Numbers are those of
+# findings.sh.
+
+# shellcheck source=common.bash
+. "$SECURITY/common.bash"
+
+# tool_of_root ARGUMENT...: b2fuse by root, in two rounds of three with a pause at each call that looks a name up, as on a slow disk.
+tool_of_root() {
+    local slowly=()
+    if ((round % 3)); then
+        slowly=(strace --follow-forks --seccomp-bpf --output /dev/null
+            --inject=openat,openat2,newfstatat,statx,renameat2,unlinkat,fchown,fchmod:delay_enter=200)
+    fi
+    within 20 "${slowly[@]}" "$B2FUSE" "$@"
+}
+
+# ---- 2: compact gives away what it did not make
+
+# A frame that has something to be compacted, in $T/loose.b2frame.
+loose() {
+    cp -r "$1" "$T/loose.b2frame"
+    py 'blosc2.open(sys.argv[1], mode="a").reorder_offsets(np.array([5, 4, 3, 2, 1, 0]))' "$T/loose.b2frame"
+    theirs "$T/loose.b2frame"
+}
+
+# bait TARGET: a link of the attacker's, to be copied to wherever it is of use.
+bait() { ln -s "$1" "$T/bait" && theirs "$T/bait"; }
+
+compact_is_swapped() {
+    rm -rf "$U/f" "$U/other"
+    cp -a "$T/loose.b2frame" "$U/f"
+    cp -a "$T/bait" "$U/other"
+    attack swap "$U" f other
+    tool_of_root compact "$U/f"
+    attack_ends
+}
+test_finding_02_compact_gives_a_file_away() {
+    scene
+    loose "$FX/full.b2frame"
+    bait "$V/private"
+    rounds compact_is_swapped
+}
+test_finding_02_compact_of_a_directory_gives_files_away() {
+    scene
+    loose "$FX/sparse/full.b2frame"
+    mkdir "$T/bait"
+    local n
+    for n in 0 1 2 3 4 5; do ln -s "$V/private" "$T/bait/0000000$n.chunk"; done
+    ln -s "$V/public" "$T/bait/chunks.b2frame"
+    theirs "$T/bait"
+    rounds compact_is_swapped
+}
+
+# ---- 6: repair writes to what it did not look at
+
+repair_is_flipped() {
+    rm -rf "$U/f" "$U"/*before-repair* "$U/other"
+    cp -a "$T/broken.b2frame" "$U/f"
+    cp -a "$T/bait" "$U/other"
+    attack flip "$U" f other 60
+    local _
+    for _ in 1 2 3 4; do tool_of_root repair --yes "$U/f"; done
+    attack_ends
+}
+test_finding_06_repair_writes_to_another_file() {
+    scene
+    # Something like what a killed library leaves: the trailer is gone.
+    head -c -100 "$FX/full.b2frame" >"$T/broken.b2frame"
+    theirs "$T/broken.b2frame"
+    bait "$V/large"
+    rounds repair_is_flipped
+}
+test_finding_06_repair_writes_to_another_directory() {
+    scene
+    py 'make(sys.argv[1], "rrr", False)' "$T/broken.b2frame"
+    # The other frame has no such file either, and needs none.
+    py 'make(sys.argv[1], "rr", False)' "$V/frame"
+    rm "$T/broken.b2frame/00000002.chunk"
+    theirs "$T/broken.b2frame"
+    chmod -R go= "$V/frame"
+    before=$(py_alone manifest "$V")
+    bait "$V/frame"
+    rounds repair_is_flipped
+}
+
+# ---- 7: what compact and convert replace is not what they remove
+
+# The name of what is being made is exchanged with a link all the time, or from when it stands for what root removes at the end.
+flipped_when_new() {
+    rm -rf "$U"/f "$U/other" "$U"/.b2fuse-*
+    cp -a "$T/loose.b2frame" "$U/f"
+    cp -a "$T/bait" "$U/other"
+    attack flip-new "$U" .b2fuse- other 40 "${late[@]}"
+    tool_of_root "${arguments[@]}" "$U/f"
+    attack_ends
+}
+compact_is_flipped() {
+    scene
+    loose "$FX/sparse/full.b2frame"
+    bait "$V/emptied"
+    arguments=(compact) late=("$@")
+    rounds flipped_when_new
+}
+convert_is_flipped() {
+    scene
+    loose "$FX/sparse/full.b2frame"
+    cp "$FX/base.b2frame" "$T/new.b2frame"
+    bait "$V/emptied"
+    arguments=(convert --force "$T/new.b2frame") late=("$@")
+    rounds flipped_when_new
+}
+test_finding_07_compact_writes_to_a_directory() { compact_is_flipped; }
+test_finding_07_compact_empties_a_directory() { compact_is_flipped f; }
+test_finding_07_convert_writes_to_a_directory() { convert_is_flipped; }
+test_finding_07_convert_empties_a_directory() { convert_is_flipped f; }
+
+# ---- 22: convert takes the right to write from what it made, and from nothing else
+
+convert_is_swapped() {
+    rm -rf "$U/f" "$U/other"
+    cp -a "$T/bait" "$U/other"
+    attack swap "$U" f other
+    tool_of_root convert "$T/readonly.b2frame" "$U/f"
+    attack_ends
+}
+test_finding_22_convert_changes_the_mode_of_another_file() {
+    scene
+    cp -r "$FX/sparse/full.b2frame" "$T/readonly.b2frame"
+    chmod 0444 "$T/readonly.b2frame"/*
+    bait "$V/private"
+    rounds convert_is_swapped
+}

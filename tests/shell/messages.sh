@@ -1,0 +1,215 @@
+# What somebody is told who tries what is no frame, or the right things in the wrong order: one line that begins with the path, says what
+# was found, what was expected, and what to do.
+
+# told PATH WORDS...: every command that takes a frame says all of these words of it.
+told() {
+    local path=$1 command word line code
+    shift
+    mkdir -p "$M"
+    for command in "mount $path $M" "mount -f $path $M" "info $path" "ls $path" "cat $path 0" "check $path" "repair $path" \
+        "compact $path" "convert $path $T/converted"; do
+        code=1
+        if [[ $command == check* ]]; then code=2; fi
+        # shellcheck disable=SC2086 # words
+        exits $code "$B2FUSE" $command
+        equal "$(wc -l <"$T/.err")" 1 "$command: $(cat "$T/.err")"
+        line=$(cat "$T/.err")
+        [[ $line == "$path: "* ]] || fail "$command: does not begin with $path: $line"
+        for word; do has "$line" "$word"; done
+        [[ $line != *"os error"* ]] || fail "$command: $line"
+    done
+    not_mounted
+    [ ! -e "$T/converted" ]
+}
+
+test_a_numpy_array() {
+    py 'np.save(sys.argv[1], np.arange(1000.0))' "$T/a.npy"
+    told "$T/a.npy" "is a NumPy array (.npy)" "expected a Blosc2 frame" "blosc2.asarray(numpy.load("
+    # What it says works.
+    py 'import numpy
+blosc2.asarray(numpy.load(sys.argv[1]), urlpath=sys.argv[2], mode="w")' "$T/a.npy" "$S"
+    mount_it
+    equal "$(getfattr --only-values -n user.b2nd.shape "$M")" 1000
+    umount_it
+}
+
+test_archives_and_other_formats() {
+    py 'import zipfile
+for name in sys.argv[1:]:
+    with zipfile.ZipFile(name, "w") as archive:
+        archive.writestr("a", "b")' "$T/a.zip" "$T/a.b2z" "$T/a.npz"
+    told "$T/a.zip" "is a ZIP archive" "expected a Blosc2 frame" unzip
+    told "$T/a.b2z" "is a store of Python-Blosc2 (.b2z), which is a ZIP archive" unzip
+    told "$T/a.npz" "(.npz)" unzip
+    printf '\x89HDF\r\n\x1a\n\0\0\0\0\0' >"$T/a.h5"
+    told "$T/a.h5" "is an HDF5 file" "expected a Blosc2 frame" "blosc2.asarray("
+    gzip -c "$FX/base.b2frame" >"$T/a.b2frame.gz"
+    told "$T/a.b2frame.gz" "is compressed by gzip" gunzip
+    mkdir "$T/a.zarr"
+    : >"$T/a.zarr/zarr.json"
+    told "$T/a.zarr" "is a Zarr store" "blosc2.asarray("
+}
+
+test_a_chunk_file() {
+    told "$FX/new/0" "is a single chunk, no frame" "a file, or a directory with chunks.b2frame"
+    sparse_from full
+    told "$(find "$S" -name '*.chunk' | head -n 1)" "is a single chunk, no frame" "the directory that it is in"
+    told "$S/chunks.b2frame" "is the index file of a sparse frame; expected the directory that it is in"
+}
+
+test_text_and_empty_files() {
+    printf 'x,y\n1,2\n' >"$T/a.csv"
+    told "$T/a.csv" "is a text file" "expected a Blosc2 frame"
+    : >"$T/empty"
+    told "$T/empty" "is empty" "expected a Blosc2 frame" --create
+}
+
+test_urls() {
+    cd "$T"
+    told https://example.org/a.b2nd "is a URL" "expected a file or directory of this machine"
+    told s3://bucket/a.b2nd "is a URL"
+    told file:///data/a.b2nd "is a URL; expected a path: /data/a.b2nd"
+}
+
+test_directories_of_frames() {
+    mkdir -p "$T/many" "$T/one" "$T/a.b2d" "$T/none"
+    cp "$FX/base.b2frame" "$T/many/b.b2nd"
+    cp "$FX/base.b2frame" "$T/many/a.b2frame"
+    : >"$T/many/notes.txt"
+    told "$T/many" "is a directory with 2 frames in it" "expected one of them, such as $T/many/a.b2frame"
+    cp "$FX/base.b2frame" "$T/one/x.b2frame"
+    told "$T/one" "is a directory with a frame in it; expected that, $T/one/x.b2frame"
+    told "$T/none" "is a directory without chunks.b2frame; expected a Blosc2 frame"
+    told "$T/a.b2d" "is a store of Python-Blosc2 (.b2d)" "expected one frame"
+    cp "$FX/base.b2frame" "$T/a.b2d/leaf.b2nd"
+    told "$T/a.b2d" "is a store of Python-Blosc2 (.b2d)" "such as $T/a.b2d/leaf.b2nd"
+    # As the library makes them.
+    if py 'store = blosc2.TreeStore(sys.argv[1], mode="w")
+store["/leaf"] = np.arange(100_000)
+store.close()' "$T/real.b2d" 2>/dev/null && [ -d "$T/real.b2d" ]; then
+        told "$T/real.b2d" "is a store of Python-Blosc2 (.b2d)"
+    fi
+}
+
+# What helps is named, and helps.
+test_a_truncated_frame_is_to_be_repaired() {
+    local layout
+    mkdir "$M"
+    for layout in cframe sframe; do
+        if [ $layout = cframe ]; then cp "$FX/full.b2frame" "$S" && truncate -s -10 "$S"
+        else rm "$S"; sparse_from full; truncate -s -10 "$S/chunks.b2frame"; fi
+        one_line "$S" "the file is cut off" "$B2FUSE" mount "$S" "$M"
+        has "$(cat "$T/.err")" "b2fuse check"
+        has "$(cat "$T/.err")" "b2fuse repair"
+        one_line "$S" "b2fuse repair" "$B2FUSE" convert "$S" "$T/converted"
+        one_line "$S" "b2fuse repair" "$B2FUSE" compact "$S"
+        exits 1 "$B2FUSE" check "$S"
+        "$B2FUSE" repair --yes "$S" >/dev/null
+        mount_it
+        umount_it
+    done
+    head -c 50 "$FX/full.b2frame" >"$T/short"
+    one_line "$T/short" "b2fuse repair" "$B2FUSE" mount "$T/short" "$M"
+}
+
+test_swapped_arguments() {
+    source_from full
+    cd "$T"
+    one_line "$M: is no frame, and $S is one" "expected the frame first" "$B2FUSE" mount "$M" "$S"
+    one_line "view: is no frame, and source.b2frame is one" "expected the frame first" "$B2FUSE" mount view source.b2frame
+    mkdir many
+    cp -r "$FX/sparse/full.b2frame" s.b2frame
+    one_line "many: is no frame, and s.b2frame is one" "" "$B2FUSE" mount many s.b2frame
+    # Of two that are none, the first is what is wrong.
+    echo text >text
+    one_line "many: is a directory without" "" "$B2FUSE" mount many text
+    head -c 1000 /dev/urandom >bytes
+    one_line "many: is a directory without" "" "$B2FUSE" mount many bytes
+    one_line "source.b2frame" "such as $M, where it is shown" eval '"$B2FUSE" mount "$S" "$M" && "$B2FUSE" umount source.b2frame'
+    umount_it
+}
+
+test_a_mount_point_that_is_not_there_or_taken() {
+    source_from full
+    one_line "$T/none" "mkdir" "$B2FUSE" mount "$S" "$T/none"
+    mount_it
+    one_line "$M" "is busy: $S is mounted there already (b2fuse umount)" "$B2FUSE" mount "$FX/base.b2frame" "$M"
+    umount_it
+}
+
+# ---- Paths as they were given
+
+test_paths_are_those_of_the_command_line() {
+    source_from full
+    cd "$T"
+    mkdir view
+    head -c 100000 "$FX/full.b2frame" >short.b2frame
+    one_line "short.b2frame: header" "" "$B2FUSE" mount short.b2frame view
+    one_line "./short.b2frame: header" "" "$B2FUSE" mount -f ./short.b2frame view
+    one_line "../${T##*/}/short.b2frame: header" "" "$B2FUSE" mount "../${T##*/}/short.b2frame" view
+    # From the daemon, of the mount point and of what lies beside SOURCE.
+    one_line "view: cannot mount" "" env PATH=/nowhere "$B2FUSE" mount -o auto_unmount,allow_other source.b2frame view
+    mkdir source.b2frame.b2lock
+    one_line "source.b2frame.b2lock: " "" "$B2FUSE" mount --locking source.b2frame view
+    rmdir source.b2frame.b2lock
+    "$B2FUSE" mount source.b2frame view
+    one_line "source.b2frame: is mounted for writing already" "" "$B2FUSE" mount source.b2frame mnt
+    exec 7<view/00000003.chunk
+    one_line "view: is busy" "" "$B2FUSE" umount view
+    exec 7<&-
+    cp "$FX/new/0" view/00000077.chunk
+    one_line "view: " "" "$B2FUSE" umount view
+}
+
+# ---- Numbers of errors are for programs
+
+# says_why WORDS COMMAND...: it fails and says these words, and no number.
+says_why() {
+    fails "$1" "${@:2}"
+    if grep "os error" "$T/.err" "$T/.out"; then fail "a number of an error: ${*:2}"; fi
+}
+test_no_numbers_of_errors() {
+    root_only
+    source_from full
+    ln -s loop "$T/loop"
+    : >"$T/file"
+    says_why "lead in a circle" "$B2FUSE" mount "$T/loop" "$M"
+    says_why "lead in a circle" "$B2FUSE" mount "$S" "$T/loop"
+    says_why "Not a directory" "$B2FUSE" mount "$S/x" "$M"
+    says_why "Not a directory" "$B2FUSE" mount "$S" "$T/file/x"
+    says_why "Not a directory" "$B2FUSE" umount "$T/file/x"
+    says_why "No such file or directory" "$B2FUSE" umount "$T/none"
+    says_why "No such file or directory" "$B2FUSE" mount --log-file "$T/none/log" "$S" "$M"
+    says_why "No space left on device" bash -c '"$0" info "$1" >/dev/full' "$B2FUSE" "$S"
+    says_why "Not a directory" "$B2FUSE" man "$T/file/x"
+    chmod 600 "$S"
+    says_why "Permission denied" "${nobody[@]}" "$B2FUSE" info "$S"
+    says_why "Permission denied" "${nobody[@]}" "$B2FUSE" check "$S"
+    says_why "Permission denied" "${nobody[@]}" "$B2FUSE" repair "$S"
+    says_why "Permission denied" "${nobody[@]}" "$B2FUSE" mount "$S" "$M"
+    mkdir "$T/sparse"
+    ln -s chunks.b2frame "$T/sparse/chunks.b2frame"
+    says_why "symbolic link" "$B2FUSE" mount "$T/sparse" "$M"
+}
+
+test_no_numbers_of_errors_in_the_log() {
+    root_only
+    local disk=$T/disk n
+    mkdir "$disk" "$M"
+    mount -t tmpfs -o size=1M tmpfs "$disk"
+    S=$disk/source.b2frame
+    cp "$FX/full.b2frame" "$S"
+    mount_front --log-level debug
+    n=6
+    while [ $n -lt 60 ] && cp "$FX/new/$((n % 8))" "$(chunk $n)" 2>"$T/err" && sync "$(chunk $n)" 2>"$T/err"; do n=$((n + 1)); done
+    mount -o remount,size=4M "$disk"
+    # Another process.
+    cp "$FX/full.b2frame" "$disk/other" && mv "$disk/other" "$S"
+    cp "$FX/new/0" "$(chunk 3)" 2>"$T/err" || true
+    says_why "" umount_it
+    end_of_daemon || true
+    has "$(cat "$T/log")" "No space left on device"
+    has "$(cat "$T/log")" " ERROR "
+    if grep "os error" "$T/log"; then fail "a number of an error in the log"; fi
+    umount "$disk"
+}
