@@ -10,6 +10,8 @@ use b2fuse::store::{ChunkKey, FrameStore, OpenOptions, Others, Result, StoreErro
 use crate::driver::Store;
 use crate::frames::{chunk, content, image, try_content};
 
+mod room;
+
 crate::for_both! {
     a_key_never_reads_what_others_wrote,
     what_is_read_again_is_written_to_with_care,
