@@ -656,7 +656,8 @@ fn write_new_file(
     // What lies in the way has to be known before it can be moved.
     while store.with_ground(|space, _| space.next_unknown().is_some_and(|next| next < low)) {
         if !store.sweep(64) {
-            let unreadable = io::Error::from_raw_os_error(libc::EIO);
+            let stale = store.stale_reason().is_some();
+            let unreadable = io::Error::from_raw_os_error(if stale { libc::ESTALE } else { libc::EIO });
             return Err(Failed::harmless(store.io("read a chunk's header")(unreadable)));
         }
     }

@@ -68,7 +68,7 @@ impl Witness {
 
 impl CframeStore {
     /// The reason why nothing is written to or read from SOURCE any more, if others have changed it.
-    pub(super) fn stale_reason(&self) -> Option<String> {
+    pub(in crate::store) fn stale_reason(&self) -> Option<String> {
         self.witness.lock().stale.clone()
     }
 

@@ -64,6 +64,8 @@ pub(super) struct Disk {
     /// P and D, which is P or the one before; `None` while it is not known what is on disk.
     published: Seq,
     durable: Option<Seq>,
+    /// Something was committed before others wrote and SOURCE was read again, and need not be on disk.
+    written: bool,
     /// The lengths of the chunks that P names, added up.
     stored: u64,
     /// The index of P.
@@ -77,6 +79,10 @@ impl Disk {
     /// Of a frame that was opened. What is there need not be on disk: who wrote it may have been killed.
     pub(super) fn opened(header: &FrameHeader, stored: u64) -> Self {
         Disk { header: header.as_bytes().to_vec(), stored, ..Disk::default() }
+    }
+    /// Of a frame that was read again after others have written it.
+    pub(super) fn reopened(&self, header: &FrameHeader, stored: u64) -> Self {
+        Disk { written: self.written || self.published > 0, ..Disk::opened(header, stored) }
     }
     /// Of a directory that has only a temporary name yet.
     pub(super) fn created(unborn: Unborn) -> Self {
@@ -181,7 +187,7 @@ pub(super) fn close(store: &SframeStore, our_turn: bool) -> Result<()> {
     }
     // Where another mount has the lock, all is its own. Who only looked leaves all as it is.
     let denied = store.source.is_denied();
-    let sync = |disk: &mut Disk| if disk.durable.is_some() { sync_published(store, disk) } else { Ok(()) };
+    let sync = |disk: &mut Disk| if disk.durable.is_some() || disk.written { sync_published(store, disk) } else { Ok(()) };
     let result = if denied { Ok(()) } else { store.source.check_writable().and_then(|()| sync(&mut disk)) };
     store.source.seal();
     if our_turn && !denied {

@@ -36,6 +36,8 @@ const ENTRY: usize = 32;
 const PIECE: usize = 64 << 10;
 /// No more than these are read of a record.
 const MOST: u64 = 128 << 20;
+/// Of what cannot be removed yet, so much is kept in mind.
+const LEFT: usize = 1 << 16;
 
 /// The record, and what is in it.
 #[derive(Default)]
@@ -133,24 +135,18 @@ impl Record {
     }
 }
 
-/// The entries of a record, the last one of each id.
-fn read(file: &dyn BackendFile, is_ours: impl FnOnce(&FileStat) -> bool) -> io::Result<Vec<Entry>> {
-    let stat = file.stat()?;
-    if !stat.is_file() || !is_ours(&stat) {
-        return Err(io::Error::other("is not what a daemon of this frame left"));
-    }
-    let len = stat.len.min(MOST);
-    let (mut entries, mut piece) = (HashMap::new(), vec![0; PIECE]);
+/// Hands the entries of a record on, some thousands at a time.
+fn read(file: &dyn BackendFile, len: u64, mut take: impl FnMut(Vec<Entry>)) -> io::Result<()> {
+    let len = len.min(MOST);
+    let mut piece = vec![0; PIECE];
     let mut at = 0;
     while at < len {
         let piece = &mut piece[..PIECE.min((len - at) as usize)];
         read_exact_at(file, piece, at)?;
         at += piece.len() as u64;
-        entries.extend(piece.as_chunks().0.iter().filter_map(Entry::of_bytes).map(|entry| (entry.id, entry)));
+        take(piece.as_chunks().0.iter().filter_map(Entry::of_bytes).collect());
     }
-    let mut entries: Vec<Entry> = entries.into_values().collect();
-    entries.sort_unstable_by_key(|entry| entry.id);
-    Ok(entries)
+    Ok(())
 }
 
 impl SframeStore {
@@ -197,15 +193,22 @@ impl SframeStore {
 
     fn begin(&self, record: &mut Record) {
         let dir = self.dir();
-        let left = match dir.open(OsStr::new(NAME), false).and_then(|file| read(&*file, |stat| self.is_ours(stat))) {
-            Ok(entries) => self.remove_left(&*dir, entries),
-            Err(error) => {
-                if error.kind() != io::ErrorKind::NotFound {
-                    debug!("{}: {}", self.source.at(NAME).display(), in_words(&error));
-                }
-                Vec::new()
+        let mut left = Vec::new();
+        let removed = dir.open(OsStr::new(NAME), false).and_then(|file| {
+            let stat = file.stat()?;
+            if !stat.is_file() || !self.is_ours(&stat) {
+                return Err(io::Error::other("is not what a daemon of this frame left"));
             }
-        };
+            read(&*file, stat.len, |entries| {
+                let stay = self.remove_left(&*dir, entries);
+                left.extend(stay.into_iter().take(LEFT - left.len()));
+            })
+        });
+        if let Err(error) = removed.as_ref()
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            debug!("{}: {}", self.source.at(NAME).display(), in_words(error));
+        }
         let mut created = dir.create(OsStr::new(NAME), 0o600);
         if matches!(&created, Err(error) if error.kind() == io::ErrorKind::AlreadyExists) {
             // Never written to: who knows where else it has a name.

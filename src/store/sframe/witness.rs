@@ -364,7 +364,7 @@ impl SframeStore {
             *self.unsynced.lock() = Unsynced::default();
             *self.shared.suspicion.lock() = None;
             self.allocated.store(allocated, Relaxed);
-            *disk = Disk::opened(&image.header, self.sum_of(&image.entries, lens));
+            *disk = disk.reopened(&image.header, self.sum_of(&image.entries, lens));
             self.grounded.store(false, Relaxed);
             *self.published.write() = Some(Arc::clone(&image));
             (witness.dir, witness.stale, witness.spoiled) = (dir_stat, None, false);
