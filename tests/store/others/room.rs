@@ -9,6 +9,7 @@ use b2fuse::store::backend::Backend;
 use b2fuse::store::{FrameStore, Others};
 
 use super::{CHUNKS, Scene, options};
+use crate::driver::{Store, create};
 use crate::frames::{chunk, content, image};
 
 /// Bytes between the chunks are being looked for, and are to be given back, when others write: what they wrote stays to the last bit,
@@ -177,4 +178,26 @@ fn a_library_beside_a_mount_keeps_what_it_has_not_indexed_yet() {
     assert!(holds(ids[0], 71) && holds(7, 70) && holds(9, 72), "what the library has written is gone");
     let names = dir.sub(crate::driver::NAME).names();
     assert_eq!(names.len(), 1 + 4 + 3, "the index, its chunks and the library's: {names:?}");
+}
+
+crate::for_both! {
+    what_was_committed_before_others_wrote_is_on_disk_at_the_end,
+}
+
+fn what_was_committed_before_others_wrote_is_on_disk_at_the_end<S: Store>() {
+    use crate::disk::{Dir, Op};
+    let dir = Dir::default();
+    let store = create::<S>(&dir).unwrap();
+    let stage = |fill| IndexEntry::Stored(store.stage(&chunk(1000, fill)).unwrap());
+    store.commit(store.enter(), image(vec![stage(1)])).unwrap();
+    store.commit(store.enter(), image(vec![stage(2)])).unwrap();
+    let (frame, index) = S::index(&dir);
+    let begins = frame.bytes(index).unwrap()[..20].to_vec();
+    frame.meddle(index, 0, &begins); // which changes its time
+    assert!(store.changed_outside().unwrap());
+    store.reload().unwrap();
+    let before = dir.log_len();
+    store.close().unwrap();
+    let synced = |op: &Op| matches!(op, Op::Sync { .. } | Op::SyncDir { .. });
+    assert!(dir.log()[before..].iter().any(synced), "{:?}", &dir.log()[before..]);
 }
