@@ -68,7 +68,7 @@ impl Witness {
 
 impl CframeStore {
     /// The reason why nothing is written to or read from SOURCE any more, if others have changed it.
-    pub(super) fn stale_reason(&self) -> Option<String> {
+    pub(in crate::store) fn stale_reason(&self) -> Option<String> {
         self.witness.lock().stale.clone()
     }
 
@@ -309,7 +309,7 @@ impl CframeStore {
         }
         let generation = self.generations.next();
         let (Parsed { image, sections }, stat) = self.parse_whole(&*file, generation)?;
-        let opened = Disk::opened(&image.header, sections.index.is_empty());
+        let opened = disk.reopened(&image.header, sections.index.is_empty(), self.sidecar.is_some());
         let image = Arc::new(image);
         {
             let mut ground = self.ground.lock();
@@ -323,6 +323,8 @@ impl CframeStore {
             self.held.clear();
             *self.published.write() = Some(Arc::clone(&image));
             *disk = opened;
+            self.grounded.store(false, Relaxed);
+            self.sweeping.store(false, Relaxed);
             *witness = Witness::new(stat);
         }
         self.source.set_denied(denied);
