@@ -656,8 +656,10 @@ impl State {
         invals.push(Inval::Entry(ROOT, Name::Index.to_os_string()));
     }
 
-    /// Takes over owner, mode and times of SOURCE, where a client has set no others.
+    /// Takes over owner, mode and times of SOURCE, where a client has set no others. Nobody but this mount has written to it since the
+    /// last time, so its mtime says nothing of files that are as they were at mount.
     pub fn take_attributes(&mut self, now: Meta) {
+        let now = Meta { mtime: self.defaults.mtime, ..now };
         let before = std::mem::replace(&mut self.defaults, now);
         self.root.take_over(before.of_directory(), now.of_directory());
         self.nodes.values_mut().for_each(|node| node.meta.take_over(before, now));
