@@ -123,6 +123,11 @@ pub struct Times {
 }
 
 impl Times {
+    /// One time for that many positions.
+    pub fn all(count: u32, time: Stamp) -> Self {
+        Times { runs: if count > 0 { vec![Run::new(count, time)] } else { Vec::new() } }
+    }
+
     /// The time of a position, if it is known.
     pub fn get(&self, position: u32) -> Option<Stamp> {
         let at = self.runs.partition_point(|run| run.end <= position);
