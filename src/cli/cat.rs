@@ -9,6 +9,7 @@ use std::str::FromStr;
 
 use super::{End, Failure, frames, memory, output};
 use crate::format::Position;
+use crate::format::array::Array;
 use crate::format::chunk::Decoder;
 use crate::store::StoreError;
 use crate::store::survey::Survey;
@@ -19,7 +20,10 @@ const BUFFER: usize = 64 << 10;
 /// Write chunks to standard output, decompressed
 ///
 /// Chunks are written one after the other, in the order of the command line. Of a chunk that is all zeros, NaN or a repeated value,
-/// these are written, and zeros for one that was never initialised. A chunk of an array holds padding where it hangs over the edge.
+/// these are written, and zeros for one that was never initialised.
+///
+/// Of an array, a chunk holds its blocks one after the other, and padding where it hangs over the edge. Where this is not the array's
+/// own order, a warning says so.
 ///
 /// With --raw, the chunks themselves are written, byte for byte as they are stored, header included; for a special one of which
 /// nothing is stored, the 32 bytes of a chunk that stands for it, as the library makes them.
@@ -128,7 +132,23 @@ fn cat(args: &Args) -> Result<(), Failure> {
             return output::written(Err(error));
         }
     }
-    output::written(out.flush())
+    output::written(out.flush())?;
+    // At the end, as a failure is one line.
+    if !args.raw {
+        warn_of_order(args, &survey);
+    }
+    Ok(())
+}
+
+/// Says it if what is written is not what one would take it for.
+fn warn_of_order(args: &Args, survey: &Survey) {
+    let Some(Ok(array)) = Array::find(survey.header().metalayers()) else { return };
+    if !array.is_in_c_order() {
+        let Array { shape, chunkshape, blockshape, .. } = &array;
+        let shapes = format!("chunks of {chunkshape:?} in blocks of {blockshape:?}");
+        let text = format!("warning: an array of {shape:?} in {shapes}: the bytes come block by block, not row by row");
+        super::log::say(&Failure::new(&args.frame, text).0);
+    }
 }
 
 #[cfg(test)]

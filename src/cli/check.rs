@@ -23,7 +23,27 @@ const MOST: u64 = 10_000;
 Examples:
   b2fuse check pressure.b2frame many.b2frame
   # Every byte that is stored, for a program to read
-  b2fuse check --deep --json pressure.b2frame >report.json")]
+  b2fuse check --deep --json pressure.b2frame >report.json
+
+Fields of --json:
+  One object a line for each frame. Fields may be added, and are not removed or changed.
+
+  frame            the path, as given
+  error            only for what cannot be read at all; there are no other fields then
+  layout           \"cframe\" or \"sframe\"
+  sound            whether nothing is damaged
+  deep             whether every chunk was decoded
+  chunks           entries of the index, null if it cannot be read
+  stored           chunks that are stored
+  bytes            of stored chunks
+  undecoded        chunks that only a plugin of the library decodes
+  findings         [{severity, kind, position, what}, ...]: severity is \"damage\" or \"note\",
+                   position is a chunk's or null, what is a text, and kind is one of header,
+                   frame_len, index, trailer, vlmetalayer, offset, chunk, data, size,
+                   overlap, missing, orphan, surplus, hole and plugin; the first 10,000
+                   of each severity
+  findings_left_out
+                   the others: how many")]
 pub(super) struct Args {
     /// Decode every chunk, and not only look at its header
     #[arg(long)]

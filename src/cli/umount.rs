@@ -28,6 +28,8 @@ const FOREIGN_PATIENCE: Duration = Duration::from_secs(30);
 const END: Duration = Duration::from_secs(30);
 /// How long the end of a mount is waited for that files may still be open in, or that may be mounted elsewhere as well.
 const USED_END: Duration = Duration::from_secs(2);
+/// How long unmounting is tried while processes come and go.
+const COMING_AND_GOING: Duration = Duration::from_secs(2);
 /// The first and the longest pause between two questions.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
 
@@ -96,24 +98,31 @@ type Outcome = Result<(String, Option<Source>), String>;
 /// Takes the mount away when its daemon is ready for that.
 fn take_away(daemon: &Daemon) -> Outcome {
     const STILL: &str = "still mounted";
-    let asked = daemon.open().and_then(|talk| daemon.make_ready(talk, false));
-    let Ready { ticket, left, source, since } = match asked {
-        Ok(Ok(ready)) => ready,
-        Ok(Err(None)) => return Err(busy::reason(&daemon.mount.point)),
-        Ok(Err(Some(why))) => return Err(format!("{STILL}, as not everything can be kept: {why} (-z unmounts nevertheless)")),
-        Err(error) if is_dead(&error) => return dead(daemon),
-        Err(error) => return Err(format!("{STILL}: {}", silent(&error))),
-    };
-    if let Err(error) = kernel::unmount(&daemon.mount.point, false) {
+    let until = Instant::now() + COMING_AND_GOING;
+    loop {
+        let Ready { ticket, left, source, since } = match daemon.open().and_then(|talk| daemon.make_ready(talk, false)) {
+            Ok(Ok(ready)) => ready,
+            Ok(Err(None)) => return Err(busy::reason(&daemon.mount.point)),
+            Ok(Err(Some(why))) => {
+                return Err(format!("{STILL}, as not everything can be kept: {why} (-z unmounts nevertheless)"));
+            }
+            Err(error) if is_dead(&error) => return dead(daemon),
+            Err(error) => return Err(format!("{STILL}: {}", silent(&error))),
+        };
+        let Err(error) = kernel::unmount(&daemon.mount.point, false) else {
+            if since.elapsed() >= SEALED {
+                let reason = "what was written while that was going on may not be in the frame: see";
+                return Err(format!("unmounted, but it took {} s, and {reason} {}", since.elapsed().as_secs(), daemon.log()));
+            }
+            return Ok((left, source));
+        };
         // If this fails, all goes on a little later.
-        let _ = daemon.open().and_then(|talk| talk.ask(Question::Resume(ticket)));
-        return Err(cannot_unmount(daemon, &error));
+        let resumed = daemon.open().and_then(|talk| talk.ask(Question::Resume(ticket)));
+        let somebody_waited = matches!(resumed, Ok((_, Answer::Working)));
+        if error.raw_os_error() != Some(libc::EBUSY) || !somebody_waited || Instant::now() >= until {
+            return Err(cannot_unmount(daemon, &error));
+        }
     }
-    if since.elapsed() >= SEALED {
-        let reason = "what was written while that was going on may not be in the frame: see";
-        return Err(format!("unmounted, but it took {} s, and {reason} {}", since.elapsed().as_secs(), daemon.log()));
-    }
-    Ok((left, source))
 }
 
 /// Takes the mount's name away, and asks afterwards what is not in SOURCE: through a file that keeps the mount alive.

@@ -122,6 +122,16 @@ impl Array {
         grid.iter().try_fold(1u64, |count, &along| count.checked_mul(along))
     }
 
+    /// Whether chunks, one after the other, hold the items in C order, and padding at the end at most.
+    pub fn is_in_c_order(&self) -> bool {
+        if self.shape.contains(&0) {
+            return true;
+        }
+        let chunks: Vec<u64> = self.chunkshape.iter().copied().map(u64::from).collect();
+        parts_are_in_order(&self.shape, &self.chunkshape, true)
+            && parts_are_in_order(&chunks, &self.blockshape, self.nchunks() == Some(1))
+    }
+
     /// Where in the [grid](Array::grid) a chunk is, in C order; `None` for one behind it.
     pub fn place(&self, position: Position) -> Option<Vec<u64>> {
         let mut rest = position.0;
@@ -133,6 +143,16 @@ impl Array {
         }
         (rest == 0).then_some(place)
     }
+}
+
+/// Whether parts of a shape, one after the other, are whole rows of it. The last one of all may hang over the edge, if the `end` is free.
+fn parts_are_in_order(whole: &[u64], part: &[u32], end: bool) -> bool {
+    let dims: Vec<(u64, u64)> = whole.iter().copied().zip(part.iter().copied().map(u64::from)).collect();
+    let Some(cut) = dims.iter().position(|(_, part)| *part > 1) else { return true };
+    let (before, from) = dims.split_at(cut);
+    let Some(((size, part), behind)) = from.split_first() else { return true };
+    let once = end && before.iter().all(|(size, _)| *size == 1);
+    behind.iter().all(|(size, part)| size == part) && (once || size.checked_rem(*part) == Some(0))
 }
 
 /// The sizes of one shape, each behind a marker that nobody asks for.
@@ -208,6 +228,39 @@ mod tests {
         assert_eq!((array.items(), array.grid(), array.nchunks()), (Some(35), vec![3, 3], Some(9)));
         assert_eq!(array.place(Position(5)), Some(vec![1, 2]));
         assert_eq!(array.place(Position(9)), None);
+    }
+
+    #[test]
+    fn chunks_that_are_whole_rows_are_in_order() {
+        let in_order = |shape: &[i64], chunks: &[i32], blocks: &[i32]| {
+            Array::parse(ArrayKind::B2nd, &content([0x97, 0, shape.len() as u8], shape, [chunks, blocks]))
+                .unwrap()
+                .is_in_c_order()
+        };
+        for (shape, chunks, blocks) in [
+            (&[100, 100][..], &[10, 100][..], &[2, 100][..]),
+            (&[100, 100], &[1, 100], &[1, 10]),
+            (&[95, 100], &[10, 100], &[5, 100]),
+            (&[3, 4, 5], &[1, 2, 5], &[1, 1, 5]),
+            (&[1, 7, 5], &[1, 2, 5], &[1, 1, 5]),
+            (&[100], &[100], &[30]),
+            (&[100], &[30], &[10]),
+            (&[0, 100], &[1, 30], &[1, 7]),
+            (&[], &[], &[]),
+        ] {
+            assert!(in_order(shape, chunks, blocks), "{shape:?} {chunks:?} {blocks:?}");
+        }
+        for (shape, chunks, blocks) in [
+            (&[100, 100][..], &[30, 40][..], &[10, 10][..]),
+            (&[100, 100], &[10, 100], &[10, 50]),
+            (&[100, 100], &[10, 50], &[1, 50]),
+            (&[100, 100], &[10, 100], &[3, 100]),
+            (&[3, 7, 5], &[1, 2, 5], &[1, 1, 5]),
+            (&[100, 99], &[1, 50], &[1, 50]),
+            (&[100], &[30], &[8]),
+        ] {
+            assert!(!in_order(shape, chunks, blocks), "{shape:?} {chunks:?} {blocks:?}");
+        }
     }
 
     #[test]

@@ -580,10 +580,7 @@ impl fuser::Filesystem for Adapter {
         if req.uid() != 0 && req.uid() != rustix::process::geteuid().as_raw() {
             return reply.error(Errno::EPERM);
         }
-        match shared.asked(in_data) {
-            Some(answer) => reply.ioctl(0, &answer),
-            None => reply.error(Errno::EINVAL),
-        }
+        shared.asked(in_data, reply);
     }
 
     // Everything else is answered ENOSYS by fuser, and the kernel does without: no fallocate, lseek, bmap, poll,

@@ -5,10 +5,11 @@
 //! 1. [`Question::Begin`]: the daemon begins to commit, and answers with a ticket. It waits until no file is open for writing.
 //!    From then on whatever would change something waits, so that its report is the last word. It commits, syncs,
 //!    and saves beside SOURCE what finds no place there.
-//! 2. [`Question::HowFar`], with the ticket, until the answer is not [`Answer::Working`]:
+//! 2. [`Question::HowFar`], with the ticket, until the answer is not [`Answer::Working`], with which it takes its time:
 //!    [`Answer::Ready`] with what is not in SOURCE and where it is saved; [`Answer::Refused`] where something could be neither
 //!    committed nor saved, or a later commit may succeed; [`Answer::Busy`] where files are open for writing.
-//! 3. After `Ready` the mount is taken away. [`Question::Resume`] says that this did not succeed: then all goes on. So it does
+//! 3. After `Ready` the mount is taken away. [`Question::Resume`] says that this did not succeed: then all goes on, and the
+//!    answer is [`Answer::Working`] if somebody waited, which the kernel takes for a busy mount. So it goes on
 //!    after [`SEALED`] at any rate, as who asked may have been killed: a mount that went later than that was changed
 //!    perhaps after the report.
 //! 4. The daemon's mark on SOURCE ([`Mark`]), which `Ready` says how to find, is gone when the
@@ -30,6 +31,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
+use fuser::{Errno, ReplyIoctl};
 use log::{debug, error, warn};
 use parking_lot::{Condvar, Mutex};
 
@@ -48,6 +50,8 @@ pub const SEALED: Duration = if cfg!(test) { Duration::from_millis(500) } else {
 const QUIET: Duration = Duration::from_secs(1);
 /// Pause between two looks at them.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
+/// How long the daemon takes before it says that it is still working.
+const STILL_WORKING: Duration = Duration::from_secs(1);
 
 /// What the daemon is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -201,13 +205,15 @@ struct State {
     sealed: bool,
     /// Changes under way.
     changing: u32,
+    /// Changes that wait.
+    waiting: u32,
     /// The mount is gone: nothing waits any more.
     ended: bool,
 }
 
 impl Default for State {
     fn default() -> Self {
-        State { ticket: 0, answer: Answer::Busy, sealed: false, changing: 0, ended: false }
+        State { ticket: 0, answer: Answer::Busy, sealed: false, changing: 0, waiting: 0, ended: false }
     }
 }
 
@@ -257,12 +263,14 @@ impl Shared {
                 drop(state);
                 return work(self, Change(Arc::clone(self)));
             }
+            state.waiting += 1;
         }
         let shared = Arc::clone(self);
         let thread = std::thread::Builder::new().name("b2fuse-later".into()).spawn(move || {
             {
                 let mut state = shared.unmounting.state.lock();
                 shared.unmounting.changed.wait_while(&mut state, |state| state.sealed && !state.ended);
+                state.waiting -= 1;
                 state.changing += 1;
             }
             let change = Change(Arc::clone(&shared));
@@ -271,6 +279,7 @@ impl Shared {
             }
         });
         if let Err(error) = thread {
+            self.unmounting.state.lock().waiting -= 1;
             error!("no thread for a request that has to wait for an unmount, which fails: {}", in_words(&error));
         }
     }
@@ -286,8 +295,8 @@ impl Shared {
     }
 
     /// Answers a question of `b2fuse umount`, of a user who may ask.
-    pub(super) fn asked(self: &Arc<Self>, question: &[u8]) -> Option<[u8; LEN]> {
-        let question = Question::decode(question)?;
+    pub(super) fn asked(self: &Arc<Self>, question: &[u8], reply: ReplyIoctl) {
+        let Some(question) = Question::decode(question) else { return reply.error(Errno::EINVAL) };
         let mut state = self.unmounting.state.lock();
         match question {
             Question::Begin(regardless) => {
@@ -295,23 +304,45 @@ impl Shared {
                 state.answer = Answer::Working;
                 self.unmounting.changed.notify_all();
                 let (shared, ticket) = (Arc::clone(self), state.ticket);
-                let thread =
-                    std::thread::Builder::new().name("b2fuse-umount".into()).spawn(move || shared.make_ready(ticket, regardless));
-                if let Err(error) = thread {
-                    state.answer = Answer::Refused(format!("its daemon has no thread for that: {}", in_words(&error)));
+                if !self.spawn("b2fuse-umount", move || shared.make_ready(ticket, regardless)) {
+                    state.answer = Answer::Refused("the daemon has no thread for it".into());
                 }
             }
             Question::HowFar(ticket) | Question::Resume(ticket) if ticket != state.ticket => {
-                return Some(Answer::Busy.encode(ticket));
+                return reply.ioctl(0, &Answer::Busy.encode(ticket));
+            }
+            Question::HowFar(_) if state.answer == Answer::Working => {
+                let shared = Arc::clone(self);
+                // Without a thread, who asked hears of an error.
+                self.spawn("b2fuse-how-far", move || shared.say_how_far(reply));
+                return;
             }
             Question::HowFar(_) => {}
-            Question::Resume(_) => {
+            Question::Resume(ticket) => {
+                let answer = if state.waiting > 0 { Answer::Working } else { Answer::Busy };
                 state.answer = Answer::Busy;
                 state.sealed = false;
                 self.unmounting.changed.notify_all();
+                return reply.ioctl(0, &answer.encode(ticket));
             }
         }
-        Some(state.answer.encode(state.ticket))
+        reply.ioctl(0, &state.answer.encode(state.ticket));
+    }
+
+    fn spawn(&self, name: &str, work: impl FnOnce() + Send + 'static) -> bool {
+        let thread = std::thread::Builder::new().name(name.into()).spawn(work);
+        thread.inspect_err(|error| error!("no thread for an unmount: {error}")).is_ok()
+    }
+
+    /// Answers when there is something new, or after a while.
+    fn say_how_far(&self, reply: ReplyIoctl) {
+        let Some(_entered) = self.enter() else { return };
+        let mut state = self.unmounting.state.lock();
+        let ticket = state.ticket;
+        let working = |state: &mut State| state.ticket == ticket && state.answer == Answer::Working && !state.ended;
+        self.unmounting.changed.wait_while_for(&mut state, working, STILL_WORKING);
+        let answer = if state.ticket == ticket { &state.answer } else { &Answer::Busy };
+        reply.ioctl(0, &answer.encode(ticket));
     }
 
     /// Makes the mount ready to be taken away, and sees to it that it goes on if it is not.
@@ -338,6 +369,7 @@ impl Shared {
             return;
         }
         state.answer = answer;
+        self.unmounting.changed.notify_all();
         if goes {
             let until = Instant::now() + SEALED;
             while state.ticket == ticket && state.sealed && !state.ended {

@@ -1,7 +1,8 @@
 //! Mounts: that they begin, what they show, and how they end.
 
+use std::io::Read;
 use std::os::unix::fs::MetadataExt;
-use std::process::Child;
+use std::process::{Child, Command, Stdio};
 
 use super::content::{content, frames};
 use super::*;
@@ -232,16 +233,37 @@ fn a_mount_with_open_files_is_busy_or_lazy() {
         let place = Place::with_frames();
         let Shape(_, point, shown) = shape;
         let mount = place.mount_in_front(&shape, "");
-        let held = fs::File::open(place.path(shown)).unwrap();
-        let own = fs::read_to_string("/proc/self/comm").unwrap();
-        let busy = format!("{point}: is busy: {} ({}) has a file open there, or works in it", own.trim_end(), std::process::id());
+        // Another process: what this one has open, those that other tests start have for a moment as well.
+        let mut holder = Holder::of(&place.path(shown));
+        let busy = format!("{point}: is busy: cat ({}) has a file open there, or works in it", holder.0.id());
         place.run(&format!("umount {point}")).failed(&busy);
         assert!(!place.mounted().is_empty());
         let outcome = place.run(&format!("umount -z {point}"));
         let said = format!("{point}: files are still open; the mount ends with them\n");
         assert_eq!((outcome.code(), outcome.stderr()), (0, said));
         assert!(place.mounted().is_empty());
-        drop(held);
+        holder.end();
         assert_eq!(mount.end().0, Some(0));
+    }
+}
+
+/// A process that has a file open.
+struct Holder(Child);
+
+impl Holder {
+    fn of(path: &Path) -> Self {
+        let script = "exec 7<\"$0\"; echo; exec cat";
+        let command = Command::new("sh").args(["-c", script]).arg(path).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut child = command.unwrap();
+        child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        // It is called so from when it runs.
+        let name = format!("/proc/{}/comm", child.id());
+        eventually("it runs", || fs::read_to_string(&name).is_ok_and(|name| name == "cat\n"));
+        Holder(child)
+    }
+
+    fn end(&mut self) {
+        drop(self.0.stdin.take());
+        assert!(self.0.wait().unwrap().success());
     }
 }

@@ -210,10 +210,16 @@ class Writer:
 
     @staticmethod
     def remove(path):
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
+        if not path.is_dir() or path.is_symlink():
             path.unlink(missing_ok=True)
+            return
+        while path.exists():
+            try:
+                shutil.rmtree(path)
+            except OSError as error:
+                # A mount with locking that had it open has made a lock file meanwhile.
+                if error.errno != errno.ENOTEMPTY:
+                    raise
 
     def put(self):
         """Gives what is beside SOURCE its name."""
@@ -221,7 +227,7 @@ class Writer:
             gone = self.path.parent / "gone"
             self.path.rename(gone)
             self.beside.rename(self.path)
-            shutil.rmtree(gone)
+            self.remove(gone)
         elif self.beside.is_dir():
             self.path.unlink(missing_ok=True)
             self.beside.rename(self.path)

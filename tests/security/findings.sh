@@ -45,9 +45,10 @@ test_finding_01_lost_of_a_sparse_frame_is_a_link() {
     sframe full
     "${attacker[@]}" ln -s "$V/home" "$S.lost"
     try_mount -o allow_other
-    "${attacker[@]}" touch "$S/chunks.b2frame"
     # The whole of another frame, which cannot be committed any more.
-    "${attacker[@]}" cp "$FX/base.b2frame" "$M/s.b2frame" 2>/dev/null || true
+    begin_writing "$M/s.b2frame" "$FX/many.b2frame"
+    "${attacker[@]}" touch "$S/chunks.b2frame"
+    end_writing
     end_mount
     unharmed
 }
@@ -401,8 +402,10 @@ lost_is_private() {
     if [ "$1" = cframe ]; then
         "${attacker[@]}" cp "$FX/new/0" "$M/00000FFF.chunk"
     else
+        # A whole frame, which is not committed when SOURCE changes.
+        begin_writing "$M/s.b2frame" "$FX/many.b2frame"
         "${attacker[@]}" touch "$S/chunks.b2frame"
-        "${attacker[@]}" cp "$FX/base.b2frame" "$M/s.b2frame" 2>/dev/null || true
+        end_writing
     fi
     end_mount
     [ -d "$S.lost" ] || fail "nothing is saved: $(ls -la "$U")"

@@ -81,7 +81,7 @@ fn what_would_change_something_waits_and_goes_on_when_unmounting_is_given_up() {
             assert_eq!(ask(&root, Question::Resume(begun.0.wrapping_sub(1))), Answer::Busy);
             assert!(!client.is_finished() && waiting() == 1);
         }
-        ask(&root, Question::Resume(begun.0));
+        assert_eq!(ask(&root, Question::Resume(begun.0)), Answer::Working, "somebody waits");
         client.join().unwrap().unwrap();
         eventually("over", || waiting() == 0);
     }

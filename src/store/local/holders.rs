@@ -22,7 +22,7 @@ const MOST_FILES: usize = 4096;
 const MOST_MAPS: u64 = 4 << 20;
 
 /// Processes that have a file open at or below `point`, a path without symbolic links, or work there; if there are none, those that have
-/// one mapped. Nothing of what is there is asked for anything.
+/// one mapped, without this process and those that it started. Nothing of what is there is asked for anything.
 pub fn holders(point: &Path) -> Vec<Holder> {
     let until = Instant::now() + PATIENCE;
     let found = search(until, |process| has_open(process, point));
@@ -37,12 +37,17 @@ fn search(until: Instant, uses: impl Fn(&Path) -> bool) -> Vec<Holder> {
     looked_at
         .filter_map(|pid| {
             let process = PathBuf::from(format!("/proc/{pid}"));
-            uses(&process).then(|| {
+            (uses(&process) && parent(&process) != Some(own)).then(|| {
                 let name = std::fs::read(process.join("comm")).unwrap_or_default();
                 Holder { pid, name: String::from_utf8_lossy(name.trim_ascii_end()).into_owned() }
             })
         })
         .collect()
+}
+
+fn parent(process: &Path) -> Option<u32> {
+    let status = std::fs::read_to_string(process.join("status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("PPid:")?.trim().parse().ok())
 }
 
 fn has_open(process: &Path, point: &Path) -> bool {
@@ -86,12 +91,17 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let point = dir.path().canonicalize().unwrap();
         assert_eq!(holders(&point), []);
-        let mut child = std::process::Command::new("sleep").arg("60").current_dir(&point).spawn().unwrap();
-        let pid = child.id();
-        // It has its directory before it is called what it runs.
+        // A shell that this process starts, and what the shell starts.
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", "sleep 60 & echo $!; wait"]).current_dir(&point).stdout(std::process::Stdio::piped());
+        let mut shell = shell.spawn().unwrap();
+        let mut line = String::new();
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(shell.stdout.take().unwrap()), &mut line).unwrap();
+        let pid = line.trim().parse::<u32>().unwrap();
         let found = holders(&point);
-        child.kill().unwrap();
-        child.wait().unwrap();
+        rustix::process::kill_process(rustix::process::Pid::from_raw(pid.cast_signed()).unwrap(), rustix::process::Signal::KILL)
+            .unwrap();
+        shell.wait().unwrap();
         assert_eq!(found.iter().map(|holder| holder.pid).collect::<Vec<_>>(), [pid]);
     }
 }

@@ -421,11 +421,13 @@ impl FrameStore for SframeStore {
         let _turn = self.wait_for_turn(PATIENCE)?;
         let (key, file) = self.create_chunk(len)?;
         self.give_attributes(&*file);
-        let Err(failed) = write_from(chunk, len.into(), &*file, 0) else {
+        let written = write_from(chunk, len.into(), &*file, 0);
+        // Half of a file as well, which is to be removed.
+        if let Ok(stat) = file.stat() {
+            self.shared.files.lock().stamp(key, &stat);
+        }
+        let Err(failed) = written else {
             self.allocated.fetch_add(u64::from(len).next_multiple_of(4096), Relaxed);
-            if let Ok(stat) = file.stat() {
-                self.shared.files.lock().stamp(key, &stat);
-            }
             self.held.put(key, chunk);
             self.unsynced.lock().push(key, file);
             return Ok(key);
