@@ -4,7 +4,8 @@
 //! are not there are not cached at all. Permissions are the kernel's affair (`default_permissions`), unless the one user of a mount
 //! does without: ACCESS comes here then, from access(2) and chdir(2) only.
 //! Locks of both kinds work inside the kernel, unless the view has a lock file: then those of flock(2) come here, and wait
-//! on threads of their own, as does everything that may have to wait until other processes give their locks back.
+//! on threads of their own, as does everything that may have to wait until other processes give their locks back. What may have to wait
+//! for the disk never keeps the last event loop.
 //!
 //! A read-only mount answers ENOSYS to OPEN and FLUSH as well, after which the kernel sends no more of either, and RELEASE
 //! neither: reading then runs at the page cache's own speed. A mount for writing needs both, as its close has something to say.
@@ -427,7 +428,11 @@ impl fuser::Filesystem for Adapter {
                 shared.changed();
             }
         };
-        if write && shared.lock_file != Some(ino) { shared.patiently(work) } else { work(shared) }
+        match owner {
+            _ if write && shared.lock_file != Some(ino) => shared.patiently(work),
+            Some(_) => shared.aside(work),
+            None => work(shared),
+        }
     }
 
     fn setlk(
@@ -455,8 +460,11 @@ impl fuser::Filesystem for Adapter {
             Some(_) => Wait::No,
         };
         // By the handle: the kernel may name another file's owner the same before it has released this one's.
-        shared.lock(Ino(ino.0), Handle(fh.0), lock, wait, Invals::new(), reply);
-        shared.changed();
+        // What was written under the lock before is committed.
+        shared.aside(move |shared| {
+            shared.lock(Ino(ino.0), Handle(fh.0), lock, wait, Invals::new(), reply);
+            shared.changed();
+        });
     }
 
     /// Asked of mounts without `default_permissions` only, whose one user may do everything but execute what nobody may.

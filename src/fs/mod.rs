@@ -11,6 +11,7 @@
 //! | `inodes` | which inodes the kernel knows |
 //! | `housekeeping` | calls the view when it wants to be called |
 //! | `waiting` | requests that may have to wait for other processes |
+//! | `workers` | who does what may wait for the disk |
 //! | `waiters` | clients that wait for a lock and get a signal meanwhile |
 //! | `listing` | listings, with attributes or of names alone |
 //! | `xattr` | extended attributes |
@@ -38,6 +39,7 @@ mod tests;
 pub mod unmount;
 mod waiters;
 mod waiting;
+mod workers;
 mod xattr;
 
 /// The name under which the FUSE library logs.

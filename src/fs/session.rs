@@ -40,6 +40,9 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// How long open files of a detached mount are waited for.
 const GRACE: Duration = Duration::from_secs(5);
 
+/// One event loop may wait for the disk, and one reads on. A single one would hand over every close.
+const LEAST: usize = 2;
+
 /// How to mount.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -57,7 +60,7 @@ pub struct Config {
     pub default_permissions: bool,
     /// Keep the machine's cores awake while requests come in quick succession, where that can be and is of use.
     pub low_latency: bool,
-    /// Event loops, at least 1.
+    /// Event loops. There are at least two.
     pub threads: usize,
     /// What is shown instead of a view's own attributes.
     pub overrides: Overrides,
@@ -128,7 +131,7 @@ impl Mounted {
             return Err(MountError::new(&config.point, format!("is a {found}; expected a {expected} to mount on")));
         }
         let (point, device) = Mountpoint::mount(&request)?;
-        let shared = Arc::new(Shared::new(view, config.overrides, config.access));
+        let shared = Arc::new(Shared::new(view, config.overrides, config.access, config.threads.max(LEAST)));
         if let Some(device) = point.device_number() {
             let _ = shared.device.set(device);
             shared.say(Life::Serving);
@@ -146,7 +149,7 @@ impl Mounted {
     /// Answers INIT and starts all threads.
     fn serve(&mut self, device: OwnedFd, config: &Config) -> io::Result<()> {
         let mut options = fuser::Config::default();
-        options.n_threads = Some(config.threads.max(1));
+        options.n_threads = Some(config.threads.max(LEAST));
         // The kernel lets in only the owner, or everyone. That root is the only other, fuser sees to for requests, and `Private` for
         // what is cached.
         let acl = if config.access == Access::Root { SessionACL::RootAndOwner } else { SessionACL::All };
@@ -287,6 +290,7 @@ impl Mounted {
         self.shared.notify.stop();
         self.shared.awake.stop();
         *self.shared.closed.write() = true;
+        self.shared.workers.finish();
         for helper in self.helpers.drain(..) {
             // It has panicked if this fails, which the log knows.
             let _ = helper.join();

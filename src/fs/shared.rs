@@ -18,6 +18,7 @@ use super::push::{Hint, Streams};
 use super::spin::Spin;
 use super::unmount::Unmounting;
 use super::waiters::Waiters;
+use super::workers::Workers;
 use crate::store::mark::Mark;
 use crate::view::{Attr, Ino, Invals, Kind, OpenMode, ROOT, View, ViewError};
 
@@ -94,7 +95,9 @@ pub(super) struct Shared {
     pub(super) awake: Awake,
     pub(super) lists: Lists,
     pub(super) waiters: Arc<Waiters>,
-    /// True once the view is being shut down while the kernel may still ask. Held for reading through every request.
+    pub(super) workers: Workers,
+    /// True once the view is being shut down while the kernel may still ask. Held for reading through every request
+    /// that is not handed to another thread.
     pub(super) closed: RwLock<bool>,
     pub(super) unmounting: Unmounting,
     /// What is said of this mount on SOURCE. A leaf.
@@ -117,7 +120,7 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(view: Arc<dyn View>, overrides: Overrides, access: Access) -> Self {
+    pub(super) fn new(view: Arc<dyn View>, overrides: Overrides, access: Access, loops: usize) -> Self {
         Shared {
             lock_file: view.lock_file(),
             forgotten: AtomicU64::new(0),
@@ -129,6 +132,7 @@ impl Shared {
             awake: Awake::default(),
             lists: Lists::default(),
             waiters: Arc::default(),
+            workers: Workers::new(loops),
             closed: RwLock::new(false),
             unmounting: Unmounting::default(),
             mark: Mutex::default(),

@@ -14,7 +14,7 @@
 use std::cell::Cell;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
@@ -42,9 +42,20 @@ const TRY_EVERY: u32 = 64;
 /// Hints to the processor that nothing is done, between two looks: about a microsecond.
 const PAUSES: u32 = 32;
 
+/// No event loop.
+const NOBODY: u32 = 0;
+
 thread_local! {
-    /// Whether this event loop leads.
-    static LEADS: Cell<bool> = const { Cell::new(false) };
+    /// This event loop's number.
+    static ME: Cell<u32> = const { Cell::new(NOBODY) };
+}
+
+fn me() -> u32 {
+    static LAST: AtomicU32 = AtomicU32::new(NOBODY);
+    if ME.get() == NOBODY {
+        ME.set(LAST.fetch_add(1, Relaxed) + 1);
+    }
+    ME.get()
 }
 
 /// Shared by the event loops of a mount.
@@ -58,8 +69,8 @@ pub(super) struct Spin {
     run: AtomicU32,
     /// A leaf lock.
     pace: Mutex<Pace>,
-    /// Whether a loop leads.
-    led: AtomicBool,
+    /// The loop that leads.
+    leader: AtomicU32,
     /// Requests answered.
     turns: AtomicU32,
     /// Loops parked. The lock is for no more than to wait by.
@@ -163,10 +174,9 @@ impl Spin {
     fn answered(&self, device: &OwnedFd, wait: Option<usize>) {
         self.turns.fetch_add(1, Relaxed);
         let Some(wait) = wait else { return self.step_down() };
-        if !LEADS.get() && self.led.swap(true, SeqCst) {
+        if !self.leads() && self.leader.compare_exchange(NOBODY, me(), SeqCst, SeqCst).is_err() {
             return self.wait();
         }
-        LEADS.set(true);
         let came = came(device, MOMENTS[wait]);
         self.pace.lock().waited(wait, came);
         if !came {
@@ -174,24 +184,30 @@ impl Spin {
         }
     }
 
+    fn leads(&self) -> bool {
+        self.leader.load(SeqCst) == me()
+    }
+
     fn step_down(&self) {
-        if LEADS.replace(false) {
-            self.led.store(false, SeqCst);
-            if self.parked.load(SeqCst) > 0 {
-                // With the lock: whoever is about to wait has seen that nobody leads, or waits already.
-                let _waiting = self.park.lock();
-                self.back.notify_all();
-            }
+        let steps_down = self.leads() && self.leader.compare_exchange(me(), NOBODY, SeqCst, SeqCst).is_ok();
+        if steps_down && self.parked.load(SeqCst) > 0 {
+            // With the lock: whoever is about to wait has seen that nobody leads, or waits already.
+            let _waiting = self.park.lock();
+            self.back.notify_all();
         }
     }
 
-    /// Waits until no loop leads, or the one that does has not answered for a while.
+    /// Waits until no loop leads. One that has not answered for a while leads no more: who waits for it does so once.
     fn wait(&self) {
         let mut waiting = self.park.lock();
         self.parked.fetch_add(1, SeqCst);
-        while self.led.load(SeqCst) {
-            let turns = self.turns.load(Relaxed);
+        loop {
+            let (leader, turns) = (self.leader.load(SeqCst), self.turns.load(Relaxed));
+            if leader == NOBODY {
+                break;
+            }
             if self.back.wait_for(&mut waiting, HELP_AFTER).timed_out() && self.turns.load(Relaxed) == turns {
+                let _ = self.leader.compare_exchange(leader, NOBODY, SeqCst, SeqCst);
                 break;
             }
         }
@@ -241,6 +257,12 @@ mod tests {
         (spin, writer)
     }
 
+    impl Spin {
+        fn is_led(&self) -> bool {
+            self.leader.load(SeqCst) != NOBODY
+        }
+    }
+
     fn answer(spin: &Spin, clients: impl IntoIterator<Item = u32>) {
         clients.into_iter().for_each(|client| drop(spin.turn(client)));
     }
@@ -251,14 +273,14 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 answer(&spin, [CLIENT; READY as usize]);
-                assert!(!spin.led.load(SeqCst));
+                assert!(!spin.is_led());
                 // The kernel's own requests do not count as another's.
                 answer(&spin, [CLIENT, 0, CLIENT]);
-                assert!(spin.led.load(SeqCst));
+                assert!(spin.is_led());
                 answer(&spin, [CLIENT + 1]);
-                assert!(!spin.led.load(SeqCst));
+                assert!(!spin.is_led());
                 answer(&spin, (0..1000).map(|n| n % 2 + 1));
-                assert!(!spin.led.load(SeqCst));
+                assert!(!spin.is_led());
             });
         });
     }
@@ -269,7 +291,7 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 answer(&spin, [CLIENT; 100]);
-                assert_eq!((spin.pace.lock().credit[0], spin.led.load(SeqCst)), (0, false));
+                assert_eq!((spin.pace.lock().credit[0], spin.is_led()), (0, false));
                 answer(&spin, [CLIENT; 2 * TRIAL as usize]);
                 let waited = (0..10 * TRY_EVERY).filter(|_| spin.turn(CLIENT).wait.is_some()).count();
                 assert_eq!(waited, 10);
@@ -307,7 +329,7 @@ mod tests {
                     answer(spin, [CLIENT; 2 * READY as usize]);
                     led.send(()).unwrap();
                     is_parked.recv_timeout(IN_TIME).unwrap();
-                    while !stuck && spin.led.load(SeqCst) {
+                    while !stuck && spin.is_led() {
                         // Another client's request ends it.
                         answer(spin, [CLIENT, CLIENT + 1]);
                     }
@@ -316,11 +338,16 @@ mod tests {
                     is_led.recv_timeout(IN_TIME).unwrap();
                     parked.send(()).unwrap();
                     answer(spin, [CLIENT]);
+                    if stuck {
+                        assert!(!spin.is_led());
+                        answer(spin, [CLIENT]);
+                        assert!(spin.leads(), "it is waited for once");
+                    }
                     back.send(()).unwrap();
                 });
                 is_back.recv_timeout(IN_TIME).unwrap();
             });
-            assert_eq!(spin.led.load(SeqCst), stuck);
+            assert_eq!(spin.is_led(), stuck);
             assert_eq!(spin.parked.load(SeqCst), 0);
         }
     }

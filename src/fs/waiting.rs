@@ -23,21 +23,10 @@ pub(super) enum Wait {
 }
 
 impl Shared {
-    /// Runs `work` on a thread of its own where it may have to wait for other processes: the event loops must go on, or no
-    /// client could give a lock back.
+    /// Runs `work`, which may have to wait for the disk, or for other processes: the event loops must go on, or no client could give a
+    /// lock back.
     pub(super) fn patiently(self: &Arc<Self>, work: impl FnOnce(&Arc<Self>) + Send + 'static) {
-        if !self.view.may_wait() {
-            return work(self);
-        }
-        let shared = Arc::clone(self);
-        let thread = std::thread::Builder::new().name("b2fuse-wait".into()).spawn(move || {
-            if let Some(_entered) = shared.enter() {
-                work(&shared);
-            }
-        });
-        if let Err(error) = thread {
-            error!("no thread for a request that may have to wait, which fails: {}", in_words(&error));
-        }
+        if self.view.may_wait() { self.alone(work) } else { self.aside(work) }
     }
 
     /// Answers a READ when other processes have done what they are doing to what is read.
@@ -57,7 +46,7 @@ impl Shared {
         });
     }
 
-    /// Takes a lock, or gives it back.
+    /// Takes a lock, or gives it back, which commits what was written under it.
     pub(super) fn lock(
         self: &Arc<Self>,
         ino: Ino,

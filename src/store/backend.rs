@@ -152,6 +152,11 @@ pub trait BackendFile: Send + Sync {
     }
     /// These bytes will be read soon: a hint.
     fn will_need(&self, _offset: u64, _len: u64) {}
+    /// Gives the room of these bytes back to the file system, where it can: they read as zeros then, and the file stays as long as
+    /// it is. Until the next sync, any part of them may be on disk as it was.
+    fn punch_hole(&self, _offset: u64, _len: u64) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
     /// The same file opened again, with locks of its own.
     fn reopen(&self, _write: bool) -> io::Result<Box<dyn BackendFile>> {
         Err(io::ErrorKind::Unsupported.into())

@@ -10,9 +10,9 @@ use std::io;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 use super::backend::{Backend, BackendFile, FileStat, read_exact_at};
 use super::cache::ChunkCache;
@@ -35,19 +35,13 @@ use crate::format::header::Sections;
 use crate::format::times::Identity;
 
 mod heads;
+mod sweep;
 mod witness;
 
 use witness::Witness;
 
 /// Positions that a key has room for.
 const POSITION_BITS: u32 = 48;
-/// How many headers of older chunks are to be read for each new chunk that finds no hole: where chunks are of a size, the holes
-/// are known before the file is longer by an eighth.
-const SWEEP: usize = 8;
-/// How many of these may be put off: nobody who waits for a new chunk should wait for the disk as well.
-const MOST_OWED: usize = 4096;
-/// How many are read at once.
-const SWEEP_AT_ONCE: usize = 256;
 
 /// Where chunks are read from.
 pub(super) struct Place {
@@ -129,8 +123,10 @@ pub struct CframeStore {
     /// Taken for reading while a chunk is being staged, for writing while the file is being exchanged.
     pub(super) gate: RwLock<()>,
     ground: Mutex<Ground>,
-    /// Headers that are to be read.
-    owed: AtomicUsize,
+    /// Somebody could have used more room than is known, so the rest of the headers is to be read when there is time.
+    sweeping: AtomicBool,
+    /// What the file held at open is on disk.
+    grounded: AtomicBool,
     witness: Mutex<Witness>,
     generations: Generations,
     pub(super) held: Held,
@@ -238,6 +234,7 @@ impl CframeStore {
         let sidecar = lock_file(&source, options)?;
         let store = Self::assemble(source, sidecar, options, file, stat, Disk::created(unborn));
         store.ground.lock().space = Some(Space::new(options.header_room));
+        store.is_grounded();
         Ok(store)
     }
 
@@ -261,7 +258,8 @@ impl CframeStore {
             disk: Mutex::new(disk),
             gate: RwLock::new(()),
             ground: Mutex::new(Ground { space: None, names: HashMap::new(), opened: None }),
-            owed: AtomicUsize::new(0),
+            sweeping: AtomicBool::new(false),
+            grounded: AtomicBool::new(false),
             witness: Mutex::new(Witness::new(stat)),
             generations: Generations::default(),
             held: Held::new(options.hold_staged),
@@ -304,6 +302,26 @@ impl CframeStore {
         self.ground.lock().space.is_some()
     }
 
+    /// What is published is on disk, so what it does not need is free.
+    pub(super) fn is_grounded(&self) {
+        self.grounded.store(true, Relaxed);
+    }
+
+    /// The right to put chunks where the last state needs nothing. What was found at open may not be on disk yet, if who wrote it
+    /// was killed, and what is on disk need other bytes: so it is synced before.
+    fn grounded(&self) -> Result<RwLockReadGuard<'_, ()>> {
+        loop {
+            if !self.grounded.load(Relaxed) {
+                super::commit::ground(self)?;
+            }
+            let gate = self.gate.read();
+            // With the gate held SOURCE is not read again.
+            if self.grounded.load(Relaxed) {
+                return Ok(gate);
+            }
+        }
+    }
+
     /// Frees what nobody reads any more.
     pub(super) fn collect(&self, space: &mut Space, names: &mut HashMap<u64, ChunkKey>) {
         self.epochs.advance();
@@ -336,65 +354,9 @@ impl CframeStore {
         self.generations.has((key.number() >> POSITION_BITS) as u16)
     }
 
-    /// Reads the headers of a few chunks that others wrote, so that the room between them becomes known. Answers whether
-    /// there was anything to learn.
-    pub(super) fn sweep(&self, count: usize) -> bool {
-        let guard = self.epochs.enter();
-        let mut positions = Vec::new();
-        self.with_ground(|space, _| space.unknown(count, &mut positions));
-        if positions.is_empty() {
-            return false;
-        }
-        let file = Arc::clone(&self.place.read().file);
-        let claims: Vec<Option<u64>> = positions
-            .iter()
-            .map(|position| {
-                let mut bytes = [0; ChunkHeader::LEN];
-                // Only this field: what claims room holds it, however odd the rest of the header.
-                read_exact_at(&*file, &mut bytes, *position).ok()?;
-                let cbytes = bytes[12..].first_chunk().copied().map(i32::from_le_bytes)?;
-                u64::try_from(cbytes).ok()
-            })
-            .collect();
-        self.with_ground(|space, _| {
-            if !self.epochs.is_of(&guard) {
-                return; // it is the map of another file by now
-            }
-            for (position, claim) in positions.iter().zip(claims) {
-                space.learn(*position, claim);
-            }
-        });
-        true
-    }
-
     /// A chunk ends at `end`.
     pub(super) fn raise_limit(&self, end: u64) {
         self.limit.fetch_max(end, Relaxed);
-    }
-
-    /// Room for a new chunk.
-    fn allocate(&self, len: u32) -> (ChunkKey, u64) {
-        let room = u64::from(len);
-        if !self.with_ground(|space, names| {
-            self.collect(space, names);
-            space.has_hole(room)
-        }) && self.owed.fetch_add(SWEEP, Relaxed) >= MOST_OWED
-        {
-            self.owed.fetch_sub(SWEEP, Relaxed);
-            self.sweep(SWEEP);
-        }
-        self.with_ground(|space, _| {
-            let (position, mut generation) = space.stage(len);
-            while self.place.read().moved.contains_key(&self.key_at(position, generation)) {
-                generation = space.regenerate(position);
-            }
-            self.generations.given_out(generation);
-            let end = position + space.room(position).unwrap_or(room);
-            self.raise_limit(end);
-            let key = self.key_at(position, generation);
-            self.cache.remove(key);
-            (key, position)
-        })
     }
 }
 
@@ -542,7 +504,7 @@ impl FrameStore for CframeStore {
         self.check_writable()?;
         let len = self.source.chunk_len(chunk)?;
         let _turn = self.wait_for_turn(PATIENCE)?;
-        let _gate = self.gate.read();
+        let _gate = self.grounded()?;
         let (key, position) = self.allocate(len);
         if position + u64::from(len) >= 1 << POSITION_BITS {
             self.discard(key);
@@ -627,6 +589,10 @@ impl FrameStore for CframeStore {
         self.look_at_source()
     }
 
+    fn glance(&self) -> Option<Result<Others>> {
+        self.glance_at_source()
+    }
+
     fn reload(&self) -> Result<Arc<FrameImage>> {
         self.read_again()
     }
@@ -635,13 +601,9 @@ impl FrameStore for CframeStore {
         &self.watch
     }
 
-    fn tidy(&self) {
-        let owed = self.owed.load(Relaxed).min(SWEEP_AT_ONCE);
-        if owed > 0 {
-            self.owed.fetch_sub(owed, Relaxed);
-            self.sweep(owed);
-        }
+    fn tidy(&self) -> bool {
         super::commit::prepare(self);
+        self.sweep_on()
     }
 
     fn save_lost(&self, name: &str, content: &dyn ReadAt) -> Result<PathBuf> {

@@ -3,7 +3,8 @@
 //! # In place
 //!
 //! State *P* is published: its header stands in the file. State *D* is known to be on disk: *P*, or the one before it. State *N*
-//! comes next.
+//! comes next. What is found at open is P, and D only after a sync: who wrote it may have been killed. So nothing is staged before
+//! that.
 //!
 //! | step | writes | a crash here leaves |
 //! | --- | --- | --- |
@@ -57,6 +58,11 @@ use crate::format::header::FrameHeader;
 use crate::format::{ChunkOffset, IndexEntry, Layout, index};
 use crate::store::in_words;
 
+mod close;
+
+use close::remove_unborn;
+pub(super) use close::{abandon, close};
+
 /// What a disk writes whole or not at all.
 const SECTOR: u64 = 512;
 /// How many states in a row have a frame_len each of their own.
@@ -72,9 +78,9 @@ pub(super) struct Disk {
     header: Vec<u8>,
     /// How far the headers of D and P reach.
     high: u64,
-    /// P and D; not in this order larger than by one.
+    /// P and D, which is P or the one before; `None` while it is not known what is on disk.
     published: Seq,
-    durable: Seq,
+    durable: Option<Seq>,
     /// For as long as SOURCE does not exist.
     unborn: Option<Unborn>,
     /// The frame_len of the last states: the library notices another state by another frame_len.
@@ -83,13 +89,17 @@ pub(super) struct Disk {
     settled_at: Option<u64>,
     /// P has no chunks: nothing but the trailer follows its header.
     empty: bool,
+    /// Something was committed in this file since SOURCE was read, so its room is this store's to give back.
+    changed: bool,
+    /// Something was committed before that, which need not be on disk.
+    written: bool,
     /// The index of P, by offsets from a header of this length.
     encoded: Option<(u32, Encoded)>,
     closed: bool,
 }
 
 impl Disk {
-    /// Of a frame that was opened: what is there is taken to be on disk.
+    /// Of a frame that was opened. What is there need not be on disk: who wrote it may have been killed.
     pub(super) fn opened(header: &FrameHeader, empty: bool) -> Self {
         let (bytes, frame_len) = (header.as_bytes().to_vec(), header.frame_len());
         let high = bytes.len() as u64;
@@ -98,14 +108,22 @@ impl Disk {
             header: bytes,
             high,
             published: 0,
-            durable: 0,
+            durable: None,
             unborn: None,
             lens,
             settled_at: None,
             empty,
+            changed: false,
+            written: false,
             encoded: None,
             closed: false,
         }
+    }
+    /// Of the same frame, read again after others have written it. Only where `turns` are taken with them is the room that this store
+    /// left in it still its own to give back.
+    pub(super) fn reopened(&self, header: &FrameHeader, empty: bool, turns: bool) -> Self {
+        let written = self.changed || self.written;
+        Disk { changed: self.changed && turns, written, ..Disk::opened(header, empty) }
     }
     /// Of a file that has only a temporary name yet.
     pub(super) fn created(unborn: Unborn) -> Self {
@@ -113,11 +131,13 @@ impl Disk {
             header: Vec::new(),
             high: 0,
             published: 0,
-            durable: 0,
+            durable: Some(0),
             unborn: Some(unborn),
             lens: VecDeque::new(),
             settled_at: None,
             empty: false,
+            changed: false,
+            written: false,
             encoded: None,
             closed: false,
         }
@@ -157,10 +177,20 @@ pub(super) fn commit(store: &CframeStore, guard: ReadGuard<'_>, image: FrameImag
     if let Some(reason) = store.seen_outside(&disk)? {
         return Err(store.source.stale(reason));
     }
+    if disk.durable.is_none() {
+        sync_published(store, &mut disk)?;
+    }
     let old_entries = old.as_ref().map_or(&[][..], |old| &old.entries);
     let change = admit(store, old_entries, &image.entries)?;
     drop(guard); // from here on the image itself keeps its chunks
     write(store, &mut disk, image, change)
+}
+
+/// Has what was found at open on disk.
+pub(super) fn ground(store: &CframeStore) -> Result<()> {
+    let mut disk = store.disk.lock();
+    store.source.check_writable()?;
+    if disk.durable.is_none() { sync_published(store, &mut disk) } else { Ok(()) }
 }
 
 /// See [`super::FrameStore::sync`].
@@ -186,63 +216,6 @@ pub(super) fn prepare(store: &CframeStore) {
         let part = 0..index.len();
         disk.encoded = Some((image.header.header_len(), Encoded::new(index, part, &image.entries)));
     }
-}
-
-/// See [`super::FrameStore::close`]. Where others have their turn, nothing is written any more.
-pub(super) fn close(store: &CframeStore, our_turn: bool) -> Result<()> {
-    let mut disk = store.disk.lock();
-    if std::mem::replace(&mut disk.closed, true) {
-        return Ok(());
-    }
-    // Where another mount has the lock, all is its own.
-    let result = if our_turn && !store.source.is_denied() { finish(store, &mut disk) } else { Ok(()) };
-    store.source.seal();
-    remove_unborn(store, &mut disk);
-    store.part(&disk, our_turn && result.is_ok());
-    let file = Arc::clone(&store.place.read().file);
-    let unlocked = file.unlock().map_err(store.io("unlock"));
-    result.and(unlocked)
-}
-
-/// The store goes without having been closed: a file that never became SOURCE goes with it.
-pub(super) fn abandon(store: &CframeStore) {
-    let mut disk = store.disk.lock();
-    if !std::mem::replace(&mut disk.closed, true) {
-        remove_unborn(store, &mut disk);
-    }
-}
-
-fn remove_unborn(store: &CframeStore, disk: &mut Disk) {
-    if let Some(unborn) = disk.unborn.take() {
-        unborn.remove(&store.source);
-    }
-}
-
-fn finish(store: &CframeStore, disk: &mut Disk) -> Result<()> {
-    let Some(image) = store.committed().filter(|_| disk.linked() && store.has_map()) else { return Ok(()) };
-    store.source.check_writable()?;
-    sync_published(store, disk)?;
-    if store.seen_outside(disk)?.is_some() {
-        return Ok(()); // not ours to cut any more; all that was committed is on disk
-    }
-    // Room that was left for appending goes.
-    let slack = store.with_ground(|space, names| {
-        store.collect(space, names);
-        space.tail_slack()
-    });
-    // Without chunks there is no room to give back, and cbytes means nothing.
-    let tail_len = || image.header.frame_len() - u64::from(image.header.header_len()) - image.header.cbytes();
-    if !disk.empty && slack >= tail_len().max(SECTOR) {
-        write(store, disk, (*image).clone(), Change::default())?;
-        sync_published(store, disk)?;
-    }
-    let frame_len = store.committed().map_or(0, |image| image.header.frame_len());
-    let file = Arc::clone(&store.place.read().file);
-    let trimmed = store.writing(&*file, || match file.stat()?.len > frame_len {
-        true => file.set_len(frame_len),
-        false => Ok(()),
-    });
-    trimmed.map_err(store.io("cut the file to the frame's length"))
 }
 
 /// Compares the images and makes sure that every chunk the new one names is there, and stays.
@@ -292,15 +265,27 @@ fn write(store: &CframeStore, disk: &mut Disk, image: FrameImage, change: Change
 /// With the published state on disk and its predecessor's space free, moves chunks until the file is short enough: the same
 /// image again, at other places. What fails here is noted where it has to be, and leaves the published state as it is.
 fn settle(store: &CframeStore, disk: &mut Disk) {
+    // What held it may be a pin, or chunks that no image has yet: no use in trying again before something is different.
+    let end = store.with_ground(|space, names| {
+        store.collect(space, names);
+        space.end()
+    });
+    if disk.settled_at.take() != Some(end) {
+        let short = settle_while(store, disk, Space::can_settle);
+        disk.settled_at = (!short).then(|| store.with_ground(|space, _| space.end()));
+    }
+    trim(store, 0);
+}
+
+/// Moves chunks for as long as the file is long and that brings something; answers whether it is not long any more.
+fn settle_while(store: &CframeStore, disk: &mut Disk, is_long: fn(&Space) -> bool) -> bool {
     let state = |store: &CframeStore| {
         store.with_ground(|space, names| {
             store.collect(space, names);
-            (space.can_settle(), space.end())
+            (is_long(space), space.progress())
         })
     };
-    let (mut long, mut end) = state(store);
-    // What holds it may be a pin, or chunks that no image has yet: no use in trying again before something is different.
-    long &= disk.settled_at != Some(end);
+    let (mut long, mut before) = state(store);
     for _ in 0..SETTLE_ROUNDS {
         let Some(image) = store.committed().filter(|_| long && !disk.empty) else { break };
         let change = Change { settling: true, ..Change::default() };
@@ -309,10 +294,13 @@ fn settle(store: &CframeStore, disk: &mut Disk) {
             debug!("the file stays longer than it need be: {error}");
             break;
         }
-        (long, end) = state(store);
+        let now;
+        (long, now) = state(store);
+        if std::mem::replace(&mut before, now) == now {
+            break;
+        }
     }
-    disk.settled_at = long.then_some(end);
-    trim(store, 0);
+    !long
 }
 
 fn write_image(store: &CframeStore, disk: &mut Disk, image: FrameImage, change: Change) -> Result<()> {
@@ -522,10 +510,14 @@ fn rename(store: &CframeStore, space: &Space, names: &mut HashMap<u64, ChunkKey>
 fn published(store: &CframeStore, disk: &mut Disk, image: FrameImage, change: &Change, seq: Seq) {
     store.held.forget_all(change.admitted.iter().map(|(key, ..)| *key));
     store.with_ground(|space, _| space.publish(seq, &change.doomed));
+    if !change.doomed.is_empty() {
+        store.want_sweep();
+    }
     let header = image.header.as_bytes().to_vec();
     disk.high = disk.header.len().max(header.len()) as u64;
     disk.header = header;
     disk.published = seq;
+    disk.changed = true;
     disk.lens.truncate(DISTINCT - 1);
     disk.lens.push_front(image.header.frame_len());
     disk.empty = image.entries.is_empty();
@@ -534,20 +526,26 @@ fn published(store: &CframeStore, disk: &mut Disk, image: FrameImage, change: &C
 
 /// State `seq` is on disk.
 fn durable(store: &CframeStore, disk: &mut Disk, seq: Seq) {
-    disk.durable = seq;
+    disk.durable = Some(seq);
+    store.is_grounded();
     if seq == disk.published {
         disk.high = disk.header.len() as u64;
     }
-    store.with_ground(|space, names| {
-        space.durable(seq, store.epochs.now());
-        store.collect(space, names);
-    });
+    if store.has_map() {
+        store.with_ground(|space, names| {
+            space.durable(seq, store.epochs.now());
+            store.collect(space, names);
+        });
+    }
 }
 
 fn sync_published(store: &CframeStore, disk: &mut Disk) -> Result<()> {
-    if disk.durable < disk.published {
+    if disk.durable < Some(disk.published) {
         let file = Arc::clone(&store.place.read().file);
-        file.sync_data().map_err(|source| store.source.poisoned_by(store.io("sync")(source)))?;
+        let synced = file.sync_data();
+        // It may have got its name only just before.
+        let synced = synced.and_then(|()| if disk.durable.is_none() { store.source.backend.sync_dir() } else { Ok(()) });
+        synced.map_err(|source| store.source.poisoned_by(store.io("sync")(source)))?;
         durable(store, disk, disk.published);
     }
     Ok(())
@@ -658,7 +656,9 @@ fn write_new_file(
     // What lies in the way has to be known before it can be moved.
     while store.with_ground(|space, _| space.next_unknown().is_some_and(|next| next < low)) {
         if !store.sweep(64) {
-            break;
+            let stale = store.stale_reason().is_some();
+            let unreadable = io::Error::from_raw_os_error(if stale { libc::ESTALE } else { libc::EIO });
+            return Err(Failed::harmless(store.io("read a chunk's header")(unreadable)));
         }
     }
     let old_len = old.stat().map_err(failed)?.len;

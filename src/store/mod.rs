@@ -291,6 +291,9 @@ pub trait FrameStore: Send + Sync {
     /// What others have done to SOURCE since this store last read or wrote it.
     fn look(&self) -> Result<Others>;
 
+    /// The same, unless a commit or a sync would have to be waited for.
+    fn glance(&self) -> Option<Result<Others>>;
+
     /// Whether another process has changed or replaced SOURCE since this store last read or wrote it.
     fn changed_outside(&self) -> Result<bool> {
         Ok(matches!(self.look()?, Others::Changed(_) | Others::Gone(_)))
@@ -310,8 +313,10 @@ pub trait FrameStore: Send + Sync {
     /// Why not.
     fn check_writable(&self) -> Result<()>;
 
-    /// Does some of the work that nobody waits for. To be called now and then, by one thread.
-    fn tidy(&self) {}
+    /// Does some of the work that nobody waits for, and says whether there is more. To be called now and then, by one thread.
+    fn tidy(&self) -> bool {
+        false
+    }
 
     /// Saves bytes that found no place in the frame to `SOURCE.lost/NAME`, never over an older file; returns where.
     fn save_lost(&self, name: &str, content: &dyn ReadAt) -> Result<PathBuf>;
@@ -359,7 +364,7 @@ pub trait FrameStore: Send + Sync {
     /// left in.
     fn at_close(&self, _last: AtClose) {}
 
-    /// The end: makes the last commit durable, gives space behind the frame back to the file system, and releases SOURCE.
+    /// The end: makes the last commit durable, gives what the frame does not need back to the file system, and releases SOURCE.
     fn close(&self) -> Result<()>;
 }
 

@@ -19,9 +19,9 @@
 //!
 //! What was in the file at open has a beginning (its offset) but no known length: that stands in its own header, and a header
 //! may lie. So from the first to the last of those offsets the file is *unknown*, and nothing in there is free, not even what
-//! a freed chunk seemed to have. A sweep goes through it from the beginning, a few headers for each chunk that finds no
-//! room elsewhere; behind it lengths are known and holes are free. Chunks whose claims overlap are *tangled*: what they
-//! claim is never given out, for as long as the file is open.
+//! a freed chunk seemed to have. A sweep goes through it from the beginning, in the background once somebody wants room;
+//! behind it lengths are known and holes are free. Who would make the file much longer waits for it. Chunks whose claims
+//! overlap are *tangled*: what they claim is never given out, for as long as the file is open.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
@@ -31,10 +31,13 @@ use std::ops::Range;
 mod free;
 #[path = "space/moves.rs"]
 mod moves;
+#[path = "space/unknown.rs"]
+mod unknown;
 #[path = "space/used.rs"]
 mod used;
 
 use free::Free;
+use unknown::Unknown;
 use used::Used;
 
 /// No chunk has a larger one; a key has no room for the very last.
@@ -45,8 +48,10 @@ pub(super) type Seq = u64;
 
 /// C-Blosc2 refuses an offset less than this before the end of the chunks section, so nothing is given less room.
 const MIN_ROOM: u64 = 32;
-/// The smallest length that a chunk's header can claim (that of a Blosc1 chunk without data).
-const MIN_CLAIM: u64 = 16;
+/// What file systems give room in, most of them.
+const BLOCK: u64 = 4096;
+/// Holes that together are no more than this part of what lives are left as they are: each that is given back makes a file's parts more.
+const DUST: u64 = 64;
 /// How many bytes are tried for a tail to end elsewhere than those before it.
 const DODGES: usize = 64;
 
@@ -92,18 +97,6 @@ struct Tail {
     dropped: Option<Seq>,
 }
 
-/// The part of the file that was written by others, as far as it has not been swept.
-#[derive(Debug, Clone, Copy)]
-struct Unknown {
-    /// The next offset to look at; everything before is known.
-    next: u64,
-    /// Where the chunks section ended at open.
-    end: u64,
-    /// How far the claims seen so far reach, and whose claim that is.
-    reach: u64,
-    reach_of: Option<u64>,
-}
-
 /// How many times an image names a chunk less than the one before; by position.
 pub(super) type Doomed = HashMap<u64, u32>;
 
@@ -130,6 +123,8 @@ pub(super) struct Space {
     recent: u64,
     /// Where the chunks of the last image ended.
     front: u64,
+    /// Where the file ended at open.
+    opened_end: u64,
     generation: u16,
 }
 
@@ -149,6 +144,7 @@ impl Space {
             credit: 0,
             recent: 0,
             front: 0,
+            opened_end: 0,
             generation: 0,
         }
     }
@@ -163,9 +159,10 @@ impl Space {
         space.used = Used::opened(positions);
         space.free = Free::new(floor, tail.end);
         space.front = tail.start;
+        space.opened_end = tail.end;
         match first {
             Some(first) => {
-                space.unknown = Some(Unknown { next: first, end: tail.start, reach: first, reach_of: None });
+                space.unknown = Some(Unknown::all(first, tail.start));
                 space.free.give(floor, first);
             }
             None => space.free.give(floor, tail.start),
@@ -191,9 +188,31 @@ impl Space {
 
     // ---- free space ----
 
+    /// Bytes in holes.
+    pub(super) fn holes(&self) -> u64 {
+        self.free.bytes()
+    }
+
     /// Whether a hole has room for `len`.
     pub(super) fn has_hole(&self, len: u64) -> bool {
         self.free.fitting(len.max(MIN_ROOM)).next().is_some()
+    }
+
+    /// Holes of whole blocks, the largest first, until what is left is little beside what lives: as positions and lengths.
+    pub(super) fn blocks_to_give_back(&self) -> Vec<(u64, u64)> {
+        let mut left = self.free.bytes();
+        let mut holes = Vec::new();
+        for (start, len) in self.free.largest() {
+            if left <= self.live() / DUST || len < BLOCK {
+                break;
+            }
+            left -= len;
+            let (from, to) = (start.next_multiple_of(BLOCK), (start + len) / BLOCK * BLOCK);
+            if from < to {
+                holes.push((from, to - from));
+            }
+        }
+        holes
     }
 
     /// Keeps everything below `to` for the header, unless something is there.
@@ -211,66 +230,6 @@ impl Space {
         let unknown = self.unknown.is_some_and(|unknown| unknown.next < to);
         let tails = self.tails.iter().any(|tail| tail.pos < to);
         !(used || unknown || tails)
-    }
-
-    // ---- what others wrote ----
-
-    /// The next position of which only the header at it says how long it is.
-    pub(super) fn next_unknown(&self) -> Option<u64> {
-        self.unknown.map(|unknown| unknown.next)
-    }
-
-    /// Up to `count` positions from there on, for reading their headers with the space unlocked.
-    pub(super) fn unknown(&self, count: usize, into: &mut Vec<u64>) {
-        into.clear();
-        if let Some(unknown) = self.unknown {
-            into.extend(self.used.range(unknown.next..unknown.end).take(count).map(|(pos, _)| pos));
-        }
-    }
-
-    /// Takes note of what the header at `pos`, the next unknown position, claims as the chunk's length; `None` if that cannot
-    /// be a chunk. What others have learnt meanwhile is ignored.
-    pub(super) fn learn(&mut self, pos: u64, claim: Option<u64>) {
-        let Some(mut unknown) = self.unknown.filter(|unknown| unknown.next == pos) else { return };
-        let next = self.used.range(pos + 1..unknown.end).next().map_or(unknown.end, |(next, _)| next);
-        let claim = claim.filter(|claim| *claim >= MIN_CLAIM).map(|claim| pos.saturating_add(claim.max(MIN_ROOM)));
-        let end = claim.unwrap_or(next.max(pos + MIN_ROOM)).min(unknown.end);
-        let overlaps = unknown.reach > pos;
-        if overlaps && let Some(other) = unknown.reach_of {
-            self.tangle(other, unknown.reach);
-        } else {
-            self.free.give(unknown.reach, pos);
-        }
-        let len = u32::try_from(end - pos).unwrap_or(u32::MAX);
-        if self.used.set_len(pos, len) == Some(State::InImage) {
-            self.live += u64::from(len);
-        }
-        if overlaps || claim != Some(end) {
-            self.tangle(pos, end);
-        }
-        if end > unknown.reach {
-            unknown.reach = end;
-            unknown.reach_of = Some(pos);
-        }
-        self.sweep_to_next(unknown, pos);
-    }
-
-    /// The sweep goes on to the next used position after `pos`, or has come to its end.
-    fn sweep_to_next(&mut self, mut unknown: Unknown, pos: u64) {
-        if let Some((next, _)) = self.used.range(pos + 1..unknown.end).next() {
-            unknown.next = next;
-            self.unknown = Some(unknown);
-        } else {
-            self.unknown = None;
-            self.free.give(unknown.reach, unknown.end);
-        }
-    }
-
-    fn tangle(&mut self, pos: u64, end: u64) {
-        self.tangled_reach = self.tangled_reach.max(end);
-        if let Some(chunk) = self.used.get_mut(pos) {
-            chunk.tangled = true;
-        }
     }
 
     // ---- the life of a chunk ----
@@ -319,6 +278,13 @@ impl Space {
             }
             State::InImage => chunk.discarded = true,
             State::Dropped | State::Gone => {}
+        }
+    }
+
+    /// No staged chunk is wanted.
+    pub(super) fn discard_staged(&mut self, epoch: u64) {
+        for pos in self.used.staged() {
+            self.discard(pos, epoch);
         }
     }
 
@@ -534,9 +500,7 @@ impl Space {
 
     /// The end of the highest chunk that the image being committed has.
     fn chunks_end(&self, doomed: &Doomed) -> u64 {
-        let stays =
-            |pos: &u64, chunk: &Chunk| chunk.state == State::InImage && doomed.get(pos).is_none_or(|times| chunk.refs > *times);
-        let highest = self.used.descending().find(|(pos, chunk)| stays(pos, chunk));
+        let highest = self.used.descending(u64::MAX).find(|(pos, chunk)| chunk.stays(*pos, doomed));
         let highest = highest.map_or(self.free.floor(), |(pos, chunk)| pos + u64::from(chunk.len));
         highest.max(self.tangled_reach).max(self.unknown.map_or(0, |unknown| unknown.end))
     }

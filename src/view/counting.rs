@@ -62,6 +62,9 @@ impl FrameStore for Counting {
     fn look(&self) -> Result<Others> {
         self.inner.look()
     }
+    fn glance(&self) -> Option<Result<Others>> {
+        self.inner.glance()
+    }
     fn watch(&self) -> &Watch {
         self.inner.watch()
     }

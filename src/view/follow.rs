@@ -144,7 +144,10 @@ pub trait Follow: View + Publish {
             return None;
         }
         let source = store.path().display();
-        let due = match store.look() {
+        let Some(others) = (if wait { Some(store.look()) } else { store.glance() }) else {
+            return Some(Instant::now() + TRY_AGAIN.0);
+        };
+        let due = match others {
             Ok(Others::Nothing) if !following.out_of_step.load(SeqCst) => {
                 following.gone.store(false, SeqCst);
                 seen.quiet();

@@ -10,6 +10,7 @@ natively, must be equal too, and so must what the next mount shows.
     mutate.py --seed 7 --steps 500        one of them, longer
     mutate.py --seeds 1-8 --self-test     a native frame of the other layout in place of the view: tests this test
     mutate.py --view-layout cframe ...    the mount shows an sframe as one file
+    mutate.py --remounts ...              unmounted and mounted again after many a step, at once or a while later
 
 A failure names the seed, the step and the difference, and leaves the frames where --keep says.
 """
@@ -22,6 +23,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -35,6 +37,10 @@ from mounts import Mount, default_binary
 from mutations import KINDS
 
 STEPS = 120
+# What a header may grow by, what file systems give room in, and in how many mounts more a file becomes short.
+HEADER_ROOM, BLOCK, MORE_MOUNTS = 1024, 4096, 3
+# Seconds from a mount to the next step, or from a step to the unmount: some before all is committed, some long after.
+WAITS = 14 * [0] + [0.01, 0.05, 0.1, 0.3, 1.2]
 # More than any sequence takes that goes on.
 SECONDS = 600
 OTHER = {"sframe": "cframe", "cframe": "sframe"}
@@ -66,7 +72,7 @@ class Native:
     def start(self):
         pass
 
-    def stop(self):
+    def stop(self, at_once=False):
         pass
 
     def kill(self):
@@ -80,6 +86,9 @@ class Native:
         pass
 
     def check_source(self, expected):
+        pass
+
+    def check_room(self, expected):
         pass
 
 
@@ -98,6 +107,8 @@ class View(Native):
         # Of a cframe's view: has had the bytes of the reference, and no mutation yet that could have told them apart.
         self.twin = False
         self.killed = False
+        # SOURCE's time after the last mount, and after how many mounts in a row it was too long.
+        self.seen = self.long = 0
 
     def start(self):
         before = self.source.is_dir() and footprint(self.source)
@@ -108,8 +119,11 @@ class View(Native):
             if footprint(self.source) != before:
                 raise Difference("SOURCE was written to by mounting it")
 
-    def stop(self):
-        self.mount.umount()
+    def stop(self, at_once=False):
+        if at_once:
+            self.mount.umount_at_once()
+        else:
+            self.mount.umount()
         self.first = False
 
     def kill(self):
@@ -149,6 +163,24 @@ class View(Native):
         files = sorted(name.read_bytes() for name in directory.glob("*.chunk"))
         if files != stored:
             raise Difference(f"{directory}: {len(files)} chunk files do not hold the {len(stored)} stored chunks")
+
+    def check_room(self, expected):
+        """Unmounted, a cframe takes little more than what lives in it; by its length, three mounts later."""
+        stat = os.stat(self.source)
+        if self.source_layout != "cframe" or stat.st_mtime_ns == self.seen:
+            return
+        self.seen = stat.st_mtime_ns
+        live = sum(len(v) for k, v in expected.items() if k.startswith("chunk ") and special_of(v) not in (1, 2, 4))
+        data = self.source.read_bytes()
+        cbytes = header_cbytes(self.source) if live else 0
+        index = len(data) - int.from_bytes(data[11:15], "big") - cbytes
+        # The header may grow, and blocks are whole.
+        most = live * 3 // 2 + 3 * index + HEADER_ROOM
+        if stat.st_blocks * 512 > most + 2 * BLOCK:
+            raise Difference(f"SOURCE takes {stat.st_blocks * 512} bytes, expected at most {most} for {live} that live")
+        self.long = self.long + 1 if stat.st_size > most else 0
+        if self.long > MORE_MOUNTS:
+            raise Difference(f"SOURCE has {stat.st_size} bytes after {self.long} mounts, expected at most {most} for {live} that live")
 
     def check_source(self, expected):
         """Unmounted, an sframe has nothing besides its index and its chunks, unless a daemon was killed."""
@@ -311,7 +343,7 @@ class Sequence:
         self.kills = [0, 0]
 
     def reproduce(self):
-        extra = " --self-test" if self.options.self_test else " --kill" if self.options.kill else ""
+        extra = "".join(f" --{name.replace('_', '-')}" for name in ("self_test", "kill", "remounts") if getattr(self.options, name))
         layout = f" --view-layout {self.options.view_layout}"
         return f"{sys.argv[0]} --seed {self.seed} --kind {self.kind.NAME} --steps {self.step + 1}{extra}{layout} --keep DIR"
 
@@ -383,6 +415,14 @@ class Sequence:
 
     def now_and_then(self, pair):
         """Between two mutations: fsync, a remount, an older state copied over the frame (returns whether), new handles."""
+        if self.options.remounts and self.rng.random() < 0.25:
+            self.last += ", then a remount"
+            self.synced = True
+            self.wait()
+            self.remount(pair, at_once=bool(self.rng.random() < 0.5))
+            self.wait()
+            pair.open_writers()
+            return False
         draw = self.rng.random()
         self.synced = draw < 0.07
         if draw < 0.04:
@@ -453,11 +493,15 @@ class Sequence:
                 remove_frame(snapshot)
         self.history = keep
 
-    def remount(self, pair):
+    def wait(self):
+        time.sleep(float(self.rng.choice(WAITS)))
+
+    def remount(self, pair, at_once=False):
         pair.close()
-        pair.subject.stop()
+        pair.subject.stop(at_once)
         pair.compare_source("SOURCE after the unmount")
         pair.subject.check_source(pair.expected)
+        pair.subject.check_room(pair.expected)
         pair.subject.start()
         pair.compare_remounted()
         if not self.options.self_test:
@@ -521,6 +565,7 @@ def main():
     parser.add_argument("--view-layout", choices=["sframe", "cframe"], default="sframe", help="what the mount shows")
     parser.add_argument("--self-test", action="store_true", help="a native frame in place of the view")
     parser.add_argument("--kill", action="store_true", help="now and then the daemon is killed, and all goes on from what it left")
+    parser.add_argument("--remounts", action="store_true", help="unmounted and mounted again after many a step, at once or a while later")
     parser.add_argument("--b2fuse", default=default_binary(), help="the daemon")
     parser.add_argument("--mount-option", action="append", default=[], metavar="ARG", help="one more argument for mount")
     parser.add_argument("--keep", metavar="DIR", help="work here and leave the frames")

@@ -101,6 +101,7 @@ def names(operation, layout):
     else:
         aside += [f"{source}/.b2fuse-chunks.tmp", f"{source}/.b2fuse-PID-repair.tmp", f"{source}/.b2lock"]
         aside += [f"{source}/00000006.chunk", f"{source}/00000007.chunk"]
+        aside += [f"{source}/.b2fuse-ids.tmp", f"{source}/.b2fuse-00000006.tmp"]
         first += [f"{source}/chunks.b2frame", f"{source}/00000001.chunk"]
     if operation in ("convert", "create"):
         first.append("new.b2frame")

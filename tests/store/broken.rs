@@ -7,16 +7,21 @@ use std::ffi::OsStr;
 
 use b2fuse::store::{CframeStore, SframeStore};
 
-use crate::changes::{history, sequences, small};
-use crate::disk::Op;
-use crate::driver::{Promise, Store};
+use crate::changes::{Change, history, sequences, small};
+use crate::disk::{Cut, Dir, Op, start};
+use crate::driver::{Driver, Promise, Store, create, open};
 use crate::history::{History, Plan};
 
 /// Turns what a store did into what a broken one would have done.
 type Break = fn(&mut History);
 
 fn is_rename(op: &Op) -> bool {
-    matches!(op, Op::Rename { .. })
+    matches!(op, Op::Rename { to, .. } if !is_chunk(to))
+}
+
+/// A new one is renamed once it is written, which publishes nothing.
+fn is_chunk(name: &OsStr) -> bool {
+    name.as_encoded_bytes().ends_with(b".chunk")
 }
 
 fn is_data_sync(op: &Op) -> bool {
@@ -28,11 +33,11 @@ fn lose(history: &mut History, lost: impl Fn(&Op) -> bool) {
     history.log.iter_mut().filter(|op| lost(op)).for_each(|op| *op = Op::Nothing);
 }
 
-/// The files that are given another name.
+/// The files that are given another name, and are no chunks.
 fn renamed(history: &History) -> Vec<Option<usize>> {
     use crate::disk::Node::File;
     let files = history.log.iter().filter_map(|op| match op {
-        Op::Rename { node: File(file), .. } => Some(Some(*file)),
+        Op::Rename { node: File(file), to, .. } if !is_chunk(to) => Some(Some(*file)),
         _ => None,
     });
     files.collect()
@@ -104,7 +109,6 @@ fn rename_before_sync(history: &mut History) {
 /// Chunks are removed as soon as a state without them is published, and not when it is on disk.
 fn removed_before_durable(history: &mut History) {
     for at in 0..history.log.len() {
-        let is_chunk = |name: &OsStr| name.as_encoded_bytes().ends_with(b".chunk");
         let syncs = |op: &Op| matches!(op, Op::SyncDir { .. });
         if matches!(&history.log[at], Op::Remove { name, .. } if is_chunk(name))
             && let Some(sync) = history.log[..at].iter().rposition(syncs)
@@ -112,6 +116,45 @@ fn removed_before_durable(history: &mut History) {
             history.log[sync..=at].rotate_right(1);
         }
     }
+}
+
+/// Holes are punched as soon as a state without what was there is published, and not when it is on disk.
+fn punched_before_durable(history: &mut History) {
+    for at in 0..history.log.len() {
+        if matches!(&history.log[at], Op::Punch { .. })
+            && let Some(sync) = history.log[..at].iter().rposition(is_data_sync)
+        {
+            history.log[sync..=at].rotate_right(1);
+        }
+    }
+}
+
+#[test]
+fn holes_punched_too_early_are_found() {
+    let mut found = 0;
+    for seed in 0..5 {
+        let dir = Dir::default();
+        let mut driver = Driver::new(&dir, create::<CframeStore>(&dir).unwrap(), seed, 1500);
+        driver.add_large(10, 9000).unwrap();
+        driver.commit().unwrap();
+        driver.close().unwrap();
+        drop(driver);
+        let start = start(&dir);
+        let dir = Dir::after_cut(&start, &[], Cut::Clean);
+        let mut driver = Driver::new(&dir, open::<CframeStore>(&dir, false).unwrap(), seed, 1500);
+        for _ in 0..3 {
+            driver.change(Change::Replace).unwrap();
+        }
+        driver.commit().unwrap();
+        driver.close().unwrap();
+        let mut history = History::new(start, &driver);
+        let plan = Plan { any: 10, seed, ..Plan::default() };
+        history.judge::<CframeStore>(plan).expect("nothing is broken yet");
+        assert!(history.log.iter().any(|op| matches!(op, Op::Punch { .. })), "seed {seed}: nothing is punched");
+        punched_before_durable(&mut history);
+        found += u32::from(history.judge::<CframeStore>(plan).is_err());
+    }
+    assert!(found > 0, "holes are punched too early, and no crash shows it");
 }
 
 fn is_found<S: Store>(breaks: &[(&str, Break)]) {

@@ -1,9 +1,10 @@
 //! A file system in memory that remembers every operation, so that a test can fail the n-th one, and can make the disk as a
 //! power cut would have left it at any point (see [`cut`]).
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime};
@@ -15,6 +16,8 @@ pub use cut::{Cut, cuts, start};
 mod cut;
 
 const SECTOR: u64 = 512;
+/// What room is given out in.
+pub const BLOCK: u64 = 4096;
 
 type FileId = usize;
 type DirId = usize;
@@ -47,6 +50,11 @@ pub enum Op {
     },
     SetLen {
         file: FileId,
+        len: u64,
+    },
+    Punch {
+        file: FileId,
+        offset: u64,
         len: u64,
     },
     Sync {
@@ -92,7 +100,7 @@ impl Op {
     /// The file whose content it changes or syncs.
     pub fn file(&self) -> Option<FileId> {
         match self {
-            Op::Write { file, .. } | Op::SetLen { file, .. } | Op::Sync { file } => Some(*file),
+            Op::Write { file, .. } | Op::SetLen { file, .. } | Op::Punch { file, .. } | Op::Sync { file } => Some(*file),
             _ => None,
         }
     }
@@ -127,8 +135,41 @@ impl Op {
 #[derive(Debug, Default)]
 struct File {
     data: Vec<u8>,
+    /// Blocks, by number, that take no room.
+    holes: BTreeSet<u64>,
     changes: u64,
     locked_by: Option<u64>,
+}
+
+impl File {
+    fn write(&mut self, offset: u64, data: &[u8]) {
+        let old = self.data.len() as u64;
+        write(&mut self.data, offset, data);
+        self.holes.extend(old.div_ceil(BLOCK)..offset / BLOCK);
+        for block in offset / BLOCK..(offset + data.len() as u64).div_ceil(BLOCK) {
+            self.holes.remove(&block);
+        }
+        self.changes += 1;
+    }
+
+    fn set_len(&mut self, len: u64) {
+        let old = self.data.len() as u64;
+        self.data.resize(len as usize, 0);
+        self.holes.split_off(&len.div_ceil(BLOCK));
+        self.holes.extend(old.div_ceil(BLOCK)..len.div_ceil(BLOCK));
+        self.changes += 1;
+    }
+
+    fn punch(&mut self, offset: u64, len: u64) {
+        punch(&mut self.data, offset, len);
+        let end = (offset + len).min(self.data.len() as u64);
+        self.holes.extend(offset.div_ceil(BLOCK)..end / BLOCK);
+        self.changes += 1;
+    }
+
+    fn allocated(&self) -> u64 {
+        (self.data.len() as u64).div_ceil(BLOCK).saturating_sub(self.holes.len() as u64) * BLOCK
+    }
 }
 
 #[derive(Debug, Default)]
@@ -144,6 +185,8 @@ struct State {
     /// The operation, counted by its place in the log, that fails, and with which errno.
     fail: Option<(usize, i32)>,
     failed: Option<Op>,
+    /// Of any file, bytes that the disk cannot read.
+    unreadable: Option<Range<u64>>,
     /// Nothing is written and nothing synced, and who wants that waits; how many do.
     frozen: bool,
     waiting: usize,
@@ -161,6 +204,14 @@ struct Disk {
 pub struct Dir {
     disk: Arc<Disk>,
     id: DirId,
+}
+
+/// See [`Dir::room`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Room {
+    pub files: u64,
+    pub len: u64,
+    pub allocated: u64,
 }
 
 /// A disk that takes nothing.
@@ -229,6 +280,37 @@ impl Dir {
         state.files[self.file(&state, name).unwrap()].data.len() as u64
     }
 
+    /// Of everything that a name leads to: how many files, their lengths added up, and the room that they take.
+    pub fn room(&self) -> Room {
+        let state = self.state();
+        let mut room = Room::default();
+        let mut reached = vec![self.id];
+        while let Some(id) = reached.pop() {
+            for node in state.dirs[id].values() {
+                match node {
+                    Node::Dir(dir) => reached.push(*dir),
+                    Node::File(file) => {
+                        let file = &state.files[*file];
+                        room = Room {
+                            files: room.files + 1,
+                            len: room.len + file.data.len() as u64,
+                            allocated: room.allocated + file.allocated(),
+                        };
+                    }
+                }
+            }
+        }
+        room
+    }
+
+    /// The process that has files open is killed: `store` does nothing any more, and what was locked is not.
+    pub fn kill<S>(&self, store: S) {
+        std::mem::forget(store);
+        let mut state = self.state();
+        state.dir_locks.clear();
+        state.files.iter_mut().for_each(|file| file.locked_by = None);
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         let mut state = self.disk.state.lock().unwrap();
         if state.dirs.is_empty() {
@@ -286,6 +368,11 @@ impl Dir {
         self.state().fail = Some((at, errno));
     }
 
+    /// From now on these bytes cannot be read; or all can.
+    pub fn set_unreadable(&self, bytes: Option<Range<u64>>) {
+        self.state().unreadable = bytes;
+    }
+
     /// What failed, if it did.
     pub fn failed(&self) -> Option<Op> {
         self.state().failed.clone()
@@ -322,8 +409,7 @@ impl Dir {
     pub fn meddle(&self, name: &str, offset: u64, data: &[u8]) {
         let mut state = self.state();
         let file = self.file(&state, name).unwrap();
-        write(&mut state.files[file].data, offset, data);
-        state.files[file].changes += 1;
+        state.files[file].write(offset, data);
     }
 
     /// Logs an operation and says whether it is to be done.
@@ -338,8 +424,7 @@ impl Dir {
                 // Some of it was done, in whole sectors.
                 let part = (offset + data.len() as u64 / 2) / SECTOR * SECTOR;
                 let part = part.saturating_sub(*offset) as usize;
-                write(&mut state.files[*file].data, *offset, &data[..part]);
-                state.files[*file].changes += 1;
+                state.files[*file].write(*offset, &data[..part]);
                 state.log.push(Op::Write { file: *file, offset: *offset, data: data[..part].to_vec() });
             }
             return Err(io::Error::from_raw_os_error(errno));
@@ -366,14 +451,24 @@ fn write(file: &mut Vec<u8>, offset: u64, data: &[u8]) {
     file[offset as usize..end].copy_from_slice(data);
 }
 
+/// Zeros, as far as the file reaches.
+fn punch(file: &mut [u8], offset: u64, len: u64) {
+    let end = file.len().min((offset + len) as usize);
+    file[(offset as usize).min(end)..end].fill(0);
+}
+
 fn stat_of(state: &State, node: Node) -> FileStat {
-    let (kind, ino, len, changes) = match node {
-        Node::File(id) => (libc::S_IFREG | 0o644, id, state.files[id].data.len() as u64, state.files[id].changes),
-        Node::Dir(id) => (libc::S_IFDIR | 0o755, 1 << 40 | id, 0, 0),
+    let file = match node {
+        Node::File(id) => Some(&state.files[id]),
+        Node::Dir(_) => None,
     };
-    let time = SystemTime::UNIX_EPOCH + Duration::from_millis(changes);
-    let (atime, mtime, ctime) = (time, time, time);
-    FileStat { dev: 1, ino: ino as u64, mode: kind, links: 1, uid: 0, gid: 0, len, allocated: len, atime, mtime, ctime }
+    let (mode, ino) = match node {
+        Node::File(id) => (libc::S_IFREG | 0o644, id as u64),
+        Node::Dir(id) => (libc::S_IFDIR | 0o755, 1 << 40 | id as u64),
+    };
+    let (len, allocated) = file.map_or((0, 0), |file| (file.data.len() as u64, file.allocated()));
+    let time = SystemTime::UNIX_EPOCH + Duration::from_millis(file.map_or(0, |file| file.changes));
+    FileStat { dev: 1, ino, mode, links: 1, uid: 0, gid: 0, len, allocated, atime: time, mtime: time, ctime: time }
 }
 
 impl Backend for Dir {
@@ -478,6 +573,9 @@ impl BackendFile for Handle {
         let state = self.dir.state();
         let data = state.files[self.file()?].data.get(offset as usize..).unwrap_or_default();
         let count = data.len().min(buf.len());
+        if state.unreadable.as_ref().is_some_and(|bad| offset < bad.end && bad.start < offset + count as u64) {
+            return Err(io::Error::from_raw_os_error(libc::EIO));
+        }
         buf[..count].copy_from_slice(&data[..count]);
         Ok(count)
     }
@@ -486,15 +584,19 @@ impl BackendFile for Handle {
         if !state.forgetful {
             self.dir.record(&mut state, Op::Write { file, offset, data: data.to_vec() })?;
         }
-        write(&mut state.files[file].data, offset, data);
-        state.files[file].changes += 1;
+        state.files[file].write(offset, data);
         Ok(())
     }
     fn set_len(&self, len: u64) -> io::Result<()> {
         let (mut state, file) = (self.dir.thawed(), self.file()?);
         self.dir.record(&mut state, Op::SetLen { file, len })?;
-        state.files[file].data.resize(len as usize, 0);
-        state.files[file].changes += 1;
+        state.files[file].set_len(len);
+        Ok(())
+    }
+    fn punch_hole(&self, offset: u64, len: u64) -> io::Result<()> {
+        let (mut state, file) = (self.dir.thawed(), self.file()?);
+        self.dir.record(&mut state, Op::Punch { file, offset, len })?;
+        state.files[file].punch(offset, len);
         Ok(())
     }
     fn sync_data(&self) -> io::Result<()> {

@@ -181,6 +181,8 @@ pub struct Driver<S> {
     max_len: u64,
     /// Steps change headers, and let chunks come and go altogether.
     pub mostly_headers: bool,
+    /// How long the disk's log was when the store was opened again.
+    mounted_at: usize,
 }
 
 impl<S: Store> Driver<S> {
@@ -207,6 +209,7 @@ impl<S: Store> Driver<S> {
             promises: vec![Promise { since: 0, oldest: 0, newest: 0 }],
             max_len,
             mostly_headers: false,
+            mounted_at: 0,
         };
         for entry in driver.entries.clone() {
             if let IndexEntry::Stored(key) = entry {
@@ -337,7 +340,7 @@ impl<S: Store> Driver<S> {
             }
             29 => self.sync()?,
             30 => self.held_read()?,
-            31 => self.store.tidy(),
+            31 => while self.store.tidy() {},
             _ => self.commit()?,
         }
         self.check();
@@ -403,10 +406,31 @@ impl<S: Store> Driver<S> {
         Ok(())
     }
 
+    /// The store is opened again: what was not committed is gone, and so are all keys.
+    pub fn mount_again(&mut self, store: S) {
+        let image = store.committed().expect("a frame");
+        self.header = image.header.clone();
+        if self.header.fields().chunksize < 0 {
+            self.header.set_chunksize(100); // no chunk has said yet
+        }
+        self.trailer = image.trailer.clone();
+        self.entries = image.entries.to_vec();
+        (self.pins, self.bytes) = Default::default();
+        assert!(self.states.last() == Some(&Some(frame_of(&store))), "what was committed is not what is there");
+        for key in self.entries.iter().filter_map(|entry| entry.stored()) {
+            self.bytes.insert(key, read(&store, key));
+        }
+        self.store = Arc::new(store);
+        self.mounted_at = self.disk.log_len();
+    }
+
     pub fn close(&mut self) -> Result<()> {
         self.store.close()?;
-        let Promise { newest, .. } = self.promised();
-        self.promise(newest, newest);
+        // Who only looked has nothing to do with what a killed process did not wait for.
+        if self.mounted_at == 0 || self.disk.log_len() > self.mounted_at {
+            let Promise { newest, .. } = self.promised();
+            self.promise(newest, newest);
+        }
         Ok(())
     }
 

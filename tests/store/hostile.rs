@@ -150,10 +150,81 @@ fn chunks_that_overlap_keep_every_byte_that_they_claim() {
             continue;
         }
         let mut driver = Driver::new(&dir, store, seed, 600);
-        for _ in 0..60 {
-            driver.step().unwrap(); // which compares all
+        for mount in 0..3 {
+            for _ in 0..30 {
+                driver.step().unwrap(); // which compares all
+            }
+            driver.commit().unwrap();
+            driver.close().unwrap();
+            driver.check_file(&dir);
+            if mount < 2 {
+                driver.mount_again(open(&dir, false).unwrap());
+            }
         }
     }
+}
+
+/// One chunk lies over several others. What its header says cannot be read for a while, and nothing behind it is taken meanwhile.
+#[test]
+fn what_cannot_be_read_may_claim_anything() {
+    let mut chunks: Vec<u8> = (0..4).flat_map(|n| chunk(3000, n)).collect();
+    let over = chunks.len();
+    chunks.extend(chunk(60_000, 7));
+    for inner in 1..6 {
+        let at = over + 9000 * inner;
+        chunks[at..at + 2032].copy_from_slice(&chunk(2000, inner as u64));
+    }
+    let mut offsets: Vec<u64> = (0..4).map(|n| 3032 * n).collect();
+    offsets.extend((0..6).map(|inner| (over + 9000 * inner) as u64));
+    let dir = Dir::with_file(NAME, frame(&offsets, &chunks));
+    let header_len = u64::from(open::<CframeStore>(&dir, true).unwrap().committed().unwrap().header.header_len());
+    let store = open::<CframeStore>(&dir, false).unwrap();
+    let entries = store.committed().unwrap().entries.to_vec();
+    let expected = read(&store, entries[4].stored().unwrap());
+    let start = header_len + over as u64;
+    dir.set_unreadable(Some(start..start + 16));
+    let mut changed = entries.clone();
+    for _ in 0..3 {
+        for entry in &mut changed[5..] {
+            *entry = IndexEntry::Stored(store.stage(&chunk(1500, 99)).unwrap());
+        }
+        store.commit(store.enter(), crate::frames::image(changed.clone())).unwrap();
+        store.sync().unwrap();
+        while store.tidy() {}
+    }
+    store.close().unwrap();
+    dir.set_unreadable(None);
+    let again = open::<CframeStore>(&dir, false).unwrap();
+    let found = content(&again);
+    assert!(found[4] == IndexEntry::Stored(expected.clone()), "the bytes of a chunk whose header could not be read");
+    assert!(found[5..].iter().all(|entry| *entry == IndexEntry::Stored(chunk(1500, 99))));
+    // Alone with its claim now, it still has it.
+    again.stage(&chunk(1500, 98)).unwrap();
+    again.commit(again.enter(), crate::frames::image(again.committed().unwrap().entries[1..].to_vec())).unwrap();
+    again.close().unwrap();
+    assert!(content(&open::<CframeStore>(&dir, true).unwrap())[3] == IndexEntry::Stored(expected));
+}
+
+#[test]
+fn a_chunk_whose_header_cannot_be_read_is_not_moved_out_of_the_headers_way() {
+    let chunks: Vec<u8> = (0..4).flat_map(|n| chunk(3000, n)).collect();
+    let dir = Dir::with_file(NAME, frame(&[0, 3032, 6064, 9096], &chunks));
+    let store = open::<CframeStore>(&dir, false).unwrap();
+    let before = content(&store);
+    let old = store.committed().unwrap();
+    let fields = HeaderFields { frame_len: 1 << 20, ..old.header.fields() };
+    let header = FrameHeader::encode(&fields, &[Metalayer { name: b"long", content: &[7; 3000] }]).unwrap();
+    let image = FrameImage { header, ..(*old).clone() };
+    let start = u64::from(old.header.header_len());
+    dir.set_unreadable(Some(start..start + 16));
+    let error = store.commit(store.enter(), image.clone()).unwrap_err();
+    assert!(error.to_string().contains("cannot read a chunk's header"), "{error}");
+    dir.set_unreadable(None);
+    assert!(content(&open::<CframeStore>(&dir, true).unwrap()) == before);
+    assert_eq!(dir.names(), [NAME]);
+    store.commit(store.enter(), image).unwrap();
+    store.close().unwrap();
+    assert!(content(&open::<CframeStore>(&dir, true).unwrap()) == before);
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod frames;
 mod history;
 mod hostile;
 mod model;
+mod mounts;
 mod native;
 mod others;
 mod real;

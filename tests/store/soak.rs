@@ -50,7 +50,7 @@ fn round<S: Store>(seed: u64) {
         _ => Dir::default(),
     };
     let start = start(&dir);
-    let max_len = [200, 1500, 6000][random.below(3) as usize];
+    let max_len = [200, 1500, 6000, 15_000][random.below(4) as usize];
     let store = if dir.names().is_empty() { create::<S>(&dir) } else { open::<S>(&dir, false) };
     let mut driver = Driver::new(&dir, store.unwrap(), seed, max_len);
     driver.mostly_headers = random.below(5) == 0;
@@ -61,6 +61,14 @@ fn round<S: Store>(seed: u64) {
     }
     for _ in 0..random.below(60) {
         driver.step().unwrap();
+        if random.below(15) == 0 && driver.store.committed().is_some() {
+            if random.below(3) == 0 {
+                dir.kill(driver.store.clone());
+            } else {
+                driver.close().unwrap();
+            }
+            driver.mount_again(open::<S>(&dir, false).unwrap());
+        }
     }
     driver.close().unwrap();
     let plan = Plan { any: 4, again: 100, seed, ..Plan::default() };

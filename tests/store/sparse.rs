@@ -19,6 +19,9 @@ fn read_only() -> OpenOptions {
     OpenOptions { read_only: true, ..OpenOptions::default() }
 }
 
+/// Which chunk files a daemon has made, while it writes.
+const RECORD: &str = ".b2fuse-ids.tmp";
+
 fn name(id: u32) -> String {
     format!("{id:08X}.chunk")
 }
@@ -427,9 +430,9 @@ fn what_was_staged_for_nothing_goes() {
     for close in [true, false] {
         let store = SframeStore::open(&path, OpenOptions::default()).unwrap();
         let keys: Vec<_> = (0..40).map(|i| store.stage(&chunk(100, i)).unwrap()).collect();
-        assert_eq!(names(&path).len(), 44);
+        assert_eq!(names(&path).len(), 45, "and the record of what is ours");
         keys[..20].iter().for_each(|key| store.discard(*key));
-        assert_eq!(names(&path).len(), 24, "given back");
+        assert_eq!(names(&path).len(), 25, "given back");
         // Its id is given out again, but its key is not.
         let again = store.stage(&chunk(100, 1)).unwrap();
         assert!(!keys.contains(&again));
@@ -458,6 +461,100 @@ fn what_a_killed_process_left_is_in_nobodys_way() {
     assert_eq!(names(&path).len(), 6, "the index, four chunks and an orphan");
 }
 
+/// Writes a file as it was a while ago.
+fn write_earlier(path: &Path, bytes: &[u8]) {
+    std::fs::write(path, bytes).unwrap();
+    let earlier = std::time::SystemTime::now() - Duration::from_secs(10);
+    std::fs::File::options().write(true).open(path).unwrap().set_modified(earlier).unwrap();
+}
+
+/// An entry of a record: of a file as it is now, or of one that is being made.
+fn entry(id: u32, path: Option<&Path>) -> [u8; 32] {
+    let mut bytes = [0; 32];
+    bytes[..4].copy_from_slice(&id.to_le_bytes());
+    if let Some(stat) = path.map(|path| path.metadata().unwrap()) {
+        bytes[4..8].copy_from_slice(&(stat.len() as u32).to_le_bytes());
+        bytes[8..16].copy_from_slice(&stat.ino().to_le_bytes());
+        bytes[16..24].copy_from_slice(&stat.mtime().to_le_bytes());
+        bytes[24..28].copy_from_slice(&(stat.mtime_nsec() as u32).to_le_bytes());
+    }
+    let check = bytes[..28].iter().fold(0x811C_9DC5u32, |sum, byte| (sum ^ u32::from(*byte)).wrapping_mul(0x0100_0193));
+    bytes[28..].copy_from_slice(&check.to_le_bytes());
+    bytes
+}
+
+/// A daemon that was killed wrote down which files it had made and dropped. Of those the ones go that no index names and that nobody has
+/// written since, and nothing else.
+#[test]
+fn what_a_killed_process_noted_as_its_own_goes() {
+    let (dir, path) = frame(&stored(0..3));
+    let (file, temp) = (|id: u32| path.join(name(id)), |id: u32| path.join(format!(".b2fuse-{id:08X}.tmp")));
+    for id in [3, 4, 5, 6, 7, 11, 12, 14] {
+        write_earlier(&file(id), b"dropped, or staged");
+    }
+    write_earlier(&temp(15), b"written, and without a name");
+    std::fs::write(temp(16), b"unfin").unwrap();
+    write_earlier(&temp(17), b"no entry says so");
+    std::fs::create_dir(file(8)).unwrap();
+    let elsewhere = dir.path().join("elsewhere");
+    std::fs::write(&elsewhere, b"elsewhere").unwrap();
+    symlink(&elsewhere, file(9)).unwrap();
+    // 5 is not noted; the entry of 7 is torn; 10 is not there, nor is 13.
+    let noted = [1u32, 3, 4, 6, 8, 11, 12, 14];
+    let mut record: Vec<u8> = noted.iter().flat_map(|id| entry(*id, Some(&file(*id)))).collect();
+    record.extend(entry(9, Some(&elsewhere)));
+    record.extend(entry(10, Some(&file(5))));
+    record.extend([entry(13, None), entry(15, Some(&temp(15))), entry(16, None)].as_flattened());
+    record.extend(&entry(7, Some(&file(7)))[..31]);
+    std::fs::write(path.join(RECORD), record).unwrap();
+    // The library has these ids from its index, which names none of them, and writes their files before another that does.
+    std::fs::write(file(11), b"of the same length").unwrap();
+    std::fs::write(file(12), b"a chunk of the library's").unwrap();
+    let another = path.join("another");
+    write_earlier(&another, b"dropped, or staged");
+    std::fs::rename(&another, file(14)).unwrap();
+    std::fs::write(file(13), b"where one was to be made").unwrap();
+
+    let before = names(&path);
+    SframeStore::open(&path, OpenOptions::default()).unwrap().close().unwrap();
+    assert_eq!(names(&path), before, "who writes nothing removes nothing");
+    let store = SframeStore::open(&path, OpenOptions::default()).unwrap();
+    let expected = content(&store);
+    let new = store.stage(&chunk(77, 5)).unwrap();
+    assert!(content(&store) == expected);
+    store.discard(new);
+    store.close().unwrap();
+    let left = [".b2fuse-00000011.tmp".to_owned()].into_iter();
+    let left = left.chain([0, 1, 2, 5, 7, 8, 9, 11, 12, 13, 14].map(name)).chain(["chunks.b2frame".to_owned()]);
+    assert_eq!(names(&path), left.collect::<Vec<_>>());
+    assert_eq!(std::fs::read(elsewhere).unwrap(), b"elsewhere");
+    assert_eq!(std::fs::read(file(11)).unwrap(), b"of the same length");
+}
+
+#[test]
+fn a_record_that_is_none_is_in_nobodys_way() {
+    for kind in 0..4 {
+        let (dir, path) = frame(&stored(0..3));
+        std::fs::write(path.join(name(3)), b"an orphan").unwrap();
+        let elsewhere = dir.path().join("elsewhere");
+        std::fs::write(&elsewhere, b"elsewhere").unwrap();
+        match kind {
+            0 => std::fs::write(path.join(RECORD), [0xff; 1000]).unwrap(),
+            1 => symlink(&elsewhere, path.join(RECORD)).unwrap(),
+            2 => std::fs::hard_link(&elsewhere, path.join(RECORD)).unwrap(),
+            _ => std::fs::File::create(path.join(RECORD)).unwrap().set_len(1 << 40).unwrap(),
+        }
+        let store = SframeStore::open(&path, OpenOptions::default()).unwrap();
+        let new = store.stage(&chunk(77, 5)).unwrap();
+        let mut entries = store.committed().unwrap().entries.to_vec();
+        entries.push(IndexEntry::Stored(new));
+        commit(&store, entries).unwrap();
+        store.close().unwrap();
+        assert_eq!(names(&path).len(), 6, "the index, four chunks and an orphan: kind {kind}");
+        assert_eq!(std::fs::read(elsewhere).unwrap(), b"elsewhere");
+    }
+}
+
 #[test]
 fn few_files_are_open_at_a_time() {
     let (_dir, path) = frame(&stored(0..2000));
@@ -482,7 +579,7 @@ fn few_files_are_open_at_a_time() {
     }
     commit(&store, vec![IndexEntry::Stored(keys[0])]).unwrap();
     store.sync().unwrap();
-    assert_eq!(names(&path).len(), 2);
+    assert_eq!(names(&path), [RECORD, &name(0), "chunks.b2frame"]);
     assert!(open() <= 8, "{} files are open that have no name any more", open());
     store.expect_chunks(&hints); // nothing is there any more
     store.close().unwrap();
@@ -501,7 +598,7 @@ fn a_read_that_has_begun_keeps_its_file() {
     assert!(bytes == of(2));
     drop(guard);
     store.sync().unwrap();
-    assert_eq!(names(&path), [&name(0), "chunks.b2frame"]);
+    assert_eq!(names(&path), [RECORD, &name(0), "chunks.b2frame"]);
     assert!(store.chunk_header(&store.enter(), ChunkKey::new(2)).is_err());
 }
 

@@ -95,7 +95,11 @@ fn unused(facts: &Facts<'_>) -> String {
     let Some(unused) = facts.stored.as_ref().and_then(|stored| stored.unused) else { return String::new() };
     match (facts.survey.layout(), unused.holes) {
         (_, 0) => ", no holes".to_owned(),
-        (Layout::Contiguous, n) => format!(", {} of them in {}", unused.bytes, counted(n, "hole", "holes")),
+        (Layout::Contiguous, n) => {
+            let much = facts.file_size().is_some_and(|len| unused.bytes > len / 3);
+            let hint = if much { "; b2fuse compact gives them back" } else { "" };
+            format!(", {} of them in {}{hint}", unused.bytes, counted(n, "hole", "holes"))
+        }
         (Layout::Sparse, n) => format!(", {} of them behind {}", unused.bytes, counted(n, "chunk", "chunks")),
     }
 }

@@ -10,7 +10,7 @@ use std::ffi::{OsStr, OsString};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::format;
 use crate::view::*;
@@ -42,8 +42,44 @@ struct State {
     serial: u64,
 }
 
+/// Open, unless it is closed: then whoever comes waits.
+#[derive(Default)]
+pub struct Gate {
+    closed: Mutex<bool>,
+    opened: Condvar,
+    /// Those who wait, and those who have passed.
+    pub waiting: AtomicUsize,
+    pub passed: AtomicUsize,
+}
+
+impl Gate {
+    /// Closes it until the answer is dropped.
+    pub fn close(&self) -> impl Drop {
+        struct Closed<'a>(&'a Gate);
+        impl Drop for Closed<'_> {
+            fn drop(&mut self) {
+                *self.0.closed.lock() = false;
+                self.0.opened.notify_all();
+            }
+        }
+        *self.closed.lock() = true;
+        Closed(self)
+    }
+
+    fn pass(&self) {
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        self.opened.wait_while(&mut self.closed.lock(), |closed| *closed);
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+        self.passed.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
 #[derive(Default)]
 pub struct MemoryView {
+    /// What commits or syncs passes this.
+    pub disk: Gate,
+    /// The last close of a file that was open for writing passes this.
+    pub last_closes: Gate,
     read_only: bool,
     /// The root is the only file.
     on_file: bool,
@@ -251,6 +287,7 @@ impl View for MemoryView {
             }
         }
         if set.size.is_some() && handle.is_none() {
+            self.disk.pass();
             self.close(ino, invals)?;
         }
         self.getattr(ino)
@@ -323,16 +360,24 @@ impl View for MemoryView {
 
     fn flush(&self, handle: Handle, invals: &mut Invals) -> Result<()> {
         let (ino, write) = *self.state.read().handles.get(&handle.0).ok_or(ViewError::BadHandle)?;
-        if write { self.close(ino, invals) } else { Ok(()) }
+        if !write {
+            return Ok(());
+        }
+        self.disk.pass();
+        self.close(ino, invals)
     }
 
     fn release(&self, handle: Handle, invals: &mut Invals) {
-        if let Some((ino, true)) = self.state.write().handles.remove(&handle.0) {
+        let handle = self.state.write().handles.remove(&handle.0);
+        if let Some((ino, true)) = handle {
+            self.last_closes.pass();
+            assert!(!self.shut_down.load(Ordering::SeqCst));
             invals.push(Inval::Attr(ino));
         }
     }
 
     fn fsync(&self, ino: Ino, invals: &mut Invals) -> Result<()> {
+        self.disk.pass();
         if self.on_file {
             return self.close(ino, invals);
         }
@@ -352,6 +397,7 @@ impl View for MemoryView {
     }
 
     fn rename(&self, from: (Ino, &OsStr), to: (Ino, &OsStr), mode: RenameMode, invals: &mut Invals) -> Result<()> {
+        self.disk.pass();
         let mut state = self.state.write();
         match mode {
             RenameMode::Exchange => return Err(ViewError::Invalid),

@@ -23,6 +23,7 @@ mod on_file;
 mod push;
 mod stress;
 mod unmounting;
+mod waiting;
 
 /// How long something that will surely happen is waited for.
 const SURELY: Duration = Duration::from_secs(20);

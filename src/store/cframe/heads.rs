@@ -86,13 +86,32 @@ impl CframeStore {
         Ok(header)
     }
 
+    /// What the headers at these positions, which are in order, claim as their chunks' lengths; `None` for what cannot be one. Ends
+    /// before the first that cannot be read. However odd the rest of a header is, what claims room holds it.
+    pub(super) fn read_claims(&self, file: &dyn BackendFile, positions: &[u64]) -> Vec<Option<u64>> {
+        const CBYTES: std::ops::Range<usize> = 12..16;
+        let mut claims = Vec::with_capacity(positions.len());
+        let mut bytes = Vec::new();
+        expect_runs(file, positions);
+        for run in runs(positions) {
+            // No more than a chunk's smallest header: the last one may be at the end.
+            let (first, len) = span(run, ChunkHeader::MIN_LEN as u64);
+            bytes.resize(len as usize, 0);
+            if read_exact_at(file, &mut bytes, first).is_err() {
+                break;
+            }
+            claims.extend(run.iter().map(|position| {
+                let cbytes = bytes.get((position - first) as usize..)?.get(CBYTES)?.first_chunk().copied();
+                u64::try_from(i32::from_le_bytes(cbytes?)).ok()
+            }));
+        }
+        claims
+    }
+
     pub(super) fn read_lens(&self, keys: &[ChunkKey]) -> Vec<Option<u32>> {
         let (file, positions) = self.places(keys.iter().copied());
-        let span = |run: &[u64]| run.first().zip(run.last()).map_or((0, 0), |(first, last)| (*first, last - first + HEADER));
-        // All of them at first, so that the disk has them all in hand.
-        for (first, len) in runs(&positions).map(span) {
-            file.will_need(first, len);
-        }
+        let span = |run| span(run, HEADER);
+        expect_runs(&*file, &positions);
         let mut lens = Vec::with_capacity(keys.len());
         let mut bytes = Vec::new();
         for run in runs(&positions) {
@@ -106,6 +125,18 @@ impl CframeStore {
             }));
         }
         lens
+    }
+}
+
+/// From the first header of a run to the end of the last one, each of so many bytes: where, and how many bytes.
+fn span(run: &[u64], header: u64) -> (u64, u64) {
+    run.first().zip(run.last()).map_or((0, 0), |(first, last)| (*first, last - first + header))
+}
+
+/// Asks for all of them at first, so that the disk has them all in hand.
+fn expect_runs(file: &dyn BackendFile, positions: &[u64]) {
+    for (first, len) in runs(positions).map(|run| span(run, HEADER)) {
+        file.will_need(first, len);
     }
 }
 

@@ -69,7 +69,7 @@ impl Witness {
 
 impl CframeStore {
     /// The reason why nothing is written to or read from SOURCE any more, if others have changed it.
-    pub(super) fn stale_reason(&self) -> Option<String> {
+    pub(in crate::store) fn stale_reason(&self) -> Option<String> {
         self.witness.lock().stale.clone()
     }
 
@@ -242,8 +242,16 @@ impl CframeStore {
 
     /// See [`crate::store::FrameStore::look`].
     pub(super) fn look_at_source(&self) -> Result<Others> {
-        let disk = self.disk.lock();
-        let others = self.look_with(&disk)?;
+        self.look_behind(&self.disk.lock())
+    }
+
+    /// See [`crate::store::FrameStore::glance`].
+    pub(super) fn glance_at_source(&self) -> Option<Result<Others>> {
+        self.disk.try_lock().map(|disk| self.look_behind(&disk))
+    }
+
+    fn look_behind(&self, disk: &Disk) -> Result<Others> {
+        let others = self.look_with(disk)?;
         if others != Others::Attributes {
             return Ok(others);
         }
@@ -348,7 +356,7 @@ impl CframeStore {
         }
         let generation = self.generations.next();
         let (Parsed { image, sections }, stat) = self.parse_whole(&*file, generation)?;
-        let opened = Disk::opened(&image.header, sections.index.is_empty());
+        let opened = disk.reopened(&image.header, sections.index.is_empty(), self.sidecar.is_some());
         let image = Arc::new(image);
         {
             let mut ground = self.ground.lock();
@@ -362,6 +370,8 @@ impl CframeStore {
             self.held.clear();
             *self.published.write() = Some(Arc::clone(&image));
             *disk = opened;
+            self.grounded.store(false, Relaxed);
+            self.sweeping.store(false, Relaxed);
             *witness = Witness::new(stat);
         }
         self.source.set_denied(denied);
@@ -426,5 +436,24 @@ fn open_again(source: &Source) -> Result<(Arc<dyn BackendFile>, Option<Denied>)>
             Ok((Arc::from(file), Some(denied)))
         }
         None => Err::<_, StoreError>(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{FrameStore, OpenOptions};
+
+    #[test]
+    fn a_glance_waits_for_no_sync() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f.b2frame");
+        std::fs::copy(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/cframe/b2nd-int.b2nd"), &path).unwrap();
+        let store = CframeStore::open(&path, OpenOptions::default()).unwrap();
+        assert!(matches!(store.glance(), Some(Ok(Others::Nothing))));
+        let syncing = store.disk.lock();
+        assert!(store.glance().is_none());
+        drop(syncing);
+        assert!(store.glance().is_some());
     }
 }

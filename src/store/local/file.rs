@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, SystemTime};
 
-use rustix::fs::{Advice, FlockOperation, Gid, Mode, OFlags, Uid, XattrFlags};
+use rustix::fs::{Advice, FallocateFlags, FlockOperation, Gid, Mode, OFlags, Uid, XattrFlags};
 
 use crate::store::backend::{BackendFile, FileStat, Flock};
 
@@ -44,6 +44,10 @@ fn time(seconds: i64, nanoseconds: u64) -> SystemTime {
 impl BackendFile for File {
     fn will_need(&self, offset: u64, len: u64) {
         let _ = rustix::fs::fadvise(self, offset, std::num::NonZeroU64::new(len), Advice::WillNeed);
+    }
+
+    fn punch_hole(&self, offset: u64, len: u64) -> io::Result<()> {
+        Ok(rustix::fs::fallocate(self, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, len)?)
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {

@@ -1,17 +1,20 @@
 //! Commits of an sframe: the one place that decides what is on disk before what.
 //!
 //! State *P* is published: its index file has the name `chunks.b2frame`. State *D* is known to be on disk: *P*, or the one
-//! before it. State *N* comes next.
+//! before it. State *N* comes next. What is found at open is P, and D only after a sync of the directory: who published it may
+//! have been killed. So nothing is removed before that.
 //!
 //! | step | does | a crash here leaves |
 //! | --- | --- | --- |
-//! | 0 | `stage`: new chunk files, under ids of which there was no file | D or P, and files that nobody asks for |
+//! | 0 | `stage`: new chunk files, written under temporary names, get ids of which there was no file | D or P, and files that nobody asks for |
 //! | 1 | the index file of N, under a temporary name | the same |
 //! | 2 | fdatasync of each new chunk file that N names, and of the index file; or one syncfs, where they are many | the same |
 //! | 3 | fsync of the directory: the names of the chunk files, and the rename to P, are on disk; now D is P | D or P, after it P |
 //! | 4 | the index file of N is renamed to `chunks.b2frame` | P or N |
 //! | 5 | chunk files that only states before D had are removed | P or N, and files that nobody asks for |
 //! | 6 | nothing; N is published, and on disk with the next commit's step 3 or with `sync` | P or N |
+//!
+//! What a daemon that is killed leaves under names of chunks, the next one finds by a record: see `record.rs`.
 //!
 //! A rename is seen whole or not at all, and everything that N names was on disk before it. Files that P has and N has not are
 //! kept until N is on disk, because until then a crash may bring P back; and as long as a reader or a pin needs them.
@@ -58,9 +61,11 @@ const MANY: usize = 8;
 pub(super) struct Disk {
     /// The header of P.
     header: Vec<u8>,
-    /// P and D; not in this order larger than by one.
+    /// P and D, which is P or the one before; `None` while it is not known what is on disk.
     published: Seq,
-    durable: Seq,
+    durable: Option<Seq>,
+    /// Something was committed before others wrote and SOURCE was read again, and need not be on disk.
+    written: bool,
     /// The lengths of the chunks that P names, added up.
     stored: u64,
     /// The index of P.
@@ -71,13 +76,17 @@ pub(super) struct Disk {
 }
 
 impl Disk {
-    /// Of a frame that was opened: what is there is taken to be on disk.
+    /// Of a frame that was opened. What is there need not be on disk: who wrote it may have been killed.
     pub(super) fn opened(header: &FrameHeader, stored: u64) -> Self {
         Disk { header: header.as_bytes().to_vec(), stored, ..Disk::default() }
     }
+    /// Of a frame that was read again after others have written it.
+    pub(super) fn reopened(&self, header: &FrameHeader, stored: u64) -> Self {
+        Disk { written: self.written || self.published > 0, ..Disk::opened(header, stored) }
+    }
     /// Of a directory that has only a temporary name yet.
     pub(super) fn created(unborn: Unborn) -> Self {
-        Disk { unborn: Some(unborn), ..Disk::default() }
+        Disk { unborn: Some(unborn), durable: Some(0), ..Disk::default() }
     }
     pub(super) fn header(&self) -> &[u8] {
         &self.header
@@ -147,6 +156,20 @@ pub(super) fn commit(store: &SframeStore, guard: ReadGuard<'_>, image: FrameImag
     Ok(())
 }
 
+/// Has what was found at open on disk, before anything is removed that it does not need.
+pub(super) fn ground(store: &SframeStore) -> Result<()> {
+    if store.grounded.load(Relaxed) {
+        return Ok(());
+    }
+    let mut disk = store.disk.lock();
+    store.source.check_writable()?;
+    if disk.durable.is_none() {
+        sync_published(store, &mut disk)?;
+    }
+    store.grounded.store(true, Relaxed);
+    Ok(())
+}
+
 /// See [`super::FrameStore::sync`].
 pub(super) fn sync(store: &SframeStore) -> Result<()> {
     let mut disk = store.disk.lock();
@@ -162,12 +185,10 @@ pub(super) fn close(store: &SframeStore, our_turn: bool) -> Result<()> {
     if std::mem::replace(&mut disk.closed, true) {
         return Ok(());
     }
-    // Where another mount has the lock, all is its own.
+    // Where another mount has the lock, all is its own. Who only looked leaves all as it is.
     let denied = store.source.is_denied();
-    let result = match denied {
-        true => Ok(()),
-        false => store.source.check_writable().and_then(|()| sync_published(store, &mut disk)),
-    };
+    let sync = |disk: &mut Disk| if disk.durable.is_some() || disk.written { sync_published(store, disk) } else { Ok(()) };
+    let result = if denied { Ok(()) } else { store.source.check_writable().and_then(|()| sync(&mut disk)) };
     store.source.seal();
     if our_turn && !denied {
         remove_rest(store, &mut disk, result.is_ok());
@@ -191,6 +212,7 @@ fn remove_rest(store: &SframeStore, disk: &mut Disk, synced: bool) {
         None => {
             let rest = store.shared.files.lock().collect_rest(synced);
             store.remove(rest);
+            store.remove_record(synced);
         }
     }
 }
@@ -357,9 +379,10 @@ fn finish(
     // Step 2.
     sync_files(store, dir, &*file).map_err(|error| Failed::fatal(source.io("sync new files")(error)))?;
     // Step 3.
-    dir.sync_dir().map_err(|error| Failed::fatal(source.io("sync the directory")(error)))?;
+    sync_names(store, disk, dir).map_err(|error| Failed::fatal(source.io("sync the directory")(error)))?;
     durable(store, disk);
     // Step 4.
+    store.record_dropped(&change.dropped);
     if let Some(reason) = store.seen_outside(disk).map_err(Failed::harmless)? {
         return Err(Failed::harmless(source.stale(reason)));
     }
@@ -411,13 +434,19 @@ fn sync_files(store: &SframeStore, dir: &dyn Backend, index: &dyn BackendFile) -
 
 /// P is on disk.
 fn durable(store: &SframeStore, disk: &mut Disk) {
-    disk.durable = disk.published;
-    store.shared.files.lock().durable(disk.durable, store.shared.epochs.now());
+    disk.durable = Some(disk.published);
+    store.shared.files.lock().durable(disk.published, store.shared.epochs.now());
+}
+
+/// Has the names in the directory on disk; the first time the directory's own as well, which it may have got only just before.
+fn sync_names(store: &SframeStore, disk: &Disk, dir: &dyn Backend) -> io::Result<()> {
+    dir.sync_dir()?;
+    if disk.durable.is_none() { store.source.backend.sync_dir() } else { Ok(()) }
 }
 
 fn sync_published(store: &SframeStore, disk: &mut Disk) -> Result<()> {
-    if disk.durable < disk.published {
-        let synced = store.dir().sync_dir();
+    if disk.durable < Some(disk.published) {
+        let synced = sync_names(store, disk, &*store.dir());
         synced.map_err(|error| store.source.poisoned_by(store.source.io("sync the directory")(error)))?;
         durable(store, disk);
     }

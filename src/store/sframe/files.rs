@@ -194,7 +194,10 @@ impl Files {
         if now.len < u64::from(file.len) {
             return Known::Written;
         }
-        let (false, Some(since)) = (self.is_new(key), self.since) else { return Known::Same }; // or being written by us
+        if self.is_new(key) {
+            return Known::Written; // ours has not got the name yet
+        }
+        let Some(since) = self.since else { return Known::Same };
         match self.recent.get(&id_of(key).0) {
             Some(seen) if now.same_file(seen) && (now.len, now.mtime) == (seen.len, seen.mtime) => {
                 match now.ctime == seen.ctime {
@@ -409,6 +412,16 @@ impl Files {
         }
         out.sort_unstable_by_key(|(key, _)| id_of(*key));
         out
+    }
+
+    /// Whether the frame has a file of that number, or had one until now.
+    pub(super) fn knows(&self, id: u32) -> bool {
+        self.known.contains_key(&id) || self.found(id).is_some()
+    }
+
+    /// Whether there are files that no image has.
+    pub(super) fn has_rest(&self) -> bool {
+        self.known.values().any(|file| file.state != State::InImage)
     }
 
     /// A file's name is gone: its id is free again.

@@ -8,7 +8,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use parking_lot::{Mutex, RwLock};
 
@@ -33,6 +33,7 @@ mod descriptors;
 mod files;
 pub(super) mod folder;
 mod open;
+mod record;
 mod witness;
 
 use ahead::Ahead;
@@ -41,6 +42,7 @@ use descriptors::{Descriptors, OpenChunk};
 use files::{Files, Known, Stamp, name_of};
 use folder::Folder;
 use open::{OpenDir, Opened};
+use record::{Record, temp_name_of};
 use witness::{Suspicion, Witness};
 
 /// How many entries of an index are looked up at a time.
@@ -52,7 +54,7 @@ fn index_name() -> &'static OsStr {
 
 /// A store for one sframe.
 ///
-/// Lock order: `disk`, `witness`, then any one of the others, which are held across no input or output.
+/// Lock order: `disk`, `record`, `witness`, then any one of the others, which are held across no input or output.
 pub struct SframeStore {
     source: Source,
     sidecar: Option<Sidecar>,
@@ -64,6 +66,9 @@ pub struct SframeStore {
     disk: Mutex<Disk>,
     witness: Mutex<Witness>,
     unsynced: Mutex<Unsynced>,
+    record: Mutex<Record>,
+    /// What the directory held at open is on disk.
+    grounded: AtomicBool,
     /// The directory as a file, locked if it is written to.
     itself: RwLock<Arc<dyn BackendFile>>,
     held: Held,
@@ -273,6 +278,8 @@ impl SframeStore {
             disk: Mutex::new(Disk::default()),
             witness: Mutex::new(witness),
             unsynced: Mutex::new(Unsynced::default()),
+            record: Mutex::new(Record::default()),
+            grounded: AtomicBool::new(false),
             itself: RwLock::new(Arc::from(itself)),
             held: Held::new(options.hold_staged),
             allocated: AtomicU64::new(0),
@@ -318,17 +325,28 @@ impl SframeStore {
         }
     }
 
-    /// A new file for a chunk of `len` bytes.
+    /// An id for a chunk of `len` bytes.
+    fn reserve(&self, len: u32) -> Result<ChunkKey> {
+        let reserved = self.shared.files.lock().reserve(len);
+        reserved.ok_or_else(|| self.source.unsupported("has no id left for another chunk"))
+    }
+
+    /// A new file for a chunk of `len` bytes, by a temporary name: one that is being written is no chunk file, whoever is killed.
     fn create_chunk(&self, len: u32) -> Result<(ChunkKey, Box<dyn BackendFile>)> {
         let dir = self.dir();
+        self.ready_record();
         loop {
-            let reserved = self.shared.files.lock().reserve(len);
-            let Some(key) = reserved else {
-                return Err(self.source.unsupported("has no id left for another chunk"));
+            let key = self.reserve(len)?;
+            self.record_making(key);
+            let name = temp_name_of(key);
+            let create = || dir.create(&name, self.mode_of_new_files());
+            let created = match create() {
+                // Of somebody who was killed.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && dir.remove(&name).is_ok() => create(),
+                created => created,
             };
-            match dir.create(&name_of(key), self.mode_of_new_files()) {
+            match created {
                 Ok(file) => return Ok((key, file)),
-                // An orphan: who knows whose.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => self.shared.files.lock().skip(key),
                 Err(error) => {
                     self.shared.files.lock().removed(key);
@@ -338,6 +356,44 @@ impl SframeStore {
                 }
             }
         }
+    }
+
+    /// Gives a chunk's file, which has been written, its name: that of another id where something has it already.
+    fn name_chunk(&self, mut key: ChunkKey, len: u32, file: &dyn BackendFile) -> Result<ChunkKey> {
+        let dir = self.dir();
+        let mut temp = temp_name_of(key);
+        let named = file.stat().and_then(|stat| {
+            loop {
+                self.shared.files.lock().stamp(key, &stat);
+                self.record_made(key, &stat);
+                match dir.rename(&temp, &name_of(key), false) {
+                    // An orphan: who knows whose.
+                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                    named => return named.map(|()| Ok(())),
+                }
+                let next = match self.reserve(len) {
+                    Ok(next) => next,
+                    Err(error) => return Ok(Err(error)),
+                };
+                self.shared.files.lock().skip(std::mem::replace(&mut key, next));
+                self.record_making(key);
+                dir.rename(&temp, &temp_name_of(key), true)?;
+                temp = temp_name_of(key);
+            }
+        });
+        let error = match named {
+            Ok(Ok(())) => return Ok(key),
+            Ok(Err(error)) => error,
+            Err(error) => self.chunk_io(key, "make the file of a chunk")(error),
+        };
+        self.unmake(key);
+        Err(error)
+    }
+
+    /// A chunk's file came to nothing before it had its name.
+    fn unmake(&self, key: ChunkKey) {
+        let _ = self.dir().remove(&temp_name_of(key));
+        self.shared.files.lock().removed(key);
     }
 }
 
@@ -419,28 +475,21 @@ impl FrameStore for SframeStore {
         self.check_writable()?;
         let len = self.source.chunk_len(chunk)?;
         let _turn = self.wait_for_turn(PATIENCE)?;
+        commit::ground(self)?;
         let (key, file) = self.create_chunk(len)?;
         self.give_attributes(&*file);
-        let written = write_from(chunk, len.into(), &*file, 0);
-        // Half of a file as well, which is to be removed.
-        if let Ok(stat) = file.stat() {
-            self.shared.files.lock().stamp(key, &stat);
+        if let Err(failed) = write_from(chunk, len.into(), &*file, 0) {
+            drop(file);
+            self.unmake(key);
+            let harmless = failed.reading || no_room(&failed.error);
+            let error = self.chunk_io(key, "write a chunk")(failed.error);
+            return Err(if harmless { error } else { self.source.poisoned_by(error) });
         }
-        let Err(failed) = written else {
-            self.allocated.fetch_add(u64::from(len).next_multiple_of(4096), Relaxed);
-            self.held.put(key, chunk);
-            self.unsynced.lock().push(key, file);
-            return Ok(key);
-        };
-        drop(file);
-        let harmless = failed.reading || no_room(&failed.error);
-        let error = self.chunk_io(key, "write a chunk")(failed.error);
-        if harmless {
-            self.discard(key);
-            Err(error)
-        } else {
-            Err(self.source.poisoned_by(error))
-        }
+        let key = self.name_chunk(key, len, &*file)?;
+        self.allocated.fetch_add(u64::from(len).next_multiple_of(4096), Relaxed);
+        self.held.put(key, chunk);
+        self.unsynced.lock().push(key, file);
+        Ok(key)
     }
 
     fn discard(&self, key: ChunkKey) {
@@ -481,6 +530,10 @@ impl FrameStore for SframeStore {
 
     fn look(&self) -> Result<Others> {
         self.look_at_source()
+    }
+
+    fn glance(&self) -> Option<Result<Others>> {
+        self.glance_at_source()
     }
 
     fn reload(&self) -> Result<Arc<FrameImage>> {

@@ -269,8 +269,16 @@ impl SframeStore {
 
     /// See [`super::FrameStore::look`].
     pub(super) fn look_at_source(&self) -> Result<Others> {
-        let disk = self.disk.lock();
-        let others = self.look_with(&disk)?;
+        self.look_behind(&self.disk.lock())
+    }
+
+    /// See [`crate::store::FrameStore::glance`].
+    pub(super) fn glance_at_source(&self) -> Option<Result<Others>> {
+        self.disk.try_lock().map(|disk| self.look_behind(&disk))
+    }
+
+    fn look_behind(&self, disk: &Disk) -> Result<Others> {
+        let others = self.look_with(disk)?;
         if others != Others::Attributes {
             return Ok(others);
         }
@@ -306,6 +314,16 @@ impl SframeStore {
         let mut witness = self.witness.lock();
         let named = witness.look_at_name(index_at(&*self.dir()));
         !matches!(named, Ok(Some(()))) || witness.stale.is_some()
+    }
+
+    /// Whether the index file says something else than what was committed, whatever its times say.
+    pub(super) fn is_another_index(&self) -> bool {
+        let (index, image) = (self.witness.lock().index(), self.published.read().clone());
+        match (index, image) {
+            (Some(file), Some(image)) => !has_header(&*file, image.header.as_bytes()),
+            (None, None) => false,
+            _ => true,
+        }
     }
 
     // ---- reading again ----
@@ -354,7 +372,8 @@ impl SframeStore {
             *self.unsynced.lock() = Unsynced::default();
             *self.shared.suspicion.lock() = None;
             self.allocated.store(allocated, Relaxed);
-            *disk = Disk::opened(&image.header, self.sum_of(&image.entries, lens));
+            *disk = disk.reopened(&image.header, self.sum_of(&image.entries, lens));
+            self.grounded.store(false, Relaxed);
             *self.published.write() = Some(Arc::clone(&image));
             (witness.dir, witness.stale, witness.spoiled) = (dir_stat, None, false);
             witness.coarse = coarse_until(&index_stat);
@@ -362,6 +381,7 @@ impl SframeStore {
             (rest, before)
         };
         if let Some((open, denied)) = another {
+            self.forget_record();
             *self.itself.write() = Arc::from(open.itself);
             self.source.set_denied(denied);
             self.drafts.move_to(Arc::clone(&dir));
@@ -392,6 +412,7 @@ impl SframeStore {
         let _ = witness.look_at_name(index_at(&*self.dir()));
         if stat.same_file(&witness.dir) && witness.stale.is_none() {
             drop(witness);
+            self.forget_record();
             *self.itself.write() = Arc::from(itself);
             self.source.set_denied(None);
         } else {

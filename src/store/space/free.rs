@@ -46,6 +46,11 @@ impl Free {
         self.by_len.range((len, 0)..).map(|(_, start)| *start)
     }
 
+    /// All holes, the largest first.
+    pub(super) fn largest(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.by_len.iter().rev().map(|(len, start)| (*start, *len))
+    }
+
     /// Takes `start..end` back, as far as it lies above the floor.
     pub(super) fn give(&mut self, start: u64, end: u64) {
         let mut start = start.max(self.floor);

@@ -4,10 +4,15 @@ use super::{Chunk, Doomed, Seq, Space, State};
 
 /// How many chunks, and how many holes for each, are considered for one move.
 const TRIES: usize = 8;
-/// How many chunks are looked at, from the end, for some that can be moved.
-const LOOKS: usize = 256;
+/// How many chunks that the image does not have, and how many holes, are passed over for one move.
+const LOOKS: usize = 4096;
 /// Bytes that a commit may copy whatever it writes.
 const FREE_MOVES: u64 = 1 << 20;
+
+/// What part of what lives may be moved at unmount, whatever was written.
+const GRANT: u64 = 4;
+/// And how many bytes at most: some seconds' copying.
+const MOST_GRANTED: u64 = 1 << 30;
 
 /// A chunk to be copied to a place further down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,6 +27,11 @@ pub struct Moves {
     live: u64,
     budget: u64,
     all: bool,
+    /// Where the last one was taken from: above, nothing is left that can be moved.
+    below: u64,
+    /// Where what stays above ends, and how many chunks that is: for which there was no hole.
+    kept: u64,
+    misses: usize,
 }
 
 impl Space {
@@ -29,9 +39,23 @@ impl Space {
     /// times what lives in it, less a little, and three tails. And whether copying what would make it short is paid for by what
     /// was written; where others left many holes it gets shorter from commit to commit.
     pub(in super::super) fn can_settle(&self) -> bool {
+        self.is_long() && self.free.bytes() + self.waiting_bytes <= self.credit + FREE_MOVES
+    }
+
+    /// The first half of that: whether the file is longer than it should be at rest, by as much as is known.
+    pub(in super::super) fn is_long(&self) -> bool {
         let tail = self.tails.last().map_or(0, |tail| tail.len);
-        let holes = self.free.bytes() + self.waiting_bytes;
-        holes > self.live() / 5 * 2 + tail && holes <= self.credit + FREE_MOVES
+        self.free.bytes() + self.waiting_bytes > self.live() / 5 * 2 + tail
+    }
+
+    /// Lets a part of what lives be moved besides, whatever was written: what earlier mounts left long, some more make short.
+    pub(in super::super) fn grant_moves(&mut self) {
+        self.credit = self.credit.saturating_add((self.live() / GRANT).min(MOST_GRANTED));
+    }
+
+    /// Goes on for as long as moving brings something.
+    pub(in super::super) fn progress(&self) -> (u64, u64) {
+        (self.credit, self.free.end())
     }
 
     /// What may be moved in a commit that drops `doomed`: as much again as was written and dropped since the last one, and a
@@ -39,27 +63,54 @@ impl Space {
     pub(in super::super) fn moves(&self, doomed: &Doomed, all: bool) -> Moves {
         let dying: u64 = doomed.keys().filter_map(|pos| self.used.get(*pos)).map(|chunk| u64::from(chunk.len)).sum();
         let budget = if all { self.credit + FREE_MOVES } else { self.credit.min(FREE_MOVES + 2 * self.recent) };
-        Moves { live: self.live.saturating_sub(dying), budget, all }
+        Moves { live: self.live.saturating_sub(dying), budget, all, below: u64::MAX, kept: self.tangled_reach, misses: 0 }
     }
 
     /// The next chunk to copy further down, so that the file gets shorter: one of the highest, into a hole that is large enough.
     /// `None` when the file is short enough as it is, when nothing can be won, and when the budget is used up.
     pub(in super::super) fn next_move(&mut self, doomed: &Doomed, moves: &mut Moves) -> Option<Move> {
-        if self.unknown.is_some() || self.chunks_end(doomed) - self.free.floor() <= moves.live + moves.live / 6 {
+        if self.unknown.is_some() {
             return None;
         }
-        let highest = self.used.descending().take(LOOKS).filter(|(pos, chunk)| chunk.movable(*pos, doomed)).take(TRIES);
-        let (from, to, len) = highest
-            .filter_map(|(from, chunk)| {
-                let len = u64::from(chunk.len);
-                // The tightest ones, or the largest; where all is put in order, the lowest.
-                let fitting = || self.free.fitting(len);
-                let lowest = self.free.holes(..).take(LOOKS).find(|(_, room)| *room >= len).map(|(to, _)| to);
-                let holes = lowest.filter(|_| moves.all).into_iter().chain(fitting().take(TRIES)).chain(fitting().next_back());
-                holes.into_iter().find(|to| *to < from).map(|to| (from, to, len))
-            })
-            .next()?;
+        let enough = self.free.floor() + moves.live + moves.live / 6;
+        let mut looks = 0;
+        let mut found = None;
+        for (from, chunk) in self.used.descending(moves.below) {
+            if !chunk.stays(from, doomed) {
+                looks += 1;
+                if looks == LOOKS {
+                    break;
+                }
+                continue;
+            }
+            let len = u64::from(chunk.len);
+            if moves.kept.max(from + len) <= enough {
+                break;
+            }
+            if chunk.movable(from, doomed)
+                && let Some(to) = self.hole_below(from, len, moves.all)
+            {
+                found = Some((from, to, len));
+                break;
+            }
+            moves.kept = moves.kept.max(from + len);
+            moves.below = from;
+            moves.misses += 1;
+            if moves.misses == TRIES {
+                break;
+            }
+        }
+        let (from, to, len) = found?;
+        moves.below = from;
         self.begin_move(from, to, len, moves)
+    }
+
+    /// A hole for a chunk further down: one of the tightest, or the largest; where all is put in order, the lowest.
+    fn hole_below(&self, from: u64, len: u64, lowest: bool) -> Option<u64> {
+        let fitting = || self.free.fitting(len);
+        let lowest = lowest.then(|| self.free.holes(..).take(LOOKS).find(|(_, room)| *room >= len)).flatten();
+        let holes = lowest.map(|(to, _)| to).into_iter().chain(fitting().take(TRIES)).chain(fitting().next_back());
+        holes.into_iter().find(|to| *to < from)
     }
 
     /// Where no chunk fits into a hole: the chunks that are to be taken out of the way so that the lowest hole becomes larger.
@@ -109,6 +160,11 @@ impl Space {
 }
 
 impl Chunk {
+    /// Whether the image that is being committed has it.
+    pub(super) fn stays(&self, pos: u64, doomed: &Doomed) -> bool {
+        self.state == State::InImage && doomed.get(&pos).is_none_or(|times| self.refs > *times)
+    }
+
     fn movable(&self, pos: u64, doomed: &Doomed) -> bool {
         self.state == State::InImage && !self.tangled && !doomed.contains_key(&pos)
     }

@@ -34,7 +34,7 @@ impl Space {
         }
         let live: u64 = self
             .used
-            .descending()
+            .descending(u64::MAX)
             .filter(|(_, chunk)| chunk.state == State::InImage)
             .map(|(_, chunk)| u64::from(chunk.len))
             .sum();
@@ -101,6 +101,53 @@ fn tails_do_not_end_where_others_did() {
     let (slot, at) = space.place_tail(50, &Doomed::new(), |end| [50, 51, 52].contains(&end));
     assert_eq!((slot, at), (0, 3));
     assert_eq!(space.end(), 53);
+}
+
+#[test]
+fn one_chunk_never_waits_for_the_sweep_and_more_do_where_the_file_would_grow() {
+    // 32 chunks of 100 bytes, with as much room behind each.
+    let positions: Vec<u64> = (0..32).map(|n| 100 + 200 * n).collect();
+    let mut space = Space::opened(100, 100, positions, 6500..6550);
+    assert!(!space.must_look(5000), "one chunk");
+    let bound = 6400 / 16;
+    assert!(!space.must_look(bound));
+    space.stage(300);
+    assert!(!space.must_look(100) && space.must_look(101), "a part of what lives");
+    space.learn(100, Some(100));
+    assert!(!space.must_look(90), "there is a hole");
+    while let Some(pos) = space.next_unknown() {
+        space.learn(pos, Some(100));
+    }
+    assert!(!space.must_look(5000), "nothing to learn");
+    space.check();
+}
+
+#[test]
+fn blocks_are_given_back_whole_and_dust_is_not() {
+    let mut space = Space::opened(100, 100, vec![100, 20_000, 50_000], 50_100..50_150);
+    [(100, 10_000), (20_000, 29_000), (50_000, 100)].into_iter().for_each(|(pos, len)| space.learn(pos, Some(len)));
+    space.check();
+    assert_eq!(space.blocks_to_give_back(), [(12_288, 4096)], "of 10,100 to 20,000; 49,000 to 50,000 has none");
+    let mut space = Space::opened(100, 100, vec![100, 1_010_000], 1_010_100..1_010_150);
+    [(100, 1_000_000), (1_010_000, 100)].into_iter().for_each(|(pos, len)| space.learn(pos, Some(len)));
+    assert_eq!(space.blocks_to_give_back(), [], "little beside what lives");
+}
+
+#[test]
+fn what_cannot_be_learnt_is_not_free() {
+    let mut space = Space::opened(100, 100, vec![100, 1000, 2000], 5000..5050);
+    space.learn(100, Some(50));
+    space.learn(1000, None);
+    space.learn(2000, Some(50));
+    space.check();
+    let holes: Vec<_> = space.free.holes(..).collect();
+    assert_eq!(holes, [(150, 850), (2050, 2950)], "all up to the next one may be the second's");
+    let mut late = Space::opened(100, 100, vec![100, 1000, 2000], 5000..5050);
+    late.learn(100, Some(1500));
+    late.learn(1000, Some(50));
+    late.learn(2000, Some(50));
+    late.check();
+    assert_eq!(late.free.holes(..).collect::<Vec<_>>(), [(1600, 400), (2050, 2950)], "what the first claims is the first's");
 }
 
 /// Frames as others, friend or foe, may have left them: offsets in any order, some twice, chunks that claim less or more than
@@ -190,6 +237,10 @@ fn nothing_that_a_live_chunk_claims_is_given_out() {
             durable_foreign = image.iter().filter(|pos| !ours.contains_key(pos)).copied().collect();
             space.collect(LATE, |_| ());
             space.check();
+            for (start, end) in durable_foreign.iter().map(|pos| extent(*pos)) {
+                let overlap = space.free.holes(..end).find(|(hole, len)| hole + len > start);
+                assert!(overlap.is_none(), "seed {seed}: {overlap:?} is free, and {start}..{end} is a chunk's");
+            }
         }
     }
 }

@@ -116,15 +116,20 @@ impl Used {
         })
     }
 
-    /// All chunks, from the last one on.
-    pub(super) fn descending(&self) -> impl Iterator<Item = (u64, Chunk)> {
-        let mut found = self.slice(0..self.found.len()).rev().peekable();
-        let mut known = self.known.iter().rev().map(|(pos, chunk)| (*pos, *chunk)).peekable();
+    /// All chunks at positions below one, from the last on.
+    pub(super) fn descending(&self, below: u64) -> impl Iterator<Item = (u64, Chunk)> {
+        let mut found = self.slice(0..self.found.partition_point(|pos| *pos < below)).rev().peekable();
+        let mut known = self.known.range(..below).rev().map(|(pos, chunk)| (*pos, *chunk)).peekable();
         std::iter::from_fn(move || match (found.peek(), known.peek()) {
             (Some((a, _)), Some((b, _))) if a > b => found.next(),
             (Some(_), None) => found.next(),
             _ => known.next(),
         })
+    }
+
+    /// Where chunks are staged.
+    pub(super) fn staged(&self) -> Vec<u64> {
+        self.known.iter().filter(|(_, chunk)| chunk.state == State::Staged).map(|(pos, _)| *pos).collect()
     }
 
     fn slice(&self, places: Range<usize>) -> impl DoubleEndedIterator<Item = (u64, Chunk)> {
@@ -181,7 +186,8 @@ mod tests {
                 if round % (many as u32) == 0 {
                     let to = pos + random(many);
                     assert!(used.range(pos..to).eq(model.range(pos..to).map(|(pos, chunk)| (*pos, *chunk))));
-                    assert!(used.descending().eq(model.iter().rev().map(|(pos, chunk)| (*pos, *chunk))));
+                    assert!(used.descending(u64::MAX).eq(model.iter().rev().map(|(pos, chunk)| (*pos, *chunk))));
+                    assert!(used.descending(to).eq(model.range(..to).rev().map(|(pos, chunk)| (*pos, *chunk))));
                     assert!(used.found.len() <= MANY + 2 * (used.found.len() - used.elsewhere) + 1, "what is gone takes no room");
                 }
             }

@@ -133,7 +133,7 @@ impl Publish for SparseView {
 impl SparseView {
     /// What a read-write mount has to do now, and when again.
     pub(super) fn work(&self, now: Instant, invals: &mut Invals) -> Option<Instant> {
-        self.store.tidy();
+        let again = self.store.tidy().then_some(now);
         let settle_at = {
             let state = self.state.read();
             state.unsettled.then_some(state.last_change + SETTLE_AFTER)
@@ -146,10 +146,10 @@ impl SparseView {
             if let Err(error) = settled {
                 error!("{error}");
             }
-            let due = self.pacer.lock().due();
+            let due = again.or(self.pacer.lock().due());
             return [due, self.keep_times(now)].into_iter().flatten().min();
         }
-        [settle_at, self.publish_due(now), self.keep_times(now)].into_iter().flatten().min()
+        [again, settle_at, self.publish_due(now), self.keep_times(now)].into_iter().flatten().min()
     }
 
     /// See [`View::leave`](crate::view::View::leave).

@@ -6,7 +6,7 @@
 use std::collections::hash_map::DefaultHasher;
 use std::hash::Hasher;
 
-use super::{Dir, File, FileId, Names, Node, Op, ROOT, SECTOR, Start, write};
+use super::{Dir, File, FileId, Names, Node, Op, ROOT, SECTOR, Start, punch, write};
 use crate::frames::Random;
 
 /// In which way the power goes.
@@ -136,6 +136,7 @@ fn file_after_cut(initial: Vec<u8>, log: &[Op], file: FileId, random: Option<&mu
     let apply = |file: &mut Vec<u8>, op: &Op| match op {
         Op::Write { offset, data, .. } => write(file, *offset, data),
         Op::SetLen { len, .. } => file.resize(*len as usize, 0),
+        Op::Punch { offset, len, .. } => punch(file, *offset, *len),
         _ => {}
     };
     let mut current = initial;
