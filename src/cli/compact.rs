@@ -10,9 +10,11 @@ use super::convert::{copy_whole, interrupts};
 use super::{End, Failure};
 use super::{frames, memory};
 use crate::format::Layout;
+use crate::format::times::Times;
 use crate::store::check::{Depth, Kind, check_at};
 use crate::store::in_words;
-use crate::store::{self, Location, NewFrame, OpenOptions};
+use crate::store::times::Records;
+use crate::store::{self, AtClose, FrameStore, Location, NewFrame, OpenOptions};
 
 /// Rewrite a frame without holes, its chunks in the order of the index
 ///
@@ -48,7 +50,22 @@ fn compact(frame: &Path) -> Result<(), Failure> {
     let like = source.like()?;
     let replaced = like.frame.stat().map_err(failed("be read"))?;
     let new = NewFrame { like: Some(like), replaced: Some(replaced), ..NewFrame::default() };
-    copy_whole(&*source, &image, &lens, layout, &location, (true, new), &interrupted)
+    let last = keep_times(&*source, image.entries.len());
+    copy_whole(&*source, &image, &lens, layout, &location, (true, new, last), &interrupted)
+}
+
+/// Has the chunk files of a mount have the times that they had before. They have the same names: positions stay what they are.
+fn keep_times(source: &dyn FrameStore, count: usize) -> Option<AtClose> {
+    let before = source.identity()?;
+    let records = Records::of_user().ok()?;
+    let known = records.read(&before).ok().flatten();
+    let times = known.unwrap_or_else(|| Times::all(u32::try_from(count).unwrap_or(0), before.mtime));
+    Some(Box::new(move |identity| {
+        if let Some(identity) = identity.filter(|_| !times.is_empty()) {
+            // Without, they have the time of the new frame.
+            let _ = records.write(&identity, &times);
+        }
+    }))
 }
 
 /// Whether there is nothing to gain: no hole, nothing left over, every chunk in its place.

@@ -16,8 +16,8 @@ use crate::format::{IndexEntry, Layout};
 use crate::store::backend::FileStat;
 use crate::store::in_words;
 use crate::store::{
-    self, CframeStore, ChunkKey, FrameImage, FrameStore, Location, NewFrame, OpenOptions, SframeStore, StoreError, StoredChunk,
-    local,
+    self, AtClose, CframeStore, ChunkKey, FrameImage, FrameStore, Location, NewFrame, OpenOptions, SframeStore, StoreError,
+    StoredChunk, local,
 };
 use crate::view::ViewError;
 
@@ -71,10 +71,11 @@ fn convert(args: &Args) -> Result<(), Failure> {
     let lens = source.chunk_lens(&source.enter(), &image.entries)?;
     let write_protected = to == Layout::Contiguous && mode & 0o200 == 0;
     let new = NewFrame { write_protected, replaced, ..NewFrame::default() };
-    copy_whole(&*source, &image, &lens, to, &dst, (args.force, new), &interrupted)
+    copy_whole(&*source, &image, &lens, to, &dst, (args.force, new, None), &interrupted)
 }
 
-/// Makes a frame at `dst` that holds what `source` does, with its chunks in the order of the index and no holes between them.
+/// Makes a frame at `dst` that holds what `source` does, with its chunks in the order of the index and no holes between them. What is
+/// to be done at the end is done of a frame in one file.
 ///
 /// # Errors
 /// Too little room, in advance; `dst` exists, unless it is to be replaced; what the stores refuse. Nothing is left of the copy.
@@ -84,7 +85,7 @@ pub(super) fn copy_whole(
     lens: &[u32],
     to: Layout,
     dst: &Location,
-    (replace, new): (bool, NewFrame),
+    (replace, new, last): (bool, NewFrame, Option<AtClose>),
     interrupted: &AtomicBool,
 ) -> Result<(), Failure> {
     let header_room = image.header.as_bytes().len() as u64;
@@ -109,6 +110,9 @@ pub(super) fn copy_whole(
     let guard = target.enter();
     target.commit(guard, FrameImage { entries: Arc::new(entries), ..image.clone() })?;
     target.sync()?;
+    if let Some(last) = last {
+        target.at_close(last);
+    }
     Ok(target.close()?)
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::ArgAction;
-use log::{LevelFilter, error, info, warn};
+use log::{LevelFilter, debug, error, info, warn};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
@@ -21,6 +21,7 @@ use crate::format::plain::plain;
 use crate::fs::kernel::{self, Access, FS_TYPE};
 use crate::fs::session::{Config, Mounted, Signal};
 use crate::store::local::{self, mounts};
+use crate::store::times::Records;
 use crate::store::{CframeStore, FrameStore, Location, NewFrame, OpenOptions, SframeStore, in_words, sidecar};
 use crate::view::{ContiguousView, Locking, Shown, SparseView, View, ViewError};
 
@@ -480,7 +481,13 @@ fn open(plan: &Plan) -> Result<Arc<dyn View>, ViewError> {
     let source = Arc::clone(&store);
     Ok(match plan.show {
         Layout::Sparse => {
-            let view = SparseView::new(store, read_only)?;
+            let view = match Records::of_user() {
+                Ok(records) => SparseView::new(store, read_only)?.keeping_times(records),
+                Err(error) => {
+                    debug!("times of chunk files are not kept: {}", in_words(&error));
+                    SparseView::new(store, read_only)?
+                }
+            };
             if locking { Arc::new(Locking::new(view, source, Some(sidecar::SUFFIX.into()))?) } else { Arc::new(view) }
         }
         Layout::Contiguous => {

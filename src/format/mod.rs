@@ -22,6 +22,7 @@ pub mod metalayer;
 mod msgpack;
 pub mod plain;
 pub mod registry;
+pub mod times;
 pub mod trailer;
 
 pub use error::{Error, Result};

@@ -47,11 +47,14 @@ pub(super) fn conceive<T>(
     Ok((Unborn { ours, temp, replaced }, made))
 }
 
+/// How names of what is unfinished begin.
+pub(super) const TEMP_PREFIX: &str = ".b2fuse-";
+
 /// A name for something unfinished beside SOURCE that says whose it is, and what `make` makes of it.
 pub(super) fn with_temp_name<T>(mut make: impl FnMut(&OsStr) -> io::Result<T>) -> io::Result<(OsString, T)> {
     let mut attempt = 0u32;
     loop {
-        let name = OsString::from(format!(".b2fuse-{}-{attempt}.tmp", std::process::id()));
+        let name = OsString::from(format!("{TEMP_PREFIX}{}-{attempt}.tmp", std::process::id()));
         match make(&name) {
             Ok(made) => return Ok((name, made)),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && attempt < u32::MAX => attempt += 1,

@@ -26,12 +26,13 @@ use super::sidecar::{self, LAST_PATIENCE, PATIENCE, Sidecar};
 use super::source::{ATTEMPTS, Complain, HEADER_ROOM, KEPT_CHANGING, Like, NewFrame, Others, Source, write_from};
 use super::space::Space;
 use super::{
-    CacheStats, ChunkKey, DraftPool, Epochs, FrameImage, FrameStore, OpenOptions, ReadAt, ReadGuard, Result, SourceStat,
+    AtClose, CacheStats, ChunkKey, DraftPool, Epochs, FrameImage, FrameStore, OpenOptions, ReadAt, ReadGuard, Result, SourceStat,
     StoreError, birth,
 };
 use crate::format::ChunkOffset;
 use crate::format::chunk::ChunkHeader;
 use crate::format::header::Sections;
+use crate::format::times::Identity;
 
 mod heads;
 mod sweep;
@@ -130,6 +131,7 @@ pub struct CframeStore {
     generations: Generations,
     pub(super) held: Held,
     watch: Watch,
+    at_close: Mutex<Option<AtClose>>,
 }
 
 /// A frame as it was read, checked against the file's length.
@@ -262,6 +264,7 @@ impl CframeStore {
             generations: Generations::default(),
             held: Held::new(options.hold_staged),
             watch: Watch::default(),
+            at_close: Mutex::default(),
         };
         store.watch_file(&file);
         store
@@ -638,6 +641,14 @@ impl FrameStore for CframeStore {
 
     fn cache_stats(&self) -> CacheStats {
         self.cache.stats()
+    }
+
+    fn identity(&self) -> Option<Identity> {
+        self.identity_with(&self.disk.lock()).ok()
+    }
+
+    fn at_close(&self, last: AtClose) {
+        *self.at_close.lock() = Some(last);
     }
 
     fn close(&self) -> Result<()> {

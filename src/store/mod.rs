@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use crate::format::times::Identity;
 use crate::format::{ChunkId, IndexEntry, Layout, Packed, chunk::ChunkHeader, header::FrameHeader, trailer::Trailer};
 
 pub mod backend;
@@ -37,6 +38,7 @@ mod source;
 mod space;
 mod spill;
 pub mod survey;
+pub mod times;
 
 pub use cframe::CframeStore;
 pub use draft::{Draft, DraftPool};
@@ -181,6 +183,9 @@ impl ReadAt for StoredChunk<'_> {
         }
     }
 }
+
+/// See [`FrameStore::at_close`].
+pub type AtClose = Box<dyn FnOnce(Option<Identity>) + Send>;
 
 /// A frame on disk in one of the layouts. Every method may be called from any thread.
 ///
@@ -354,6 +359,15 @@ pub trait FrameStore: Send + Sync {
 
     /// Cache counts.
     fn cache_stats(&self) -> CacheStats;
+
+    /// Which state of SOURCE's file this store has, if nothing that happens to the file from now on leaves it the same.
+    fn identity(&self) -> Option<Identity> {
+        None
+    }
+
+    /// Has [`FrameStore::close`] call this when it writes nothing more to SOURCE, before others may have it, with the state that SOURCE is
+    /// left in.
+    fn at_close(&self, _last: AtClose) {}
 
     /// The end: makes the last commit durable, gives what the frame does not need back to the file system, and releases SOURCE.
     fn close(&self) -> Result<()>;

@@ -22,7 +22,7 @@ use crate::store::in_words;
 pub(super) const HEADER_ROOM: u64 = 1024;
 
 /// The longest tick of the kernel's clock, and some.
-const TICK: Duration = Duration::from_millis(20);
+pub(super) const TICK: Duration = Duration::from_millis(20);
 /// That of file systems that keep no more than seconds.
 const COARSE_TICK: Duration = Duration::from_millis(2100);
 

@@ -7,14 +7,15 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
+use std::time::{Duration, Instant, SystemTime};
 
 use super::{CframeStore, Ground, Parsed, Place, open_file, parse, position};
 use crate::format::IndexEntry;
+use crate::format::times::{Identity, Stamp, checksum};
 use crate::store::backend::{BackendFile, FileStat, read_exact_at};
 use crate::store::commit::Disk;
 use crate::store::local::watch::Watched;
-use crate::store::source::{Complain, Denied, KEPT_CHANGING, Others, Source, coarse_until, touched_since, written_since};
+use crate::store::source::{Complain, Denied, KEPT_CHANGING, Others, Source, TICK, coarse_until, touched_since, written_since};
 use crate::store::{FrameImage, ReadGuard, Result, StoreError};
 
 /// How often a frame is read again that others change meanwhile.
@@ -284,6 +285,52 @@ impl CframeStore {
             && image.trailer.as_bytes() == now.trailer.as_bytes()
             && image.entries.len() == now.entries.len()
             && image.entries.iter().zip(now.entries.iter()).all(same)
+    }
+
+    // ---- which state it is ----
+
+    /// See [`crate::store::FrameStore::identity`]. If it is too early to tell, the error is how long it is to be waited.
+    pub(super) fn identity_with(&self, disk: &Disk) -> std::result::Result<Identity, Option<Duration>> {
+        // Where another machine may write, its clock is not known, and what is known here may be old.
+        if !disk.linked() || self.source.is_denied() || self.source.backend.clock().is_none() {
+            return Err(None);
+        }
+        let file = Arc::clone(&self.place.read().file);
+        let now = file.stat().map_err(|_| None)?;
+        {
+            let witness = self.witness.lock();
+            if witness.stale.is_some() || witness.writers > 0 || touched_since(&witness.seen, &now) {
+                return Err(None);
+            }
+        }
+        let (mtime, ctime) = (now.mtime.into(), Stamp::from(now.ctime));
+        // A file system that keeps whole seconds does not tell two changes in one of them apart.
+        if ctime.is_whole_second() || !has_header(&*file, disk.header()) {
+            return Err(None);
+        }
+        // Until the clock has gone on, a change may leave all times as they are.
+        let age = SystemTime::now().duration_since(now.ctime).unwrap_or_else(|ahead| match ahead.duration() < TICK {
+            true => Duration::ZERO,
+            false => TICK,
+        });
+        match TICK.checked_sub(age).filter(|left| !left.is_zero()) {
+            Some(left) => Err(Some(left)),
+            None => Ok(Identity { dev: now.dev, ino: now.ino, len: now.len, mtime, ctime, header: checksum(disk.header()) }),
+        }
+    }
+
+    /// See [`crate::store::FrameStore::at_close`]. `whole` if all has gone well so far.
+    pub(in crate::store) fn part(&self, disk: &Disk, whole: bool) {
+        let Some(last) = self.at_close.lock().take() else { return };
+        let state = if whole { self.identity_with(disk) } else { Err(None) };
+        let state = match state {
+            Err(Some(left)) => {
+                std::thread::sleep(left);
+                self.identity_with(disk)
+            }
+            state => state,
+        };
+        last(state.ok());
     }
 
     // ---- reading again ----

@@ -27,6 +27,7 @@ pub(in crate::store) fn close(store: &CframeStore, our_turn: bool) -> Result<()>
     let result = if our_turn && !store.source.is_denied() { finish(store, &mut disk) } else { Ok(()) };
     store.source.seal();
     remove_unborn(store, &mut disk);
+    store.part(&disk, our_turn && result.is_ok());
     let file = Arc::clone(&store.place.read().file);
     let unlocked = file.unlock().map_err(store.io("unlock"));
     result.and(unlocked)

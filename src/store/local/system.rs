@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 
@@ -113,8 +114,9 @@ pub fn write_output(dir: &Path, name: &OsStr, bytes: &[u8]) -> io::Result<()> {
     file.write_at(bytes, 0)
 }
 
-/// Where root's programs keep what outlives them.
+/// Where root's programs keep what outlives them, and what they could make again.
 const ROOT_STATE: &str = "/var/lib";
+const ROOT_CACHE: &str = "/var/cache";
 
 /// A directory of the user of this process for what outlives it, made if there is none, and its path: `$XDG_STATE_HOME/b2fuse/NAME`, or
 /// `~/.local/state/b2fuse/NAME`; for root `/var/lib/b2fuse/NAME`.
@@ -122,25 +124,60 @@ const ROOT_STATE: &str = "/var/lib";
 /// # Errors
 /// What the system refuses; a directory on the way that belongs to somebody else.
 pub fn state_dir(name: &str) -> io::Result<(Box<dyn Backend>, PathBuf)> {
-    let me = rustix::process::geteuid();
-    let absolute = |variable| std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
-    let base = match (me.is_root(), absolute("XDG_STATE_HOME"), absolute("HOME")) {
-        (true, _, _) => PathBuf::from(ROOT_STATE),
-        (false, Some(state), _) => state,
-        (false, None, Some(home)) => home.join(".local/state"),
-        (false, None, None) => return Err(io::Error::other("neither XDG_STATE_HOME nor HOME is set")),
-    };
+    let base = home_of(ROOT_STATE, "XDG_STATE_HOME", ".local/state")?;
     std::fs::create_dir_all(&base)?;
-    let mut dir: Box<dyn Backend> = Box::new(FileBackend::open(&base)?);
+    let dir = inside(&base, name, true, |_| true)?;
+    Ok((dir, base.join("b2fuse").join(name)))
+}
+
+/// Where programs of the user of this process keep what they could make again: `$XDG_CACHE_HOME`, or `~/.cache`; for root `/var/cache`.
+///
+/// # Errors
+/// None of these is known.
+pub fn cache_home() -> io::Result<PathBuf> {
+    home_of(ROOT_CACHE, "XDG_CACHE_HOME", ".cache")
+}
+
+/// The directory `b2fuse/NAME` in one that [`cache_home`] gave, which nobody but the user of this process can write; made if there is
+/// none, if so wanted.
+///
+/// # Errors
+/// What the system refuses; a directory on the way that somebody else owns or may write.
+pub fn cache_dir(home: &Path, name: &str, make: bool) -> io::Result<Box<dyn Backend>> {
+    if make {
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(home)?;
+    }
+    inside(home, name, make, |stat| stat.mode & 0o022 == 0)
+}
+
+fn home_of(root: &str, variable: &str, in_home: &str) -> io::Result<PathBuf> {
+    let absolute = |variable| std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
+    match (rustix::process::geteuid().is_root(), absolute(variable), absolute("HOME")) {
+        (true, _, _) => Ok(PathBuf::from(root)),
+        (false, Some(named), _) => Ok(named),
+        (false, None, Some(home)) => Ok(home.join(in_home)),
+        (false, None, None) => Err(io::Error::other(format!("neither {variable} nor HOME is set"))),
+    }
+}
+
+/// The directory `b2fuse/NAME` below a path, both of which belong to the user of this process.
+fn inside(base: &Path, name: &str, make: bool, is_good: fn(&FileStat) -> bool) -> io::Result<Box<dyn Backend>> {
+    let me = rustix::process::geteuid().as_raw();
+    let mut dir: Box<dyn Backend> = Box::new(FileBackend::open(base)?);
     for part in ["b2fuse", name] {
         let part = OsStr::new(part);
-        dir = match dir.create_dir(part, 0o700) {
+        let made = if make { dir.create_dir(part, 0o700) } else { Err(io::ErrorKind::AlreadyExists.into()) };
+        dir = match made {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => dir.open_dir(part)?,
             made => made?,
         };
-        if dir.itself()?.stat()?.uid != me.as_raw() {
+        let stat = dir.itself()?.stat()?;
+        if stat.uid != me {
             return Err(io::Error::other(format!("{} belongs to somebody else", part.display())));
         }
+        if !is_good(&stat) {
+            return Err(io::Error::other(format!("others may write {}", part.display())));
+        }
     }
-    Ok((dir, base.join("b2fuse").join(name)))
+    Ok(dir)
 }

@@ -5,6 +5,7 @@
 //! - [`table`]: from ids to stored chunks;
 //! - `write`: drafts, and what a close makes of them; `rename`: names that move;
 //! - `xattr`: extended attributes;
+//! - `times`: since when chunk files have their content;
 //! - `settle`: chunk files that take their places by position; `publish`: when a state goes to the store.
 //!
 //! What a write means is in three steps. Bytes are written to a draft, which readers see. A close makes the draft a chunk that
@@ -47,6 +48,7 @@ mod state;
 mod table;
 #[cfg(test)]
 mod tests;
+mod times;
 mod write;
 mod xattr;
 
@@ -76,6 +78,8 @@ pub struct SparseView {
     lookups: AtomicU32,
     /// What is saved beside SOURCE, and where.
     saved: Mutex<HashMap<Content, PathBuf>>,
+    /// Where times of chunk files are kept from mount to mount, if so wanted.
+    keeper: Option<times::Keeper>,
     /// Held for look-ups and changes in memory, and never across reads of chunks or commits.
     state: RwLock<State>,
 }
@@ -94,6 +98,7 @@ impl SparseView {
             pacer: Pacing::new(),
             lookups: AtomicU32::new(0),
             saved: Mutex::default(),
+            keeper: None,
             state: RwLock::new(state),
         })
     }
@@ -167,7 +172,7 @@ impl SparseView {
                 let state = self.state.read();
                 let node = state.nodes.get(&ino);
                 let nlink = if node.is_some_and(|node| node.name.is_none()) { 0 } else { 1 };
-                (state.source(ino)?, node.map_or(state.defaults, |node| node.meta), nlink)
+                (state.source(ino)?, node.map_or_else(|| state.meta_at_mount(ino), |node| node.meta), nlink)
             };
             let size = match source {
                 Source::Empty => 0,
@@ -264,12 +269,17 @@ impl View for SparseView {
                 let node = state.node(ino)?;
                 (&mut node.meta, node.writing.clone())
             };
+            let now = meta.mtime;
             meta.change(&set);
-            if let Some(mtime) = set.mtime {
-                drop(state);
-                if let Some(writing) = writing {
-                    writing.inner.write().mtime = mtime;
+            if let Some(mtime) = set.mtime
+                && let Some(writing) = writing
+            {
+                // It is that of what is being written, which may be refused: the old bytes keep theirs.
+                if !writing.refused.load(Relaxed) {
+                    meta.mtime = now;
                 }
+                drop(state);
+                writing.inner.write().mtime = mtime;
             }
         }
         self.attr(ino)
@@ -518,6 +528,7 @@ impl View for SparseView {
 
     fn shutdown(&self) -> Result<()> {
         let result = if self.read_only { Ok(()) } else { self.finish() };
+        self.keep_times_at_close();
         let closed = self.store.close().map_err(ViewError::from);
         debug!("{}: {}", self.store.path().display(), self.report());
         result.and(closed)

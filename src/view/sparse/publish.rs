@@ -146,9 +146,10 @@ impl SparseView {
             if let Err(error) = settled {
                 error!("{error}");
             }
-            return again.or(self.pacer.lock().due());
+            let due = again.or(self.pacer.lock().due());
+            return [due, self.keep_times(now)].into_iter().flatten().min();
         }
-        [again, settle_at, self.publish_due(now)].into_iter().flatten().min()
+        [again, settle_at, self.publish_due(now), self.keep_times(now)].into_iter().flatten().min()
     }
 
     /// See [`View::leave`](crate::view::View::leave).

@@ -12,6 +12,7 @@ use parking_lot::{RwLock, RwLockReadGuard};
 
 use super::table::Table;
 use crate::format::index_file::{IndexFile, KnownIndex};
+use crate::format::times::Times;
 use crate::format::{ChunkId, IndexEntry};
 use crate::store::{ChunkKey, Draft, FrameStore, ReadAt, SourceStat};
 use crate::view::meta::Meta;
@@ -205,6 +206,8 @@ pub struct State {
 
     pub root: Meta,
     pub defaults: Meta,
+    /// When chunk files got what they held at mount, by position, as far as that is known.
+    pub times: Arc<Times>,
 }
 
 impl State {
@@ -266,6 +269,7 @@ impl State {
             unsettled: false,
             root,
             defaults,
+            times: Arc::default(),
         })
     }
 
@@ -327,14 +331,20 @@ impl State {
         }
     }
 
+    /// Owner, mode and times of a file that nothing has changed since mount.
+    pub fn meta_at_mount(&self, ino: Ino) -> Meta {
+        match chunk_of(ino) {
+            Some(id) => Meta { mtime: self.time_at_mount(id), ..self.defaults },
+            None => self.defaults,
+        }
+    }
+
     /// The node of a file that exists, made if it had none.
     pub fn node(&mut self, ino: Ino) -> Result<&mut Node> {
         if !self.nodes.contains_key(&ino) {
             let name = self.name_of(ino)?;
-            self.nodes.insert(
-                ino,
-                Node { name, forgotten: false, meta: self.defaults, writers: 0, writing: None, kept: Kept::Nothing },
-            );
+            let meta = self.meta_at_mount(ino);
+            self.nodes.insert(ino, Node { name, forgotten: false, meta, writers: 0, writing: None, kept: Kept::Nothing });
         }
         self.nodes.get_mut(&ino).ok_or(ViewError::Gone)
     }
@@ -642,9 +652,9 @@ impl State {
     /// Takes over what SOURCE holds now, which others have changed; there is nothing uncommitted. Of what was SOURCE's, whoever has it open
     /// finds it gone. Temporary files stay.
     pub fn reloaded(&mut self, now: State, invals: &mut Invals) {
-        let State { version, table, adopted, index_bytes, root, defaults, named_twice, numbering, .. } = now;
+        let State { version, table, adopted, index_bytes, root, defaults, times, named_twice, numbering, .. } = now;
         (self.version, self.table, self.adopted, self.index_bytes) = (version, table, adopted, index_bytes);
-        (self.root, self.defaults) = (root, defaults);
+        (self.root, self.defaults, self.times) = (root, defaults, times);
         (self.named_twice, self.numbering) = (named_twice, numbering);
         self.chunk_inos.clear();
         self.index_ino = Some(self.new_ino());
@@ -667,8 +677,10 @@ impl State {
         invals.push(Inval::Entry(ROOT, Name::Index.to_os_string()));
     }
 
-    /// Takes over owner, mode and times of SOURCE, where a client has set no others.
+    /// Takes over owner, mode and times of SOURCE, where a client has set no others. Nobody but this mount has written to it since the
+    /// last time, so its mtime says nothing of files that are as they were at mount.
     pub fn take_attributes(&mut self, now: Meta) {
+        let now = Meta { mtime: self.defaults.mtime, ..now };
         let before = std::mem::replace(&mut self.defaults, now);
         self.root.take_over(before.of_directory(), now.of_directory());
         self.nodes.values_mut().for_each(|node| node.meta.take_over(before, now));

@@ -15,6 +15,7 @@ use crate::view::frames::{CHUNKSIZE, Cell, cells_of, cframe, chunk, errno, full,
 
 mod model;
 mod others;
+mod times;
 mod xattr;
 
 struct Mount {
