@@ -40,6 +40,7 @@ const KNOWN: &[&str] = &[
     "threads=",
     "log_file=",
     "log_level=",
+    "show=",
     "wait=",
 ];
 

@@ -30,7 +30,7 @@ const THREADS: usize = 2;
 /// Bytes of chunks kept in memory.
 const CACHE_SIZE: u64 = 256 << 20;
 
-/// Mount a frame in its other layout
+/// Mount a frame in its other layout, or in the one that it has
 #[derive(clap::Args)]
 #[command(after_long_help = "\
 Examples:
@@ -40,6 +40,8 @@ Examples:
   b2fuse mount --read-only many.b2frame view
   # For others as well, as fstab would have it
   b2fuse mount -o ro,allow_other,umask=022 pressure.b2frame view
+  # In the layout that it has, so that a program's changes are all or nothing
+  b2fuse mount --show contiguous pressure.b2frame view
   # A new frame: a sparse one that is copied to the mount becomes a file
   b2fuse mount --create new.b2frame view")]
 pub(super) struct Args {
@@ -49,6 +51,9 @@ pub(super) struct Args {
     /// Accept no writes
     #[arg(short, long)]
     read_only: bool,
+    /// The layout to show: the other one than SOURCE has, or a named one, which may be the same [default: other]
+    #[arg(long, value_name = "LAYOUT", ignore_case = true)]
+    show: Option<Show>,
     /// Begin a new frame, in one file, if SOURCE does not exist
     #[arg(long)]
     create: bool,
@@ -77,10 +82,22 @@ pub(super) struct Args {
     /// Look at everything that can be wrong, and do not mount
     #[arg(long, hide = true)]
     fake: bool,
-    /// The frame: a file, to be shown as a directory of chunk files, or such a directory, to be shown as one file
+    /// The frame: a file, to be shown as a directory of chunk files, or such a directory, to be shown as one file (but see --show)
     source: PathBuf,
-    /// Where to show it: a directory; or, if SOURCE is a directory, a file, which then is the frame
+    /// Where to show it: a directory; or, if one file is shown, a file, which then is the frame
     mountpoint: PathBuf,
+}
+
+/// What is shown of a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub(super) enum Show {
+    /// The layout that SOURCE does not have
+    #[default]
+    Other,
+    /// A directory with a file for each chunk
+    Sparse,
+    /// One file
+    Contiguous,
 }
 
 /// Everything that is known before the store is opened.
@@ -92,6 +109,8 @@ struct Plan {
     /// Where it is, and the layout that it has or will have.
     location: Location,
     layout: Layout,
+    /// The layout that is shown.
+    show: Layout,
     /// It does not exist yet.
     new: bool,
     /// As the user named it, for messages.
@@ -210,7 +229,16 @@ impl Plan {
         if !read_only {
             check_home(&location)?;
         }
-        let (point, on_file) = check_point(&args.mountpoint, &source, layout)?;
+        let show = match args.show.or(options.show).unwrap_or_default() {
+            Show::Other if layout == Layout::Contiguous => Layout::Sparse,
+            Show::Other | Show::Contiguous => Layout::Contiguous,
+            Show::Sparse => Layout::Sparse,
+        };
+        if new && show == Layout::Contiguous {
+            let reason = "cannot be begun as one file that is shown; expected a frame that exists, or --show sparse";
+            return Err(Failure::new(&source, reason));
+        }
+        let (point, on_file) = check_point(&args.mountpoint, &source, layout, show)?;
         if !new {
             let real = location.real_path();
             let shown = source.display();
@@ -254,6 +282,7 @@ impl Plan {
             // In the daemon's log a path must be good in any directory.
             location: location.called(&source_path),
             layout,
+            show,
             new,
             shown_point: args.mountpoint,
             shown,
@@ -327,19 +356,20 @@ fn check_home(location: &Location) -> Result<(), Failure> {
 /// What is said of a mount that nobody answers for.
 const DEAD: &str = "is a mount whose daemon has died; unmount it first (b2fuse umount)";
 
-/// The mount point without symbolic links, and whether it is a file, if a frame of that layout can be shown there.
-fn check_point(point: &Path, source: &Path, layout: Layout) -> Result<(PathBuf, bool), Failure> {
+/// The mount point without symbolic links, and whether it is a file, if that layout can be shown there.
+fn check_point(point: &Path, source: &Path, layout: Layout, show: Layout) -> Result<(PathBuf, bool), Failure> {
     let failed = |reason: String| Err(Failure::new(point, reason));
-    let wanted = match layout {
-        Layout::Contiguous => "directory",
-        Layout::Sparse => "directory or file",
+    let wanted = match show {
+        Layout::Sparse => "directory",
+        Layout::Contiguous => "directory or file",
     };
     let on_file = match local::stat(point) {
         Ok(Some(stat)) if stat.is_dir() => false,
-        Ok(Some(stat)) if stat.is_file() && layout == Layout::Sparse => true,
+        Ok(Some(stat)) if stat.is_file() && show == Layout::Contiguous => true,
         Ok(Some(stat)) if stat.is_file() => {
             let source = source.display();
-            return failed(format!("is a file, and {source} is one too, to be shown as a directory; expected one to mount on"));
+            let file = if layout == Layout::Contiguous { "one too, " } else { "" };
+            return failed(format!("is a file, and {source} is {file}to be shown as a directory; expected one to mount on"));
         }
         Ok(Some(_)) => return failed(format!("is no {wanted}; expected one to mount on")),
         Ok(None) => return failed(format!("no such {wanted}; expected one to mount on (mkdir makes it)")),
@@ -449,8 +479,8 @@ fn open(plan: &Plan) -> Result<Arc<dyn View>, ViewError> {
         Layout::Sparse => Arc::new(SframeStore::open_at(&plan.location, options)?),
     };
     let source = Arc::clone(&store);
-    Ok(match plan.layout {
-        Layout::Contiguous => {
+    Ok(match plan.show {
+        Layout::Sparse => {
             let view = match Records::of_user() {
                 Ok(records) => SparseView::new(store, read_only)?.keeping_times(records),
                 Err(error) => {
@@ -460,7 +490,7 @@ fn open(plan: &Plan) -> Result<Arc<dyn View>, ViewError> {
             };
             if locking { Arc::new(Locking::new(view, source, Some(sidecar::SUFFIX.into()))?) } else { Arc::new(view) }
         }
-        Layout::Sparse => {
+        Layout::Contiguous => {
             let view = ContiguousView::new(store, plan.shown.clone(), read_only)?;
             if !locking {
                 return Ok(Arc::new(view));

@@ -5,9 +5,11 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use log::LevelFilter;
 
+use super::mount::Show;
 use super::users::{group_number, user_number};
 use super::{hints, wait};
 use crate::fs::kernel::{Access, FLAGS, REMOUNTED};
@@ -33,6 +35,7 @@ pub(super) struct Options {
     /// How long a daemon that is ending is waited for.
     pub(super) wait: Duration,
     pub(super) log_level: Option<LevelFilter>,
+    pub(super) show: Option<Show>,
     /// Change what is mounted already.
     pub(super) remount: bool,
     /// Permission bits that nothing has, where neither of [`Overrides`] says anything else.
@@ -62,6 +65,7 @@ impl Default for Options {
             log_file: None,
             wait: wait::PATIENCE,
             log_level: None,
+            show: None,
             remount: false,
             umask: None,
             of_daemon: Vec::new(),
@@ -223,6 +227,10 @@ impl Options {
                     ("cache_size", _) => self.cache_size = Some(size(text()?).map_err(|expected| wrong(&expected))?),
                     ("threads", _) => self.threads = Some(threads(text()?).map_err(|expected| wrong(&expected))?),
                     ("log_file", Some(value)) if !value.is_empty() => self.log_file = Some(OsStr::from_bytes(value).into()),
+                    ("show", _) => {
+                        let show = Show::from_str(text()?, true).map_err(|_| wrong("expected other, sparse or contiguous"))?;
+                        self.show = Some(show);
+                    }
                     ("log_level", _) => {
                         let level = text()?.parse().map_err(|_| wrong("expected error, warn, info, debug or trace"))?;
                         self.log_level = Some(level);

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use crate::format::times::Identity;
-use crate::format::{IndexEntry, Layout, Packed, chunk::ChunkHeader, header::FrameHeader, trailer::Trailer};
+use crate::format::{ChunkId, IndexEntry, Layout, Packed, chunk::ChunkHeader, header::FrameHeader, trailer::Trailer};
 
 pub mod backend;
 mod birth;
@@ -232,6 +232,11 @@ pub trait FrameStore: Send + Sync {
 
     /// Reads and checks a stored chunk's header: its sizes agree with each other and with the room it has in SOURCE.
     fn chunk_header(&self, guard: &ReadGuard<'_>, key: ChunkKey) -> Result<ChunkHeader>;
+
+    /// The id of the file that holds a stored chunk, in a store that has a file for each.
+    fn file_id(&self, _key: ChunkKey) -> Option<ChunkId> {
+        None
+    }
 
     /// The lengths of chunks in bytes by their headers, which are read together where they lie close to each other: what has no
     /// length, [`FrameStore::chunk_header`] says the error of.

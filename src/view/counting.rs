@@ -71,6 +71,10 @@ impl FrameStore for Counting {
     fn check_writable(&self) -> Result<()> {
         self.inner.check_writable()
     }
+    fn file_id(&self, key: ChunkKey) -> Option<crate::format::ChunkId> {
+        self.inner.file_id(key)
+    }
+
     fn chunk_header(&self, guard: &ReadGuard<'_>, key: ChunkKey) -> Result<ChunkHeader> {
         self.reads.fetch_add(1, SeqCst);
         self.inner.chunk_header(guard, key)

@@ -10,6 +10,7 @@ natively, must be equal too, and so must what the next mount shows.
     mutate.py --seed 7 --steps 500        one of them, longer
     mutate.py --seeds 1-8 --self-test     a native frame of the other layout in place of the view: tests this test
     mutate.py --view-layout cframe ...    the mount shows an sframe as one file
+    mutate.py --same ...                  the mount shows a frame of the layout that it has
     mutate.py --remounts ...              unmounted and mounted again after many a step, at once or a while later
 
 A failure names the seed, the step and the difference, and leaves the frames where --keep says.
@@ -93,14 +94,16 @@ class Native:
 
 
 class View(Native):
-    """A frame behind a mount that shows it in the other layout."""
+    """A frame behind a mount that shows it in a layout."""
 
-    def __init__(self, directory, layout, binary, options, create=False, on_file=False, killed=False):
+    def __init__(self, directory, layout, binary, options, create=False, on_file=False, killed=False, same=False):
         self.layout = layout
         self.create = create
         self.first = True
-        self.source_layout = OTHER[layout]
+        self.source_layout = layout if same else OTHER[layout]
         self.source = Path(directory) / "source.b2frame"
+        if same:
+            options = [*options, "--show", "sparse" if layout == "sframe" else "contiguous"]
         point = Path(directory) / ("view.b2frame" if on_file else "view")
         self.path = point if layout == "sframe" or on_file else point / self.source.name
         self.mount = Mount(self.source, point, [*options, "--create"] if create else options, binary, on_file=on_file, in_front=killed)
@@ -115,7 +118,7 @@ class View(Native):
         self.mount.mount()
         if before:
             # Mounting and looking is no change.
-            self.path.read_bytes()
+            index_file(self).read_bytes()
             if footprint(self.source) != before:
                 raise Difference("SOURCE was written to by mounting it")
 
@@ -343,7 +346,8 @@ class Sequence:
         self.kills = [0, 0]
 
     def reproduce(self):
-        extra = "".join(f" --{name.replace('_', '-')}" for name in ("self_test", "kill", "remounts") if getattr(self.options, name))
+        switches = ("self_test", "kill", "remounts", "same")
+        extra = "".join(f" --{name.replace('_', '-')}" for name in switches if getattr(self.options, name))
         layout = f" --view-layout {self.options.view_layout}"
         return f"{sys.argv[0]} --seed {self.seed} --kind {self.kind.NAME} --steps {self.step + 1}{extra}{layout} --keep DIR"
 
@@ -355,9 +359,11 @@ class Sequence:
             subject = Native(directory, OTHER[layout])
         else:
             copied = bool(self.rng.random() < 0.3)
+            # Chunks of another size have no place in a directory that shows a frame.
+            copied = copied and not (options.same and layout == "sframe")
             on_file = layout == "cframe" and bool(self.rng.random() < 0.3)
             create = copied and layout == "sframe"
-            subject = View(directory, layout, options.b2fuse, options.mount_option, create, on_file, options.kill)
+            subject = View(directory, layout, options.b2fuse, options.mount_option, create, on_file, options.kill, options.same)
         locking = bool(self.rng.random() < 0.25)
         pair = Pair(subject, reference, locking)
         self.kind = self.kind(self.rng)
@@ -564,6 +570,7 @@ def main():
     parser.add_argument("--kind", choices=sorted(KINDS), help="default: in turn by seed")
     parser.add_argument("--view-layout", choices=["sframe", "cframe"], default="sframe", help="what the mount shows")
     parser.add_argument("--self-test", action="store_true", help="a native frame in place of the view")
+    parser.add_argument("--same", action="store_true", help="SOURCE has the layout that the mount shows")
     parser.add_argument("--kill", action="store_true", help="now and then the daemon is killed, and all goes on from what it left")
     parser.add_argument("--remounts", action="store_true", help="unmounted and mounted again after many a step, at once or a while later")
     parser.add_argument("--b2fuse", default=default_binary(), help="the daemon")

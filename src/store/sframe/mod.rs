@@ -432,6 +432,10 @@ impl FrameStore for SframeStore {
         self.shared.epochs.is_of(guard)
     }
 
+    fn file_id(&self, key: ChunkKey) -> Option<crate::format::ChunkId> {
+        Some(files::id_of(key))
+    }
+
     fn chunk_header(&self, guard: &ReadGuard<'_>, key: ChunkKey) -> Result<ChunkHeader> {
         let read = || {
             let len = self.shared.files.lock().len(key);

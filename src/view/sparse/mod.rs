@@ -1,4 +1,5 @@
-//! A cframe as the directory that C-Blosc2 would have written: the sparse view.
+//! A frame as the directory that C-Blosc2 would have written: the sparse view. Chunk files are named by the chunk's position when the
+//! frame was opened, or, where the store has a file for each chunk as well, by the id that it has there.
 //!
 //! - [`state`]: files, what they hold, and the index;
 //! - [`table`]: from ids to stored chunks;
@@ -23,7 +24,7 @@ use std::time::{Duration, Instant};
 use log::debug;
 use parking_lot::{Mutex, RwLock};
 
-use self::state::{Source, State};
+use self::state::{Numbering, Source, State};
 use self::write::Unfinished;
 use super::follow::{Follow, Following};
 use super::meta::Meta;
@@ -36,7 +37,7 @@ use super::{
 };
 use crate::format::chunk::ChunkHeader;
 use crate::format::index_file::IndexFile;
-use crate::format::{self, Fit, IndexEntry, Layout};
+use crate::format::{self, ChunkId, Fit, IndexEntry, Layout};
 use crate::store::{ChunkKey, Draft, FrameImage, FrameStore, ReadAt, ReadGuard, StoreError, Watch};
 
 mod adopt;
@@ -129,14 +130,22 @@ impl SparseView {
             }
             header.set_cbytes(lens.iter().map(|len| u64::from(*len)).sum());
         }
-        let by_position = (0u32..).zip(entries.iter()).map(|(position, entry)| match entry {
-            IndexEntry::Stored(_) => IndexEntry::Stored(crate::format::ChunkId(position)),
-            IndexEntry::Special(special) => IndexEntry::Special(*special),
-        });
-        let index = IndexFile { header, trailer: trailer.clone(), entries: Arc::new(by_position.collect()) };
-        let state = State::new(Some(index), entries, stat, version)?;
-        for (position, len) in (0u32..).zip(lens) {
-            state.table.get(crate::format::ChunkId(position)).learn_len(len);
+        let mut numbering = Numbering::ByPosition;
+        let mut id_at = |position: u32, key: ChunkKey| match store.file_id(key) {
+            Some(id) => {
+                numbering = Numbering::ById;
+                id
+            }
+            None => ChunkId(position),
+        };
+        let named = (0u32..).zip(entries.iter()).map(|(position, entry)| entry.map(|key| id_at(position, key)));
+        let index = IndexFile { header, trailer: trailer.clone(), entries: Arc::new(named.collect()) };
+        let state = State::new(Some((index, numbering)), entries, stat, version)?;
+        let ids = state.adopted.iter().flat_map(|index| index.entries.iter());
+        for (entry, len) in ids.zip(lens) {
+            if let IndexEntry::Stored(id) = entry {
+                state.table.get(*id).learn_len(len);
+            }
         }
         Ok(state)
     }

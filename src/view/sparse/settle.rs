@@ -6,7 +6,7 @@ use log::{info, warn};
 
 use super::SparseView;
 
-use super::state::{Held, State};
+use super::state::{Held, Numbering, State, stored};
 use crate::format::index_file::{IndexFile, KnownIndex};
 use crate::format::{ChunkId, Fit, IndexEntry, Special};
 use crate::store::FrameStore;
@@ -91,9 +91,14 @@ impl State {
             }
         }
         let mut placed = false;
+        let mut next_id = stored(entries).map(|id| u64::from(id.0) + 1).max().unwrap_or(0);
         for (id, size) in candidates {
             let (slot, count) = (self.table.get(id), entries.len());
-            let position = id.0 as usize;
+            let position = match self.numbering {
+                Numbering::ByPosition => id.0 as usize,
+                Numbering::ById if u64::from(id.0) == next_id => count,
+                Numbering::ById => continue,
+            };
             let last = position + 1 >= count;
             // For the last chunk of a frame of fixed chunk size, what nbytes has to become.
             let fits = match chunksize {
@@ -123,6 +128,7 @@ impl State {
                         continue;
                     }
                     entries.push(IndexEntry::Stored(id));
+                    next_id += 1;
                     nbytes = nbytes.saturating_add(u64::from(size));
                 }
                 _ => continue,

@@ -131,6 +131,15 @@ pub enum Source {
     Writing(Arc<Writing>),
 }
 
+/// What the name of a chunk file meant when the frame was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Numbering {
+    /// The chunk's position in the index.
+    ByPosition,
+    /// The chunk's id in SOURCE. A new file of a larger id than all others is behind them.
+    ById,
+}
+
 /// Whether the index file is one that can be committed.
 #[derive(Debug)]
 pub enum Held {
@@ -161,6 +170,8 @@ pub struct State {
 
     /// The index that positions in `table` follow; its header is kept true while chunks are replaced.
     pub adopted: Option<IndexFile>,
+    /// What the names of chunk files mean.
+    pub numbering: Numbering,
     /// `adopted` names a chunk at more than one position, of which `table` has the last.
     pub named_twice: bool,
     /// The index chunk that was decoded last.
@@ -200,18 +211,27 @@ pub struct State {
 }
 
 impl State {
-    pub fn new(index: Option<IndexFile>, keys: &[IndexEntry<ChunkKey>], stat: SourceStat, version: u64) -> Result<Self> {
+    /// `keys` are those of the index's entries.
+    pub fn new(
+        index: Option<(IndexFile, Numbering)>,
+        keys: &[IndexEntry<ChunkKey>],
+        stat: SourceStat,
+        version: u64,
+    ) -> Result<Self> {
+        let (mut adopted, numbering) = index.map_or((None, Numbering::ByPosition), |(index, numbering)| (Some(index), numbering));
+        let entries = adopted.as_ref().map(|index| index.entries.as_slice()).unwrap_or_default();
         // Of a frame that is nearly all special chunks, the few that are stored are kept one by one.
-        let stored = keys.iter().filter(|entry| entry.stored().is_some()).count();
-        let len = keys.iter().rposition(|entry| entry.stored().is_some()).map_or(0, |last| last + 1);
-        let mut table = Table::with_len(if stored >= len / 4 { len } else { 0 });
-        for (position, entry) in (0u32..).zip(keys) {
-            if let IndexEntry::Stored(key) = entry {
-                table.set_chunk(ChunkId(position), *key, 0);
-                table.set_position(ChunkId(position), Some(position));
+        let count = stored(entries).count();
+        let len = stored(entries).map(|id| id.0 as usize + 1).max().unwrap_or(0);
+        let mut table = Table::with_len(if count >= len / 4 { len } else { 0 });
+        let mut named_twice = false;
+        for (position, (id, key)) in (0u32..).zip(entries.iter().zip(keys)) {
+            if let (IndexEntry::Stored(id), IndexEntry::Stored(key)) = (id, key) {
+                named_twice |= table.get(*id).exists();
+                table.set_chunk(*id, *key, 0);
+                table.set_position(*id, Some(position));
             }
         }
-        let mut adopted = index;
         let index_bytes = match &mut adopted {
             Some(index) => Some(Arc::new(index.make_file().map_err(ViewError::Rejected)?)),
             None => None,
@@ -231,7 +251,8 @@ impl State {
             last_serial: FIRST_SERIAL,
             held: if index_bytes.is_some() { Held::No } else { Held::Unparsed },
             adopted,
-            named_twice: false,
+            named_twice,
+            numbering,
             known_index: None,
             index_bytes,
             index_stale: false,
@@ -631,10 +652,10 @@ impl State {
     /// Takes over what SOURCE holds now, which others have changed; there is nothing uncommitted. Of what was SOURCE's, whoever has it open
     /// finds it gone. Temporary files stay.
     pub fn reloaded(&mut self, now: State, invals: &mut Invals) {
-        let State { version, table, adopted, index_bytes, root, defaults, times, .. } = now;
+        let State { version, table, adopted, index_bytes, root, defaults, times, named_twice, numbering, .. } = now;
         (self.version, self.table, self.adopted, self.index_bytes) = (version, table, adopted, index_bytes);
         (self.root, self.defaults, self.times) = (root, defaults, times);
-        self.named_twice = false;
+        (self.named_twice, self.numbering) = (named_twice, numbering);
         self.chunk_inos.clear();
         self.index_ino = Some(self.new_ino());
         self.held = Held::No;
