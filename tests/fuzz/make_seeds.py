@@ -56,6 +56,11 @@ for path in sorted((data / "sframe").iterdir()):
     for chunk in path.glob("*.chunk"):
         seed("chunk", f"{path.name}-{chunk.name}", chunk.read_bytes())
 
+# A record of times, without its checksum: two runs.
+IDENTITY = struct.pack("<QQQqIIqQ", 1, 2, 3, 4, 5, 6, 7, 8)
+RUNS = struct.pack("<IIqIIq", 3, 0, 1000, 5, 999_999_999, -1)
+seed("times", "two-runs", b"b2times\0" + struct.pack("<II", 1, 2) + IDENTITY + struct.pack("<Q", 5) + RUNS)
+
 # Sessions are short at first; which frame, then operations.
 for target in ("sparse", "contiguous"):
     for frame in range(5):

@@ -7,6 +7,7 @@ use b2fuse::format::header::{FrameHeader, HeaderFields};
 use b2fuse::format::index::{self, Place};
 use b2fuse::format::index_file::IndexFile;
 use b2fuse::format::metalayer::Metalayer;
+use b2fuse::format::times::{self, Times};
 use b2fuse::format::trailer::Trailer;
 use b2fuse::format::{ChunkId, ChunkOffset, IndexEntry, Special};
 use b2fuse::store::frame::{Frame, Unread};
@@ -47,6 +48,18 @@ fn same_frame<P: Place + PartialEq + std::fmt::Debug>(frame: &Frame<P>) {
     assert!(sections.chunks.end == sections.index.start && sections.index.end == sections.trailer.start);
     assert_eq!(sections.trailer.end, frame.header.frame_len());
     assert_eq!(sections.chunks.start, u64::from(frame.header.header_len()));
+}
+
+pub fn times(data: &[u8]) {
+    // Nobody finds a checksum by trying.
+    let record = [data, &times::checksum(data).to_le_bytes()].concat();
+    match within(64 * KIB + 4 * record.len(), || Times::decode(&record)) {
+        Ok((identity, times)) => {
+            assert_eq!(times.encode(&identity), record);
+            assert!(times.is_empty() || times.get(times.len() - 1).is_some() && times.get(times.len()).is_none());
+        }
+        Err(error) => clear(&error),
+    }
 }
 
 pub fn metadata(data: &[u8]) {

@@ -7,6 +7,7 @@
 //! | [`index`] | an index chunk, or entries | the same, both ways |
 //! | [`index_file`] | the index file of a sparse frame | the same, and a file made again does not change |
 //! | [`chunk`] | a chunk | what decodes passes the check; a used decoder decodes as a new one |
+//! | [`times`] | a record of times, all but its checksum | the same |
 //! | [`store`] | a cframe, or an index file with chunk files | what opens can be committed to, and keeps the chunks that were not touched |
 //! | [`examine`] | likewise | `check`, `repair` and what is shown to people end, and what was repaired is sound |
 //! | [`sparse`], [`contiguous`] | operations of a client | SOURCE is always the state that was last committed, and every chunk in it is whole |
@@ -20,5 +21,5 @@ mod memory;
 mod session;
 
 pub use disk::{examine, store};
-pub use format::{chunk, frame, index, index_file, metadata};
+pub use format::{chunk, frame, index, index_file, metadata, times};
 pub use session::{contiguous, sparse};
