@@ -639,6 +639,10 @@ impl FrameStore for CframeStore {
         &self.drafts
     }
 
+    fn forget_cached(&self) {
+        self.cache.clear();
+    }
+
     fn cache_stats(&self) -> CacheStats {
         self.cache.stats()
     }

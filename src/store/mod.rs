@@ -357,6 +357,9 @@ pub trait FrameStore: Send + Sync {
     /// Where a client's unfinished writes are held.
     fn drafts(&self) -> &Arc<DraftPool>;
 
+    /// Forgets what it has in memory of chunks.
+    fn forget_cached(&self);
+
     /// Cache counts.
     fn cache_stats(&self) -> CacheStats;
 

@@ -131,6 +131,10 @@ impl FrameStore for Counting {
     fn drafts(&self) -> &Arc<DraftPool> {
         self.inner.drafts()
     }
+    fn forget_cached(&self) {
+        self.inner.forget_cached();
+    }
+
     fn cache_stats(&self) -> CacheStats {
         self.inner.cache_stats()
     }

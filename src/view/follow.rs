@@ -20,7 +20,8 @@ use crate::store::{FrameStore, Others, ReadGuard, StoreError};
 
 /// How often SOURCE is looked at where nothing tells of changes.
 const WATCH_EVERY: Duration = Duration::from_millis(200);
-/// When a SOURCE is looked at once more that has changed: later changes may bear the same time.
+/// When a SOURCE is looked at once more that has changed: later changes may bear the same time. What was read of it until then is forgotten,
+/// as a write changes the time first and the bytes afterwards.
 const LOOK_AGAIN: Duration = Duration::from_millis(25);
 /// Pauses between tries to read a SOURCE that is in the middle of a change: the first, and up to which they double. Then the next change is
 /// waited for.
@@ -150,8 +151,8 @@ pub trait Follow: View + Publish {
         let due = match others {
             Ok(Others::Nothing) if !following.out_of_step.load(SeqCst) => {
                 following.gone.store(false, SeqCst);
-                seen.quiet();
-                None
+                seen.failed = 0;
+                seen.forget_what_may_be_torn(store, invals)
             }
             Ok(Others::Attributes) => {
                 following.gone.store(false, SeqCst);
@@ -234,6 +235,8 @@ pub struct Seen {
     owed: Invals,
     /// SOURCE could not be read so many times.
     failed: u32,
+    /// From when on what is read of SOURCE is whole.
+    whole_from: Option<Instant>,
 }
 
 impl Following {
@@ -266,8 +269,15 @@ impl Following {
 }
 
 impl Seen {
-    fn quiet(&mut self) {
-        self.failed = 0;
+    fn forget_what_may_be_torn(&mut self, store: &dyn FrameStore, invals: &mut Invals) -> Option<Instant> {
+        let from = self.whole_from?;
+        if Instant::now() < from {
+            return Some(from);
+        }
+        self.whole_from = None;
+        store.forget_cached();
+        invals.push(Inval::All);
+        None
     }
 
     fn read_again(
@@ -281,7 +291,8 @@ impl Seen {
         self.failed = 0;
         following.gone.store(false, SeqCst);
         invals.push(Inval::All);
-        Some(Instant::now() + LOOK_AGAIN)
+        self.whole_from = Some(Instant::now() + LOOK_AGAIN);
+        self.whole_from
     }
 
     fn not_read(&mut self, source: &dyn std::fmt::Display, error: &ViewError) -> Option<Instant> {

@@ -590,6 +590,10 @@ impl FrameStore for SframeStore {
         &self.drafts
     }
 
+    fn forget_cached(&self) {
+        self.cache.clear();
+    }
+
     fn cache_stats(&self) -> CacheStats {
         self.cache.stats()
     }

@@ -64,6 +64,13 @@ fn what_is_opened_is_up_to_date_and_what_is_open_is_told() {
         mount.view().release(opened, &mut invals);
         assert!(follow(&mount).contains(&Inval::All), "the kernel is told");
         assert!(follow(&mount).is_empty(), "once");
+        // And once more when whoever wrote must have written.
+        let until = Instant::now() + Duration::from_secs(20);
+        while !follow(&mount).contains(&Inval::All) {
+            assert!(Instant::now() < until, "what may be torn is forgotten");
+            std::thread::yield_now();
+        }
+        assert!(follow(&mount).is_empty());
         // And it is written to as if it had always been there.
         mount.cp("00000001.chunk", &chunk(9, CHUNKSIZE)).unwrap();
         mount.cp("00000002.chunk", &chunk(5, CHUNKSIZE)).unwrap();
