@@ -181,7 +181,7 @@ pub(super) fn commit(store: &CframeStore, guard: ReadGuard<'_>, image: FrameImag
         sync_published(store, &mut disk)?;
     }
     let old_entries = old.as_ref().map_or(&[][..], |old| &old.entries);
-    let change = admit(store, old_entries, &image.entries)?;
+    let change = admit(store, disk.published, old_entries, &image.entries)?;
     drop(guard); // from here on the image itself keeps its chunks
     write(store, &mut disk, image, change)
 }
@@ -198,7 +198,8 @@ pub(super) fn sync(store: &CframeStore) -> Result<()> {
     let mut disk = store.disk.lock();
     store.source.check_writable()?;
     sync_published(store, &mut disk)?;
-    if store.has_map() {
+    // What others have written since is not ours to move or to cut.
+    if store.has_map() && matches!(store.seen_outside(&disk), Ok(None)) {
         settle(store, &mut disk);
     }
     Ok(())
@@ -219,7 +220,7 @@ pub(super) fn prepare(store: &CframeStore) {
 }
 
 /// Compares the images and makes sure that every chunk the new one names is there, and stays.
-fn admit(store: &CframeStore, old: &[IndexEntry<ChunkKey>], new: &[IndexEntry<ChunkKey>]) -> Result<Change> {
+fn admit(store: &CframeStore, published: Seq, old: &[IndexEntry<ChunkKey>], new: &[IndexEntry<ChunkKey>]) -> Result<Change> {
     let image::Difference { gone, come } = image::difference(old, new);
     let mut change = Change::default();
     let unknown = store.with_ground(|space, _| {
@@ -235,7 +236,7 @@ fn admit(store: &CframeStore, old: &[IndexEntry<ChunkKey>], new: &[IndexEntry<Ch
         None
     });
     let Some(key) = unknown else { return Ok(change) };
-    expel(store, &change, 0);
+    expel(store, &change, published);
     Err(store.source.format(image::unknown(key, new)))
 }
 

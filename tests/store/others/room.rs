@@ -201,3 +201,31 @@ fn what_was_committed_before_others_wrote_is_on_disk_at_the_end<S: Store>() {
     let synced = |op: &Op| matches!(op, Op::Sync { .. } | Op::SyncDir { .. });
     assert!(dir.log()[before..].iter().any(synced), "{:?}", &dir.log()[before..]);
 }
+
+/// A sync that would cut the file leaves what others wrote, also where length and time of writing are those of before.
+#[test]
+fn a_sync_cuts_nothing_that_others_wrote() {
+    type S = b2fuse::store::CframeStore;
+    let scene = Scene::new::<S>();
+    let path = &scene.path;
+    let store = S::open(path, options(false)).unwrap();
+    let mut entries: Vec<_> = (0..6).map(|fill| IndexEntry::Stored(store.stage(&chunk(20_000, fill)).unwrap())).collect();
+    store.commit(store.enter(), image(entries.clone())).unwrap();
+    for _ in 0..4 {
+        entries.swap(0, 1);
+        store.commit(store.enter(), image(entries.clone())).unwrap();
+        let len = store.committed().unwrap().header.frame_len();
+        let seen = fs::metadata(path).unwrap();
+        if seen.len() == len {
+            continue; // nothing to be cut
+        }
+        let mut theirs = fs::read(&scene.other).unwrap();
+        theirs.resize(seen.len() as usize, 0xee);
+        fs::write(path, &theirs).unwrap();
+        fs::File::options().write(true).open(path).unwrap().set_modified(seen.modified().unwrap()).unwrap();
+        let _ = store.sync();
+        assert!(fs::read(path).unwrap() == theirs);
+        return;
+    }
+    panic!("the file was never longer than the frame");
+}
