@@ -185,6 +185,8 @@ struct State {
     /// The operation, counted by its place in the log, that fails, and with which errno.
     fail: Option<(usize, i32)>,
     failed: Option<Op>,
+    /// What somebody else writes just before the operation of that place in the log: to the beginning of which file.
+    meddles: Option<(usize, FileId, Vec<u8>)>,
     /// Of any file, bytes that the disk cannot read.
     unreadable: Option<Range<u64>>,
     /// Nothing is written and nothing synced, and who wants that waits; how many do.
@@ -412,9 +414,19 @@ impl Dir {
         state.files[file].write(offset, data);
     }
 
+    /// The same, just before what will be the `at`-th operation of the log.
+    pub fn meddle_at(&self, at: usize, name: &str, data: &[u8]) {
+        let mut state = self.state();
+        let file = self.file(&state, name).unwrap();
+        state.meddles = Some((at, file, data.to_vec()));
+    }
+
     /// Logs an operation and says whether it is to be done.
     fn record(&self, state: &mut State, op: Op) -> io::Result<()> {
         let at = state.log.len();
+        if let Some((_, file, data)) = state.meddles.take_if(|(then, ..)| *then == at) {
+            state.files[file].write(0, &data);
+        }
         if let Some((fail, errno)) = state.fail
             && fail == at
         {

@@ -229,3 +229,25 @@ fn a_sync_cuts_nothing_that_others_wrote() {
     }
     panic!("the file was never longer than the frame");
 }
+
+/// The library takes the id of a chunk that is being dropped, and writes to the file in the very moment in which that is removed.
+#[test]
+fn a_file_that_the_library_writes_while_it_is_removed_stays() {
+    type S = b2fuse::store::SframeStore;
+    let dir = crate::disk::Dir::default();
+    let store = create::<S>(&dir).unwrap();
+    let stage = |fill: u64| store.stage(&chunk(1000, fill)).unwrap();
+    let entries: Vec<_> = (0..2).map(|fill| IndexEntry::Stored(stage(fill))).collect();
+    store.commit(store.enter(), image(entries.clone())).unwrap();
+    let dropped = stage(2);
+    let frame = dir.sub(crate::driver::NAME);
+    let name = format!("{:08X}.chunk", dropped.number() as u32);
+    frame.meddle_at(dir.log_len(), &name, &chunk(900, 9));
+    store.discard(dropped);
+    store.sync().unwrap();
+    let theirs = || frame.bytes(&name).is_some_and(|bytes| bytes.starts_with(&chunk(900, 9)));
+    assert!(theirs(), "what the library has written is gone: {:?}", frame.names());
+    store.commit(store.enter(), image(vec![entries[1]])).unwrap();
+    store.close().unwrap();
+    assert!(theirs() && frame.bytes("00000000.chunk").is_none());
+}
