@@ -489,7 +489,11 @@ fn move_chunks(
         let stays = copied.is_err() && !is_readable(file, step.from, step.len);
         store.with_ground(|space, names| match &copied {
             Ok(()) => {
-                renamed.extend(rename(store, space, names, step.from, step.to));
+                let key = rename(store, space, names, step.from, step.to);
+                if let Some(key) = key {
+                    store.place.write().indexed.entry(key).or_insert(step.from);
+                }
+                renamed.extend(key);
                 space.moved(step, seq);
             }
             Err(_) => {
@@ -542,6 +546,7 @@ fn published(store: &CframeStore, disk: &mut Disk, image: FrameImage, change: &C
     disk.lens.push_front(image.header.frame_len());
     disk.empty = image.entries.is_empty();
     *store.published.write() = Some(Arc::new(image));
+    store.place.write().indexed.clear();
 }
 
 /// State `seq` is on disk.

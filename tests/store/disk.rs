@@ -138,6 +138,8 @@ struct File {
     /// Blocks, by number, that take no room.
     holes: BTreeSet<u64>,
     changes: u64,
+    /// Changes of attributes alone.
+    touches: u64,
     locked_by: Option<u64>,
 }
 
@@ -414,7 +416,14 @@ impl Dir {
         state.files[file].write(offset, data);
     }
 
-    /// The same, just before what will be the `at`-th operation of the log.
+    /// Somebody else sets attributes.
+    pub fn touch(&self, name: &str) {
+        let mut state = self.state();
+        let file = self.file(&state, name).unwrap();
+        state.files[file].touches += 1;
+    }
+
+    /// The same as [`Dir::meddle`], just before what will be the `at`-th operation of the log.
     pub fn meddle_at(&self, at: usize, name: &str, data: &[u8]) {
         let mut state = self.state();
         let file = self.file(&state, name).unwrap();
@@ -480,7 +489,8 @@ fn stat_of(state: &State, node: Node) -> FileStat {
     };
     let (len, allocated) = file.map_or((0, 0), |file| (file.data.len() as u64, file.allocated()));
     let time = SystemTime::UNIX_EPOCH + Duration::from_millis(file.map_or(0, |file| file.changes));
-    FileStat { dev: 1, ino, mode, links: 1, uid: 0, gid: 0, len, allocated, atime: time, mtime: time, ctime: time }
+    let ctime = time + Duration::from_micros(file.map_or(0, |file| file.touches));
+    FileStat { dev: 1, ino, mode, links: 1, uid: 0, gid: 0, len, allocated, atime: time, mtime: time, ctime }
 }
 
 impl Backend for Dir {

@@ -251,3 +251,31 @@ fn a_file_that_the_library_writes_while_it_is_removed_stays() {
     store.close().unwrap();
     assert!(theirs() && frame.bytes("00000000.chunk").is_none());
 }
+
+/// A commit found no room after it had moved chunks: the index in SOURCE is still the one of before, and nobody else's.
+#[test]
+fn attributes_set_after_a_commit_that_found_no_room_are_no_other_state() {
+    type S = b2fuse::store::CframeStore;
+    let mut refused = 0;
+    for at in 0.. {
+        let dir = crate::disk::Dir::default();
+        let store = create::<S>(&dir).unwrap();
+        let stage = |len: u32, fill: u64| IndexEntry::Stored(store.stage(&chunk(len, fill)).unwrap());
+        let mut entries: Vec<_> = (0..12).map(|fill| stage(20_000, fill)).collect();
+        store.commit(store.enter(), image(entries.clone())).unwrap();
+        store.sync().unwrap();
+        (0..9).for_each(|at| entries[at] = stage(100, at as u64));
+        dir.fail_at(dir.log_len() + at, libc::ENOSPC);
+        let committed = store.commit(store.enter(), image(entries.clone()));
+        let Some(_) = dir.failed() else { break };
+        dir.touch(crate::driver::NAME);
+        if store.check_writable().is_ok() {
+            refused += usize::from(committed.is_err());
+            let seen = store.look().unwrap();
+            assert!(matches!(seen, Others::Nothing | Others::Attributes), "operation {at}: {seen:?}");
+            store.commit(store.enter(), image(entries.clone())).unwrap();
+            store.close().unwrap();
+        }
+    }
+    assert!(refused > 0);
+}
