@@ -48,6 +48,14 @@ pub(super) struct Place {
     pub(super) file: Arc<dyn BackendFile>,
     /// Positions of chunks that are not where their key says.
     pub(super) moved: HashMap<ChunkKey, u64>,
+    /// Of those that were moved since the last commit: where they are by SOURCE's index.
+    pub(super) indexed: HashMap<ChunkKey, u64>,
+}
+
+impl Place {
+    fn new(file: Arc<dyn BackendFile>) -> Self {
+        Place { file, moved: HashMap::new(), indexed: HashMap::new() }
+    }
 }
 
 /// Where the chunk of a good key is.
@@ -250,7 +258,7 @@ impl CframeStore {
             sidecar,
             drafts: DraftPool::new(Arc::clone(&source.backend), options.draft_bytes),
             source,
-            place: RwLock::new(Place { file: Arc::clone(&file), moved: HashMap::new() }),
+            place: RwLock::new(Place::new(Arc::clone(&file))),
             limit: AtomicU64::new(0),
             epochs: Epochs::default(),
             cache: ChunkCache::new(options.cache_bytes),

@@ -46,7 +46,7 @@ use std::sync::Arc;
 
 use log::debug;
 
-use super::backend::{BackendFile, copy_range};
+use super::backend::{BackendFile, copy_range, read_exact_at};
 use super::birth::{Unborn, with_temp_name};
 use super::cframe::{CframeStore, create_locked, position};
 use super::error::Failed;
@@ -181,7 +181,7 @@ pub(super) fn commit(store: &CframeStore, guard: ReadGuard<'_>, image: FrameImag
         sync_published(store, &mut disk)?;
     }
     let old_entries = old.as_ref().map_or(&[][..], |old| &old.entries);
-    let change = admit(store, old_entries, &image.entries)?;
+    let change = admit(store, disk.published, old_entries, &image.entries)?;
     drop(guard); // from here on the image itself keeps its chunks
     write(store, &mut disk, image, change)
 }
@@ -198,7 +198,8 @@ pub(super) fn sync(store: &CframeStore) -> Result<()> {
     let mut disk = store.disk.lock();
     store.source.check_writable()?;
     sync_published(store, &mut disk)?;
-    if store.has_map() {
+    // What others have written since is not ours to move or to cut.
+    if store.has_map() && matches!(store.seen_outside(&disk), Ok(None)) {
         settle(store, &mut disk);
     }
     Ok(())
@@ -219,7 +220,7 @@ pub(super) fn prepare(store: &CframeStore) {
 }
 
 /// Compares the images and makes sure that every chunk the new one names is there, and stays.
-fn admit(store: &CframeStore, old: &[IndexEntry<ChunkKey>], new: &[IndexEntry<ChunkKey>]) -> Result<Change> {
+fn admit(store: &CframeStore, published: Seq, old: &[IndexEntry<ChunkKey>], new: &[IndexEntry<ChunkKey>]) -> Result<Change> {
     let image::Difference { gone, come } = image::difference(old, new);
     let mut change = Change::default();
     let unknown = store.with_ground(|space, _| {
@@ -235,7 +236,7 @@ fn admit(store: &CframeStore, old: &[IndexEntry<ChunkKey>], new: &[IndexEntry<Ch
         None
     });
     let Some(key) = unknown else { return Ok(change) };
-    expel(store, &change, 0);
+    expel(store, &change, published);
     Err(store.source.format(image::unknown(key, new)))
 }
 
@@ -484,15 +485,38 @@ fn move_chunks(
         let Some(step) = step else { return Ok(()) };
         moved = true;
         let copied = store.writing(file, || copy_range(file, step.from, file, step.to, step.len));
+        // What the disk does not give back stays where it is, and keeps nobody from writing something else.
+        let stays = copied.is_err() && !is_readable(file, step.from, step.len);
         store.with_ground(|space, names| match &copied {
             Ok(()) => {
-                renamed.extend(rename(store, space, names, step.from, step.to));
+                let key = rename(store, space, names, step.from, step.to);
+                if let Some(key) = key {
+                    store.place.write().indexed.entry(key).or_insert(step.from);
+                }
+                renamed.extend(key);
                 space.moved(step, seq);
             }
-            Err(_) => space.discard(step.to, store.epochs.now()),
+            Err(_) => {
+                space.discard(step.to, store.epochs.now());
+                if stays {
+                    space.fix(step.from);
+                }
+            }
         });
-        copied?;
+        if !stays {
+            copied?;
+        }
     }
+}
+
+/// Whether the disk gives these bytes back.
+fn is_readable(file: &dyn BackendFile, offset: u64, len: u64) -> bool {
+    const PIECE: u64 = 256 << 10;
+    let mut piece = vec![0; len.min(PIECE) as usize];
+    (0..len).step_by(PIECE as usize).all(|at| {
+        let piece = &mut piece[..(len - at).min(PIECE) as usize];
+        read_exact_at(file, piece, offset + at).is_ok()
+    })
 }
 
 /// The key of the chunk at `from` stands for `to` from now on.
@@ -522,6 +546,7 @@ fn published(store: &CframeStore, disk: &mut Disk, image: FrameImage, change: &C
     disk.lens.push_front(image.header.frame_len());
     disk.empty = image.entries.is_empty();
     *store.published.write() = Some(Arc::new(image));
+    store.place.write().indexed.clear();
 }
 
 /// State `seq` is on disk.
@@ -666,10 +691,17 @@ fn write_new_file(
         store.collect(space, names);
         (space.runs(), space.below(low))
     });
+    // SOURCE is as it was where not all of it can be read.
+    let copy = |from, to, len| {
+        copy_range(&*old, from, file, to, len).map_err(|error| match is_readable(&*old, from, len) {
+            true => failed(error),
+            false => Failed::harmless(store.io("read what is to be copied")(error)),
+        })
+    };
     for run in runs {
         let (start, end) = (run.start.max(low), run.end.min(old_len));
         if start < end {
-            copy_range(&*old, start, file, start, end - start).map_err(failed)?;
+            copy(start, start, end - start)?;
         }
     }
     let mut moves = Vec::new();
@@ -677,7 +709,7 @@ fn write_new_file(
         let to = store.with_ground(|space, _| space.reserve_above(len, low));
         reserved.push((to, len));
         moves.push((from, to));
-        copy_range(&*old, from, file, to, len.min(old_len.saturating_sub(from))).map_err(failed)?;
+        copy(from, to, len.min(old_len.saturating_sub(from)))?;
     }
     let mut tail = encode(store, &image, &moves.iter().copied().collect(), None).map_err(Failed::harmless)?;
     tail.extend_from_slice(image.trailer.as_bytes());

@@ -328,8 +328,8 @@ impl Space {
         state
     }
 
-    /// Takes [`Space::admit`] back: that commit, which would have been `seq`, failed before it changed anything.
-    pub(super) fn expel(&mut self, pos: u64, times: u32, was: State, seq: Seq, epoch: u64) {
+    /// Takes [`Space::admit`] back: the commit after `published` failed before it changed anything.
+    pub(super) fn expel(&mut self, pos: u64, times: u32, was: State, published: Seq, epoch: u64) {
         let Some(chunk) = self.used.get_mut(pos) else { return };
         chunk.refs = chunk.refs.saturating_sub(times);
         if was == State::InImage {
@@ -343,7 +343,7 @@ impl Space {
                 self.retire(pos, epoch);
             }
             State::Gone => self.retire(pos, epoch),
-            State::Dropped => self.waiting.push_back((seq - 1, pos)),
+            State::Dropped => self.waiting.push_back((published, pos)),
             State::Staged | State::InImage => {}
         }
     }

@@ -11,7 +11,8 @@ natively, must be equal too, and so must what the next mount shows.
     mutate.py --seeds 1-8 --self-test     a native frame of the other layout in place of the view: tests this test
     mutate.py --view-layout cframe ...    the mount shows an sframe as one file
     mutate.py --same ...                  the mount shows a frame of the layout that it has
-    mutate.py --remounts ...              unmounted and mounted again after many a step, at once or a while later
+    mutate.py --remounts ...              unmounted and mounted again after many a step, at once or a while later; and the library
+                                          writes SOURCE natively now and then, between two mounts and beneath one
 
 A failure names the seed, the step and the difference, and leaves the frames where --keep says.
 """
@@ -42,6 +43,8 @@ STEPS = 120
 HEADER_ROOM, BLOCK, MORE_MOUNTS = 1024, 4096, 3
 # Seconds from a mount to the next step, or from a step to the unmount: some before all is committed, some long after.
 WAITS = 14 * [0] + [0.01, 0.05, 0.1, 0.3, 1.2]
+# Seconds after which a mount has committed what it can; after which file systems give a change another time.
+COMMITTED, TICK = 1.3, 0.02
 # More than any sequence takes that goes on.
 SECONDS = 600
 OTHER = {"sframe": "cframe", "cframe": "sframe"}
@@ -112,6 +115,8 @@ class View(Native):
         self.killed = False
         # SOURCE's time after the last mount, and after how many mounts in a row it was too long.
         self.seen = self.long = 0
+        # The library has written SOURCE natively: counts and files beside the frame are its own.
+        self.foreign = False
 
     def start(self):
         before = self.source.is_dir() and footprint(self.source)
@@ -133,11 +138,17 @@ class View(Native):
         subprocess.run(["umount", "-l", str(self.mount.point)], capture_output=True)
 
     def counts_like(self, reference):
-        return self.layout == reference.layout and (self.layout == "sframe" or self.twin)
+        return self.layout == reference.layout and not self.foreign and (self.layout == "sframe" or self.twin)
 
     def meet(self, reference):
         """A new mount, or new bytes: from here on, a cframe that is as the reference to the byte has to remain so."""
         self.twin = self.layout == "cframe" and Cframe.read(self.path).live() == Cframe.read(reference.path).live()
+
+    def written_by_others(self):
+        self.twin = self.first = False
+        self.foreign = True
+        # Their room is left to them until the next change.
+        self.seen, self.long = os.stat(self.source).st_mtime_ns, 0
 
     def check_files(self, reference, expected):
         if self.layout == "cframe":
@@ -186,8 +197,8 @@ class View(Native):
             raise Difference(f"SOURCE has {stat.st_size} bytes after {self.long} mounts, expected at most {most} for {live} that live")
 
     def check_source(self, expected):
-        """Unmounted, an sframe has nothing besides its index and its chunks, unless a daemon was killed."""
-        if self.source_layout == "sframe" and not self.killed:
+        """Unmounted, an sframe has nothing besides its index and its chunks, unless a daemon was killed or the library left some."""
+        if self.source_layout == "sframe" and not self.killed and not self.foreign:
             self.check_chunk_files(self.source, expected)
             others = {name.name for name in self.source.iterdir() if name.suffix != ".chunk"} - {"chunks.b2frame"}
             if others:
@@ -219,10 +230,24 @@ class Pair:
         """Makes a change on both sides; both must answer alike."""
         if mutation.on_path:
             self.close()
+        targets = [str(side.path) for side in self.sides] if mutation.on_path else self.writers
+        self.make(mutation, targets)
+        if mutation.other_bytes:
+            self.subject.twin = self.subject.first = False
+        if mutation.on_path:
+            self.open_writers()
+
+    def apply_natively(self, mutation):
+        """Makes a change on SOURCE and on the reference, by handles that do not stay."""
+        paths = [self.subject.source, self.reference.path]
+        self.make(mutation, [str(path) if mutation.on_path else open_frame(path, "a") for path in paths])
+        self.subject.written_by_others()
+
+    @staticmethod
+    def make(mutation, targets):
         answers = []
-        for n, side in enumerate(self.sides):
+        for target in targets:
             try:
-                target = str(side.path) if mutation.on_path else self.writers[n]
                 answers.append(("returned", mutation.apply(target)))
             except Exception as error:
                 answers.append(("raised", f"{type(error).__name__}: {error}"))
@@ -230,10 +255,6 @@ class Pair:
             raise Difference(f"{mutation}: {' '.join(map(str, answers[0]))}, natively {' '.join(map(str, answers[1]))}")
         if answers[0][0] == "raised":
             raise Difference(f"{mutation}: {answers[0][1]}, natively as well: the test asked for what cannot be")
-        if mutation.other_bytes:
-            self.subject.twin = self.subject.first = False
-        if mutation.on_path:
-            self.open_writers()
 
     def compare(self, where="fresh handle"):
         """Fresh handles and the open ones show what a fresh handle on the reference shows."""
@@ -323,10 +344,12 @@ def frame_len(side):
 
 
 def ids_beyond_bound(side):
-    if side.layout != "sframe":
-        return False
-    cbytes = header_cbytes(side.path)
-    ids = [int(name.stem, 16) for name in side.path.glob("*.chunk")]
+    return side.layout == "sframe" and has_ids_beyond_bound(side.path)
+
+
+def has_ids_beyond_bound(directory):
+    cbytes = header_cbytes(directory)
+    ids = [int(name.stem, 16) for name in directory.glob("*.chunk")]
     return max(ids, default=0) > cbytes - 32 and bool(ids)
 
 
@@ -413,9 +436,13 @@ class Sequence:
             except Exhausted:
                 self.ended = f"{self.step + 1} steps (no more: C-Blosc2 cannot open its own sframe with such ids)"
                 break
-            copied = self.now_and_then(pair)
-            if self.options.kill:
-                self.killing(pair, mutation.composite or copied)
+            try:
+                copied = self.now_and_then(pair)
+                if self.options.kill:
+                    self.killing(pair, mutation.composite or copied)
+            except Exhausted:
+                self.ended = f"{self.step + 1} steps (no more: C-Blosc2 cannot open what it wrote natively, with such ids)"
+                return
         self.last = "the end"
         self.remount(pair)
 
@@ -425,8 +452,13 @@ class Sequence:
             self.last += ", then a remount"
             self.synced = True
             self.wait()
-            self.remount(pair, at_once=bool(self.rng.random() < 0.5))
+            self.remount(pair, at_once=bool(self.rng.random() < 0.5), others=bool(self.rng.random() < 0.3))
             self.wait()
+            pair.open_writers()
+            return False
+        if self.options.remounts and not self.options.self_test and self.rng.random() < 0.12:
+            self.others_beneath(pair)
+            self.synced = True
             pair.open_writers()
             return False
         draw = self.rng.random()
@@ -475,15 +507,19 @@ class Sequence:
         differences = [difference(found, state) for state, _ in self.history]
         if None not in differences:
             raise Difference(f"SOURCE after SIGKILL is none of the {len(differences)} states since it was durable, the last being off by: {differences[-1]}")
-        pair.subject.mount.mount()
-        pair.subject.first = False
         back = len(differences) - 1 - differences[::-1].index(None)
         remove_frame(pair.reference.path)
         copy_frame(self.history[back][1], pair.reference.path)
         self.forget_history(back)
+        pair.expected = self.state = self.history[0][0]
+        if self.options.remounts and self.rng.random() < 0.5:
+            self.others(pair, "before the next mount")
+            self.remember(pair, f"{self.step}-others")
+            self.forget_history(-1)
+        pair.subject.mount.mount()
+        pair.subject.first = False
         pair.subject.meet(pair.reference)
         pair.open_writers()
-        pair.expected = self.state = self.history[0][0]
         pair.compare_remounted()
         self.kills[back == len(differences) - 1] += 1
 
@@ -502,12 +538,46 @@ class Sequence:
     def wait(self):
         time.sleep(float(self.rng.choice(WAITS)))
 
-    def remount(self, pair, at_once=False):
+    def others_beneath(self, pair):
+        """The library changes SOURCE beneath the mount, which has nothing uncommitted and shows it then."""
+        pair.close()
+        if self.rng.random() < 0.5:
+            fsync(index_file(pair.subject))
+        else:
+            # Committed, and not on disk.
+            time.sleep(COMMITTED)
+        pair.compare_source("SOURCE when all is committed")
+        self.others(pair, "then beneath the mount")
+        time.sleep(TICK)
+        self.state = pair.compare("after others wrote SOURCE")
+        if self.rng.random() < 0.5:
+            self.last += ", then fsync"
+            fsync(index_file(pair.subject))
+
+    def others(self, pair, where):
+        """Others make one to three changes to SOURCE."""
+        for _ in range(1 + int(self.rng.integers(3))):
+            self.kind.spoiled = any(header_cbytes(path) for path in (pair.subject.source, pair.reference.path))
+            frame = open_frame(pair.reference.path)
+            mutation = self.kind.choose(frame, contents(frame))
+            del frame
+            self.last += f", {where} {mutation}"
+            self.note()
+            pair.apply_natively(mutation)
+            gc.collect()
+            if any(path.is_dir() and has_ids_beyond_bound(path) for path in (pair.subject.source, pair.reference.path)):
+                raise Exhausted
+        pair.expected = self.state = contents(open_frame(pair.reference.path), cbytes=False)
+        pair.compare_source("SOURCE that others wrote")
+
+    def remount(self, pair, at_once=False, others=False):
         pair.close()
         pair.subject.stop(at_once)
         pair.compare_source("SOURCE after the unmount")
         pair.subject.check_source(pair.expected)
         pair.subject.check_room(pair.expected)
+        if others and not self.options.self_test:
+            self.others(pair, "between the mounts")
         pair.subject.start()
         pair.compare_remounted()
         if not self.options.self_test:
@@ -572,7 +642,7 @@ def main():
     parser.add_argument("--self-test", action="store_true", help="a native frame in place of the view")
     parser.add_argument("--same", action="store_true", help="SOURCE has the layout that the mount shows")
     parser.add_argument("--kill", action="store_true", help="now and then the daemon is killed, and all goes on from what it left")
-    parser.add_argument("--remounts", action="store_true", help="unmounted and mounted again after many a step, at once or a while later")
+    parser.add_argument("--remounts", action="store_true", help="unmounted and mounted again after many a step, and SOURCE written by the library natively")
     parser.add_argument("--b2fuse", default=default_binary(), help="the daemon")
     parser.add_argument("--mount-option", action="append", default=[], metavar="ARG", help="one more argument for mount")
     parser.add_argument("--keep", metavar="DIR", help="work here and leave the frames")

@@ -110,7 +110,8 @@ fn rename_before_sync(history: &mut History) {
 fn removed_before_durable(history: &mut History) {
     for at in 0..history.log.len() {
         let syncs = |op: &Op| matches!(op, Op::SyncDir { .. });
-        if matches!(&history.log[at], Op::Remove { name, .. } if is_chunk(name))
+        // By another name, and then that one.
+        if matches!(&history.log[at], Op::Rename { from, .. } if is_chunk(from))
             && let Some(sync) = history.log[..at].iter().rposition(syncs)
         {
             history.log[sync..=at].rotate_right(1);

@@ -138,6 +138,8 @@ struct File {
     /// Blocks, by number, that take no room.
     holes: BTreeSet<u64>,
     changes: u64,
+    /// Changes of attributes alone.
+    touches: u64,
     locked_by: Option<u64>,
 }
 
@@ -185,6 +187,8 @@ struct State {
     /// The operation, counted by its place in the log, that fails, and with which errno.
     fail: Option<(usize, i32)>,
     failed: Option<Op>,
+    /// What somebody else writes just before the operation of that place in the log: to the beginning of which file.
+    meddles: Option<(usize, FileId, Vec<u8>)>,
     /// Of any file, bytes that the disk cannot read.
     unreadable: Option<Range<u64>>,
     /// Nothing is written and nothing synced, and who wants that waits; how many do.
@@ -412,9 +416,26 @@ impl Dir {
         state.files[file].write(offset, data);
     }
 
+    /// Somebody else sets attributes.
+    pub fn touch(&self, name: &str) {
+        let mut state = self.state();
+        let file = self.file(&state, name).unwrap();
+        state.files[file].touches += 1;
+    }
+
+    /// The same as [`Dir::meddle`], just before what will be the `at`-th operation of the log.
+    pub fn meddle_at(&self, at: usize, name: &str, data: &[u8]) {
+        let mut state = self.state();
+        let file = self.file(&state, name).unwrap();
+        state.meddles = Some((at, file, data.to_vec()));
+    }
+
     /// Logs an operation and says whether it is to be done.
     fn record(&self, state: &mut State, op: Op) -> io::Result<()> {
         let at = state.log.len();
+        if let Some((_, file, data)) = state.meddles.take_if(|(then, ..)| *then == at) {
+            state.files[file].write(0, &data);
+        }
         if let Some((fail, errno)) = state.fail
             && fail == at
         {
@@ -468,7 +489,8 @@ fn stat_of(state: &State, node: Node) -> FileStat {
     };
     let (len, allocated) = file.map_or((0, 0), |file| (file.data.len() as u64, file.allocated()));
     let time = SystemTime::UNIX_EPOCH + Duration::from_millis(file.map_or(0, |file| file.changes));
-    FileStat { dev: 1, ino, mode, links: 1, uid: 0, gid: 0, len, allocated, atime: time, mtime: time, ctime: time }
+    let ctime = time + Duration::from_micros(file.map_or(0, |file| file.touches));
+    FileStat { dev: 1, ino, mode, links: 1, uid: 0, gid: 0, len, allocated, atime: time, mtime: time, ctime }
 }
 
 impl Backend for Dir {

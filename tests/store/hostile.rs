@@ -10,7 +10,7 @@ use b2fuse::format::{ChunkOffset, IndexEntry, Layout, index};
 use b2fuse::store::{CframeStore, FrameImage, FrameStore, OpenOptions, StoreError};
 
 use crate::disk::Dir;
-use crate::driver::{Driver, NAME, open};
+use crate::driver::{Driver, NAME, create, open};
 use crate::frames::{Random, chunk, content, data, header, read, try_content};
 
 fn read_only() -> OpenOptions {
@@ -370,4 +370,28 @@ fn a_frame_that_lost_its_last_chunk_is_closed_after_a_chunk_was_only_staged() {
     store.stage(&chunk(100, 1)).unwrap();
     store.close().unwrap();
     assert!(std::fs::read(&path).unwrap() == bytes);
+}
+
+/// An image with a chunk that the published one has dropped, and with one that was never stored, is refused, and changes nothing.
+#[test]
+fn a_refused_image_leaves_what_was_dropped_as_it_was() {
+    let dir = Dir::default();
+    let store = create::<CframeStore>(&dir).unwrap();
+    let mut entries: Vec<_> = (0..40).map(|fill| IndexEntry::Stored(store.stage(&chunk(3000, fill)).unwrap())).collect();
+    store.commit(store.enter(), crate::frames::image(entries.clone())).unwrap();
+    let dropped = std::mem::replace(&mut entries[3], IndexEntry::Stored(store.stage(&chunk(3000, 99)).unwrap()));
+    store.commit(store.enter(), crate::frames::image(entries.clone())).unwrap();
+    let unknown = IndexEntry::Stored(b2fuse::store::ChunkKey::new(0xfff0 << 48 | 77));
+    let mut both = entries.clone();
+    both.extend([dropped, unknown]);
+    store.commit(store.enter(), crate::frames::image(both)).unwrap_err();
+    store.sync().unwrap();
+    let len = dir.len(NAME);
+    for fill in 0..40 {
+        entries[0] = IndexEntry::Stored(store.stage(&chunk(3000, fill)).unwrap());
+        store.commit(store.enter(), crate::frames::image(entries.clone())).unwrap();
+    }
+    store.sync().unwrap();
+    assert!(dir.len(NAME) <= len + 3 * 3032, "freed room is not used again: {len}, then {}", dir.len(NAME));
+    store.close().unwrap();
 }

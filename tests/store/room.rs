@@ -151,3 +151,63 @@ fn the_file_stays_short_whatever_is_replaced() {
     }
     assert!(!failed, "longer than promised");
 }
+
+/// A chunk that the disk cannot read any more is not moved; it keeps nobody from committing other ones, nor from closing.
+#[test]
+fn a_chunk_that_cannot_be_read_keeps_nobody_from_committing() {
+    for settle in [false, true] {
+        let dir = Dir::default();
+        let store = create::<CframeStore>(&dir).unwrap();
+        let stage = |len, fill| IndexEntry::Stored(store.stage(&chunk(len, fill)).unwrap());
+        let mut entries: Vec<_> = (0..12).map(|fill| stage(20_000, fill)).collect();
+        store.commit(store.enter(), image(entries.clone())).unwrap();
+        store.sync().unwrap();
+        let last = entries[11].stored().unwrap().number() & ((1 << 48) - 1); // its place
+        dir.set_unreadable(Some(last + 100..last + 200));
+        for (at, entry) in entries.iter_mut().enumerate().take(9) {
+            *entry = stage(100, at as u64);
+        }
+        for fill in 0..3 {
+            entries[0] = stage(100, 100 + fill);
+            store.commit(store.enter(), image(entries.clone())).unwrap();
+            if settle {
+                store.sync().unwrap();
+            }
+        }
+        store.close().unwrap();
+        dir.set_unreadable(None);
+        drop(store);
+        let again = crate::driver::open::<CframeStore>(&dir, true).unwrap();
+        let expected = (0..12).map(|at| match at {
+            0 => chunk(100, 102),
+            1..9 => chunk(100, at),
+            _ => chunk(20_000, at),
+        });
+        assert!(crate::frames::content(&again) == expected.map(IndexEntry::Stored).collect::<Vec<_>>());
+    }
+}
+
+/// A header that needs another file, into which not all can be copied: that commit is refused, and not those after it.
+#[test]
+fn a_file_that_cannot_be_copied_takes_other_commits() {
+    let dir = Dir::default();
+    let store = create::<CframeStore>(&dir).unwrap();
+    let entries: Vec<_> = (0..4).map(|fill| IndexEntry::Stored(store.stage(&chunk(20_000, fill)).unwrap())).collect();
+    store.commit(store.enter(), image(entries.clone())).unwrap();
+    let mut long = image(entries.clone());
+    let layer = b2fuse::format::metalayer::Metalayer { name: b"long", content: &[7; 3000] };
+    let fields = b2fuse::format::header::HeaderFields { frame_len: 1 << 20, ..long.header.fields() };
+    long.header = b2fuse::format::header::FrameHeader::encode(&fields, &[layer]).unwrap();
+    let at = entries[3].stored().unwrap().number() & ((1 << 48) - 1);
+    dir.set_unreadable(Some(at + 100..at + 200));
+    let error = store.commit(store.enter(), long.clone()).unwrap_err();
+    assert!(error.to_string().contains("cannot read what is to be copied"), "{error}");
+    let order = [0, 2, 1, 3].map(|at| entries[at]);
+    store.commit(store.enter(), image(order.to_vec())).unwrap();
+    dir.set_unreadable(None);
+    store.commit(store.enter(), long).unwrap();
+    store.close().unwrap();
+    let expected: Vec<_> = (0..4).map(|fill| IndexEntry::Stored(chunk(20_000, fill))).collect();
+    assert!(crate::frames::content(&crate::driver::open::<CframeStore>(&dir, true).unwrap()) == expected);
+    assert_eq!(dir.names(), [NAME]);
+}

@@ -279,7 +279,8 @@ impl CframeStore {
         let place = self.place.read();
         let none = HashMap::new();
         let same = |(old, new): (&IndexEntry<_>, &IndexEntry<_>)| {
-            old.map(|key| position(&place.moved, key)) == new.map(|key| position(&none, key))
+            let indexed = |key| place.indexed.get(&key).copied().unwrap_or_else(|| position(&place.moved, key));
+            old.map(indexed) == new.map(|key| position(&none, key))
         };
         image.header.as_bytes() == now.header.as_bytes()
             && image.trailer.as_bytes() == now.trailer.as_bytes()
@@ -365,7 +366,7 @@ impl CframeStore {
             self.generations.begin(generation);
             self.limit.store(sections.chunks.end, Relaxed);
             *ground = Ground { space: None, names: HashMap::new(), opened: Some(sections) };
-            *self.place.write() = Place { file: Arc::clone(&file), moved: HashMap::new() };
+            *self.place.write() = Place::new(Arc::clone(&file));
             self.cache.clear();
             self.held.clear();
             *self.published.write() = Some(Arc::clone(&image));

@@ -45,6 +45,7 @@ use super::super::sidecar::Sidecar;
 use super::super::source::Complain;
 use super::super::{ChunkKey, FrameImage, FrameStore, ReadGuard, Result};
 use super::files::{Files, Known, Seq, State, id_of, name_of};
+use super::record::temp_name_of;
 use super::{INDEX, SframeStore, index_name};
 use crate::format::header::FrameHeader;
 use crate::format::index_file::IndexFile;
@@ -273,11 +274,25 @@ impl SframeStore {
 
 /// Removes a chunk's file, if it is still the one that `known` knows.
 fn remove_chunk(dir: &dyn Backend, key: ChunkKey, known: impl FnOnce(&FileStat) -> Option<Known>) -> io::Result<()> {
-    let name = name_of(key);
+    let (name, temp) = (name_of(key), temp_name_of(key));
     let gone = |error: io::Error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) };
+    let written = || io::Error::other("others have written it");
     match dir.stat(&name) {
-        Ok(stat) if !stat.is_file() || known(&stat) == Some(Known::Same) => dir.remove(&name).or_else(gone),
-        Ok(_) => Err(io::Error::other("others have written it")),
+        Ok(stat) if !stat.is_file() => dir.remove(&name).or_else(gone),
+        Ok(stat) if known(&stat) != Some(Known::Same) => Err(written()),
+        Ok(before) => {
+            // By another name, as the library may be about to write the file: what it opens from now on is a file of its own.
+            match dir.rename(&name, &temp, false) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return dir.remove(&name).or_else(gone),
+                Err(error) => return gone(error),
+            }
+            let same = |now: &FileStat| now.same_file(&before) && (now.len, now.mtime) == (before.len, before.mtime);
+            match dir.stat(&temp) {
+                Ok(now) if same(&now) => dir.remove(&temp),
+                _ => dir.rename(&temp, &name, false).and_then(|()| Err(written())),
+            }
+        }
         Err(error) => gone(error),
     }
 }

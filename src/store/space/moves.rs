@@ -140,6 +140,13 @@ impl Space {
         self.begin_move(from, self.free.end(), len, moves)
     }
 
+    /// A chunk is not to be moved any more.
+    pub(in super::super) fn fix(&mut self, pos: u64) {
+        if let Some(chunk) = self.used.get_mut(pos) {
+            chunk.tangled = true;
+        }
+    }
+
     fn begin_move(&mut self, from: u64, to: u64, len: u64, moves: &mut Moves) -> Option<Move> {
         moves.budget = moves.budget.checked_sub(len)?;
         self.credit = self.credit.saturating_sub(len);

@@ -201,3 +201,81 @@ fn what_was_committed_before_others_wrote_is_on_disk_at_the_end<S: Store>() {
     let synced = |op: &Op| matches!(op, Op::Sync { .. } | Op::SyncDir { .. });
     assert!(dir.log()[before..].iter().any(synced), "{:?}", &dir.log()[before..]);
 }
+
+/// A sync that would cut the file leaves what others wrote, also where length and time of writing are those of before.
+#[test]
+fn a_sync_cuts_nothing_that_others_wrote() {
+    type S = b2fuse::store::CframeStore;
+    let scene = Scene::new::<S>();
+    let path = &scene.path;
+    let store = S::open(path, options(false)).unwrap();
+    let mut entries: Vec<_> = (0..6).map(|fill| IndexEntry::Stored(store.stage(&chunk(20_000, fill)).unwrap())).collect();
+    store.commit(store.enter(), image(entries.clone())).unwrap();
+    for _ in 0..4 {
+        entries.swap(0, 1);
+        store.commit(store.enter(), image(entries.clone())).unwrap();
+        let len = store.committed().unwrap().header.frame_len();
+        let seen = fs::metadata(path).unwrap();
+        if seen.len() == len {
+            continue; // nothing to be cut
+        }
+        let mut theirs = fs::read(&scene.other).unwrap();
+        theirs.resize(seen.len() as usize, 0xee);
+        fs::write(path, &theirs).unwrap();
+        fs::File::options().write(true).open(path).unwrap().set_modified(seen.modified().unwrap()).unwrap();
+        let _ = store.sync();
+        assert!(fs::read(path).unwrap() == theirs);
+        return;
+    }
+    panic!("the file was never longer than the frame");
+}
+
+/// The library takes the id of a chunk that is being dropped, and writes to the file in the very moment in which that is removed.
+#[test]
+fn a_file_that_the_library_writes_while_it_is_removed_stays() {
+    type S = b2fuse::store::SframeStore;
+    let dir = crate::disk::Dir::default();
+    let store = create::<S>(&dir).unwrap();
+    let stage = |fill: u64| store.stage(&chunk(1000, fill)).unwrap();
+    let entries: Vec<_> = (0..2).map(|fill| IndexEntry::Stored(stage(fill))).collect();
+    store.commit(store.enter(), image(entries.clone())).unwrap();
+    let dropped = stage(2);
+    let frame = dir.sub(crate::driver::NAME);
+    let name = format!("{:08X}.chunk", dropped.number() as u32);
+    frame.meddle_at(dir.log_len(), &name, &chunk(900, 9));
+    store.discard(dropped);
+    store.sync().unwrap();
+    let theirs = || frame.bytes(&name).is_some_and(|bytes| bytes.starts_with(&chunk(900, 9)));
+    assert!(theirs(), "what the library has written is gone: {:?}", frame.names());
+    store.commit(store.enter(), image(vec![entries[1]])).unwrap();
+    store.close().unwrap();
+    assert!(theirs() && frame.bytes("00000000.chunk").is_none());
+}
+
+/// A commit found no room after it had moved chunks: the index in SOURCE is still the one of before, and nobody else's.
+#[test]
+fn attributes_set_after_a_commit_that_found_no_room_are_no_other_state() {
+    type S = b2fuse::store::CframeStore;
+    let mut refused = 0;
+    for at in 0.. {
+        let dir = crate::disk::Dir::default();
+        let store = create::<S>(&dir).unwrap();
+        let stage = |len: u32, fill: u64| IndexEntry::Stored(store.stage(&chunk(len, fill)).unwrap());
+        let mut entries: Vec<_> = (0..12).map(|fill| stage(20_000, fill)).collect();
+        store.commit(store.enter(), image(entries.clone())).unwrap();
+        store.sync().unwrap();
+        (0..9).for_each(|at| entries[at] = stage(100, at as u64));
+        dir.fail_at(dir.log_len() + at, libc::ENOSPC);
+        let committed = store.commit(store.enter(), image(entries.clone()));
+        let Some(_) = dir.failed() else { break };
+        dir.touch(crate::driver::NAME);
+        if store.check_writable().is_ok() {
+            refused += usize::from(committed.is_err());
+            let seen = store.look().unwrap();
+            assert!(matches!(seen, Others::Nothing | Others::Attributes), "operation {at}: {seen:?}");
+            store.commit(store.enter(), image(entries.clone())).unwrap();
+            store.close().unwrap();
+        }
+    }
+    assert!(refused > 0);
+}

@@ -219,3 +219,25 @@ fn a_chunk_that_lies_is_shown_once_it_does_not() {
     assert!(follow(&mount).contains(&Inval::All));
     assert_eq!(mount.read("00000001.chunk"), chunk(8, CHUNKSIZE));
 }
+
+#[test]
+fn an_index_that_could_not_be_held_against_the_chunks_is_saved() {
+    for in_place in [true, false] {
+        let mount = Mount::of(&[full(1), full(2)], CHUNKSIZE);
+        let handle = mount.view().open(mount.ino("chunks.b2frame").unwrap(), OpenMode { truncate: true, ..WRITING }).unwrap();
+        // With another chunksize, so that every chunk is to be looked at, of which SOURCE has none any more.
+        let header = header(Layout::Sparse, 2 * u64::from(CHUNKSIZE), 0, 1 << 20, CHUNKSIZE as i32 + 1);
+        let entries = Arc::new(vec![id(1), id(0)]);
+        let bytes = IndexFile { header, trailer: Trailer::encode(&[]).unwrap(), entries }.make_file().unwrap();
+        mount.view().write(handle, 0, &bytes).unwrap();
+        std::fs::write(mount.path(), "short").unwrap();
+        assert!(mount.view().flush(handle, &mut Vec::new()).is_err());
+        mount.view().release(handle, &mut Vec::new());
+        other(&mount, &[full(7), full(8), full(9)], in_place);
+        follow(&mount);
+        assert_eq!(errno(mount.view().shutdown()), libc::ESTALE);
+        let saved = mount.path().with_file_name("f.b2frame.lost");
+        assert!(std::fs::read(saved.join("chunks.b2frame")).unwrap() == bytes);
+        assert_eq!(mount.committed(), [full(7), full(8), full(9)]);
+    }
+}
