@@ -76,6 +76,16 @@ chunks.b2frame"
     holds n=8 6="$FX/new/1" 7="$FX/new/2"
 }
 
+# Where no chunk has a file as well.
+test_chunks_appended_to_a_directory_of_special_chunks() {
+    py 'make(sys.argv[1], "zn", contiguous=False)' "$S"
+    mkdir "$M"
+    mount_it --show sparse
+    cp "$FX/new/1" "$(chunk 0)"
+    umount_it
+    holds n=3 0=zeros 1=nan 2="$FX/new/1"
+}
+
 test_a_chunk_removed_from_a_directory_by_hand() {
     sparse_as_sparse full
     rm "$(chunk 2)"

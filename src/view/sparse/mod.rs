@@ -108,6 +108,10 @@ impl SparseView {
         let Some(image) = store.committed() else { return State::new(None, &[], stat, version) };
         let FrameImage { header, trailer, entries } = &*image;
         let mut header = header.clone();
+        let numbering = match header.layout() {
+            Layout::Contiguous => Numbering::ByPosition,
+            Layout::Sparse => Numbering::ById,
+        };
         header.set_layout(Layout::Sparse);
         let mut lens = Vec::new();
         if entries.len() <= CHECKED_CHUNKS {
@@ -130,14 +134,7 @@ impl SparseView {
             }
             header.set_cbytes(lens.iter().map(|len| u64::from(*len)).sum());
         }
-        let mut numbering = Numbering::ByPosition;
-        let mut id_at = |position: u32, key: ChunkKey| match store.file_id(key) {
-            Some(id) => {
-                numbering = Numbering::ById;
-                id
-            }
-            None => ChunkId(position),
-        };
+        let id_at = |position: u32, key: ChunkKey| store.file_id(key).unwrap_or(ChunkId(position));
         let named = (0u32..).zip(entries.iter()).map(|(position, entry)| entry.map(|key| id_at(position, key)));
         let index = IndexFile { header, trailer: trailer.clone(), entries: Arc::new(named.collect()) };
         let state = State::new(Some((index, numbering)), entries, stat, version)?;
