@@ -301,7 +301,7 @@ pub trait FrameStore: Send + Sync {
 
     /// Whether another process has changed or replaced SOURCE since this store last read or wrote it.
     fn changed_outside(&self) -> Result<bool> {
-        Ok(matches!(self.look()?, Others::Changed(_) | Others::Gone(_)))
+        Ok(self.look()?.hindrance().is_some())
     }
 
     /// Reads SOURCE again, which others may have changed: what has its name now. No key that was given out before is good any more, and

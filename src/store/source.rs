@@ -102,6 +102,16 @@ pub enum Others {
     Gone(String),
 }
 
+impl Others {
+    /// Why nothing can be committed over it, in words.
+    pub(super) fn hindrance(self) -> Option<String> {
+        match self {
+            Others::Nothing | Others::Attributes | Others::Touched(_) => None,
+            Others::Changed(reason) | Others::Gone(reason) => Some(reason),
+        }
+    }
+}
+
 /// What is to be known of a frame that does not exist yet.
 #[derive(Clone, Default)]
 pub struct NewFrame {

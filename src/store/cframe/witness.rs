@@ -200,10 +200,7 @@ impl CframeStore {
 
     /// What others have done to SOURCE since we last read or wrote it, in words.
     pub(in crate::store) fn seen_outside(&self, disk: &Disk) -> Result<Option<String>> {
-        Ok(match self.look_with(disk)? {
-            Others::Nothing | Others::Attributes | Others::Touched(_) => None,
-            Others::Changed(reason) | Others::Gone(reason) => Some(reason),
-        })
+        Ok(self.look_with(disk)?.hindrance())
     }
 
     /// See [`crate::store::FrameStore::look`]. What has only other attributes is not looked at any closer.

@@ -207,10 +207,7 @@ impl SframeStore {
 
     /// What others have done to SOURCE since we last read or wrote it, in words.
     pub(super) fn seen_outside(&self, disk: &Disk) -> Result<Option<String>> {
-        Ok(match self.look_with(disk)? {
-            Others::Nothing | Others::Attributes | Others::Touched(_) => None,
-            Others::Changed(reason) | Others::Gone(reason) => Some(reason),
-        })
+        Ok(self.look_with(disk)?.hindrance())
     }
 
     /// See [`super::FrameStore::look`]. What has only other attributes is not looked at any closer.
