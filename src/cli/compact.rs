@@ -14,7 +14,7 @@ use crate::format::times::Times;
 use crate::store::check::{Depth, Kind, check_at};
 use crate::store::in_words;
 use crate::store::times::Records;
-use crate::store::{self, AtClose, FrameStore, Location, NewFrame, OpenOptions};
+use crate::store::{self, AtClose, Budgets, FrameStore, Location, NewFrame, OpenOptions, Resources};
 
 /// Rewrite a frame without holes, its chunks in the order of the index
 ///
@@ -40,7 +40,8 @@ fn compact(frame: &Path) -> Result<(), Failure> {
     let interrupted = interrupts().map_err(failed("handle signals"))?;
     // The new frame takes the place of the frame itself, not of a link to it.
     let (location, layout) = frames::existing(frame)?;
-    let reading = OpenOptions { read_only: true, cache_bytes: 0, ..OpenOptions::default() };
+    let resources = Resources::new(Budgets { cache_bytes: 0, ..Budgets::default() });
+    let reading = OpenOptions { read_only: true, resources, ..OpenOptions::default() };
     let (_, source) = store::open_at(&location, reading).map_err(frames::damaged)?;
     let Some(image) = source.committed() else { return Err(Failure::new(frame, "holds no frame")) };
     let lens = source.chunk_lens(&source.enter(), &image.entries)?;

@@ -16,8 +16,8 @@ use crate::format::{IndexEntry, Layout};
 use crate::store::backend::FileStat;
 use crate::store::in_words;
 use crate::store::{
-    self, AtClose, CframeStore, ChunkKey, FrameImage, FrameStore, Location, NewFrame, OpenOptions, SframeStore, StoreError,
-    StoredChunk, local,
+    self, AtClose, Budgets, CframeStore, ChunkKey, FrameImage, FrameStore, Location, NewFrame, OpenOptions, Resources,
+    SframeStore, StoreError, StoredChunk, local,
 };
 use crate::view::ViewError;
 
@@ -59,7 +59,8 @@ fn convert(args: &Args) -> Result<(), Failure> {
     let (src, layout) = frames::existing(&args.src)?;
     let dst = frames::to_be(&args.dst)?;
     let replaced = check_target(&src, &dst, args.force)?;
-    let reading = OpenOptions { read_only: true, cache_bytes: 0, ..OpenOptions::default() };
+    let resources = Resources::new(Budgets { cache_bytes: 0, ..Budgets::default() });
+    let reading = OpenOptions { read_only: true, resources, ..OpenOptions::default() };
     let (_, source) = store::open_at(&src, reading).map_err(frames::damaged)?;
     let Some(image) = source.committed() else { return Err(Failure::new(&args.src, "holds no frame")) };
     let to = match layout {
@@ -92,8 +93,8 @@ pub(super) fn copy_whole(
     let options = OpenOptions { replace, header_room, ..OpenOptions::default() };
     let create = || -> Result<Arc<dyn FrameStore>, ViewError> {
         Ok(match to {
-            Layout::Contiguous => Arc::new(CframeStore::create_at(dst, options, new.clone())?),
-            Layout::Sparse => Arc::new(SframeStore::create_at(dst, options, new.clone())?),
+            Layout::Contiguous => Arc::new(CframeStore::create_at(dst, options.clone(), new.clone())?),
+            Layout::Sparse => Arc::new(SframeStore::create_at(dst, options.clone(), new.clone())?),
         })
     };
     let target = wait::until_released(wait::PATIENCE, |text| eprintln!("{text}"), Failure::from_text, create)?;

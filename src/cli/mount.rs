@@ -22,7 +22,9 @@ use crate::fs::kernel::{self, Access, FS_TYPE};
 use crate::fs::session::{Config, Mounted, Signal};
 use crate::store::local::{self, mounts};
 use crate::store::times::Records;
-use crate::store::{CframeStore, FrameStore, Location, NewFrame, OpenOptions, SframeStore, in_words, sidecar};
+use crate::store::{
+    Budgets, CframeStore, FrameStore, Location, NewFrame, OpenOptions, Resources, SframeStore, in_words, sidecar,
+};
 use crate::view::{ContiguousView, Locking, Shown, SparseView, View, ViewError};
 
 /// Event loops: one more than there are gives nothing, one less doubles the time of a round trip.
@@ -471,8 +473,8 @@ fn serve(plan: &Plan, hangup: Hangup, starter: &mut Option<Starter>) -> Result<(
 
 fn open(plan: &Plan) -> Result<Arc<dyn View>, ViewError> {
     let (read_only, locking) = (plan.read_only, plan.locking);
-    let options =
-        OpenOptions { read_only, locking, cache_bytes: plan.cache_size, hold_staged: !read_only, ..OpenOptions::default() };
+    let resources = Resources::new(Budgets { cache_bytes: plan.cache_size, ..Budgets::default() });
+    let options = OpenOptions { read_only, locking, resources, hold_staged: !read_only, ..OpenOptions::default() };
     let store: Arc<dyn FrameStore> = match plan.layout {
         _ if plan.new => Arc::new(CframeStore::create_at(&plan.location, options, NewFrame::default())?),
         Layout::Contiguous => Arc::new(CframeStore::open_at(&plan.location, options)?),

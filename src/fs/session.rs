@@ -285,7 +285,7 @@ impl Mounted {
         self.shared.unmounting.end();
         self.shared.housekeeping.stop();
         if let Some(watch) = self.shared.view.watch() {
-            watch.stop();
+            watch.watcher().stop();
         }
         self.shared.notify.stop();
         self.shared.awake.stop();

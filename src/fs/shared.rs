@@ -19,6 +19,7 @@ use super::spin::Spin;
 use super::unmount::Unmounting;
 use super::waiters::Waiters;
 use super::workers::Workers;
+use crate::store::Watch;
 use crate::store::mark::Mark;
 use crate::view::{Attr, Ino, Invals, Kind, OpenMode, ROOT, View, ViewError};
 
@@ -190,8 +191,8 @@ impl Shared {
 
     /// The body of the thread that has the view look at SOURCE when others may have changed it.
     pub(super) fn follow_others(&self) {
-        let Some(watch) = self.view.watch() else { return };
-        watch.begin();
+        let Some(watcher) = self.view.watch().map(Watch::watcher) else { return };
+        watcher.begin();
         loop {
             let began = Instant::now();
             let mut invals = Invals::new();
@@ -200,7 +201,7 @@ impl Shared {
             let pause = if invals.is_empty() && due.is_none() { PAUSE } else { SHORT_PAUSE };
             self.notify.forget(invals);
             // A large frame that changes all the time leaves time for those who read it.
-            if !watch.wait(due, Instant::now() + pause.max(began.elapsed())) {
+            if !watcher.wait(due, Instant::now() + pause.max(began.elapsed())) {
                 return;
             }
         }

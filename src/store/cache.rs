@@ -3,7 +3,8 @@
 //! The kernel's page cache has the bytes of SOURCE already; a second copy pays only where many small reads of a chunk would
 //! each cost a system call (or, one day, a request to a server). So a chunk comes in at its second look, and a look is a read of
 //! a part: whole chunks, first looks, and reads that border on the ones before or overlap them (a sequential pass, whose reads may
-//! overtake each other; what was pushed to the kernel and asked for all the same) go by the cache. What is cached is bounded in bytes, counted here, as the `lru` crate counts entries.
+//! overtake each other; what was pushed to the kernel and asked for all the same) go by the cache. What is cached is bounded in bytes,
+//! over all frames that share a cache.
 
 use std::io;
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use lru::LruCache;
 use parking_lot::Mutex;
 
+use super::shares::{Member, Part, Shared};
 use super::{CacheStats, ChunkKey};
 
 /// How many chunks are remembered as looked at once.
@@ -23,46 +25,46 @@ const OVERHEAD: u64 = 128;
 enum Plan {
     /// Here are the chunk's bytes.
     Hit(Arc<Vec<u8>>),
-    /// Load the whole chunk and hand it to [`ChunkCache::insert`] with this ticket.
-    Load(Ticket),
+    /// Load the whole chunk and hand it to [`Part::insert`] with this.
+    Load(Member),
     /// Read just what is asked for.
     Bypass,
 }
 
-/// The cache's generation when a load began.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Ticket(u64);
-
-/// The cache. Its lock is never held across input or output.
+/// The chunks of all frames. No lock is held across input or output.
 pub(super) struct ChunkCache {
-    inner: Mutex<Inner>,
+    chunks: Arc<Shared<Arc<Vec<u8>>>>,
+    /// What the last reads of a chunk that is not cached covered: from, to.
+    looks: Mutex<LruCache<(Member, ChunkKey), (u64, u64)>>,
     capacity: u64,
+}
+
+impl ChunkCache {
+    /// A cache of at most `capacity` bytes; 0 turns it off.
+    pub(super) fn new(capacity: u64) -> Arc<Self> {
+        let chunks = Shared::new(capacity, |chunk: &Arc<Vec<u8>>| chunk.len() as u64 + OVERHEAD);
+        Arc::new(ChunkCache { chunks: Arc::new(chunks), looks: Mutex::new(LruCache::unbounded()), capacity })
+    }
+
+    /// Bytes held now.
+    pub(super) fn bytes(&self) -> u64 {
+        self.chunks.sum()
+    }
+}
+
+/// The cache as one frame has it.
+pub(super) struct FrameCache {
+    cache: Arc<ChunkCache>,
+    chunks: Part<Arc<Vec<u8>>>,
     hits: AtomicU64,
     misses: AtomicU64,
     bypassed: AtomicU64,
 }
 
-struct Inner {
-    chunks: LruCache<ChunkKey, Arc<Vec<u8>>>,
-    /// What the last reads of a chunk that is not cached covered: from, to.
-    looks: LruCache<ChunkKey, (u64, u64)>,
-    /// Sum of [`cost`] over `chunks`; never above the capacity while the lock is free.
-    bytes: u64,
-    /// Goes up when everything is dropped, so that what was being loaded then does not come in afterwards.
-    generation: u64,
-}
-
-fn cost(chunk: &[u8]) -> u64 {
-    chunk.len() as u64 + OVERHEAD
-}
-
-impl ChunkCache {
-    /// A cache of at most `capacity` bytes; 0 turns it off.
-    pub(super) fn new(capacity: u64) -> Self {
-        let looks = LruCache::new(std::num::NonZeroUsize::new(LOOKS).unwrap_or(std::num::NonZeroUsize::MIN));
-        let inner = Inner { chunks: LruCache::unbounded(), looks, bytes: 0, generation: 0 };
+impl FrameCache {
+    pub(super) fn new(cache: &Arc<ChunkCache>) -> Self {
         let zero = || AtomicU64::new(0);
-        ChunkCache { inner: Mutex::new(inner), capacity, hits: zero(), misses: zero(), bypassed: zero() }
+        FrameCache { chunks: Part::new(&cache.chunks), cache: Arc::clone(cache), hits: zero(), misses: zero(), bypassed: zero() }
     }
 
     /// Decides about a read of `wanted` bytes at `offset` of a chunk of `len`. A chunk larger than a quarter of the capacity
@@ -70,31 +72,36 @@ impl ChunkCache {
     fn plan(&self, key: ChunkKey, len: u32, offset: u64, wanted: usize) -> Plan {
         let len = u64::from(len);
         let whole = offset == 0 && wanted as u64 >= len;
-        if whole || len.saturating_add(OVERHEAD) > self.capacity / 4 {
+        if whole || len.saturating_add(OVERHEAD) > self.cache.capacity / 4 {
             self.bypassed.fetch_add(1, Relaxed);
             return Plan::Bypass;
         }
-        let mut inner = self.inner.lock();
-        if let Some(chunk) = inner.chunks.get(&key) {
-            let chunk = Arc::clone(chunk);
-            drop(inner);
-            self.hits.fetch_add(1, Relaxed);
-            return Plan::Hit(chunk);
-        }
+        let member = match self.chunks.get(key) {
+            Ok(chunk) => {
+                self.hits.fetch_add(1, Relaxed);
+                return Plan::Hit(chunk);
+            }
+            Err(member) => member,
+        };
         let end = offset.saturating_add(wanted as u64);
-        let pass = match inner.looks.get(&key) {
+        let mut looks = self.cache.looks.lock();
+        let pass = match looks.get(&(member, key)) {
             None => Some((offset, end)),
             Some(&(from, to)) if offset <= to && end >= from => Some((from.min(offset), to.max(end))),
             Some(_) => None,
         };
-        if let Some(pass) = pass {
-            inner.looks.put(key, pass);
-            drop(inner);
-            self.bypassed.fetch_add(1, Relaxed);
-            return Plan::Bypass;
+        let Some(pass) = pass else {
+            looks.pop(&(member, key));
+            self.misses.fetch_add(1, Relaxed);
+            return Plan::Load(member);
+        };
+        looks.put((member, key), pass);
+        if looks.len() > LOOKS {
+            looks.pop_lru();
         }
-        self.misses.fetch_add(1, Relaxed);
-        Plan::Load(Ticket(inner.generation))
+        drop(looks);
+        self.bypassed.fetch_add(1, Relaxed);
+        Plan::Bypass
     }
 
     /// Reads of a chunk of `len` bytes what there is of it from `offset` on: from memory, or by `load`, which fills a buffer from
@@ -116,59 +123,25 @@ impl ChunkCache {
         match self.plan(key, len, offset, count) {
             // All chunks that come in are as long as their keys say, for as long as these are good.
             Plan::Hit(chunk) if part.end <= chunk.len() => buf.copy_from_slice(&chunk[part]),
-            Plan::Load(ticket) => {
+            Plan::Load(member) => {
                 let mut chunk = vec![0; len as usize];
                 load(&mut chunk, 0)?;
                 buf.copy_from_slice(&chunk[part]);
-                self.insert(key, Arc::new(chunk), ticket);
+                self.chunks.insert(key, Arc::new(chunk), member);
             }
             Plan::Hit(_) | Plan::Bypass => load(buf, offset)?,
         }
         Ok(count)
     }
 
-    /// Takes a loaded chunk in. The caller's read guard must still be held: it is what keeps the key's bytes the same.
-    fn insert(&self, key: ChunkKey, chunk: Arc<Vec<u8>>, ticket: Ticket) {
-        let mut dropped = Vec::new(); // freed after the lock
-        let mut inner = self.inner.lock();
-        if ticket.0 != inner.generation {
-            return;
-        }
-        inner.looks.pop(&key);
-        inner.bytes += cost(&chunk);
-        if let Some(old) = inner.chunks.put(key, chunk) {
-            inner.bytes -= cost(&old);
-            dropped.push(old);
-        }
-        while inner.bytes > self.capacity {
-            let Some((_, old)) = inner.chunks.pop_lru() else { break };
-            inner.bytes -= cost(&old);
-            dropped.push(old);
-        }
-        drop(inner);
-    }
-
     /// Forgets a chunk: its key is about to stand for other bytes, or for none.
     pub(super) fn remove(&self, key: ChunkKey) {
-        let mut inner = self.inner.lock();
-        inner.looks.pop(&key);
-        let old = inner.chunks.pop(&key);
-        if let Some(old) = &old {
-            inner.bytes -= cost(old);
-        }
-        drop(inner);
-        drop(old);
+        self.chunks.remove(key);
     }
 
     /// Forgets everything, what is being loaded included.
     pub(super) fn clear(&self) {
-        let mut inner = self.inner.lock();
-        let old = std::mem::replace(&mut inner.chunks, LruCache::unbounded());
-        inner.looks.clear();
-        inner.bytes = 0;
-        inner.generation += 1;
-        drop(inner);
-        drop(old);
+        self.chunks.clear();
     }
 
     pub(super) fn stats(&self) -> CacheStats {
@@ -176,8 +149,8 @@ impl ChunkCache {
             hits: self.hits.load(Relaxed),
             misses: self.misses.load(Relaxed),
             bypassed: self.bypassed.load(Relaxed),
-            bytes: self.inner.lock().bytes,
-            capacity: self.capacity,
+            bytes: self.chunks.sum(),
+            capacity: self.cache.capacity,
         }
     }
 }
@@ -188,11 +161,15 @@ mod tests {
 
     const KEY: ChunkKey = ChunkKey::new(7);
 
-    fn load(cache: &ChunkCache, key: ChunkKey, len: u32) {
+    fn cache() -> FrameCache {
+        FrameCache::new(&ChunkCache::new(10_000))
+    }
+
+    fn load(cache: &FrameCache, key: ChunkKey, len: u32) {
         let (mut looks, wanted) = (0, 10);
         loop {
             match cache.plan(key, len, if looks == 0 { 50 } else { 0 }, wanted) {
-                Plan::Load(ticket) => break cache.insert(key, Arc::new(vec![key.number() as u8; len as usize]), ticket),
+                Plan::Load(member) => break cache.chunks.insert(key, Arc::new(vec![key.number() as u8; len as usize]), member),
                 Plan::Bypass => looks += 1,
                 Plan::Hit(_) => panic!("cached already"),
             }
@@ -202,7 +179,7 @@ mod tests {
 
     #[test]
     fn whole_chunks_first_looks_and_sequential_reads_go_by() {
-        let cache = ChunkCache::new(10_000);
+        let cache = cache();
         for _ in 0..3 {
             assert!(matches!(cache.plan(KEY, 100, 0, 100), Plan::Bypass));
         }
@@ -218,7 +195,7 @@ mod tests {
 
     #[test]
     fn from_the_second_look_on_reads_come_from_memory() {
-        let cache = ChunkCache::new(10_000);
+        let cache = cache();
         load(&cache, KEY, 100);
         let Plan::Hit(chunk) = cache.plan(KEY, 100, 3, 5) else { panic!("not cached") };
         assert_eq!(*chunk, vec![7; 100]);
@@ -229,7 +206,7 @@ mod tests {
 
     #[test]
     fn bytes_stay_within_the_capacity_and_the_least_used_goes_first() {
-        let cache = ChunkCache::new(10_000);
+        let cache = cache();
         for key in 0..50 {
             load(&cache, ChunkKey::new(key), 1000);
             assert!(cache.stats().bytes <= 10_000);
@@ -242,7 +219,7 @@ mod tests {
 
     #[test]
     fn large_chunks_are_never_kept() {
-        let cache = ChunkCache::new(10_000);
+        let cache = cache();
         for _ in 0..3 {
             assert!(matches!(cache.plan(KEY, 2500, 7, 5), Plan::Bypass));
         }
@@ -250,11 +227,32 @@ mod tests {
 
     #[test]
     fn what_was_loading_when_all_was_dropped_stays_out() {
-        let cache = ChunkCache::new(10_000);
+        let cache = cache();
         assert!(matches!(cache.plan(KEY, 100, 50, 10), Plan::Bypass));
-        let Plan::Load(ticket) = cache.plan(KEY, 100, 0, 10) else { panic!("second look") };
+        let Plan::Load(member) = cache.plan(KEY, 100, 0, 10) else { panic!("second look") };
         cache.clear();
-        cache.insert(KEY, Arc::new(vec![0; 100]), ticket);
+        cache.chunks.insert(KEY, Arc::new(vec![0; 100]), member);
         assert!(!matches!(cache.plan(KEY, 100, 50, 10), Plan::Hit(_)));
+    }
+
+    #[test]
+    fn frames_share_the_bytes_and_nothing_else() {
+        let all = ChunkCache::new(10_000);
+        let (one, other) = (FrameCache::new(&all), FrameCache::new(&all));
+        load(&one, KEY, 1000);
+        assert!(matches!(other.plan(KEY, 1000, 3, 5), Plan::Bypass), "a key is good in its own frame");
+        (0..20).for_each(|key| load(&other, ChunkKey::new(key + 10), 1000));
+        assert!(matches!(one.plan(KEY, 1000, 3, 5), Plan::Bypass), "others' chunks were used since");
+        load(&one, ChunkKey::new(8), 500);
+        let (of_one, of_other) = (one.stats(), other.stats());
+        assert_eq!((of_one.misses, of_other.misses, of_one.bytes), (2, 20, 628));
+        assert_eq!(of_one.bytes + of_other.bytes, all.bytes());
+        assert!(all.bytes() <= 10_000);
+        other.clear();
+        assert_eq!((other.stats().bytes, all.bytes()), (0, 628));
+        load(&other, ChunkKey::new(50), 1000);
+        drop(other);
+        assert_eq!(all.bytes(), 628);
+        assert!(matches!(one.plan(ChunkKey::new(8), 500, 3, 5), Plan::Hit(_)));
     }
 }

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 use super::backend::{Backend, BackendFile, FileStat, read_exact_at};
-use super::cache::ChunkCache;
+use super::cache::FrameCache;
 use super::commit::Disk;
 use super::error::no_room;
 use super::frame::{FileBytes, Frame, Unread};
@@ -124,7 +124,7 @@ pub struct CframeStore {
     /// No chunk ends behind this.
     limit: AtomicU64,
     pub(super) epochs: Epochs,
-    cache: ChunkCache,
+    cache: FrameCache,
     drafts: Arc<DraftPool>,
     pub(super) published: RwLock<Option<Arc<FrameImage>>>,
     pub(super) disk: Mutex<Disk>,
@@ -162,7 +162,7 @@ impl CframeStore {
     /// # Errors
     /// What the system refuses; a file that is no cframe, in the format's words; another mount that writes to it.
     pub fn open(path: &Path, options: OpenOptions) -> Result<Self> {
-        Self::open_source(Source::existing(path, options)?, options)
+        Self::open_source(Source::existing(path, &options)?, &options)
     }
 
     /// Opens the frame at a location.
@@ -170,7 +170,7 @@ impl CframeStore {
     /// # Errors
     /// As [`CframeStore::open`].
     pub fn open_at(location: &Location, options: OpenOptions) -> Result<Self> {
-        Self::open_source(Source::new(location, options, NewFrame::default()), options)
+        Self::open_source(Source::new(location, &options, NewFrame::default()), &options)
     }
 
     /// Opens a frame in any backend; `path` is how messages call it, `dir` the path of the backend's directory.
@@ -181,7 +181,7 @@ impl CframeStore {
         Self::open_at(&Location::in_backend(backend, path, dir, name), options)
     }
 
-    fn open_source(source: Source, options: OpenOptions) -> Result<Self> {
+    fn open_source(source: Source, options: &OpenOptions) -> Result<Self> {
         if options.locking && !has_lock_file(&source)? {
             // None is made beside what is no frame.
             let file = open_file(&source)?;
@@ -210,7 +210,7 @@ impl CframeStore {
     /// # Errors
     /// What the system refuses; a name that exists.
     pub fn create(path: &Path, options: OpenOptions) -> Result<Self> {
-        Self::create_source(Source::to_be(path, options)?, options)
+        Self::create_source(Source::to_be(path, &options)?, &options)
     }
 
     /// As [`CframeStore::create`], at a location.
@@ -218,7 +218,7 @@ impl CframeStore {
     /// # Errors
     /// As [`CframeStore::create`].
     pub fn create_at(location: &Location, options: OpenOptions, new: NewFrame) -> Result<Self> {
-        Self::create_source(Source::new(location, options, new), options)
+        Self::create_source(Source::new(location, &options, new), &options)
     }
 
     /// As [`CframeStore::create`], in any backend.
@@ -229,7 +229,7 @@ impl CframeStore {
         Self::create_at(&Location::in_backend(backend, path, dir, name), options, NewFrame::default())
     }
 
-    fn create_source(source: Source, options: OpenOptions) -> Result<Self> {
+    fn create_source(source: Source, options: &OpenOptions) -> Result<Self> {
         let create = |name: &OsStr| {
             let file = create_locked(&*source.backend, name, source.new.file_mode())?;
             if let Some(like) = &source.new.like {
@@ -249,19 +249,19 @@ impl CframeStore {
     fn assemble(
         source: Source,
         sidecar: Option<Sidecar>,
-        options: OpenOptions,
+        options: &OpenOptions,
         file: Arc<dyn BackendFile>,
         stat: FileStat,
         disk: Disk,
     ) -> Self {
         let store = CframeStore {
             sidecar,
-            drafts: DraftPool::new(Arc::clone(&source.backend), options.draft_bytes),
+            drafts: DraftPool::sharing(Arc::clone(&source.backend), &options.resources.drafts),
             source,
             place: RwLock::new(Place::new(Arc::clone(&file))),
             limit: AtomicU64::new(0),
             epochs: Epochs::default(),
-            cache: ChunkCache::new(options.cache_bytes),
+            cache: FrameCache::new(&options.resources.cache),
             published: RwLock::new(None),
             disk: Mutex::new(disk),
             gate: RwLock::new(()),
@@ -270,8 +270,8 @@ impl CframeStore {
             grounded: AtomicBool::new(false),
             witness: Mutex::new(Witness::new(stat)),
             generations: Generations::default(),
-            held: Held::new(options.hold_staged),
-            watch: Watch::default(),
+            held: Held::new(options.hold_staged, &options.resources.held),
+            watch: Watch::new(options.resources.watcher()),
             at_close: Mutex::default(),
         };
         store.watch_file(&file);
@@ -383,7 +383,7 @@ fn has_lock_file(source: &Source) -> Result<bool> {
 }
 
 /// The lock file beside SOURCE, if locking is asked for.
-fn lock_file(source: &Source, options: OpenOptions) -> Result<Option<Sidecar>> {
+fn lock_file(source: &Source, options: &OpenOptions) -> Result<Option<Sidecar>> {
     let frame = if options.locking { source.stat()? } else { None };
     let name = lock_name(source);
     let path = [source.path.as_os_str(), OsStr::new(sidecar::SUFFIX)].into_iter().collect::<OsString>();
@@ -664,6 +664,7 @@ impl FrameStore for CframeStore {
     }
 
     fn close(&self) -> Result<()> {
+        self.cache.clear();
         if self.source.read_only {
             return Ok(());
         }

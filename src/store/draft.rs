@@ -4,33 +4,37 @@ use std::fmt;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::ReadAt;
 use super::backend::Backend;
+use super::resources::Budget;
 use super::spill::{Spill, Spilled};
 
 /// A draft that grows beyond this is held in a file.
 const SPILL: usize = 1 << 20;
 
-/// The budget that all drafts of a mount share, and where they spill to.
+/// Where the drafts of a frame spill to, and the budget that they share with those of the mount's other frames.
 pub struct DraftPool {
     spill: Arc<Spill>,
-    budget: u64,
     /// Bytes of memory that drafts hold now, by capacity.
-    used: AtomicU64,
+    budget: Arc<Budget>,
 }
 
 impl fmt::Debug for DraftPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DraftPool").field("budget", &self.budget).field("used", &self.used).finish_non_exhaustive()
+        f.debug_struct("DraftPool").field("used", &self.used()).finish_non_exhaustive()
     }
 }
 
 impl DraftPool {
     /// A pool that spills to a file without a name in `backend`, with at most about `budget` bytes of memory over all its drafts.
     pub fn new(backend: Arc<dyn Backend>, budget: u64) -> Arc<Self> {
-        Arc::new(DraftPool { spill: Spill::new(backend), budget, used: AtomicU64::new(0) })
+        Self::sharing(backend, &Budget::new(budget))
+    }
+
+    /// A pool whose drafts share a budget with others'.
+    pub(super) fn sharing(backend: Arc<dyn Backend>, budget: &Arc<Budget>) -> Arc<Self> {
+        Arc::new(DraftPool { spill: Spill::new(backend), budget: Arc::clone(budget) })
     }
 
     /// Spills to another directory from now on.
@@ -38,19 +42,19 @@ impl DraftPool {
         self.spill.move_to(backend);
     }
 
-    /// Bytes of memory that drafts hold now.
+    /// Bytes of memory that all drafts hold now that share the budget.
     pub fn used(&self) -> u64 {
-        self.used.load(Relaxed)
+        self.budget.used()
     }
 
     /// Takes bytes out of the budget, unless that is used up; [`DraftPool::give`] brings them back.
     pub fn take(&self, bytes: u64) -> bool {
-        self.used.fetch_update(Relaxed, Relaxed, |used| used.checked_add(bytes).filter(|sum| *sum <= self.budget)).is_ok()
+        self.budget.take(bytes)
     }
 
     /// Brings back bytes that were taken.
     pub fn give(&self, bytes: u64) {
-        self.used.fetch_sub(bytes, Relaxed);
+        self.budget.give(bytes);
     }
 }
 

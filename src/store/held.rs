@@ -3,13 +3,12 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use super::resources::Budget;
 use super::{ChunkKey, ReadAt};
-
-/// Bytes of copies, at most.
-const MOST: usize = 32 << 20;
 
 /// A staged chunk.
 enum Chunk {
@@ -20,36 +19,37 @@ enum Chunk {
 /// What a store has staged and not committed. A leaf lock.
 pub(super) struct Held {
     wanted: bool,
+    budget: Arc<Budget>,
     inner: Mutex<Inner>,
 }
 
 #[derive(Default)]
 struct Inner {
     chunks: HashMap<ChunkKey, Chunk>,
-    /// Bytes of copies.
-    bytes: usize,
+    /// Bytes of copies, taken out of the budget.
+    bytes: u64,
 }
 
 impl Held {
-    /// Nothing is held unless it is `wanted`.
-    pub(super) fn new(wanted: bool) -> Self {
-        Held { wanted, inner: Mutex::default() }
+    /// Nothing is held unless it is `wanted`, and copies only as far as the budget allows.
+    pub(super) fn new(wanted: bool, budget: &Arc<Budget>) -> Self {
+        Held { wanted, budget: Arc::clone(budget), inner: Mutex::default() }
     }
 
     /// A chunk was staged.
     pub(super) fn put(&self, key: ChunkKey, chunk: &dyn ReadAt) {
         let Some(bytes) = chunk.as_slice().filter(|_| self.wanted) else { return };
-        let copied = self.inner.lock().bytes.saturating_add(bytes.len()) <= MOST;
+        let copied = self.budget.take(bytes.len() as u64);
         let chunk = if copied { Chunk::Copy(bytes.into()) } else { Chunk::Sum(sum_of(bytes)) };
         let mut inner = self.inner.lock();
-        inner.take(key);
+        self.take(&mut inner, key);
         inner.bytes += chunk.bytes();
         inner.chunks.insert(key, chunk);
     }
 
     /// A chunk was committed or given back.
     pub(super) fn forget(&self, key: ChunkKey) {
-        let taken = self.inner.lock().take(key);
+        let taken = self.take(&mut self.inner.lock(), key);
         drop(taken);
     }
 
@@ -57,14 +57,21 @@ impl Held {
     pub(super) fn forget_all(&self, keys: impl Iterator<Item = ChunkKey>) {
         let mut inner = self.inner.lock();
         if !inner.chunks.is_empty() {
-            keys.for_each(|key| drop(inner.take(key)));
+            keys.for_each(|key| drop(self.take(&mut inner, key)));
         }
     }
 
     /// Nothing is held any more.
     pub(super) fn clear(&self) {
         let inner = std::mem::take(&mut *self.inner.lock());
-        drop(inner);
+        self.budget.give(inner.bytes);
+    }
+
+    fn take(&self, inner: &mut Inner, key: ChunkKey) -> Option<Chunk> {
+        let chunk = inner.chunks.remove(&key)?;
+        inner.bytes -= chunk.bytes();
+        self.budget.give(chunk.bytes());
+        Some(chunk)
     }
 
     /// Reads a part of a staged chunk: from its copy, or by `load` from SOURCE if all of it is there as it was. `None` if the chunk is
@@ -96,19 +103,17 @@ impl Held {
 }
 
 impl Chunk {
-    fn bytes(&self) -> usize {
+    fn bytes(&self) -> u64 {
         match self {
-            Chunk::Copy(bytes) => bytes.len(),
+            Chunk::Copy(bytes) => bytes.len() as u64,
             Chunk::Sum(_) => 0,
         }
     }
 }
 
-impl Inner {
-    fn take(&mut self, key: ChunkKey) -> Option<Chunk> {
-        let chunk = self.chunks.remove(&key)?;
-        self.bytes -= chunk.bytes();
-        Some(chunk)
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.clear();
     }
 }
 
@@ -132,13 +137,15 @@ mod tests {
     use super::*;
 
     const KEY: ChunkKey = ChunkKey::new(7);
+    const MOST: usize = 32 << 20;
 
     #[test]
     fn a_copy_needs_nothing_and_a_sum_finds_what_is_another() {
         let bytes: Vec<u8> = (0..3_000_001u32).map(|i| ((i * 7) >> 3) as u8).collect();
         let len = bytes.len() as u32;
         let mut buf = vec![0; 100];
-        let held = Held::new(true);
+        let budget = Budget::new(MOST as u64);
+        let held = Held::new(true, &budget);
         held.put(KEY, &bytes);
         let never = |_: &mut [u8]| panic!("there is a copy");
         assert_eq!(held.read(KEY, len, 50, &mut buf, never).unwrap().unwrap(), 100);
@@ -147,7 +154,7 @@ mod tests {
         held.forget(KEY);
         held.put(ChunkKey::new(8), &vec![0; MOST]);
         held.put(KEY, &bytes);
-        assert_eq!(held.inner.lock().bytes, MOST, "no room for another copy");
+        assert_eq!(budget.used(), MOST as u64, "no room for another copy");
         let load = |from: &[u8]| {
             let from = from.to_vec();
             move |buf: &mut [u8]| {
@@ -168,14 +175,18 @@ mod tests {
 
     #[test]
     fn copies_take_no_more_than_they_are_given() {
+        let budget = Budget::new(MOST as u64);
         for wanted in [true, false] {
-            let held = Held::new(wanted);
+            let frames = [Held::new(wanted, &budget), Held::new(wanted, &budget)];
             for n in 0..40 {
-                held.put(ChunkKey::new(n), &vec![n as u8; 1 << 20]);
+                frames[n as usize % 2].put(ChunkKey::new(n), &vec![n as u8; 1 << 20]);
             }
-            assert_eq!(held.inner.lock().bytes, if wanted { MOST } else { 0 });
-            held.clear();
-            assert_eq!(held.inner.lock().bytes, 0);
+            assert_eq!(budget.used(), if wanted { MOST as u64 } else { 0 });
+            let [one, other] = frames;
+            one.clear();
+            assert_eq!(budget.used(), if wanted { 16 << 20 } else { 0 });
+            drop(other);
+            assert_eq!(budget.used(), 0);
         }
     }
 }

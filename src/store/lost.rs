@@ -188,7 +188,7 @@ mod tests {
         if !path.exists() {
             std::fs::write(&path, "").unwrap();
         }
-        Source::new(&Location::existing(&path).unwrap(), OpenOptions::default(), NewFrame::default())
+        Source::new(&Location::existing(&path).unwrap(), &OpenOptions::default(), NewFrame::default())
     }
 
     #[test]

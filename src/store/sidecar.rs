@@ -89,7 +89,7 @@ impl Sidecar {
         dir: Arc<dyn Backend>,
         name: &OsStr,
         path: PathBuf,
-        options: OpenOptions,
+        options: &OpenOptions,
         frame: Option<&FileStat>,
     ) -> Result<Self> {
         let place = Self::open_in(dir, name, &path, options.read_only, frame)?;
@@ -349,7 +349,7 @@ mod tests {
 
     fn sidecar(dir: &Path) -> Sidecar {
         let backend = Arc::new(FileBackend::open(dir).unwrap());
-        Sidecar::new(backend, OsStr::new("f.b2lock"), dir.join("f.b2lock"), OpenOptions::default(), None).unwrap()
+        Sidecar::new(backend, OsStr::new("f.b2lock"), dir.join("f.b2lock"), &OpenOptions::default(), None).unwrap()
     }
 
     #[test]

@@ -14,7 +14,7 @@ use super::location::Location;
 use super::lost::Lost;
 use super::mark::Holder;
 use super::sframe::folder::may_be_shown;
-use super::{ReadAt, Result, SourceStat, StoreError};
+use super::{Budgets, ReadAt, Resources, Result, SourceStat, StoreError};
 use crate::format;
 use crate::store::in_words;
 
@@ -32,14 +32,12 @@ pub(super) const ATTEMPTS: usize = 10;
 pub(super) const KEPT_CHANGING: &str = "it kept changing while it was being opened";
 
 /// How to open a store.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct OpenOptions {
     /// Nothing will be written; no lock is taken.
     pub read_only: bool,
-    /// Bytes of memory for chunks that are read in pieces.
-    pub cache_bytes: u64,
-    /// Bytes of memory for what clients are writing.
-    pub draft_bytes: u64,
+    /// What the store shares with all that are opened with the same; by default, with none.
+    pub resources: Arc<Resources>,
     /// What has the name of a frame to be created is replaced by it, whole, at its first commit. Without, it is an error.
     pub replace: bool,
     /// Of a frame in one file that is to be created: bytes before the first chunk, for a header that may grow. A header that
@@ -58,8 +56,7 @@ impl Default for OpenOptions {
     fn default() -> Self {
         OpenOptions {
             read_only: false,
-            cache_bytes: 256 << 20,
-            draft_bytes: 64 << 20,
+            resources: Resources::new(Budgets::default()),
             replace: false,
             header_room: HEADER_ROOM,
             locking: false,
@@ -190,7 +187,7 @@ impl Complain for PathBuf {
 }
 
 impl Source {
-    pub(super) fn new(location: &Location, options: OpenOptions, new: NewFrame) -> Self {
+    pub(super) fn new(location: &Location, options: &OpenOptions, new: NewFrame) -> Self {
         Source {
             path: location.path().to_owned(),
             dir: location.dir_path().to_owned(),
@@ -207,7 +204,7 @@ impl Source {
     }
 
     /// One that exists.
-    pub(super) fn existing(path: &Path, options: OpenOptions) -> Result<Self> {
+    pub(super) fn existing(path: &Path, options: &OpenOptions) -> Result<Self> {
         let location = match options.follow_links && options.read_only {
             true => Location::following_links(path)?,
             false => Location::existing(path)?,
@@ -216,7 +213,7 @@ impl Source {
     }
 
     /// One that is to come into being.
-    pub(super) fn to_be(path: &Path, options: OpenOptions) -> Result<Self> {
+    pub(super) fn to_be(path: &Path, options: &OpenOptions) -> Result<Self> {
         Ok(Self::new(&Location::to_be(path)?, options, NewFrame::default()))
     }
 

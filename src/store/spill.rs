@@ -1,4 +1,4 @@
-//! The file that drafts go to when they are large: one without a name for all drafts of a mount, so that no client can take the
+//! The file that drafts go to when they are large: one without a name for all drafts of a frame, so that no client can take the
 //! daemon's descriptors by beginning many of them.
 //!
 //! It is dealt out in blocks, each of one draft. A block that is given back is made a hole before another draft gets it; where the

@@ -2,12 +2,12 @@
 
 use divan::Bencher;
 
-use crate::cache::ChunkCache;
+use crate::cache::{ChunkCache, FrameCache};
 use crate::{ChunkKey, Random};
 
 const LEN: u32 = 16 << 10;
 
-fn read(cache: &ChunkCache, key: u64, offset: u64, buf: &mut [u8]) {
+fn read(cache: &FrameCache, key: u64, offset: u64, buf: &mut [u8]) {
     let read = cache.read(ChunkKey::new(key), LEN, offset, buf, |into, _| {
         into.fill(1);
         Ok(())
@@ -16,14 +16,14 @@ fn read(cache: &ChunkCache, key: u64, offset: u64, buf: &mut [u8]) {
 }
 
 /// Two looks, at places that do not touch: the second brings the chunk in.
-fn bring_in(cache: &ChunkCache, key: u64, buf: &mut [u8]) {
+fn bring_in(cache: &FrameCache, key: u64, buf: &mut [u8]) {
     read(cache, key, 0, buf);
     read(cache, key, 8192, buf);
 }
 
 #[divan::bench(args = [100, 10_000])]
 fn hit(bencher: Bencher, chunks: u64) {
-    let cache = ChunkCache::new(1 << 30);
+    let cache = FrameCache::new(&ChunkCache::new(1 << 30));
     let (mut buf, mut random) = ([0; 4096], Random(1));
     for key in 0..chunks {
         bring_in(&cache, key, &mut buf);
@@ -35,7 +35,7 @@ fn hit(bencher: Bencher, chunks: u64) {
 /// Each chunk that comes in drops another.
 #[divan::bench]
 fn miss_and_evict(bencher: Bencher) {
-    let cache = ChunkCache::new(16 << 20);
+    let cache = FrameCache::new(&ChunkCache::new(16 << 20));
     let (mut buf, mut key) = ([0; 4096], 0);
     bencher.bench_local(|| {
         key += 1;
@@ -47,7 +47,7 @@ fn miss_and_evict(bencher: Bencher) {
 /// First looks, which go by the cache.
 #[divan::bench]
 fn bypass(bencher: Bencher) {
-    let cache = ChunkCache::new(16 << 20);
+    let cache = FrameCache::new(&ChunkCache::new(16 << 20));
     let (mut buf, mut key) = ([0; 4096], 0);
     bencher.bench_local(|| {
         key += 1;

@@ -6,6 +6,9 @@
 #[path = "../../src/store/cache.rs"]
 mod cache;
 #[allow(dead_code)]
+#[path = "../../src/store/shares.rs"]
+mod shares;
+#[allow(dead_code)]
 #[rustfmt::skip] // its tests are found from the store only
 #[path = "../../src/store/space.rs"]
 mod space;
@@ -15,7 +18,7 @@ mod caching;
 mod codecs;
 mod formats;
 
-// For `cache`.
+// For `cache` and `shares`.
 use b2fuse::store::{CacheStats, ChunkKey};
 
 const COUNTS: [u64; 2] = [100_000, 1_000_000];

@@ -8,7 +8,7 @@ use b2fuse::format::header::{FrameHeader, HeaderFields};
 use b2fuse::format::metalayer::Metalayer;
 use b2fuse::format::trailer::Trailer;
 use b2fuse::format::{IndexEntry, Special};
-use b2fuse::store::{CframeStore, ChunkKey, FrameImage, FrameStore, OpenOptions, Result, SframeStore};
+use b2fuse::store::{Budgets, CframeStore, ChunkKey, FrameImage, FrameStore, OpenOptions, Resources, Result, SframeStore};
 use b2fuse::view::{ContiguousView, Shown, SparseView, View};
 
 use crate::disk::Dir;
@@ -132,12 +132,16 @@ impl Store for SframeStore {
     }
 }
 
+fn resources() -> Arc<Resources> {
+    Resources::new(Budgets { cache_bytes: 50_000, draft_bytes: 1 << 20, ..Budgets::default() })
+}
+
 pub fn open<S: Store>(dir: &Dir, read_only: bool) -> Result<S> {
-    S::open_in(dir, OpenOptions { read_only, cache_bytes: 50_000, draft_bytes: 1 << 20, ..OpenOptions::default() })
+    S::open_in(dir, OpenOptions { read_only, resources: resources(), ..OpenOptions::default() })
 }
 
 pub fn create<S: Store>(dir: &Dir) -> Result<S> {
-    S::create_in(dir, OpenOptions { cache_bytes: 50_000, ..OpenOptions::default() })
+    S::create_in(dir, OpenOptions { resources: resources(), ..OpenOptions::default() })
 }
 
 /// Makes a test of each function of a store, for both.

@@ -15,6 +15,7 @@ mod native;
 mod others;
 mod real;
 mod room;
+mod shared;
 mod soak;
 mod sparse;
 mod speed;

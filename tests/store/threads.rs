@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use b2fuse::format::IndexEntry;
-use b2fuse::store::{ChunkKey, FrameImage, OpenOptions};
+use b2fuse::store::{Budgets, ChunkKey, FrameImage, OpenOptions, Resources};
 use parking_lot::{Mutex, RwLock};
 
 use crate::driver::Store;
@@ -22,7 +22,8 @@ for_both!(readers_never_see_the_bytes_of_another_chunk);
 
 fn readers_never_see_the_bytes_of_another_chunk<S: Store>() {
     let dir = tempfile::tempdir().unwrap();
-    let options = OpenOptions { cache_bytes: 200_000, ..OpenOptions::default() };
+    let resources = Resources::new(Budgets { cache_bytes: 200_000, ..Budgets::default() });
+    let options = OpenOptions { resources, ..OpenOptions::default() };
     let store = S::create_at(&dir.path().join("frame.b2frame"), options).unwrap();
     let stage = |id: u64| {
         let len = 256 + Random(id).below(60) as u32 * 64;

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, SystemTime};
 
-use rustix::fs::{Advice, FallocateFlags, FlockOperation, Gid, Mode, OFlags, Uid, XattrFlags};
+use rustix::fs::{Advice, CWD, FallocateFlags, FlockOperation, Gid, Mode, OFlags, Uid, XattrFlags};
 
 use crate::store::backend::{BackendFile, FileStat, Flock};
 
@@ -112,7 +112,8 @@ impl BackendFile for File {
         let access = if write { OFlags::RDWR } else { OFlags::RDONLY };
         // This link leads to the open file, whatever has become of its name.
         let path = format!("/proc/self/fd/{}", self.as_raw_fd());
-        let fd = rustix::fs::open(path, access | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty())?;
+        let flags = access | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let fd = super::spare::openat(CWD, &path, flags, Mode::empty())?;
         Ok(Box::new(File::from(fd)))
     }
 

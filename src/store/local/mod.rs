@@ -28,6 +28,7 @@ use std::time::{Duration, SystemTime};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, ResolveFlags};
 
 use super::backend::{Backend, BackendFile, FileStat};
+use spare::{openat, opening};
 
 pub use holders::{Holder, holders};
 pub use log_file::{open_log_file, reopen_log_file};
@@ -38,6 +39,7 @@ mod holders;
 mod log_file;
 pub mod mounts;
 mod own_log;
+pub(super) mod spare;
 pub mod system;
 #[cfg(test)]
 mod tests;
@@ -82,7 +84,7 @@ pub fn stat(path: &Path) -> io::Result<Option<FileStat>> {
 fn open_resolved(path: &Path) -> io::Result<OwnedFd> {
     let how = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     let flags = OFlags::RDONLY | DIRECTORY;
-    match rustix::fs::openat2(CWD, path, flags, Mode::empty(), how) {
+    match opening(|| rustix::fs::openat2(CWD, path, flags, Mode::empty(), how)) {
         // Before Linux 5.6, or under a filter that does not know the call.
         Err(rustix::io::Errno::NOSYS | rustix::io::Errno::PERM) => open_step_by_step(path),
         opened => Ok(opened?),
@@ -98,9 +100,9 @@ fn open_step_by_step(path: &Path) -> io::Result<OwnedFd> {
             Component::ParentDir => OsStr::new(".."),
             Component::Prefix(_) => return Err(io::ErrorKind::InvalidInput.into()),
         };
-        dir = rustix::fs::openat(&dir, part, OFlags::PATH | DIRECTORY, Mode::empty())?;
+        dir = openat(&dir, part, OFlags::PATH | DIRECTORY, Mode::empty())?;
     }
-    Ok(rustix::fs::openat(&dir, ".", OFlags::RDONLY | DIRECTORY, Mode::empty())?)
+    Ok(openat(&dir, ".", OFlags::RDONLY | DIRECTORY, Mode::empty())?)
 }
 
 /// A directory of the local file system, held open.
@@ -165,7 +167,7 @@ impl FileBackend {
     fn open_file(&self, name: &OsStr, write: bool) -> io::Result<File> {
         let access = if write { OFlags::RDWR } else { OFlags::RDONLY };
         loop {
-            match rustix::fs::openat(&self.handle, component(name)?, access | SAFELY, Mode::empty()) {
+            match openat(&self.handle, component(name)?, access | SAFELY, Mode::empty()) {
                 Ok(fd) => return regular(fd.into()),
                 Err(rustix::io::Errno::INTR) => {}
                 Err(rustix::io::Errno::LOOP) if self.links == Links::Here && !write => {
@@ -222,8 +224,8 @@ fn follow(dir: BorrowedFd<'_>, name: &OsStr, left: usize) -> io::Result<File> {
     };
     // Links of others on the way are not followed.
     let how = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    let parent = rustix::fs::openat2(dir, parent, OFlags::PATH | DIRECTORY, Mode::empty(), how)?;
-    match rustix::fs::openat(&parent, name, OFlags::RDONLY | SAFELY, Mode::empty()) {
+    let parent = opening(|| rustix::fs::openat2(dir, parent, OFlags::PATH | DIRECTORY, Mode::empty(), how))?;
+    match openat(&parent, name, OFlags::RDONLY | SAFELY, Mode::empty()) {
         Ok(fd) => regular(fd.into()),
         Err(rustix::io::Errno::LOOP) => follow(parent.as_fd(), name, left - 1),
         Err(error) => Err(error.into()),
@@ -272,13 +274,13 @@ impl Backend for FileBackend {
 
     fn create(&self, name: &OsStr, mode: u32) -> io::Result<Box<dyn BackendFile>> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | SAFELY;
-        let fd = rustix::fs::openat(&self.handle, component(name)?, flags, Mode::from_raw_mode(mode & 0o777))?;
+        let fd = openat(&self.handle, component(name)?, flags, Mode::from_raw_mode(mode & 0o777))?;
         Ok(Box::new(File::from(fd)))
     }
 
     fn create_unnamed(&self) -> io::Result<Box<dyn BackendFile>> {
         let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
-        if let Ok(fd) = rustix::fs::openat(&self.handle, ".", flags, Mode::RUSR | Mode::WUSR) {
+        if let Ok(fd) = openat(&self.handle, ".", flags, Mode::RUSR | Mode::WUSR) {
             return Ok(Box::new(File::from(fd)));
         }
         // Not every file system has O_TMPFILE.
@@ -328,7 +330,7 @@ impl Backend for FileBackend {
     fn create_dir(&self, name: &OsStr, mode: u32) -> io::Result<Box<dyn Backend>> {
         let since = now();
         rustix::fs::mkdirat(&self.handle, component(name)?, Mode::from_raw_mode(mode & 0o777))?;
-        let fd = rustix::fs::openat(&self.handle, name, OFlags::RDONLY | DIRECTORY, Mode::empty())?;
+        let fd = openat(&self.handle, name, OFlags::RDONLY | DIRECTORY, Mode::empty())?;
         let handle = File::from(fd);
         if !is_new(&handle, since)? {
             return Err(io::Error::other("another process has put something else in its place"));
@@ -338,7 +340,7 @@ impl Backend for FileBackend {
 
     fn open_dir(&self, name: &OsStr) -> io::Result<Box<dyn Backend>> {
         let name = component(name)?;
-        match rustix::fs::openat(&self.handle, name, OFlags::RDONLY | DIRECTORY, Mode::empty()) {
+        match openat(&self.handle, name, OFlags::RDONLY | DIRECTORY, Mode::empty()) {
             Ok(fd) => Ok(Box::new(FileBackend { handle: fd.into(), links: self.links.inside() })),
             // With O_DIRECTORY a link is no directory.
             Err(rustix::io::Errno::NOTDIR) if self.stat(name).is_ok_and(|stat| stat.is_link()) => {
@@ -369,7 +371,7 @@ impl Backend for FileBackend {
     }
 
     fn itself(&self) -> io::Result<Box<dyn BackendFile>> {
-        let fd = rustix::fs::openat(&self.handle, ".", OFlags::RDONLY | DIRECTORY, Mode::empty())?;
+        let fd = openat(&self.handle, ".", OFlags::RDONLY | DIRECTORY, Mode::empty())?;
         Ok(Box::new(File::from(fd)))
     }
 

@@ -1,10 +1,10 @@
 //! Who changes a frame, as inotify(7) tells it.
 //!
-//! Watches are put on what the store holds open, by way of `/proc/self/fd`, so no name is looked up again. One that watches has one
-//! inotify instance. Where others can change a file without this kernel's knowing, and at inotify's limits, nothing is told, and
+//! Watches are put on what the stores hold open, by way of `/proc/self/fd`, so no name is looked up again. All frames of a mount have one
+//! inotify instance, of which a user has few. Where others can change a file without this kernel's knowing, and at inotify's limits, nothing is told, and
 //! [`Watch::is_blind`] says so.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::mem::MaybeUninit;
@@ -80,8 +80,12 @@ impl Watched {
         }
     }
 
-    /// Whether something of that name matters.
-    fn matters(&self, name: Option<&OsStr>) -> bool {
+    /// Whether an event matters: two that watch the same file hear what the other one listens to as well.
+    fn matters(&self, event: ReadFlags, name: Option<&OsStr>) -> bool {
+        let unasked = ReadFlags::IGNORED | ReadFlags::UNMOUNT;
+        if event.bits() & (self.flags().bits() | unasked.bits()) == 0 {
+            return false;
+        }
         match (self, name) {
             (Watched::Name(_, wanted), Some(name)) => wanted == name,
             (Watched::Frame(_), Some(name)) => name == INDEX_NAME || is_chunk(name),
@@ -94,13 +98,13 @@ fn is_chunk(name: &OsStr) -> bool {
     ChunkId::from_file_name(name.as_bytes()).is_some()
 }
 
-/// Waits for changes, and is woken for other reasons.
+/// Waits for changes of any frame, and is woken for other reasons. One thread waits.
 #[derive(Default)]
-pub struct Watch {
-    started: OnceLock<Started>,
-    /// A leaf lock, held across no waiting.
-    inner: Mutex<Inner>,
-    blind: AtomicBool,
+pub struct Watcher {
+    /// None in it where the system gives no bell.
+    started: OnceLock<Option<Started>>,
+    /// Held across no waiting. Of what is locked elsewhere, only `names` is taken while it is held.
+    table: Mutex<Table>,
     /// Somebody has rung before there was a bell, or since it was last heard.
     rung: AtomicBool,
     stopped: AtomicBool,
@@ -113,71 +117,149 @@ struct Started {
 }
 
 #[derive(Default)]
-struct Inner {
+struct Table {
+    next: u64,
+    /// By a number of ours.
+    frames: BTreeMap<u64, Frame>,
+    /// Who watches what, by the number that events bear.
+    watched: HashMap<i32, Vec<(u64, Watched)>>,
+}
+
+#[derive(Default)]
+struct Frame {
+    told: Arc<Told>,
     wanted: Vec<Watched>,
-    /// What is watched, by the number that events bear.
-    watched: Vec<(i32, Watched)>,
-    /// Chunk files that somebody has written.
-    names: HashSet<OsString>,
+    /// The numbers of what is watched for it.
+    numbers: Vec<i32>,
+}
+
+/// What a frame is told.
+#[derive(Default)]
+struct Told {
+    blind: AtomicBool,
+    rung: AtomicBool,
+    /// Chunk files that somebody has written. A leaf lock.
+    names: Mutex<HashSet<OsString>>,
+}
+
+/// What a [`Watcher`] is to one frame.
+pub struct Watch {
+    watcher: Arc<Watcher>,
+    number: u64,
+    told: Arc<Told>,
 }
 
 impl Watch {
+    /// One that watches nothing yet.
+    pub(in crate::store) fn new(watcher: &Arc<Watcher>) -> Self {
+        let told = Arc::<Told>::default();
+        let mut table = watcher.table.lock();
+        table.next += 1;
+        let number = table.next;
+        table.frames.insert(number, Frame { told: Arc::clone(&told), ..Frame::default() });
+        drop(table);
+        Watch { watcher: Arc::clone(watcher), number, told }
+    }
+
     /// What is to be watched from now on.
     pub fn set(&self, wanted: Vec<Watched>) {
-        let mut inner = self.inner.lock();
-        inner.wanted = wanted;
-        self.follow(&mut inner);
+        let mut table = self.watcher.table.lock();
+        if let Some(frame) = table.frames.get_mut(&self.number) {
+            frame.wanted = wanted;
+        }
+        self.watcher.follow(&mut table, self.number);
     }
 
+    /// Whether changes may go untold.
+    pub fn is_blind(&self) -> bool {
+        self.told.blind.load(SeqCst)
+    }
+
+    /// Wakes who waits, on behalf of this frame.
+    pub fn ring(&self) {
+        self.told.rung.store(true, SeqCst);
+        self.watcher.ring();
+    }
+
+    /// Whether something has been told of this frame, or somebody has rung, since this was last asked.
+    pub fn take(&self) -> bool {
+        self.told.rung.swap(false, SeqCst)
+    }
+
+    /// The chunk files that somebody has written since this was last asked.
+    pub fn names(&self) -> HashSet<OsString> {
+        std::mem::take(&mut self.told.names.lock())
+    }
+
+    /// Where to wait.
+    pub fn watcher(&self) -> &Watcher {
+        &self.watcher
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.told.blind.store(true, SeqCst); // nobody needs to be told
+        self.set(Vec::new());
+        self.watcher.table.lock().frames.remove(&self.number);
+    }
+}
+
+impl Watcher {
     /// Begins to watch; before that, nothing is.
     pub fn begin(&self) {
-        let Ok(bell) = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK) else {
-            self.blind.store(true, SeqCst);
-            return;
-        };
-        let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK);
-        let inotify =
-            inotify.inspect_err(|error| info!("changes by others are looked for now and then: no inotify: {error}")).ok();
-        let _ = self.started.set(Started { bell, inotify });
-        self.follow(&mut self.inner.lock());
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok();
+        let started = bell.map(|bell| {
+            let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK);
+            let inotify =
+                inotify.inspect_err(|error| info!("changes by others are looked for now and then: no inotify: {error}")).ok();
+            Started { bell, inotify }
+        });
+        let mut table = self.table.lock();
+        if self.started.set(started).is_ok() {
+            let frames: Vec<_> = table.frames.keys().copied().collect();
+            frames.into_iter().for_each(|number| self.follow(&mut table, number));
+        }
     }
 
-    /// Puts watches on what is wanted, and takes the others away.
-    fn follow(&self, inner: &mut Inner) {
-        let Some(started) = self.started.get() else { return };
-        let before = std::mem::take(&mut inner.watched);
+    /// Puts watches on what a frame wants, and takes the others away.
+    fn follow(&self, Table { frames, watched, .. }: &mut Table, number: u64) {
+        let (Some(started), Some(frame)) = (self.started.get(), frames.get_mut(&number)) else { return };
+        let before = std::mem::take(&mut frame.numbers);
+        for wd in &before {
+            watched.entry(*wd).or_default().retain(|(other, _)| *other != number);
+        }
         // What has SOURCE's name cannot be watched in a directory that may not be read.
-        let mut blind = !inner.wanted.iter().any(|watched| matches!(watched, Watched::Name(..)));
-        for watched in &inner.wanted {
-            match started.watch(watched) {
-                Ok(number) => inner.watched.push((number, watched.clone())),
+        let mut blind = !frame.wanted.iter().any(|wanted| matches!(wanted, Watched::Name(..)));
+        for wanted in &frame.wanted {
+            match started.as_ref().ok_or_else(unsupported).and_then(|started| started.watch(wanted)) {
+                Ok(wd) => {
+                    frame.numbers.push(wd);
+                    watched.entry(wd).or_default().push((number, wanted.clone()));
+                }
                 Err(error) => {
                     blind = true;
                     debug!("not watched: {error}");
                 }
             }
         }
-        for (number, _) in before {
-            if let Some(inotify) = &started.inotify
-                && !inner.watched.iter().any(|(other, _)| *other == number)
-            {
-                let _ = inotify::remove_watch(inotify, number);
+        for wd in before {
+            if watched.get(&wd).is_some_and(Vec::is_empty) {
+                watched.remove(&wd);
+                if let Some(Started { inotify: Some(inotify), .. }) = started {
+                    let _ = inotify::remove_watch(inotify, wd);
+                }
             }
         }
-        if self.blind.swap(blind, SeqCst) != blind && blind {
+        if frame.told.blind.swap(blind, SeqCst) != blind && blind {
             info!("changes by others are looked for now and then, as the system does not tell of them here");
         }
     }
 
-    /// Whether changes may go untold.
-    pub fn is_blind(&self) -> bool {
-        self.blind.load(SeqCst)
-    }
-
     /// Wakes who waits.
-    pub fn ring(&self) {
+    fn ring(&self) {
         if !self.rung.swap(true, SeqCst)
-            && let Some(started) = self.started.get()
+            && let Some(Some(started)) = self.started.get()
         {
             let _ = rustix::io::write(&started.bell, &1u64.to_ne_bytes());
         }
@@ -190,15 +272,10 @@ impl Watch {
         self.ring();
     }
 
-    /// The chunk files that somebody has written since this was last asked.
-    pub fn names(&self) -> HashSet<OsString> {
-        std::mem::take(&mut self.inner.lock().names)
-    }
-
     /// Returns when something was changed or somebody rings, or at a time; what is changed before `rested` is told then. Answers whether
-    /// to go on.
+    /// to go on. [`Watch::take`] says of which frames something was told.
     pub fn wait(&self, until: Option<Instant>, rested: Instant) -> bool {
-        let Some(started) = self.started.get() else { return false };
+        let Some(Some(started)) = self.started.get() else { return false };
         loop {
             if self.stopped.load(SeqCst) {
                 return false;
@@ -214,51 +291,55 @@ impl Watch {
                 (false, until) => until,
             };
             let told = started.poll(timeout.map(|at| at.saturating_duration_since(now)), !resting);
-            if told && !resting && self.take(started) {
+            if told && !resting && self.hear(started) {
                 return !self.stopped.load(SeqCst);
             }
         }
     }
 
-    /// Takes what was told; whether anything of it matters.
-    fn take(&self, started: &Started) -> bool {
+    /// Takes what was told, and tells the frames that it matters to; whether there are any.
+    fn hear(&self, started: &Started) -> bool {
         let Some(inotify) = &started.inotify else { return false };
         let mut buf = [MaybeUninit::uninit(); EVENTS];
         let mut reader = inotify::Reader::new(inotify, &mut buf);
-        let mut inner = self.inner.lock();
+        let table = self.table.lock();
         let mut matters = false;
         for _ in 0..MOST_EVENTS {
-            match reader.next() {
-                Ok(event) => {
-                    let name = event.file_name().map(|name| OsStr::from_bytes(name.to_bytes()));
-                    if event.events().contains(ReadFlags::QUEUE_OVERFLOW) {
-                        matters = true;
-                        continue;
-                    }
-                    let Some((_, watched)) = inner.watched.iter().find(|(number, _)| *number == event.wd()) else { continue };
-                    if !watched.matters(name) {
-                        continue;
-                    }
-                    matters = true;
-                    if let (Watched::Frame(_), Some(name)) = (watched, name)
-                        && is_chunk(name)
-                        && inner.names.len() < NAMES
-                    {
-                        let name = name.to_owned();
-                        inner.names.insert(name);
+            let event = match reader.next() {
+                Ok(event) => event,
+                Err(Errno::INTR) => continue,
+                Err(_) => break,
+            };
+            if event.events().contains(ReadFlags::QUEUE_OVERFLOW) {
+                table.frames.values().for_each(|frame| frame.told.rung.store(true, SeqCst));
+                matters = true;
+                continue;
+            }
+            let name = event.file_name().map(|name| OsStr::from_bytes(name.to_bytes()));
+            for (number, watched) in table.watched.get(&event.wd()).into_iter().flatten() {
+                let Some(frame) = table.frames.get(number).filter(|_| watched.matters(event.events(), name)) else { continue };
+                matters = true;
+                frame.told.rung.store(true, SeqCst);
+                if let (Watched::Frame(_), Some(name)) = (watched, name)
+                    && is_chunk(name)
+                {
+                    let mut names = frame.told.names.lock();
+                    if names.len() < NAMES {
+                        names.insert(name.to_owned());
                     }
                 }
-                Err(Errno::INTR) => {}
-                Err(_) => break,
             }
         }
         matters
     }
 }
 
+fn unsupported() -> io::Error {
+    io::ErrorKind::Unsupported.into()
+}
+
 impl Started {
     fn watch(&self, watched: &Watched) -> io::Result<i32> {
-        let unsupported = || io::Error::from(io::ErrorKind::Unsupported);
         let (inotify, file) = (self.inotify.as_ref().ok_or_else(unsupported)?, watched.file());
         let fd = file.fd().ok_or_else(unsupported)?;
         if is_elsewhere(fd)? {
@@ -266,7 +347,8 @@ impl Started {
         }
         // This link leads to the open file, whatever has become of its name.
         let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
-        Ok(inotify::add_watch(inotify, path, watched.flags())?)
+        // Others may watch the same file.
+        Ok(inotify::add_watch(inotify, path, watched.flags() | WatchFlags::MASK_ADD)?)
     }
 
     /// Waits for something to be told; for the bell only, if `inotify` is false.

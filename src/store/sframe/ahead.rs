@@ -1,8 +1,9 @@
 //! Reading ahead of those who read: threads that open the chunk files of a hint and have the kernel read them, several at the
-//! same time, which is what a disk is fast at and one reader alone cannot ask for.
+//! same time, which is what a disk is fast at and one reader alone cannot ask for. All frames of a mount share them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
 
 use log::debug;
@@ -12,8 +13,6 @@ use super::super::ChunkKey;
 use super::Shared;
 use crate::store::in_words;
 
-/// How many threads there are at most, once there is something to do.
-const THREADS: usize = 3;
 /// How many files are hinted at, at most; older hints go.
 const HINTS: usize = 1024;
 /// How much of a file is read ahead, in bytes: for the rest the kernel's own read-ahead does.
@@ -21,64 +20,106 @@ const MOST: u64 = 8 << 20;
 /// What the kernel reads at one request, at least, in bytes: its default read-ahead. It cuts off what is longer.
 const STRIDE: u64 = 128 << 10;
 
-/// The threads and what they have to do.
-#[derive(Default)]
-pub(super) struct Ahead {
+/// The threads, which are started once there is something to do, and what they have to do.
+pub(in crate::store) struct Pool {
     work: Arc<Work>,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    most: usize,
 }
 
 #[derive(Default)]
 struct Work {
     queue: Mutex<Queue>,
     more: Condvar,
+    done: Condvar,
 }
 
 #[derive(Default)]
 struct Queue {
-    hints: VecDeque<(ChunkKey, u32)>,
+    hints: VecDeque<Hint>,
+    /// Which frames' files are being read just now, by address.
+    under_way: Vec<usize>,
     /// Threads that wait for something to do.
     idle: usize,
     stop: bool,
 }
 
+struct Hint {
+    frame: Arc<Shared>,
+    key: ChunkKey,
+    len: u32,
+}
+
+/// The pool as one frame has it.
+pub(super) struct Ahead {
+    pool: Arc<Pool>,
+    /// Written with the queue locked.
+    stopped: AtomicBool,
+}
+
 impl Ahead {
+    pub(super) fn new(pool: &Arc<Pool>) -> Self {
+        Ahead { pool: Arc::clone(pool), stopped: AtomicBool::new(false) }
+    }
+
     /// Takes a hint.
-    pub(super) fn expect(&self, shared: &Arc<Shared>, chunks: &[(ChunkKey, u32)]) {
-        let mut queue = self.work.queue.lock();
-        if queue.stop {
+    pub(super) fn expect(&self, frame: &Arc<Shared>, chunks: &[(ChunkKey, u32)]) {
+        let work = &self.pool.work;
+        let mut queue = work.queue.lock();
+        if self.stopped.load(Relaxed) {
             return;
         }
-        queue.hints.extend(&chunks[..chunks.len().min(HINTS)]);
+        let hints = &chunks[..chunks.len().min(HINTS)];
+        queue.hints.extend(hints.iter().map(|(key, len)| Hint { frame: Arc::clone(frame), key: *key, len: *len }));
         let over = queue.hints.len().saturating_sub(HINTS);
         queue.hints.drain(..over);
         let (wanted, idle) = (queue.hints.len(), queue.idle);
         drop(queue);
         (0..wanted.min(idle)).for_each(|_| {
-            self.work.more.notify_one();
+            work.more.notify_one();
         });
         if wanted > idle {
-            self.start(shared);
+            self.pool.start();
         }
     }
 
-    fn start(&self, shared: &Arc<Shared>) {
+    /// Takes the frame's hints back, waits for what is under way, and takes no more.
+    pub(super) fn stop(&self, frame: &Arc<Shared>) {
+        let mut queue = self.pool.work.queue.lock();
+        self.stopped.store(true, Relaxed);
+        queue.hints.retain(|hint| !Arc::ptr_eq(&hint.frame, frame));
+        while queue.under_way.contains(&Arc::as_ptr(frame).addr()) {
+            self.pool.work.done.wait(&mut queue);
+        }
+    }
+}
+
+impl Pool {
+    /// A pool of at most so many threads.
+    pub(in crate::store) fn new(most: usize) -> Arc<Self> {
+        Arc::new(Pool { work: Arc::default(), threads: Mutex::default(), most })
+    }
+
+    /// How many threads there are.
+    pub(in crate::store) fn threads(&self) -> usize {
+        self.threads.lock().len()
+    }
+
+    fn start(&self) {
         let mut threads = self.threads.lock();
-        if threads.len() < THREADS {
-            let (work, shared) = (Arc::clone(&self.work), Arc::clone(shared));
-            match std::thread::Builder::new().name("read-ahead".to_owned()).spawn(move || work.run(&shared)) {
+        if threads.len() < self.most {
+            let work = Arc::clone(&self.work);
+            match std::thread::Builder::new().name("read-ahead".to_owned()).spawn(move || work.run()) {
                 Ok(thread) => threads.push(thread),
                 Err(error) => debug!("no thread to read ahead: {}", in_words(&error)), // it is only slower
             }
         }
     }
+}
 
-    /// Ends the threads.
-    pub(super) fn stop(&self) {
-        let mut queue = self.work.queue.lock();
-        queue.stop = true;
-        queue.hints.clear();
-        drop(queue);
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.work.queue.lock().stop = true;
         self.work.more.notify_all();
         for thread in std::mem::take(&mut *self.threads.lock()) {
             let _ = thread.join();
@@ -87,19 +128,39 @@ impl Ahead {
 }
 
 impl Work {
-    fn run(&self, shared: &Shared) {
+    fn run(&self) {
         let mut queue = self.queue.lock();
         while !queue.stop {
-            let Some((key, len)) = queue.hints.pop_front() else {
+            let Some(hint) = queue.hints.pop_front() else {
                 queue.idle += 1;
                 self.more.wait(&mut queue);
                 queue.idle -= 1;
                 continue;
             };
+            let under_way = UnderWay(self, Arc::as_ptr(&hint.frame).addr());
+            queue.under_way.push(under_way.1);
             drop(queue);
-            shared.read_ahead(key, len);
+            let Hint { frame, key, len } = hint;
+            frame.read_ahead(key, len);
+            drop(frame); // before who waits for this goes on
+            drop(under_way);
             queue = self.queue.lock();
         }
+    }
+}
+
+/// Nobody waits in vain, even after a panic.
+struct UnderWay<'a>(&'a Work, usize);
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        let UnderWay(work, frame) = self;
+        let mut queue = work.queue.lock();
+        if let Some(at) = queue.under_way.iter().position(|other| other == frame) {
+            queue.under_way.swap_remove(at);
+        }
+        drop(queue);
+        work.done.notify_all();
     }
 }
 

@@ -1,73 +1,34 @@
-//! Chunk files that are open, the last used ones: opening a file by its name costs as much as reading some kilobytes of it.
+//! Chunk files that are open, the last used ones of all frames: opening a file by its name costs as much as reading some kilobytes of
+//! it.
 
-use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use lru::LruCache;
-use parking_lot::Mutex;
-
-use super::super::ChunkKey;
-use super::super::backend::{BackendFile, descriptor_budget};
+use super::super::backend::BackendFile;
+use super::super::local::spare::{self, Spare};
+use super::super::shares::{Part, Shared};
 use super::files::Stamp;
 
-/// When an open began, as far as [`Descriptors::clear`] cares.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Ticket(u64);
-
 /// An open chunk file.
-pub(super) struct OpenChunk {
+pub(in crate::store) struct OpenChunk {
     pub(super) file: Box<dyn BackendFile>,
     /// As it was when it was opened.
     pub(super) stamp: Stamp,
 }
 
-/// The open files. The lock is never held while a file is opened or closed.
-pub(super) struct Descriptors {
-    inner: Mutex<Inner>,
+/// The open files of all frames.
+pub(in crate::store) type OpenFiles = Shared<Arc<OpenChunk>>;
+/// Those of one frame.
+pub(super) type Descriptors = Part<Arc<OpenChunk>>;
+
+/// Room for so many open files. They are closed where the process may open no more.
+pub(in crate::store) fn open_files(most: usize) -> Arc<OpenFiles> {
+    let all = Arc::new(OpenFiles::new(most.max(1) as u64, |_| 1));
+    spare::register(&all);
+    all
 }
 
-struct Inner {
-    open: LruCache<ChunkKey, Arc<OpenChunk>>,
-    /// Goes up when all are closed, so that what was being opened then does not come in afterwards.
-    generation: u64,
-}
-
-impl Descriptors {
-    pub(super) fn new() -> Self {
-        let room = NonZeroUsize::new(descriptor_budget()).unwrap_or(NonZeroUsize::MIN);
-        let inner = Inner { open: LruCache::new(room), generation: 0 };
-        Descriptors { inner: Mutex::new(inner) }
-    }
-
-    /// An open file, or a ticket with which to bring one.
-    pub(super) fn get(&self, key: ChunkKey) -> Result<Arc<OpenChunk>, Ticket> {
-        let mut inner = self.inner.lock();
-        inner.open.get(&key).map(Arc::clone).ok_or(Ticket(inner.generation))
-    }
-
-    /// Takes an open file in. The caller's read guard must still be held: it is what keeps the key's file the same.
-    pub(super) fn insert(&self, key: ChunkKey, file: &Arc<OpenChunk>, ticket: Ticket) {
-        let mut inner = self.inner.lock();
-        if inner.generation == ticket.0 {
-            let old = inner.open.push(key, Arc::clone(file));
-            drop(inner);
-            drop(old); // closed after the lock
-        }
-    }
-
-    /// Closes a file that is about to be removed.
-    pub(super) fn remove(&self, key: ChunkKey) {
-        let old = self.inner.lock().open.pop(&key);
-        drop(old);
-    }
-
-    /// Closes all.
-    pub(super) fn clear(&self) {
-        let mut inner = self.inner.lock();
-        inner.generation += 1;
-        let room = inner.open.cap();
-        let old = std::mem::replace(&mut inner.open, LruCache::new(room));
-        drop(inner);
-        drop(old);
+impl Spare for OpenFiles {
+    fn close_some(&self) -> bool {
+        self.halve()
     }
 }

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use parking_lot::{Mutex, RwLock};
 
 use super::backend::{Backend, BackendFile, FileStat, read_exact_at};
-use super::cache::ChunkCache;
+use super::cache::FrameCache;
 use super::error::{no_room, refused};
 use super::held::Held;
 use super::local::watch::Watch;
@@ -37,8 +37,10 @@ mod record;
 mod witness;
 
 use ahead::Ahead;
+pub(super) use ahead::Pool;
 use commit::{Disk, Unsynced};
 use descriptors::{Descriptors, OpenChunk};
+pub(super) use descriptors::{OpenFiles, open_files};
 use files::{Files, Known, Stamp, name_of};
 use folder::Folder;
 use open::{OpenDir, Opened};
@@ -60,7 +62,7 @@ pub struct SframeStore {
     sidecar: Option<Sidecar>,
     shared: Arc<Shared>,
     ahead: Ahead,
-    cache: ChunkCache,
+    cache: FrameCache,
     drafts: Arc<DraftPool>,
     published: RwLock<Option<Arc<FrameImage>>>,
     disk: Mutex<Disk>,
@@ -105,7 +107,7 @@ impl Shared {
         folder.check(&stat, self.files.lock().is_new(key))?;
         self.check_chunk(key, &stat)?;
         let open = Arc::new(OpenChunk { file, stamp: Stamp::from(&stat) });
-        self.descriptors.insert(key, &open, ticket);
+        self.descriptors.insert(key, Arc::clone(&open), ticket);
         Ok(open)
     }
 
@@ -127,7 +129,7 @@ impl Shared {
 }
 
 /// The lock file in the directory.
-fn lock_file(source: &Source, dir: &Arc<dyn Backend>, options: OpenOptions) -> Result<Sidecar> {
+fn lock_file(source: &Source, dir: &Arc<dyn Backend>, options: &OpenOptions) -> Result<Sidecar> {
     let index = dir.stat(index_name()).map_err(source.at(INDEX).io("stat"))?;
     if dir.stat(OsStr::new(sidecar::SUFFIX)).is_err() {
         // None is made in what is no frame.
@@ -159,7 +161,7 @@ impl SframeStore {
     /// What the system refuses; a directory that is no sframe; chunk files that are missing or damaged, all of them by name up
     /// to a readable number; another mount that writes to it.
     pub fn open(path: &Path, options: OpenOptions) -> Result<Self> {
-        Self::open_source(Source::existing(path, options)?, options)
+        Self::open_source(Source::existing(path, &options)?, &options)
     }
 
     /// Opens the frame at a location.
@@ -167,7 +169,7 @@ impl SframeStore {
     /// # Errors
     /// As [`SframeStore::open`].
     pub fn open_at(location: &Location, options: OpenOptions) -> Result<Self> {
-        Self::open_source(Source::new(location, options, NewFrame::default()), options)
+        Self::open_source(Source::new(location, &options, NewFrame::default()), &options)
     }
 
     /// Opens a frame in any backend; `path` is how messages call it, `dir` the path of the backend's directory, in which it has
@@ -179,7 +181,7 @@ impl SframeStore {
         Self::open_at(&Location::in_backend(backend, path, dir, name), options)
     }
 
-    fn open_source(source: Source, options: OpenOptions) -> Result<Self> {
+    fn open_source(source: Source, options: &OpenOptions) -> Result<Self> {
         let OpenDir { dir, itself, stat: dir_stat } = open::open_dir(&source, !source.read_only)?;
         let sidecar = options.locking.then(|| lock_file(&source, &dir, options)).transpose()?;
         let turn = sidecar.as_ref().map(|sidecar| sidecar.wait_to_read(PATIENCE)).transpose()?;
@@ -218,7 +220,7 @@ impl SframeStore {
     /// # Errors
     /// What the system refuses; a name that exists.
     pub fn create(path: &Path, options: OpenOptions) -> Result<Self> {
-        Self::create_source(Source::to_be(path, options)?, options)
+        Self::create_source(Source::to_be(path, &options)?, &options)
     }
 
     /// As [`SframeStore::create`], at a location.
@@ -226,7 +228,7 @@ impl SframeStore {
     /// # Errors
     /// As [`SframeStore::create`].
     pub fn create_at(location: &Location, options: OpenOptions, new: NewFrame) -> Result<Self> {
-        Self::create_source(Source::new(location, options, new), options)
+        Self::create_source(Source::new(location, &options, new), &options)
     }
 
     /// As [`SframeStore::create`], in any backend.
@@ -237,7 +239,7 @@ impl SframeStore {
         Self::create_at(&Location::in_backend(backend, path, dir, name), options, NewFrame::default())
     }
 
-    fn create_source(source: Source, options: OpenOptions) -> Result<Self> {
+    fn create_source(source: Source, options: &OpenOptions) -> Result<Self> {
         let create = |name: &OsStr| {
             let dir = source.backend.create_dir(name, if source.new.like.is_some() { 0o700 } else { 0o777 })?;
             let itself = dir.itself()?;
@@ -254,7 +256,7 @@ impl SframeStore {
 
     fn assemble(
         source: Source,
-        options: OpenOptions,
+        options: &OpenOptions,
         folder: Folder,
         itself: Box<dyn BackendFile>,
         files: Files,
@@ -263,17 +265,17 @@ impl SframeStore {
         SframeStore {
             source,
             sidecar: None,
-            drafts: DraftPool::new(Arc::clone(&folder), options.draft_bytes),
+            drafts: DraftPool::sharing(Arc::clone(&folder), &options.resources.drafts),
             shared: Arc::new(Shared {
                 folder: RwLock::new(Arc::new(folder)),
                 files: Mutex::new(files),
                 epochs: Epochs::default(),
-                descriptors: Descriptors::new(),
+                descriptors: Descriptors::new(&options.resources.open_files),
                 suspicion: Mutex::default(),
-                watch: Watch::default(),
+                watch: Watch::new(options.resources.watcher()),
             }),
-            ahead: Ahead::default(),
-            cache: ChunkCache::new(options.cache_bytes),
+            ahead: Ahead::new(&options.resources.ahead),
+            cache: FrameCache::new(&options.resources.cache),
             published: RwLock::new(None),
             disk: Mutex::new(Disk::default()),
             witness: Mutex::new(witness),
@@ -281,7 +283,7 @@ impl SframeStore {
             record: Mutex::new(Record::default()),
             grounded: AtomicBool::new(false),
             itself: RwLock::new(Arc::from(itself)),
-            held: Held::new(options.hold_staged),
+            held: Held::new(options.hold_staged, &options.resources.held),
             allocated: AtomicU64::new(0),
         }
     }
@@ -599,7 +601,9 @@ impl FrameStore for SframeStore {
     }
 
     fn close(&self) -> Result<()> {
-        self.ahead.stop();
+        self.ahead.stop(&self.shared);
+        self.shared.descriptors.clear();
+        self.cache.clear();
         if self.source.read_only {
             return Ok(());
         }
@@ -611,7 +615,7 @@ impl FrameStore for SframeStore {
 
 impl Drop for SframeStore {
     fn drop(&mut self) {
-        self.ahead.stop();
+        self.ahead.stop(&self.shared);
         commit::abandon(self);
     }
 }

@@ -8,7 +8,7 @@ use b2fuse::format::chunk;
 use b2fuse::store::check::{Depth, Kind, Severity, check};
 use b2fuse::store::repair::{Outlook, plan};
 use b2fuse::store::survey::Survey;
-use b2fuse::store::{FrameImage, FrameStore, OpenOptions, open};
+use b2fuse::store::{Budgets, FrameImage, FrameStore, OpenOptions, Resources, open};
 
 use crate::memory::within;
 
@@ -57,7 +57,8 @@ fn put(data: &[u8]) -> Option<PathBuf> {
 }
 
 fn options(read_only: bool) -> OpenOptions {
-    OpenOptions { read_only, cache_bytes: 1 << 20, draft_bytes: 1 << 20, ..OpenOptions::default() }
+    let budgets = Budgets { cache_bytes: 1 << 20, draft_bytes: 1 << 20, ..Budgets::default() };
+    OpenOptions { read_only, resources: Resources::new(budgets), ..OpenOptions::default() }
 }
 
 /// An entry of a committed image with its chunk's bytes; `None` for a chunk whose header cannot be followed.

@@ -9,7 +9,7 @@ use b2fuse::format::index_file::IndexFile;
 use b2fuse::format::trailer::Trailer;
 use b2fuse::format::{ChunkId, ChunkOffset, IndexEntry, Layout, Special, index};
 use b2fuse::store::frame::Frame;
-use b2fuse::store::{FrameImage, FrameStore, OpenOptions, open};
+use b2fuse::store::{Budgets, FrameImage, FrameStore, OpenOptions, Resources, open};
 use b2fuse::view::{ContiguousView, Creation, Handle, Ino, Invals, OpenMode, ROOT, RenameMode, SetAttr, Shown, SparseView, View};
 
 use crate::disk::{Content, all_whole, content, copied, emptied, on_disk};
@@ -76,7 +76,8 @@ pub fn contiguous(data: &[u8]) {
 }
 
 fn options() -> OpenOptions {
-    OpenOptions { cache_bytes: 1 << 16, draft_bytes: 1 << 16, ..OpenOptions::default() }
+    let budgets = Budgets { cache_bytes: 1 << 16, draft_bytes: 1 << 16, ..Budgets::default() };
+    OpenOptions { resources: Resources::new(budgets), ..OpenOptions::default() }
 }
 
 /// Writes a cframe as an sframe.
