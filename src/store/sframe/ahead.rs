@@ -37,40 +37,52 @@ struct Work {
 #[derive(Default)]
 struct Queue {
     hints: VecDeque<Hint>,
-    /// Which frames' files are being read just now, by address.
+    /// The frames whose files are being read just now, by address.
     under_way: Vec<usize>,
     /// Threads that wait for something to do.
     idle: usize,
     stop: bool,
 }
 
+/// A frame of which chunks can be read ahead.
+pub(super) trait Reader: Send + Sync {
+    /// Has the kernel read a chunk of that length.
+    fn read_ahead(&self, key: ChunkKey, len: u32);
+}
+
 struct Hint {
-    frame: Arc<Shared>,
+    frame: Arc<dyn Reader>,
     key: ChunkKey,
     len: u32,
+}
+
+/// What tells frames apart.
+fn address(frame: &Arc<dyn Reader>) -> usize {
+    Arc::as_ptr(frame).addr()
 }
 
 /// The pool as one frame has it.
 pub(super) struct Ahead {
     pool: Arc<Pool>,
+    frame: Arc<dyn Reader>,
     /// Written with the queue locked.
     stopped: AtomicBool,
 }
 
 impl Ahead {
-    pub(super) fn new(pool: &Arc<Pool>) -> Self {
-        Ahead { pool: Arc::clone(pool), stopped: AtomicBool::new(false) }
+    pub(super) fn new(pool: &Arc<Pool>, frame: Arc<dyn Reader>) -> Self {
+        Ahead { pool: Arc::clone(pool), frame, stopped: AtomicBool::new(false) }
     }
 
     /// Takes a hint.
-    pub(super) fn expect(&self, frame: &Arc<Shared>, chunks: &[(ChunkKey, u32)]) {
+    pub(super) fn expect(&self, chunks: &[(ChunkKey, u32)]) {
         let work = &self.pool.work;
         let mut queue = work.queue.lock();
         if self.stopped.load(Relaxed) {
             return;
         }
         let hints = &chunks[..chunks.len().min(HINTS)];
-        queue.hints.extend(hints.iter().map(|(key, len)| Hint { frame: Arc::clone(frame), key: *key, len: *len }));
+        queue.hints.extend(hints.iter().map(|(key, len)| Hint { frame: Arc::clone(&self.frame), key: *key, len: *len }));
         let over = queue.hints.len().saturating_sub(HINTS);
         queue.hints.drain(..over);
         let (wanted, idle) = (queue.hints.len(), queue.idle);
@@ -84,11 +96,12 @@ impl Ahead {
     }
 
     /// Takes the frame's hints back, waits for what is under way, and takes no more.
-    pub(super) fn stop(&self, frame: &Arc<Shared>) {
+    pub(super) fn stop(&self) {
+        let frame = address(&self.frame);
         let mut queue = self.pool.work.queue.lock();
         self.stopped.store(true, Relaxed);
-        queue.hints.retain(|hint| !Arc::ptr_eq(&hint.frame, frame));
-        while queue.under_way.contains(&Arc::as_ptr(frame).addr()) {
+        queue.hints.retain(|hint| address(&hint.frame) != frame);
+        while queue.under_way.contains(&frame) {
             self.pool.work.done.wait(&mut queue);
         }
     }
@@ -137,7 +150,7 @@ impl Work {
                 queue.idle -= 1;
                 continue;
             };
-            let under_way = UnderWay(self, Arc::as_ptr(&hint.frame).addr());
+            let under_way = UnderWay(self, address(&hint.frame));
             queue.under_way.push(under_way.1);
             drop(queue);
             let Hint { frame, key, len } = hint;
@@ -164,7 +177,7 @@ impl Drop for UnderWay<'_> {
     }
 }
 
-impl Shared {
+impl Reader for Shared {
     /// Opens a chunk's file and has the kernel read it. What fails here fails again, and is told, when it is really read.
     fn read_ahead(&self, key: ChunkKey, len: u32) {
         let guard = self.epochs.enter();
@@ -175,5 +188,63 @@ impl Shared {
         drop(guard);
         let len = u64::from(len).min(MOST);
         (0..len).step_by(STRIDE as usize).for_each(|from| open.file.will_need(from, STRIDE.min(len - from)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+    use std::sync::mpsc::{Receiver, Sender, channel};
+
+    use super::*;
+
+    /// Says that a chunk is being read, and waits until it may end.
+    struct Gate {
+        begun: Sender<u64>,
+        may_end: Mutex<Receiver<()>>,
+        ended: AtomicUsize,
+    }
+
+    impl Reader for Gate {
+        fn read_ahead(&self, key: ChunkKey, _len: u32) {
+            self.begun.send(key.number()).unwrap();
+            let _ = self.may_end.lock().recv();
+            (0..1000).for_each(|_| std::thread::yield_now());
+            self.ended.fetch_add(1, Relaxed);
+        }
+    }
+
+    #[test]
+    fn a_frame_that_is_closed_takes_its_hints_back_and_waits_for_what_is_under_way() {
+        let pool = Pool::new(1);
+        let (begun, begins) = channel();
+        let frame = || {
+            let (end, may_end) = channel();
+            let gate = Arc::new(Gate { begun: begun.clone(), may_end: Mutex::new(may_end), ended: AtomicUsize::new(0) });
+            (Ahead::new(&pool, gate.clone()), gate, end)
+        };
+        let ((one, one_reads, end_one), (other, other_reads, end_other)) = (frame(), frame());
+        one.expect(&[1, 2, 3].map(|n| (ChunkKey::new(n), 1)));
+        assert_eq!(begins.recv(), Ok(1));
+        other.expect(&[(ChunkKey::new(10), 1)]);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !one.stopped.load(Relaxed) {
+                    std::thread::yield_now();
+                }
+                drop(end_one);
+            });
+            one.stop();
+            assert_eq!(one_reads.ended.load(Relaxed), 1);
+        });
+        one.expect(&[(ChunkKey::new(4), 1)]);
+        assert_eq!(begins.recv(), Ok(10), "the other one's are read");
+        drop(end_other);
+        other.stop();
+        assert_eq!((other_reads.ended.load(Relaxed), pool.threads()), (1, 1));
+        drop((one, other, pool));
+        drop(begun);
+        assert_eq!(Arc::strong_count(&one_reads), 1);
+        assert!(begins.try_recv().is_err(), "nothing else was read");
     }
 }

@@ -262,20 +262,23 @@ impl SframeStore {
         files: Files,
         witness: Witness,
     ) -> Self {
+        let resources = &options.resources;
+        let drafts = DraftPool::sharing(Arc::clone(&folder), &resources.drafts);
+        let shared = Arc::new(Shared {
+            folder: RwLock::new(Arc::new(folder)),
+            files: Mutex::new(files),
+            epochs: Epochs::default(),
+            descriptors: Descriptors::new(&resources.open_files),
+            suspicion: Mutex::default(),
+            watch: Watch::new(resources.watcher()),
+        });
         SframeStore {
             source,
             sidecar: None,
-            drafts: DraftPool::sharing(Arc::clone(&folder), &options.resources.drafts),
-            shared: Arc::new(Shared {
-                folder: RwLock::new(Arc::new(folder)),
-                files: Mutex::new(files),
-                epochs: Epochs::default(),
-                descriptors: Descriptors::new(&options.resources.open_files),
-                suspicion: Mutex::default(),
-                watch: Watch::new(options.resources.watcher()),
-            }),
-            ahead: Ahead::new(&options.resources.ahead),
-            cache: FrameCache::new(&options.resources.cache),
+            drafts,
+            ahead: Ahead::new(&resources.ahead, shared.clone()),
+            shared,
+            cache: FrameCache::new(&resources.cache),
             published: RwLock::new(None),
             disk: Mutex::new(Disk::default()),
             witness: Mutex::new(witness),
@@ -283,7 +286,7 @@ impl SframeStore {
             record: Mutex::new(Record::default()),
             grounded: AtomicBool::new(false),
             itself: RwLock::new(Arc::from(itself)),
-            held: Held::new(options.hold_staged, &options.resources.held),
+            held: Held::new(options.hold_staged, &resources.held),
             allocated: AtomicU64::new(0),
         }
     }
@@ -474,7 +477,7 @@ impl FrameStore for SframeStore {
     }
 
     fn expect_chunks(&self, chunks: &[(ChunkKey, u32)]) {
-        self.ahead.expect(&self.shared, chunks);
+        self.ahead.expect(chunks);
     }
 
     fn stage(&self, chunk: &dyn ReadAt) -> Result<ChunkKey> {
@@ -601,7 +604,7 @@ impl FrameStore for SframeStore {
     }
 
     fn close(&self) -> Result<()> {
-        self.ahead.stop(&self.shared);
+        self.ahead.stop();
         self.shared.descriptors.clear();
         self.cache.clear();
         if self.source.read_only {
@@ -615,7 +618,7 @@ impl FrameStore for SframeStore {
 
 impl Drop for SframeStore {
     fn drop(&mut self) {
-        self.ahead.stop(&self.shared);
+        self.ahead.stop();
         commit::abandon(self);
     }
 }
