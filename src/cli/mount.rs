@@ -19,13 +19,13 @@ use super::{End, Failure, hangup_ignored, memory, panic, remount, strangers, wai
 use crate::format::Layout;
 use crate::format::plain::plain;
 use crate::fs::kernel::{self, Access, FS_TYPE};
-use crate::fs::session::{Config, Mounted, Signal};
+use crate::fs::session::{Config, MountRequest, Mounted, Signal};
 use crate::store::local::{self, mounts};
 use crate::store::times::Records;
 use crate::store::{
     Budgets, CframeStore, FrameStore, Location, NewFrame, OpenOptions, Resources, SframeStore, in_words, sidecar,
 };
-use crate::view::{ContiguousView, Locking, Shown, SparseView, View, ViewError};
+use crate::view::{ContiguousView, FileSystem, FrameView, Shown, Single, SparseView, ViewError};
 
 /// Event loops: one more than there are gives nothing, one less doubles the time of a round trip.
 const THREADS: usize = 2;
@@ -111,8 +111,8 @@ struct Plan {
     /// Where it is, and the layout that it has or will have.
     location: Location,
     layout: Layout,
-    /// The layout that is shown.
-    show: Layout,
+    /// What is shown: not [`Show::Other`].
+    show: Show,
     /// It does not exist yet.
     new: bool,
     /// As the user named it, for messages.
@@ -145,7 +145,7 @@ pub(super) fn run(args: Args) -> End {
 fn mount(args: Args, options: Options) -> Result<End, Failure> {
     share_memory();
     memory::end_with(&args.source, 1);
-    crate::fs::descriptors::raise_limit();
+    local::descriptors::raise_limit();
     let wanted = args.log_level.or(options.log_level).unwrap_or(LevelFilter::Info);
     let level = match args.verbose {
         0 => wanted,
@@ -167,7 +167,7 @@ fn mount(args: Args, options: Options) -> Result<End, Failure> {
     let target = match log_file {
         Some((file, path)) => Target::File(file, path),
         None if foreground => Target::Stderr,
-        None => Target::System { point: plan.config.point.clone() },
+        None => Target::System { point: plan.config.mount.point.clone() },
     };
     if foreground {
         let heard = matches!(target, Target::Stderr);
@@ -184,12 +184,12 @@ fn mount(args: Args, options: Options) -> Result<End, Failure> {
     match side {
         Side::Starter(outcome) => {
             let failed = |what: &str| {
-                let place = super::log::place(&plan.config.point, rustix::process::geteuid().as_raw());
+                let place = super::log::place(&plan.config.mount.point, rustix::process::geteuid().as_raw());
                 Failure::new(&plan.shown_point, format_args!("{what}; see {place}"))
             };
             outcome.map_err(|why| why.map_or_else(|| failed("its daemon ended without a word"), Failure))?;
             // The daemon says that it serves; this process may see for itself.
-            mounts::answers(&plan.config.point)
+            mounts::answers(&plan.config.mount.point)
                 .map_err(|error| failed(&format!("is mounted, but does not answer: {}", in_words(&error))))?;
             Ok(End::Done)
         }
@@ -232,11 +232,11 @@ impl Plan {
             check_home(&location)?;
         }
         let show = match args.show.or(options.show).unwrap_or_default() {
-            Show::Other if layout == Layout::Contiguous => Layout::Sparse,
-            Show::Other | Show::Contiguous => Layout::Contiguous,
-            Show::Sparse => Layout::Sparse,
+            Show::Other if layout == Layout::Contiguous => Show::Sparse,
+            Show::Other => Show::Contiguous,
+            show => show,
         };
-        if new && show == Layout::Contiguous {
+        if new && show == Show::Contiguous {
             let reason = "cannot be begun as one file that is shown; expected a frame that exists, or --show sparse";
             return Err(Failure::new(&source, reason));
         }
@@ -266,13 +266,16 @@ impl Plan {
         }
         let shown = if on_file { Shown::OnFile } else { Shown::As(frames::shown_name(&named(&source, &location))) };
         let overrides = options.overrides();
-        let config = Config {
+        let mount = MountRequest {
             point,
             fsname: options.fsname.unwrap_or_else(|| source_path.clone().into_os_string()),
             flags,
             access: options.access,
             auto_unmount: options.auto_unmount,
             default_permissions: options.default_permissions,
+        };
+        let config = Config {
+            mount,
             threads: args.threads.or(options.threads).unwrap_or(THREADS),
             overrides,
             xattrs: options.xattrs,
@@ -300,14 +303,15 @@ impl Plan {
 impl Plan {
     /// The same words, with paths as the user named them: in the daemon's log they are good in any directory.
     fn as_given(&self, Failure(line): Failure) -> Failure {
-        let given =
-            [(&self.source_path, &self.source), (&self.config.point, &self.shown_point)].into_iter().find_map(|(path, given)| {
+        let given = [(&self.source_path, &self.source), (&self.config.mount.point, &self.shown_point)].into_iter().find_map(
+            |(path, given)| {
                 let rest = line.strip_prefix(&plain(path).to_string())?;
                 // What lies beside it has a name that begins like its own.
                 let whole = rest.starts_with([':', '/']);
                 let given = plain(given).to_string();
                 (whole || rest.starts_with('.') && !given.ends_with(['.', '/'])).then(|| format!("{given}{rest}"))
-            });
+            },
+        );
         Failure(given.unwrap_or(line))
     }
 }
@@ -359,15 +363,15 @@ fn check_home(location: &Location) -> Result<(), Failure> {
 const DEAD: &str = "is a mount whose daemon has died; unmount it first (b2fuse umount)";
 
 /// The mount point without symbolic links, and whether it is a file, if that layout can be shown there.
-fn check_point(point: &Path, source: &Path, layout: Layout, show: Layout) -> Result<(PathBuf, bool), Failure> {
+fn check_point(point: &Path, source: &Path, layout: Layout, show: Show) -> Result<(PathBuf, bool), Failure> {
     let failed = |reason: String| Err(Failure::new(point, reason));
     let wanted = match show {
-        Layout::Sparse => "directory",
-        Layout::Contiguous => "directory or file",
+        Show::Contiguous => "directory or file",
+        _ => "directory",
     };
     let on_file = match local::stat(point) {
         Ok(Some(stat)) if stat.is_dir() => false,
-        Ok(Some(stat)) if stat.is_file() && show == Layout::Contiguous => true,
+        Ok(Some(stat)) if stat.is_file() && show == Show::Contiguous => true,
         Ok(Some(stat)) if stat.is_file() => {
             let source = source.display();
             let file = if layout == Layout::Contiguous { "one too, " } else { "" };
@@ -461,7 +465,7 @@ fn serve(plan: &Plan, hangup: Hangup, starter: &mut Option<Starter>) -> Result<(
         })?;
         super::log::leave();
     }
-    info!("{}: mounted on {}", plan.source.display(), plan.config.point.display());
+    info!("{}: mounted on {}", plan.source.display(), plan.config.mount.point.display());
     memory::serving();
     if starter.take().is_some_and(|starter| !starter.ready()) {
         control.send(Signal::End);
@@ -471,7 +475,7 @@ fn serve(plan: &Plan, hangup: Hangup, starter: &mut Option<Starter>) -> Result<(
     outcome
 }
 
-fn open(plan: &Plan) -> Result<Arc<dyn View>, ViewError> {
+fn open(plan: &Plan) -> Result<Arc<dyn FileSystem>, ViewError> {
     let (read_only, locking) = (plan.read_only, plan.locking);
     let resources = Resources::new(Budgets { cache_bytes: plan.cache_size, ..Budgets::default() });
     let options = OpenOptions { read_only, locking, resources, hold_staged: !read_only, ..OpenOptions::default() };
@@ -480,34 +484,34 @@ fn open(plan: &Plan) -> Result<Arc<dyn View>, ViewError> {
         Layout::Contiguous => Arc::new(CframeStore::open_at(&plan.location, options)?),
         Layout::Sparse => Arc::new(SframeStore::open_at(&plan.location, options)?),
     };
-    let source = Arc::clone(&store);
-    Ok(match plan.show {
-        Layout::Sparse => {
-            let view = match Records::of_user() {
-                Ok(records) => SparseView::new(store, read_only)?.keeping_times(records),
-                Err(error) => {
-                    debug!("times of chunk files are not kept: {}", in_words(&error));
-                    SparseView::new(store, read_only)?
-                }
-            };
-            if locking { Arc::new(Locking::new(view, source, Some(sidecar::SUFFIX.into()))?) } else { Arc::new(view) }
+    match plan.show {
+        Show::Other | Show::Sparse => {
+            let view = SparseView::new(store, read_only)?;
+            let records =
+                Records::of_user().inspect_err(|error| debug!("times of chunk files are not kept: {}", in_words(error)));
+            let view = if let Ok(records) = records { view.keeping_times(records) } else { view };
+            shared(plan, view, Some(sidecar::SUFFIX.into()))
         }
-        Layout::Contiguous => {
-            let view = ContiguousView::new(store, plan.shown.clone(), read_only)?;
-            if !locking {
-                return Ok(Arc::new(view));
-            }
+        Show::Contiguous => {
             let lock_file = match &plan.shown {
                 Shown::As(name) => Some([name, OsStr::new(sidecar::SUFFIX)].into_iter().collect()),
-                Shown::OnFile => {
-                    let point = plan.shown_point.display();
-                    warn!("{point}: its lock file lies outside of the mount: clients of the mount take no turns with SOURCE's");
-                    None
-                }
+                Shown::OnFile => None,
             };
-            Arc::new(Locking::new(view, source, lock_file)?)
+            shared(plan, ContiguousView::new(store, plan.shown.clone(), read_only)?, lock_file)
         }
-    })
+    }
+}
+
+/// With turns, if these are asked for. `lock_file` is what the lock file is called in the mount.
+fn shared<V: FrameView>(plan: &Plan, view: Single<V>, lock_file: Option<OsString>) -> Result<Arc<dyn FileSystem>, ViewError> {
+    if !plan.locking {
+        return Ok(Arc::new(view));
+    }
+    if lock_file.is_none() {
+        let point = plan.shown_point.display();
+        warn!("{point}: its lock file lies outside of the mount: clients of the mount take no turns with SOURCE's");
+    }
+    Ok(Arc::new(view.taking_turns(lock_file)?))
 }
 
 /// Whether the library would use locks unasked.

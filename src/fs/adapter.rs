@@ -1,19 +1,21 @@
-//! FUSE requests to calls of a [`View`]: unpacks, calls, replies, and decides nothing about frames.
+//! FUSE requests to calls of a [`FileSystem`](crate::view::FileSystem): unpacks, calls, replies, and decides nothing about files.
 //!
-//! Attributes and names are cached by the kernel for good; what a view makes untrue is told through [`Notify`]. Names that
+//! Attributes and names are cached by the kernel for good; what a call makes untrue is told through [`Notify`](super::notify). Names that
 //! are not there are not cached at all. Permissions are the kernel's affair (`default_permissions`), unless the one user of a mount
 //! does without: ACCESS comes here then, from access(2) and chdir(2) only.
-//! Locks of both kinds work inside the kernel, unless the view has a lock file: then those of flock(2) come here, and wait
+//! Locks of both kinds work inside the kernel, unless the file system wants those of flock(2): then these come here, and wait
 //! on threads of their own, as does everything that may have to wait until other processes give their locks back. What may have to wait
 //! for the disk never keeps the last event loop.
 //!
 //! A read-only mount answers ENOSYS to OPEN and FLUSH as well, after which the kernel sends no more of either, and RELEASE
-//! neither: reading then runs at the page cache's own speed. A mount for writing needs both, as its close has something to say.
+//! neither: reading then runs at the page cache's own speed. A mount for writing needs both, as its close has something to say, and
+//! OPEN is needed where the file system must know its handles.
 
 use std::cell::RefCell;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
+use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -27,12 +29,13 @@ use fuser::{
 use log::debug;
 use parking_lot::RwLockReadGuard;
 
+use super::answers::{Ask, Call, Op, Reply, errno};
 use super::notify::Held;
-use super::shared::{FOREVER, GENERATION, Shared, empty, errno};
+use super::shared::{Shared, opened};
 use super::spin::Turn;
-use super::waiting::Wait;
+use super::waiting::Patience;
 use super::{unmount, xattr};
-use crate::view::{Creation, Flock, Handle, Ino, Inval, Invals, Kind, OpenMode, ROOT, RenameMode, SetAttr, ViewError};
+use crate::view::{Creation, Flock, Handle, Ino, Inval, Invals, New, OpenMode, ROOT, RenameMode, SetAttr, ViewError, Wait};
 
 /// The longest WRITE that the kernel may send, in bytes.
 const MAX_WRITE: u32 = 1 << 20;
@@ -49,9 +52,6 @@ pub(super) struct Adapter {
     shared: Arc<Shared>,
     /// Where requests come from.
     device: File,
-    read_only: bool,
-    /// The view is told of the handles that are open.
-    handles: bool,
     /// The kernel can do without OPEN, if told ENOSYS.
     no_open: bool,
     /// The kernel can do without OPENDIR, if told ENOSYS, and caches listings then.
@@ -63,24 +63,55 @@ pub(super) struct Adapter {
 impl Adapter {
     /// A mount that fusermount3 is to unmount if we die must not do without OPENDIR: by opening the mount point it finds out.
     pub(super) fn new(shared: Arc<Shared>, device: File, auto_unmount: bool, xattrs: bool) -> Self {
-        let read_only = shared.view.read_only();
-        let on_file = shared.view.getattr(ROOT).is_ok_and(|root| root.kind == Kind::File);
-        // Without OPEN there is no RELEASE, which gives locks back.
-        // And where the mount point is the file, only handles tell older versions of it from newer ones.
-        let handles = !read_only || on_file || shared.lock_file.is_some();
-        Adapter { no_open: !handles, no_opendir: !auto_unmount, read_only, handles, xattrs, device, shared }
+        let no_open = shared.features.read_only && !shared.features.handles;
+        Adapter { no_open, no_opendir: !auto_unmount, xattrs, device, shared }
+    }
+
+    /// To be held while a request is answered: none is after the end, when there is no device any more (ENODEV).
+    fn enter(&self, req: &Request) -> Option<(&Arc<Shared>, Entered<'_>)> {
+        let open = self.shared.enter()?;
+        self.shared.awake.asked();
+        Some((&self.shared, Entered { _open: open, _turn: self.shared.spin.turn(req.pid()) }))
+    }
+
+    /// A request that changes nothing.
+    fn ask<R: Reply>(&self, what: &str, req: &Request, ino: INodeNo, reply: R, call: impl Ask<R>) {
+        let Some((shared, _entered)) = self.enter(req) else { return reply.send(Err(Errno::ENODEV)) };
+        reply.send(call(shared, Ino(ino.0)).map_err(|refusal| errno(what, Ino(ino.0), &refusal)));
+    }
+
+    /// See [`Shared::perform`].
+    fn perform<R: Reply>(&self, req: &Request, op: Op, reply: R, call: impl Call<R> + Send + 'static) {
+        let Some((shared, _entered)) = self.enter(req) else { return reply.send(Err(Errno::ENODEV)) };
+        shared.perform(op, reply, call);
+    }
+
+    /// A new name.
+    fn make(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, reply: ReplyEntry, new: New<'static>) {
+        let (name, creation) = (name.to_owned(), creation(req, mode));
+        self.perform(req, Op::change("make", parent, Held::Directory), reply, move |shared, parent, invals| {
+            shared.view.make(parent, &name, new, creation, invals).map(|attr| shared.entry(&attr))
+        });
+    }
+
+    /// Why an attribute of this name is not to be asked for.
+    fn no_xattr(&self, name: &OsStr) -> Option<Errno> {
+        match self.xattrs {
+            false => Some(Errno::ENOSYS),
+            true => (!xattr::is_ours(name)).then_some(Errno::EOPNOTSUPP),
+        }
     }
 }
 
+fn creation(req: &Request, mode: u32) -> Creation {
+    Creation { uid: req.uid(), gid: req.gid(), mode: mode & 0o777, exclusive: true }
+}
+
 fn time(time: TimeOrNow) -> SystemTime {
-    match time {
-        // Before 1970, fuser takes the nanoseconds off where they are to be added.
-        TimeOrNow::SpecificTime(time) => match time.duration_since(SystemTime::UNIX_EPOCH) {
-            Ok(_) => time,
-            Err(before) => time + 2 * Duration::from_nanos(before.duration().subsec_nanos().into()),
-        },
-        TimeOrNow::Now => SystemTime::now(),
-    }
+    let TimeOrNow::SpecificTime(time) = time else { return SystemTime::now() };
+    // Before 1970, fuser takes the nanoseconds off where they are to be added.
+    let taken = SystemTime::UNIX_EPOCH.duration_since(time).map_or(0, |before| before.subsec_nanos());
+    time + 2 * Duration::from_nanos(taken.into())
 }
 
 fn open_mode(flags: i32) -> OpenMode {
@@ -92,15 +123,6 @@ fn open_mode(flags: i32) -> OpenMode {
     }
 }
 
-/// Binds the shared state for one request, or answers it: after the end there is no device any more.
-macro_rules! enter {
-    ($self:ident, $req:ident, $reply:ident) => {{
-        let Some(entered) = $self.shared.enter() else { return $reply.error(Errno::ENODEV) };
-        $self.shared.awake.asked();
-        (&$self.shared, Entered { _open: entered, _turn: $self.shared.spin.turn($req.pid()) })
-    }};
-}
-
 /// Held while a request is answered. The fields are dropped in their order.
 struct Entered<'a> {
     _open: RwLockReadGuard<'a, bool>,
@@ -109,23 +131,18 @@ struct Entered<'a> {
 
 impl fuser::Filesystem for Adapter {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        let offered = config.capabilities();
-        let mut wanted = vec![
-            InitFlags::FUSE_PARALLEL_DIROPS,
+        let (offered, features) = (config.capabilities(), self.shared.features);
+        let wanted = InitFlags::FUSE_PARALLEL_DIROPS
             // Whether attributes come with the names is for us to choose: see `listing`.
-            InitFlags::FUSE_DO_READDIRPLUS,
-            InitFlags::FUSE_NO_OPENDIR_SUPPORT,
+            | InitFlags::FUSE_DO_READDIRPLUS
+            | InitFlags::FUSE_NO_OPENDIR_SUPPORT
             // With this, no file is asked for its capabilities at each write.
-            InitFlags::FUSE_HANDLE_KILLPRIV_V2,
-        ];
-        if self.shared.lock_file.is_some() {
-            wanted.push(InitFlags::FUSE_FLOCK_LOCKS);
-        }
-        wanted.push(if self.read_only { InitFlags::FUSE_NO_OPEN_SUPPORT } else { InitFlags::FUSE_ATOMIC_O_TRUNC });
-        for flags in wanted {
-            if config.add_capabilities(flags).is_err() {
-                debug!("the kernel does not offer {flags:?}");
-            }
+            | InitFlags::FUSE_HANDLE_KILLPRIV_V2
+            | if features.locks { InitFlags::FUSE_FLOCK_LOCKS } else { InitFlags::empty() }
+            | if features.read_only { InitFlags::FUSE_NO_OPEN_SUPPORT } else { InitFlags::FUSE_ATOMIC_O_TRUNC };
+        let _ = config.add_capabilities(wanted & offered);
+        if !offered.contains(wanted) {
+            debug!("the kernel does not offer {:?}", wanted - offered);
         }
         self.no_open &= offered.contains(InitFlags::FUSE_NO_OPEN_SUPPORT);
         self.no_opendir &= offered.contains(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
@@ -134,15 +151,11 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let (shared, _entered) = enter!(self, req, reply);
-        match shared.view.lookup(Ino(parent.0), name) {
-            Ok(attr) => {
-                shared.lists.looked_up();
-                shared.inodes.looked_up(attr.ino);
-                reply.entry(&FOREVER, &shared.attr(&attr), GENERATION);
-            }
-            Err(refusal) => reply.error(errno("lookup", Ino(parent.0), &refusal)),
-        }
+        self.ask("lookup", req, parent, reply, |shared, parent| {
+            let attr = shared.view.lookup(parent, name)?;
+            shared.lists.looked_up();
+            Ok(shared.entry(&attr))
+        });
     }
 
     fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
@@ -153,11 +166,7 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn getattr(&self, req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
-        let (shared, _entered) = enter!(self, req, reply);
-        match shared.view.getattr(Ino(ino.0)) {
-            Ok(attr) => reply.attr(&FOREVER, &shared.attr(&attr)),
-            Err(refusal) => reply.error(errno("getattr", Ino(ino.0), &refusal)),
-        }
+        self.ask("getattr", req, ino, reply, |shared, ino| Ok(shared.attr(&shared.view.getattr(ino)?)));
     }
 
     fn setattr(
@@ -178,79 +187,53 @@ impl fuser::Filesystem for Adapter {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        let (shared, _entered) = enter!(self, req, reply);
-        let ino = Ino(ino.0);
         let set = SetAttr { size, mode: mode.map(|mode| mode & 0o777), uid, gid, atime: atime.map(time), mtime: mtime.map(time) };
-        let work = move |shared: &Arc<Shared>| {
-            let mut invals = Invals::new();
-            let outcome = shared.view.setattr(ino, fh.map(|fh| Handle(fh.0)), set, &mut invals);
-            let outcome = outcome.map(|attr| shared.attr(&attr)).map_err(|refusal| errno("setattr", ino, &refusal));
-            let answer = move || match outcome {
-                Ok(attr) => reply.attr(&FOREVER, &attr),
-                Err(errno) => reply.error(errno),
-            };
-            if size.is_some() {
-                shared.notify.answer_writer(ino, answer);
-                shared.notify.forget(invals);
-            } else {
-                shared.notify.answer(invals, Held::Nothing, answer);
-            }
-            shared.changed();
-        };
+        let handle = fh.map(|fh| Handle(fh.0));
+        let held = if size.is_some() { Held::File(Ino(ino.0)) } else { Held::Nothing };
         // A length that is set without a handle is a write and a close.
-        if size.is_some() && fh.is_none() { shared.change_patiently(work) } else { work(shared) }
-    }
-
-    fn readlink(&self, _req: &Request, _ino: INodeNo, reply: ReplyData) {
-        reply.error(Errno::EINVAL);
-    }
-
-    fn mknod(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, _rdev: u32, reply: ReplyEntry) {
-        let (shared, _entered) = enter!(self, req, reply);
-        if mode & libc::S_IFMT != libc::S_IFREG {
-            return reply.error(Errno::EPERM);
-        }
-        let creation = Creation { uid: req.uid(), gid: req.gid(), mode: mode & 0o777, exclusive: true };
-        let open = OpenMode { write: true, ..OpenMode::default() };
-        let name = name.to_owned();
-        shared.change(move |shared, _change| match shared.view.create(Ino(parent.0), &name, creation, open) {
-            Ok((attr, handle)) => {
-                let mut invals = Invals::new();
-                shared.view.release(handle, &mut invals);
-                shared.inodes.looked_up(attr.ino);
-                let attr = shared.attr(&attr);
-                shared.notify.answer(invals, Held::Directory, move || reply.entry(&FOREVER, &attr, GENERATION));
-                shared.changed();
-            }
-            Err(refusal) => reply.error(errno("mknod", Ino(parent.0), &refusal)),
+        let whole = size.is_some() && fh.is_none();
+        let op = Op { waits: whole, changes: whole, ..Op::change("setattr", ino, held) };
+        self.perform(req, op, reply, move |shared, ino, invals| {
+            shared.view.setattr(ino, handle, set, invals).map(|attr| shared.attr(&attr))
         });
     }
 
-    fn mkdir(&self, _req: &Request, _parent: INodeNo, _name: &OsStr, _mode: u32, _umask: u32, reply: ReplyEntry) {
-        reply.error(Errno::EPERM);
+    fn readlink(&self, req: &Request, ino: INodeNo, reply: ReplyData) {
+        self.ask("readlink", req, ino, reply, |shared, ino| shared.view.readlink(ino).map(OsString::into_vec));
     }
 
-    fn symlink(&self, _req: &Request, _parent: INodeNo, _name: &OsStr, _target: &Path, reply: ReplyEntry) {
-        reply.error(Errno::EPERM);
+    fn mknod(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, _rdev: u32, reply: ReplyEntry) {
+        let regular = mode & libc::S_IFMT == libc::S_IFREG;
+        self.make(req, parent, name, mode, reply, if regular { New::File } else { New::Special });
     }
 
-    fn link(&self, _req: &Request, _ino: INodeNo, _parent: INodeNo, _name: &OsStr, reply: ReplyEntry) {
-        reply.error(Errno::EPERM);
+    fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
+        self.make(req, parent, name, mode, reply, New::Directory);
     }
 
-    fn rmdir(&self, _req: &Request, _parent: INodeNo, _name: &OsStr, reply: ReplyEmpty) {
-        reply.error(Errno::EPERM);
+    fn symlink(&self, req: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
+        let (name, target, creation) = (name.to_owned(), target.as_os_str().to_owned(), creation(req, 0o777));
+        self.perform(req, Op::change("symlink", parent, Held::Directory), reply, move |shared, parent, invals| {
+            let made = shared.view.make(parent, &name, New::Symlink(&target), creation, invals);
+            made.map(|attr| shared.entry(&attr))
+        });
+    }
+
+    fn link(&self, req: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        self.make(req, parent, name, 0, reply, New::Link(Ino(ino.0)));
+    }
+
+    fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let name = name.to_owned();
+        self.perform(req, Op::change("rmdir", parent, Held::Directory), reply, move |shared, parent, invals| {
+            shared.view.rmdir(parent, &name, invals)
+        });
     }
 
     fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let (shared, _entered) = enter!(self, req, reply);
         let name = name.to_owned();
-        shared.change(move |shared, _change| {
-            let mut invals = Invals::new();
-            let outcome = shared.view.unlink(Ino(parent.0), &name, &mut invals);
-            let outcome = outcome.map_err(|refusal| errno("unlink", Ino(parent.0), &refusal));
-            shared.notify.answer(invals, Held::Directory, move || empty(reply, outcome));
-            shared.changed();
+        self.perform(req, Op::change("unlink", parent, Held::Directory), reply, move |shared, parent, invals| {
+            shared.view.unlink(parent, &name, invals)
         });
     }
 
@@ -264,66 +247,57 @@ impl fuser::Filesystem for Adapter {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        let (shared, _entered) = enter!(self, req, reply);
-        let mode = if flags.is_empty() {
-            RenameMode::Replace
-        } else if flags == RenameFlags::RENAME_NOREPLACE {
-            RenameMode::NoReplace
-        } else if flags == RenameFlags::RENAME_EXCHANGE {
-            RenameMode::Exchange
-        } else {
-            return reply.error(Errno::EINVAL);
+        let mode = match flags {
+            _ if flags.is_empty() => RenameMode::Replace,
+            RenameFlags::RENAME_NOREPLACE => RenameMode::NoReplace,
+            RenameFlags::RENAME_EXCHANGE => RenameMode::Exchange,
+            _ => return reply.error(Errno::EINVAL),
         };
         let (name, newname) = (name.to_owned(), newname.to_owned());
-        shared.change_patiently(move |shared| {
-            let mut invals = Invals::new();
-            let outcome = shared.view.rename((Ino(parent.0), &name), (Ino(newparent.0), &newname), mode, &mut invals);
-            let outcome = outcome.map_err(|refusal| errno("rename", Ino(parent.0), &refusal));
-            shared.notify.answer(invals, Held::Directory, move || empty(reply, outcome));
-            shared.changed();
+        let op = Op { waits: true, ..Op::change("rename", parent, Held::Directory) };
+        self.perform(req, op, reply, move |shared, parent, invals| {
+            shared.view.rename((parent, &name), (Ino(newparent.0), &newname), mode, invals)
         });
     }
 
     fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let (shared, _entered) = enter!(self, req, reply);
-        let (ino, mode) = (Ino(ino.0), open_mode(flags.0));
-        if self.read_only {
-            if self.no_open {
-                return reply.error(Errno::ENOSYS);
-            }
-            // The view wants no handles for reading, but locks do, and versions of a file that is the mount point.
-            let handle = if self.handles { shared.view.open(ino, mode) } else { Ok(Handle(0)) };
-            return match handle {
-                Ok(handle) => reply.opened(FileHandle(handle.0), shared.open_flags(ino, mode)),
-                Err(refusal) => reply.error(errno("open", ino, &refusal)),
-            };
+        let Some((shared, _entered)) = self.enter(req) else { return reply.error(Errno::ENODEV) };
+        let (inode, mode) = (Ino(ino.0), open_mode(flags.0));
+        let writable = !shared.features.read_only;
+        if self.no_open {
+            return reply.error(Errno::ENOSYS);
         }
-        if mode.write || mode.truncate {
-            return shared.change(move |shared, _change| shared.open_to_change(ino, mode, reply));
+        if writable && (mode.write || mode.truncate) {
+            return shared.perform(Op::change("open", ino, Held::File(inode)), reply, move |shared, ino, _| {
+                if mode.write {
+                    shared.notify.writer_came(ino);
+                }
+                let outcome = shared.view.open(ino, mode);
+                if mode.write && outcome.is_err() {
+                    shared.notify.writer_gone(ino);
+                }
+                Ok(opened(outcome?, mode))
+            });
         }
-        match shared.view.open(ino, mode) {
-            Ok(handle) => reply.opened(FileHandle(handle.0), shared.open_flags(ino, mode)),
-            Err(refusal) => return reply.error(errno("open", ino, &refusal)),
+        match shared.view.open(inode, mode) {
+            Ok(file) => reply.send(Ok(opened(file, mode))),
+            Err(refusal) => return reply.error(errno("open", inode, &refusal)),
         }
-        shared.notify_push(ino, false, |view, streams| streams.opened(view, req.pid(), ino));
+        if writable {
+            shared.touched(req.pid(), inode, None);
+        }
     }
 
     fn create(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, flags: i32, reply: ReplyCreate) {
-        let (shared, _entered) = enter!(self, req, reply);
         let open = open_mode(flags);
-        let exclusive = flags & libc::O_EXCL != 0;
-        let creation = Creation { uid: req.uid(), gid: req.gid(), mode: mode & 0o777, exclusive };
+        let creation = Creation { exclusive: flags & libc::O_EXCL != 0, ..creation(req, mode) };
         let name = name.to_owned();
-        shared.change(move |shared, _change| match shared.view.create(Ino(parent.0), &name, creation, open) {
-            Ok((attr, handle)) => {
-                if open.write {
-                    shared.notify.writer_came(attr.ino);
-                }
-                shared.inodes.looked_up(attr.ino);
-                reply.created(&FOREVER, &shared.attr(&attr), GENERATION, FileHandle(handle.0), shared.open_flags(attr.ino, open));
-                shared.changed();
+        self.perform(req, Op::change("create", parent, Held::Nothing), reply, move |shared, parent, _| {
+            let (attr, file) = shared.view.create(parent, &name, creation, open)?;
+            if open.write {
+                shared.notify.writer_came(attr.ino);
             }
-            Err(refusal) => reply.error(errno("create", Ino(parent.0), &refusal)),
+            Ok((shared.entry(&attr), opened(file, open)))
         });
     }
 
@@ -338,9 +312,9 @@ impl fuser::Filesystem for Adapter {
         _owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let (shared, _entered) = enter!(self, req, reply);
+        let Some((shared, _entered)) = self.enter(req) else { return reply.error(Errno::ENODEV) };
         let ino = Ino(ino.0);
-        let handle = self.handles.then_some(Handle(fh.0));
+        let handle = (!self.no_open).then_some(Handle(fh.0));
         let len = (size as usize).min(MAX_READ);
         shared.reads.fetch_add(1, Relaxed);
         BUFFER.with_borrow_mut(|buffer| {
@@ -354,14 +328,13 @@ impl fuser::Filesystem for Adapter {
                     reply.error(errno("read", ino, &refusal));
                     // Who opens a file without asking must look its name up anew.
                     if matches!(refusal, ViewError::Gone) && self.no_open {
-                        shared
-                            .notify
-                            .forget(shared.view.last_name(ino).map(|name| Inval::Entry(ROOT, name)).into_iter().collect());
+                        let name = shared.view.last_name(ino).map(|name| Inval::Entry(ROOT, name));
+                        shared.notify.forget(name.into_iter().collect());
                     }
                 }
             }
         });
-        shared.notify_push(ino, offset == 0, |view, streams| streams.read(view, req.pid(), ino, offset, size));
+        shared.touched(req.pid(), ino, Some((offset, size)));
     }
 
     fn write(
@@ -376,25 +349,18 @@ impl fuser::Filesystem for Adapter {
         _owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let (shared, _entered) = enter!(self, req, reply);
-        match shared.view.write(Handle(fh.0), offset, data) {
-            Ok(()) => reply.written(data.len() as u32),
-            Err(refusal) => reply.error(errno("write", Ino(ino.0), &refusal)),
-        }
-        shared.changed();
+        let Some((shared, _entered)) = self.enter(req) else { return reply.error(Errno::ENODEV) };
+        shared.answer(Op::change("write", ino, Held::Nothing), reply, |shared, _, _| {
+            shared.view.write(Handle(fh.0), offset, data).map(|()| data.len() as u32)
+        });
     }
 
     fn flush(&self, req: &Request, ino: INodeNo, fh: FileHandle, _owner: LockOwner, reply: ReplyEmpty) {
-        let (shared, _entered) = enter!(self, req, reply);
-        if self.read_only {
+        if self.shared.features.read_only {
             return reply.error(Errno::ENOSYS);
         }
-        shared.patiently(move |shared| {
-            let mut invals = Invals::new();
-            let outcome = shared.view.flush(Handle(fh.0), &mut invals);
-            let outcome = outcome.map_err(|refusal| errno("close", Ino(ino.0), &refusal));
-            shared.notify.answer(invals, Held::Nothing, move || empty(reply, outcome));
-            shared.changed();
+        self.perform(req, Op::settle("close", ino, Held::Nothing), reply, move |shared, _, invals| {
+            shared.view.flush(Handle(fh.0), invals)
         });
     }
 
@@ -408,31 +374,28 @@ impl fuser::Filesystem for Adapter {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        let (shared, _entered) = enter!(self, req, reply);
-        let (ino, handles, write) = (Ino(ino.0), self.handles, open_mode(flags.0).write);
-        let work = move |shared: &Arc<Shared>| {
+        let Some((shared, _entered)) = self.enter(req) else { return reply.error(Errno::ENODEV) };
+        let (ino, handle, write) = (Ino(ino.0), Handle(fh.0), open_mode(flags.0).write);
+        // Only for an open file that has asked for a lock an owner is named. What was written under the lock is committed.
+        let wait = match if write { shared.view.may_wait(ino) } else { Wait::Never } {
+            Wait::Never if owner.is_some() => Wait::Disk,
+            wait => wait,
+        };
+        shared.run(wait, move |shared| {
             let mut invals = Invals::new();
-            if handles {
-                shared.view.release(Handle(fh.0), &mut invals);
-            }
+            shared.view.release(handle, &mut invals);
             if write {
                 shared.notify.writer_gone(ino);
             }
-            // Only for an open file that has asked for a lock an owner is named.
             match owner {
-                Some(_) => shared.lock(ino, Handle(fh.0), None, Wait::Aside(0), invals, reply),
+                Some(_) => shared.lock(ino, handle, None, Patience::OfClient(0), invals, reply),
                 None => shared.notify.answer(invals, Held::Nothing, move || reply.ok()),
             }
             // Readers come and go by the thousand, and change nothing.
             if write {
                 shared.changed();
             }
-        };
-        match owner {
-            _ if write && shared.lock_file != Some(ino) => shared.patiently(work),
-            Some(_) => shared.aside(work),
-            None => work(shared),
-        }
+        });
     }
 
     fn setlk(
@@ -448,28 +411,29 @@ impl fuser::Filesystem for Adapter {
         sleep: bool,
         reply: ReplyEmpty,
     ) {
-        let (shared, _entered) = enter!(self, req, reply);
+        let Some((shared, _entered)) = self.enter(req) else { return reply.error(Errno::ENODEV) };
         let lock = match typ {
             libc::F_RDLCK => Some(Flock::Shared),
             libc::F_WRLCK => Some(Flock::Exclusive),
             _ => None,
         };
-        let wait = match lock {
-            None => Wait::Here,
-            Some(_) if sleep => Wait::Aside(req.pid()),
-            Some(_) => Wait::No,
+        let patience = match lock {
+            None => Patience::Moment,
+            Some(_) if sleep => Patience::OfClient(req.pid()),
+            Some(_) => Patience::None,
         };
         // By the handle: the kernel may name another file's owner the same before it has released this one's.
         // What was written under the lock before is committed.
-        shared.aside(move |shared| {
-            shared.lock(Ino(ino.0), Handle(fh.0), lock, wait, Invals::new(), reply);
+        shared.run(Wait::Disk, move |shared| {
+            shared.lock(Ino(ino.0), Handle(fh.0), lock, patience, Invals::new(), reply);
             shared.changed();
         });
     }
 
-    /// Asked of mounts without `default_permissions` only, whose one user may do everything but execute what nobody may.
+    /// Asked of mounts without `default_permissions` only, whose one user may do everything but execute what nobody may. Here, because
+    /// no file system knows the permissions that this mount shows instead of its own.
     fn access(&self, req: &Request, ino: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
-        let (shared, _entered) = enter!(self, req, reply);
+        let Some((shared, _entered)) = self.enter(req) else { return reply.error(Errno::ENODEV) };
         match shared.view.getattr(Ino(ino.0)).map(|attr| shared.attr(&attr).perm) {
             Ok(perm) if mask.contains(AccessFlags::X_OK) && perm & 0o111 == 0 => reply.error(Errno::EACCES),
             Ok(_) => reply.ok(),
@@ -478,48 +442,50 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn fsync(&self, req: &Request, ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
-        let (shared, _entered) = enter!(self, req, reply);
-        shared.patiently(move |shared| shared.fsync(Ino(ino.0), Held::Nothing, reply));
+        self.perform(req, Op::settle("fsync", ino, Held::Nothing), reply, |shared, ino, invals| shared.view.fsync(ino, invals));
     }
 
     fn fsyncdir(&self, req: &Request, ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
-        let (shared, _entered) = enter!(self, req, reply);
-        shared.patiently(move |shared| shared.fsync(Ino(ino.0), Held::Directory, reply));
+        self.perform(req, Op::settle("fsync", ino, Held::Directory), reply, |shared, ino, invals| shared.view.fsync(ino, invals));
     }
 
     fn getxattr(&self, req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        match (self.xattrs, xattr::is_ours(name)) {
-            (true, true) => {}
-            (true, false) => return reply.error(Errno::EOPNOTSUPP),
-            (false, _) => return reply.error(Errno::ENOSYS),
+        if let Some(errno) = self.no_xattr(name) {
+            return reply.error(errno);
         }
-        let (shared, _entered) = enter!(self, req, reply);
-        xattr::answer("getxattr", Ino(ino.0), size, shared.view.xattr(Ino(ino.0), name), reply);
+        self.ask("getxattr", req, ino, reply, |shared, ino| Ok((size, shared.view.xattr(ino, name)?)));
     }
 
     fn listxattr(&self, req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        let (shared, _entered) = enter!(self, req, reply);
         if !self.xattrs {
             return reply.error(Errno::ENOSYS);
         }
-        xattr::answer("listxattr", Ino(ino.0), size, shared.view.xattrs(Ino(ino.0)), reply);
+        self.ask("listxattr", req, ino, reply, |shared, ino| Ok((size, shared.view.xattrs(ino)?)));
     }
 
     fn setxattr(&self, req: &Request, ino: INodeNo, name: &OsStr, value: &[u8], flags: i32, _position: u32, reply: ReplyEmpty) {
-        let (shared, _entered) = enter!(self, req, reply);
-        match xattr::set_mode(flags) {
-            _ if !self.xattrs => reply.error(Errno::ENOSYS),
-            Some(mode) => shared.set_xattr(Ino(ino.0), name, value, mode, reply),
-            None => reply.error(Errno::EINVAL),
-        }
+        let mode = match (self.no_xattr(name), xattr::set_mode(flags)) {
+            (None, Some(mode)) => mode,
+            (Some(errno), _) => return reply.error(errno),
+            (None, None) => return reply.error(Errno::EINVAL),
+        };
+        let (name, value) = (name.to_owned(), value.to_vec());
+        // The kernel holds the inode, which may be the directory.
+        let op = Op { waits: true, ..Op::change("setxattr", ino, Held::Directory) };
+        self.perform(req, op, reply, move |shared, ino, invals| shared.view.set_xattr(ino, &name, Some(&value), mode, invals));
     }
 
     fn removexattr(&self, req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let (shared, _entered) = enter!(self, req, reply);
-        if !self.xattrs {
-            return reply.error(Errno::ENOSYS);
+        let Some((shared, _entered)) = self.enter(req) else { return reply.error(Errno::ENODEV) };
+        if let Some(errno) = self.no_xattr(name) {
+            return reply.error(errno);
         }
-        shared.remove_xattr(req.pid(), Ino(ino.0), name, reply);
+        let (client, name) = (req.pid(), name.to_owned());
+        if shared.is_stripped(client, Ino(ino.0), &name) {
+            return reply.error(Errno::EOPNOTSUPP);
+        }
+        let op = Op { waits: true, ..Op::change("setxattr", ino, Held::Directory) };
+        shared.perform(op, reply, move |shared, ino, invals| shared.remove_xattr(client, ino, &name, invals));
     }
 
     fn opendir(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
@@ -530,7 +496,7 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn readdir(&self, req: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
-        let (shared, _entered) = enter!(self, req, reply);
+        let Some((shared, _entered)) = self.enter(req) else { return reply.error(Errno::ENODEV) };
         match shared.names(Ino(ino.0), offset, |ino, cookie, kind, name| reply.add(ino, cookie, kind, name)) {
             Ok(()) => reply.ok(),
             Err(refusal) => reply.error(errno("readdir", Ino(ino.0), &refusal)),
@@ -538,36 +504,24 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn readdirplus(&self, req: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
-        let (shared, _entered) = enter!(self, req, reply);
-        if shared.wants_names(offset) {
-            return shared.list_names(&self.device, req.unique().0, Ino(ino.0), offset, reply);
+        let Some((shared, _entered)) = self.enter(req) else { return reply.error(Errno::ENODEV) };
+        let ino = Ino(ino.0);
+        if shared.wants_names(ino, offset) {
+            return shared.list_names(&self.device, req.unique().0, ino, offset, reply);
         }
-        match shared.readdirplus(Ino(ino.0), offset, &mut reply) {
+        match shared.readdirplus(ino, offset, &mut reply) {
             Ok(goes_on) => {
                 reply.ok();
                 if let Some(goes_on) = goes_on {
-                    shared.list_on(Ino(ino.0), &goes_on);
+                    shared.list_on(ino, &goes_on);
                 }
             }
-            Err(refusal) => reply.error(errno("readdir", Ino(ino.0), &refusal)),
+            Err(refusal) => reply.error(errno("readdir", ino, &refusal)),
         }
     }
 
-    fn statfs(&self, req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
-        let (shared, _entered) = enter!(self, req, reply);
-        match shared.view.statfs() {
-            Ok(s) => reply.statfs(
-                s.f_blocks,
-                s.f_bfree,
-                s.f_bavail,
-                s.f_files,
-                s.f_ffree,
-                s.f_bsize as u32,
-                s.f_namemax as u32,
-                s.f_frsize as u32,
-            ),
-            Err(refusal) => reply.error(errno("statfs", None, &refusal)),
-        }
+    fn statfs(&self, req: &Request, ino: INodeNo, reply: ReplyStatfs) {
+        self.ask("statfs", req, ino, reply, |shared, _| shared.view.statfs());
     }
 
     fn ioctl(
@@ -581,7 +535,7 @@ impl fuser::Filesystem for Adapter {
         _out_size: u32,
         reply: ReplyIoctl,
     ) {
-        let (shared, _entered) = enter!(self, req, reply);
+        let Some((shared, _entered)) = self.enter(req) else { return reply.error(Errno::ENODEV) };
         if cmd != unmount::IOCTL {
             return reply.error(Errno::ENOTTY);
         }

@@ -1,19 +1,21 @@
-//! A thread that calls [`View::tick`] when the view asked for it, and at once when something new has happened to an idle view.
+//! One thread for all frames of a mount: it calls [`FileSystem::tick`] when the file system asked for it, and at once when something
+//! new has happened to one that is idle. Which frame is due, the file system knows.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::view::{Invals, View};
+use crate::view::{FileSystem, Invals};
 
-/// A view with a deadline this close needs no waking: it looks at what is new when the deadline comes.
+/// A file system with a deadline this close needs no waking: it looks at what is new when the deadline comes.
 const SOON: Duration = Duration::from_secs(1);
-/// Never tick more often than this, whatever the view asks for.
+/// Without a deadline, tick as seldom as this.
+const LONGEST: Duration = Duration::from_secs(1 << 16);
+/// Never tick more often than this, whatever the file system asks for.
 const SHORTEST: Duration = Duration::from_millis(10);
 
-/// When the view is called next.
+/// When the file system is called next.
 #[derive(Default)]
 pub(super) struct Housekeeping {
     /// Something happened since the last tick began.
@@ -25,7 +27,7 @@ pub(super) struct Housekeeping {
 }
 
 impl Housekeeping {
-    /// Something happened that may give the view a deadline. Costs two atomic operations while the view is busy.
+    /// Something happened that may give a frame a deadline. Costs two atomic operations while any of them is busy.
     pub(super) fn poke(&self) {
         self.news.store(true, Ordering::SeqCst);
         if self.asleep.load(Ordering::SeqCst) {
@@ -42,7 +44,7 @@ impl Housekeeping {
     }
 
     /// The thread's body. `forget` takes what a tick made untrue.
-    pub(super) fn run(&self, view: &Arc<dyn View>, forget: impl Fn(Invals)) {
+    pub(super) fn run(&self, view: &dyn FileSystem, forget: impl Fn(Invals)) {
         loop {
             self.news.store(false, Ordering::SeqCst);
             let started = Instant::now();
@@ -52,18 +54,13 @@ impl Housekeeping {
                 forget(invals);
             }
             let earliest = Instant::now() + SHORTEST;
-            let due = due.map(|due| due.max(earliest));
-            let woken_by_news = due.is_none_or(|due| due > started + SOON);
+            let due = due.unwrap_or(started + LONGEST).max(earliest);
+            let woken_by_news = due > started + SOON;
             let mut stop = self.stop.lock();
             self.asleep.store(woken_by_news, Ordering::SeqCst);
             while !(*stop || woken_by_news && self.news.load(Ordering::SeqCst)) {
-                match due {
-                    None => self.wake.wait(&mut stop),
-                    Some(due) => {
-                        if self.wake.wait_until(&mut stop, due).timed_out() {
-                            break;
-                        }
-                    }
+                if self.wake.wait_until(&mut stop, due).timed_out() {
+                    break;
                 }
             }
             self.asleep.store(false, Ordering::SeqCst);

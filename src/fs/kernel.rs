@@ -8,20 +8,23 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
-use std::io::{self, Read};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::io::{self, IoSliceMut, Read};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use super::descriptors;
-use crate::store::in_words;
-use crate::store::local::{self, mounts, system};
+use rustix::io::{FdFlags, fcntl_setfd, retry_on_intr};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use rustix::process::{geteuid, getgid, getuid};
 
-/// File system type of our mounts, as the kernel lists it.
-pub const FS_TYPE: &str = "fuse.b2fuse";
+use crate::store::in_words;
+use crate::store::local::descriptors;
+pub use crate::store::local::mountinfo::{FLAGS, FS_TYPE, MountInfo, is_alive, mount_with, mounted_at, mounts};
+use crate::store::local::{self, mounts, system};
 
 const DEVICE: &str = "/dev/fuse";
 const HELPER: &str = "fusermount3";
@@ -62,20 +65,6 @@ pub enum Access {
     All,
 }
 
-/// A flag of mount(2) with the name that mount(8) and fusermount3 have for it.
-pub const FLAGS: &[(&str, libc::c_ulong)] = &[
-    ("ro", libc::MS_RDONLY),
-    ("nosuid", libc::MS_NOSUID),
-    ("nodev", libc::MS_NODEV),
-    ("noexec", libc::MS_NOEXEC),
-    ("sync", libc::MS_SYNCHRONOUS),
-    ("dirsync", libc::MS_DIRSYNC),
-    ("noatime", libc::MS_NOATIME),
-    ("nodiratime", libc::MS_NODIRATIME),
-];
-
-/// More of them, for what [`remount`] leaves as it is.
-const POINT_FLAGS: &[(&str, libc::c_ulong)] = &[("relatime", libc::MS_RELATIME), ("nosymfollow", libc::MS_NOSYMFOLLOW)];
 /// Those of [`FLAGS`] that may differ from one mount point of a file system to another.
 pub const REMOUNTED: libc::c_ulong =
     libc::MS_RDONLY | libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC | libc::MS_NOATIME | libc::MS_NODIRATIME;
@@ -97,102 +86,12 @@ pub struct MountRequest {
     pub default_permissions: bool,
 }
 
-/// A line of /proc/self/mountinfo.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MountInfo {
-    /// Given again after an unmount.
-    pub id: u64,
-    /// Device number as `major:minor`. Given again as well.
-    pub device: String,
-    /// Where it is mounted.
-    pub point: PathBuf,
-    /// File system type.
-    pub fs_type: String,
-    /// What is mounted.
-    pub source: OsString,
-    /// User and group who mounted it, if it is a FUSE mount.
-    pub owner: Option<(u32, u32)>,
-    /// Bits of mount(2) that hold for this mount point.
-    pub flags: libc::c_ulong,
-    /// The file system itself takes no writes, whatever holds for this mount point.
-    pub read_only: bool,
-}
-
-impl MountInfo {
-    fn parse(line: &[u8]) -> Option<Self> {
-        let mut fields = line.split(|byte| *byte == b' ');
-        let mut text = || fields.next();
-        let id = std::str::from_utf8(text()?).ok()?.parse().ok()?;
-        let _parent = text()?;
-        let device = String::from_utf8(text()?.to_vec()).ok()?;
-        let _root = text()?;
-        let point = PathBuf::from(unescape(text()?));
-        let flags = POINT_FLAGS.iter().chain(FLAGS);
-        let words: Vec<_> = text()?.split(|byte| *byte == b',').collect();
-        let flags = flags.filter(|(name, _)| words.contains(&name.as_bytes())).fold(0, |flags, (_, flag)| flags | flag);
-        let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
-        let fs_type = String::from_utf8(rest.next()?.to_vec()).ok()?;
-        let source = unescape(rest.next()?);
-        let options = rest.next().unwrap_or_default();
-        let number = |name: &[u8]| {
-            let value = options.split(|byte| *byte == b',').find_map(|option| option.strip_prefix(name))?;
-            std::str::from_utf8(value).ok()?.parse().ok()
-        };
-        let owner = number(b"user_id=").zip(number(b"group_id="));
-        let read_only = options.split(|byte| *byte == b',').any(|option| option == b"ro");
-        Some(MountInfo { id, device, point, fs_type, source, owner, flags, read_only })
+impl MountRequest {
+    /// Options that the kernel and fusermount3 have the same words for.
+    fn words(&self) -> impl Iterator<Item = &'static str> {
+        let permissions = self.default_permissions.then_some("default_permissions");
+        permissions.into_iter().chain((self.access != Access::Owner).then_some("allow_other"))
     }
-
-    /// The device number, as the kernel has it inside.
-    pub fn device_number(&self) -> Option<u32> {
-        let (major, minor) = self.device.split_once(':')?;
-        let (major, minor): (u32, u32) = (major.parse().ok()?, minor.parse().ok()?);
-        (major < 1 << 12 && minor < 1 << 20).then_some(major << 20 | minor)
-    }
-}
-
-/// Takes the kernel's octal escapes out of a field of mountinfo.
-fn unescape(field: &[u8]) -> OsString {
-    let mut out = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let [first, tail @ ..] = rest {
-        let octal = tail.get(..3).filter(|_| *first == b'\\').and_then(|digits| std::str::from_utf8(digits).ok());
-        match octal.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
-            Some(byte) => {
-                out.push(byte);
-                rest = &tail[3..];
-            }
-            None => {
-                out.push(*first);
-                rest = tail;
-            }
-        }
-    }
-    OsString::from_vec(out)
-}
-
-/// Everything mounted in this namespace, in order of mounting.
-pub fn mounts() -> io::Result<Vec<MountInfo>> {
-    let text = system::read("/proc/self/mountinfo")?;
-    Ok(text.split(|byte| *byte == b'\n').filter_map(MountInfo::parse).collect())
-}
-
-/// What is mounted, on top of anything else, exactly at `point`.
-pub fn mounted_at(point: &Path) -> io::Result<Option<MountInfo>> {
-    Ok(mounts()?.into_iter().rev().find(|mount| mount.point == point))
-}
-
-/// The mount of ours that a file with this device number is in, if there is one.
-pub fn mount_with(device: u64) -> io::Result<Option<MountInfo>> {
-    let device = format!("{}:{}", libc::major(device), libc::minor(device));
-    Ok(mounts()?.into_iter().find(|mount| mount.fs_type == FS_TYPE && mount.device == device))
-}
-
-/// Whether the kernel keeps a file system of that device number, mounted anywhere or just still used; nothing if it does not say.
-pub fn is_alive(device: u32) -> Option<bool> {
-    let devices = Path::new("/sys/class/bdi");
-    let known = system::exists(&devices.join(format!("{}:{}", device >> 20, device & 0xF_FFFF)));
-    (known || system::exists(devices)).then_some(known)
 }
 
 /// Has other flags hold for a mount point, of those in [`REMOUNTED`]. What serves the mount hears nothing of it.
@@ -234,8 +133,7 @@ pub struct Mountpoint {
 impl Mountpoint {
     /// Mounts, and returns the device on which the kernel asks its questions. The first of them, INIT, is there already.
     pub fn mount(request: &MountRequest) -> Result<(Mountpoint, OwnedFd), MountError> {
-        // SAFETY: cannot fail, and touches no memory.
-        let root = unsafe { libc::geteuid() } == 0;
+        let root = geteuid().is_root();
         if request.auto_unmount && !root && request.access == Access::Owner {
             let reason = format!("auto_unmount needs allow_other or allow_root: {HELPER} may not look into the mount otherwise");
             return Err(MountError::new(&request.point, reason));
@@ -319,15 +217,9 @@ fn mount_directly(request: &MountRequest) -> Result<OwnedFd, MountError> {
     let device = open_device()?;
     let place = mounts::Place::open(&request.point).map_err(failed)?;
     let mode = place.stat().map_err(failed)?.mode & libc::S_IFMT;
-    // SAFETY: neither call can fail or touches memory.
-    let (uid, gid) = unsafe { (libc::getuid(), libc::getgid()) };
+    let (uid, gid) = (getuid().as_raw(), getgid().as_raw());
     let mut data = format!("fd={},rootmode={mode:o},user_id={uid},group_id={gid}", device.as_raw_fd());
-    if request.access != Access::Owner {
-        data.push_str(",allow_other");
-    }
-    if request.default_permissions {
-        data.push_str(",default_permissions");
-    }
+    request.words().for_each(|word| data.extend([",", word]));
     place.mount(&request.fsname, FS_TYPE, request.flags, &data).map_err(failed)?;
     Ok(device)
 }
@@ -354,110 +246,66 @@ fn mount_by_helper(request: &MountRequest) -> Result<(OwnedFd, Option<UnixStream
     command.env(HELPER_SOCKET, socket.to_string());
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     descriptors::lower_for(&mut command);
-    // SAFETY: fcntl(2) may be called between fork and exec.
-    unsafe {
-        command.pre_exec(move || match libc::fcntl(socket, libc::F_SETFD, 0) {
-            -1 => Err(io::Error::last_os_error()),
-            _ => Ok(()),
-        })
-    };
+    // SAFETY: fcntl(2) may be called between fork and exec, and the socket is open until then.
+    unsafe { command.pre_exec(move || Ok(fcntl_setfd(BorrowedFd::borrow_raw(socket), FdFlags::empty())?)) };
     let mut child = command.spawn().map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => failed(format!("{HELPER} is not installed (package fuse3), and only root can do without")),
         _ => failed(format!("cannot run {HELPER}: {}", in_words(&error))),
     })?;
     drop(theirs);
-    match receive_fd(&ours) {
-        Ok(Some(device)) if request.auto_unmount => {
-            reap_later(child);
-            Ok((device, Some(ours)))
-        }
-        Ok(Some(device)) => {
-            let _ = child.wait();
-            Ok((device, None))
-        }
-        Ok(None) => {
-            let mut said = Vec::new();
-            let _ = child.stderr.take().map(|mut stderr| stderr.read_to_end(&mut said));
-            let _ = child.wait();
-            Err(failed(one_line(&said)))
-        }
-        Err(error) => {
-            let _ = child.kill();
-            let _ = child.wait();
-            Err(failed(format!("no device from {HELPER}: {}", in_words(&error))))
-        }
+    let device = receive_fd(&ours);
+    if request.auto_unmount
+        && let Ok(Some(device)) = device
+    {
+        // A helper that stays must not stay as a zombie.
+        let _ = std::thread::Builder::new().name("b2fuse-helper".into()).spawn(|| last_words(child));
+        return Ok((device, Some(ours)));
+    }
+    if device.is_err() {
+        let _ = child.kill();
+    }
+    let said = last_words(child);
+    match device {
+        Ok(Some(device)) => Ok((device, None)),
+        Ok(None) => Err(failed(one_line(&said))),
+        Err(error) => Err(failed(format!("no device from {HELPER}: {}", in_words(&error)))),
     }
 }
 
-/// A helper that stays must not stay as a zombie.
-fn reap_later(mut child: Child) {
-    let _ = std::thread::Builder::new().name("b2fuse-helper".into()).spawn(move || {
-        let mut said = Vec::new();
-        let _ = child.stderr.take().map(|mut stderr| stderr.read_to_end(&mut said));
-        let _ = child.wait();
-    });
+/// Waits for a helper to end, and answers what it said.
+fn last_words(mut child: Child) -> Vec<u8> {
+    let mut said = Vec::new();
+    let _ = child.stderr.take().map(|mut stderr| stderr.read_to_end(&mut said));
+    let _ = child.wait();
+    said
 }
 
 /// The `-o` of fusermount3. It takes a backslash before what would end an option, in `fsname` only.
 fn helper_options(request: &MountRequest) -> OsString {
     let mut options = Vec::from(b"subtype=b2fuse,fsname=");
     for byte in request.fsname.as_bytes() {
-        if matches!(byte, b',' | b'\\') {
-            options.push(b'\\');
-        }
+        options.extend(matches!(byte, b',' | b'\\').then_some(b'\\'));
         options.push(*byte);
     }
-    let mut word = |word: &str| {
+    let flags = FLAGS.iter().filter(|(_, flag)| request.flags & flag != 0).map(|(name, _)| *name);
+    for word in flags.chain(request.words()).chain(request.auto_unmount.then_some("auto_unmount")) {
         options.push(b',');
         options.extend_from_slice(word.as_bytes());
-    };
-    for (name, _) in FLAGS.iter().filter(|(_, flag)| request.flags & flag != 0) {
-        word(name);
-    }
-    if request.default_permissions {
-        word("default_permissions");
-    }
-    if request.access != Access::Owner {
-        word("allow_other");
-    }
-    if request.auto_unmount {
-        word("auto_unmount");
     }
     OsString::from_vec(options)
 }
 
 /// Waits for a file descriptor; `None` if the other side closes without sending one.
 fn receive_fd(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
-    let mut byte = [0_u8; 1];
-    let mut part = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: byte.len() };
-    let mut control = [0_u64; 8];
-    // SAFETY: a msghdr of zeros is a valid one, and is made to point at buffers that outlive the calls.
-    unsafe {
-        let mut message: libc::msghdr = std::mem::zeroed();
-        message.msg_iov = &raw mut part;
-        message.msg_iovlen = 1;
-        message.msg_control = control.as_mut_ptr().cast();
-        message.msg_controllen = size_of_val(&control) as _;
-        let received = loop {
-            let received = libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC);
-            if received >= 0 {
-                break received;
-            }
-            let error = io::Error::last_os_error();
-            if error.kind() != io::ErrorKind::Interrupted {
-                return Err(error);
-            }
-        };
-        let header = libc::CMSG_FIRSTHDR(&raw const message);
-        if received == 0 {
-            return Ok(None);
-        }
-        if header.is_null() || (*header).cmsg_level != libc::SOL_SOCKET || (*header).cmsg_type != libc::SCM_RIGHTS {
-            return Err(io::Error::other("its answer holds none"));
-        }
-        let fd = libc::CMSG_DATA(header).cast::<libc::c_int>().read_unaligned();
-        Ok(Some(OwnedFd::from_raw_fd(fd)))
-    }
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let (mut byte, mut control) = ([0], RecvAncillaryBuffer::new(&mut space));
+    let mut receive = || recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut control, RecvFlags::CMSG_CLOEXEC);
+    let received = retry_on_intr(&mut receive)?.bytes;
+    let device = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut devices) => devices.next(),
+        _ => None,
+    });
+    if device.is_none() && received > 0 { Err(io::Error::other("its answer holds none")) } else { Ok(device) }
 }
 
 /// What a helper said, fit to end a line of ours.
@@ -470,24 +318,6 @@ fn one_line(said: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn mountinfo_line() {
-        let line = b"36 35 98:1 /mnt1 /mnt/a\\040b\\134 rw,noatime master:1 shared:2 - fuse.b2fuse /data/x,y\\040z.b2frame rw,user_id=7,group_id=8";
-        let info = MountInfo::parse(line).unwrap();
-        assert_eq!((info.id, info.device.as_str(), info.fs_type.as_str()), (36, "98:1", FS_TYPE));
-        assert_eq!(info.point, Path::new("/mnt/a b\\"));
-        assert_eq!(info.source, "/data/x,y z.b2frame");
-        assert_eq!((info.flags, info.read_only), (libc::MS_NOATIME, false));
-        assert_eq!((info.owner, info.device_number()), (Some((7, 8)), Some(98 << 20 | 1)));
-        assert_eq!(MountInfo::parse(b"36 35 98:0 / /mnt rw"), None);
-        assert_eq!(MountInfo::parse(b""), None);
-    }
-
-    #[test]
-    fn this_namespace_has_a_root() {
-        assert!(mounted_at(Path::new("/")).unwrap().is_some());
-    }
 
     #[test]
     fn a_comma_in_the_name_is_no_option() {

@@ -14,8 +14,9 @@ use std::time::Duration;
 
 use fuser::{Errno, FileAttr, FileType, INodeNo, ReplyDirectoryPlus};
 
-use super::shared::{FIRST_COOKIE, FOREVER, GENERATION, Shared, errno, file_type};
-use crate::view::{Ino, ROOT, Result, ViewError};
+use super::answers::errno;
+use super::shared::{FIRST_COOKIE, FOREVER, GENERATION, Shared, file_type};
+use crate::view::{Ino, Result, ViewError};
 
 /// Directories of no more files are always listed with attributes: then the kernel knows each file before it is asked for, so that
 /// it can be pushed. And where find reads 100,000 names before it looks at any, what is spent on those alone is most of all.
@@ -59,17 +60,17 @@ pub(super) struct GoesOn {
 
 impl Shared {
     /// Takes note of a request for a listing from `offset` on; whether it is to be answered with names alone.
-    pub(super) fn wants_names(&self, offset: u64) -> bool {
+    pub(super) fn wants_names(&self, ino: Ino, offset: u64) -> bool {
         if offset == 0 {
-            self.lists.large.store(self.has_more_than(LISTED_WHOLE), Relaxed);
+            self.lists.large.store(self.has_more_than(ino, LISTED_WHOLE), Relaxed);
             self.lists.looked_up.store(0, Relaxed);
         }
         self.lists.large.load(Relaxed) && self.lists.looked_up.load(Relaxed) < LOOKED_AT
     }
 
-    fn has_more_than(&self, files: usize) -> bool {
+    fn has_more_than(&self, ino: Ino, files: usize) -> bool {
         let mut count = 0;
-        let listed = self.view.readdir(ROOT, 0, &mut |_| {
+        let listed = self.view.readdir(ino, 0, &mut |_| {
             count += 1;
             count <= files
         });

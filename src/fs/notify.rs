@@ -34,7 +34,7 @@ use parking_lot::{Condvar, Mutex};
 use super::inodes::Inodes;
 use super::push;
 use crate::store::in_words;
-use crate::view::{Ino, Inval, Invals, View};
+use crate::view::{FileSystem, Ino, Inval, Invals};
 
 /// A reply, to be sent when the kernel has forgotten.
 type Answer = Box<dyn FnOnce() + Send>;
@@ -46,15 +46,15 @@ pub(super) enum Held {
     Nothing,
     /// The inode lock of the directory.
     Directory,
+    /// This file, of which nothing is written back until then, and which the client may write to as soon as it has the reply.
+    File(Ino),
 }
 
 /// Work for the pages thread. An answer alone waits for the push under way.
 #[derive(Default)]
 struct Pages {
-    /// Pages and attributes of these inodes: from a byte on, so many; all that follow, for 0.
+    /// Attributes and pages of these inodes: from a byte on, so many; all that follow, for 0; none, from -1 on.
     data: Vec<(Ino, i64, i64)>,
-    /// Of these, attributes.
-    attrs: Vec<Ino>,
     /// Of every inode, everything.
     all: bool,
     answer: Option<Answer>,
@@ -105,7 +105,14 @@ pub(super) struct Notify {
 impl Notify {
     /// Sends `answer` when the kernel has forgotten `invals`, as far as `held` lets it be awaited: at once if there are none.
     pub(super) fn answer(&self, invals: Invals, held: Held, answer: impl FnOnce() + Send + 'static) {
-        if invals.is_empty() { answer() } else { self.enqueue(invals, held, Some(Box::new(answer))) }
+        match held {
+            Held::File(ino) => {
+                self.answer_writer(ino, answer);
+                self.forget(invals);
+            }
+            _ if invals.is_empty() => answer(),
+            _ => self.enqueue(invals, held, Some(Box::new(answer))),
+        }
     }
 
     /// Has the kernel forget `invals`, soon.
@@ -123,7 +130,7 @@ impl Notify {
                 Inval::Data(ino) => pages.data.push((ino, 0, 0)),
                 Inval::Range(_, _, 0) => {}
                 Inval::Range(ino, start, len) => pages.data.push((ino, signed(start), signed(len))),
-                Inval::Attr(ino) => pages.attrs.push(ino),
+                Inval::Attr(ino) => pages.data.push((ino, -1, 0)),
                 Inval::Entry(parent, name) => {
                     // The kernel's cached listing is only dropped with the name if it knew the name.
                     if names.entries.last().is_none_or(|(last, _)| *last != parent) {
@@ -185,10 +192,10 @@ impl Notify {
         }
     }
 
-    /// Like [`Notify::answer`], for a client that may write to `ino` as soon as it has the answer: a push of it that is under
+    /// Answers a client that may write to `ino` as soon as it has the answer: a push of it that is under
     /// way ends first, or its old bytes would land on the new ones. (What is pushed has no writer, so no page of it waits to be
     /// written back, and a SETATTR may wait here.)
-    pub(super) fn answer_writer(&self, ino: Ino, answer: impl FnOnce() + Send + 'static) {
+    fn answer_writer(&self, ino: Ino, answer: impl FnOnce() + Send + 'static) {
         if self.pages.lock().pushing == Some(ino) {
             return self.enqueue_pages(Pages { answer: Some(Box::new(answer)), ..Pages::default() });
         }
@@ -208,7 +215,7 @@ impl Notify {
             queue.pushes.pop_front();
         }
         if !queue.stopped && !hints.is_empty() {
-            queue.expected.extend(hints.iter().filter(|hint| hint.is_long()).map(|hint| hint.ino));
+            queue.expected.extend(hints.iter().filter(|hint| hint.len > push::PAGE).map(|hint| hint.ino));
             queue.pushes.extend(hints);
             let excess = queue.pushes.len().saturating_sub(push::LONGEST_QUEUE);
             queue.pushes.drain(..excess);
@@ -227,7 +234,7 @@ impl Notify {
     }
 
     /// The names thread's body.
-    pub(super) fn run_names(&self, notifier: &Notifier, device: &File, view: &dyn View, inodes: &Inodes) {
+    pub(super) fn run_names(&self, notifier: &Notifier, device: &File, view: &dyn FileSystem, inodes: &Inodes) {
         loop {
             let mut queue = self.names.lock();
             while queue.items.is_empty() && !queue.stopped {
@@ -250,7 +257,7 @@ impl Notify {
     }
 
     /// The pages thread's body.
-    pub(super) fn run_pages(&self, notifier: &Notifier, view: &dyn View, inodes: &Inodes) {
+    pub(super) fn run_pages(&self, notifier: &Notifier, view: &dyn FileSystem, inodes: &Inodes) {
         let mut buf = Vec::new();
         loop {
             let mut queue = self.pages.lock();
@@ -262,10 +269,7 @@ impl Notify {
                 drop(queue);
                 let every = if item.all { inodes.all() } else { Vec::new() };
                 for (ino, start, len) in item.data.into_iter().chain(every.into_iter().map(|ino| (ino, 0, 0))) {
-                    told("pages", notifier.inval_inode(INodeNo(ino.0), start, len));
-                }
-                for ino in &item.attrs {
-                    told("attributes", notifier.inval_inode(INodeNo(ino.0), -1, 0));
+                    told("attributes and pages", notifier.inval_inode(INodeNo(ino.0), start, len));
                 }
                 if let Some(answer) = item.answer {
                     answer();

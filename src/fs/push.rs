@@ -17,7 +17,7 @@ use log::debug;
 use parking_lot::Mutex;
 
 use crate::store::in_words;
-use crate::view::{Ino, View};
+use crate::view::{FileSystem, Ino};
 
 /// Largest file pushed, in bytes.
 pub(super) const LARGEST: u64 = 512 << 10;
@@ -27,7 +27,7 @@ const WINDOW: RangeInclusive<u64> = 16..=128;
 /// Files of which the beginning is pushed ahead.
 const HEAD_WINDOW: usize = 64;
 /// The kernel's smallest page, in bytes: as much is pushed of a beginning.
-const PAGE: u64 = 4096;
+pub(super) const PAGE: u64 = 4096;
 /// Files above this, in bytes, can do without their end: the READ of it is cheap beside that of the file.
 const TRIPWIRE: u64 = 8 * PAGE;
 /// More hints than this are not kept: what was asked for first is dropped first.
@@ -68,36 +68,28 @@ struct Stream {
     used: u64,
 }
 
-/// The readers. A leaf lock, but for [`View::next_files`], which is called under it.
+/// The readers. A leaf lock, but for [`FileSystem::next_files`], which is called under it.
 #[derive(Default)]
 pub(super) struct Streams(Mutex<(Vec<Stream>, u64)>);
 
 impl Streams {
-    /// `pid` opens `ino` for reading. What comes back is to be pushed.
-    pub(super) fn opened(&self, view: &dyn View, pid: u32, ino: Ino) -> Vec<Hint> {
-        self.touched(view, pid, ino, 0, 0, true)
-    }
-
-    /// `pid` reads from `ino`. What comes back is to be pushed.
-    pub(super) fn read(&self, view: &dyn View, pid: u32, ino: Ino, offset: u64, len: u32) -> Vec<Hint> {
-        self.touched(view, pid, ino, offset, offset.saturating_add(u64::from(len)), false)
-    }
-
-    fn touched(&self, view: &dyn View, pid: u32, ino: Ino, begin: u64, end: u64, opened: bool) -> Vec<Hint> {
+    /// `pid` opens `ino` for reading, or has read so many bytes of it from an offset on. What comes back is to be pushed.
+    pub(super) fn touched(&self, view: &dyn FileSystem, pid: u32, ino: Ino, read: Option<(u64, u32)>) -> Vec<Hint> {
+        let (begin, end) = read.map_or((0, 0), |(offset, len)| (offset, offset.saturating_add(u64::from(len))));
         let mut guard = self.0.lock();
         let (streams, clock) = &mut *guard;
         *clock += 1;
         if let Some(stream) = streams.iter_mut().find_map(|s| (s.pid == pid && s.reach(ino)).then_some(s)) {
             stream.used = *clock;
             stream.read = stream.read.max(end);
-            stream.opens |= opened;
+            stream.opens |= read.is_none();
             return stream.refill(view);
         }
         // Only the beginning of a file begins a run.
         let ahead: VecDeque<_> = if begin == 0 { view.next_files(ino, 1).into() } else { VecDeque::new() };
         let Some(&(_, size)) = ahead.front() else { return Vec::new() };
         let (at, used) = (ino, *clock);
-        let stream = Stream { pid, at, size, read: end, whole: true, run: 1, ahead, pushed: 0, opens: opened, used };
+        let stream = Stream { pid, at, size, read: end, whole: true, run: 1, ahead, pushed: 0, opens: read.is_none(), used };
         let of_pid = streams.iter().filter(|stream| stream.pid == pid).count();
         let place = if of_pid >= STREAMS_OF_ONE {
             streams.iter_mut().filter(|stream| stream.pid == pid).min_by_key(|stream| stream.used)
@@ -135,7 +127,7 @@ impl Stream {
 
     /// Chooses what to push, when half a window is used up. Where nothing is seen of that for want of OPENs, one file in the
     /// middle is pushed without its end, and the READ of that tells.
-    fn refill(&mut self, view: &dyn View) -> Vec<Hint> {
+    fn refill(&mut self, view: &dyn FileSystem) -> Vec<Hint> {
         let window = match self.whole {
             true => (WINDOW_BYTES / self.size.max(1)).clamp(*WINDOW.start(), *WINDOW.end()) as usize,
             false => HEAD_WINDOW,
@@ -163,15 +155,8 @@ impl Stream {
     }
 }
 
-impl Hint {
-    /// More than a look at a file's beginning.
-    pub(super) fn is_long(&self) -> bool {
-        self.len > PAGE
-    }
-}
-
 /// Stores the file's bytes, as they are now, into the page cache.
-pub(super) fn store(notifier: &Notifier, view: &dyn View, hint: Hint, buf: &mut Vec<u8>) {
+pub(super) fn store(notifier: &Notifier, view: &dyn FileSystem, hint: Hint, buf: &mut Vec<u8>) {
     let len = hint.len.min(LARGEST) as usize;
     if buf.len() < len {
         buf.resize(len, 0);

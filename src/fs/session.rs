@@ -11,10 +11,8 @@
 //! 3. wait for them for `GRACE`, or until the next signal;
 //! 4. answer whatever still comes with ENODEV, shut the view down, and leave; the kernel drops the rest with our device.
 
-use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
@@ -24,14 +22,14 @@ use fuser::SessionACL;
 use log::{debug, error, info, warn};
 
 use super::adapter::Adapter;
-pub use super::kernel::{Access, MountError};
-use super::kernel::{MountRequest, Mountpoint};
+use super::kernel::Mountpoint;
+pub use super::kernel::{Access, MountError, MountRequest};
 pub use super::shared::Overrides;
 use super::shared::Shared;
 use crate::store::in_words;
 use crate::store::local;
 use crate::store::mark::Life;
-use crate::view::{Invals, Kind, ROOT, View, ViewError};
+use crate::view::{FileSystem, Invals, Kind, ROOT, ViewError};
 
 /// How long unmounting is tried while files are open.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -46,18 +44,8 @@ const LEAST: usize = 2;
 /// How to mount.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Where, with no symbolic link in it.
-    pub point: PathBuf,
-    /// What `df` and `mount` show as the device.
-    pub fsname: OsString,
-    /// Bits for mount(2). `MS_RDONLY` is added for a view that is read-only.
-    pub flags: libc::c_ulong,
-    /// Who may use it.
-    pub access: Access,
-    /// Unmount even if this process is killed.
-    pub auto_unmount: bool,
-    /// See [`MountRequest::default_permissions`].
-    pub default_permissions: bool,
+    /// What the kernel is asked for. `MS_RDONLY` is added for a file system that is read-only.
+    pub mount: MountRequest,
     /// Keep the machine's cores awake while requests come in quick succession, where that can be and is of use.
     pub low_latency: bool,
     /// Event loops. There are at least two.
@@ -81,7 +69,7 @@ enum Event {
 pub enum Signal {
     /// Unmount, commit, end.
     End,
-    /// Write [`View::report`] to the log.
+    /// Write [`FileSystem::report`] to the log.
     Report,
 }
 
@@ -108,30 +96,26 @@ pub struct Mounted {
 
 impl Mounted {
     /// Mounts `view` and begins to answer. Files of the mount can be opened once this has returned.
-    pub fn start(view: Arc<dyn View>, config: &Config) -> Result<Self, MountError> {
-        let request = MountRequest {
-            point: config.point.clone(),
-            fsname: config.fsname.clone(),
+    pub fn start(view: Arc<dyn FileSystem>, config: &Config) -> Result<Self, MountError> {
+        let features = view.features();
+        let Config { mut mount, .. } = config.clone();
+        match (features.read_only, features.locks) {
+            (true, false) => mount.flags |= libc::MS_RDONLY,
             // Who reads has to open the lock file for writing.
-            flags: match (view.read_only(), view.lock_file()) {
-                (true, None) => config.flags | libc::MS_RDONLY,
-                (true, Some(_)) => config.flags & !libc::MS_RDONLY,
-                (false, _) => config.flags,
-            },
-            access: config.access,
-            auto_unmount: config.auto_unmount,
-            default_permissions: config.default_permissions,
-        };
-        let root = view.getattr(ROOT).map_err(|error| MountError::new(&config.point, error.to_string()))?.kind;
+            (true, true) => mount.flags &= !libc::MS_RDONLY,
+            (false, _) => {}
+        }
+        let refused = |reason| MountError::new(&config.mount.point, reason);
+        let root = view.getattr(ROOT).map_err(|error| refused(error.to_string()))?.kind;
         // What else may be the matter with the mount point, mounting says.
-        if let Ok(Some(stat)) = local::stat(&config.point)
+        if let Ok(Some(stat)) = local::stat(&mount.point)
             && stat.is_dir() != (root == Kind::Directory)
         {
             let (found, expected) = if stat.is_dir() { ("directory", "file") } else { ("file", "directory") };
-            return Err(MountError::new(&config.point, format!("is a {found}; expected a {expected} to mount on")));
+            return Err(refused(format!("is a {found}; expected a {expected} to mount on")));
         }
-        let (point, device) = Mountpoint::mount(&request)?;
-        let shared = Arc::new(Shared::new(view, config.overrides, config.access, config.threads.max(LEAST)));
+        let (point, device) = Mountpoint::mount(&mount)?;
+        let shared = Arc::new(Shared::new(view, config.overrides, mount.access, config.threads.max(LEAST)));
         if let Some(device) = point.device_number() {
             let _ = shared.device.set(device);
             shared.say(Life::Serving);
@@ -140,9 +124,7 @@ impl Mounted {
         let control = Control(sender);
         // From here on dropping it unmounts.
         let mut mounted = Mounted { shared, point, events, control, helpers: Vec::new(), finished: false };
-        mounted
-            .serve(device, config)
-            .map_err(|error| MountError::new(&config.point, format!("cannot start: {}", in_words(&error))))?;
+        mounted.serve(device, config).map_err(|error| refused(format!("cannot start: {}", in_words(&error))))?;
         Ok(mounted)
     }
 
@@ -152,28 +134,24 @@ impl Mounted {
         options.n_threads = Some(config.threads.max(LEAST));
         // The kernel lets in only the owner, or everyone. That root is the only other, fuser sees to for requests, and `Private` for
         // what is cached.
-        let acl = if config.access == Access::Root { SessionACL::RootAndOwner } else { SessionACL::All };
-        let adapter = Adapter::new(self.shared.clone(), device.try_clone()?.into(), config.auto_unmount, config.xattrs);
+        let acl = if config.mount.access == Access::Root { SessionACL::RootAndOwner } else { SessionACL::All };
+        let adapter = Adapter::new(self.shared.clone(), device.try_clone()?.into(), config.mount.auto_unmount, config.xattrs);
         self.shared.spin.start(device.try_clone()?);
         let names = device.try_clone()?.into();
         let session = fuser::Session::from_fd(adapter, device, acl, options)?;
-        if let Some(bytes) = self.shared.view.read_ahead()
+        if let Some(bytes) = self.shared.features.read_ahead
             && let Err(error) = self.point.set_read_ahead(bytes)
         {
             debug!("{}: the kernel reads ahead as it does by itself: {}", self.point.path().display(), in_words(&error));
         }
         let notifier = session.notifier();
-        let (shared, tell) = (self.shared.clone(), notifier.clone());
-        self.help("b2fuse-names", move || shared.notify.run_names(&tell, &names, &*shared.view, &shared.inodes))?;
-        let shared = self.shared.clone();
-        self.help("b2fuse-pages", move || shared.notify.run_pages(&notifier, &*shared.view, &shared.inodes))?;
-        let shared = self.shared.clone();
-        self.help("b2fuse-tick", move || shared.housekeeping.run(&shared.view, |invals| shared.notify.forget(invals)))?;
-        let shared = self.shared.clone();
-        self.help("b2fuse-watch", move || shared.follow_others())?;
+        let tell = notifier.clone();
+        self.help("b2fuse-names", move |shared| shared.notify.run_names(&tell, &names, &*shared.view, &shared.inodes))?;
+        self.help("b2fuse-pages", move |shared| shared.notify.run_pages(&notifier, &*shared.view, &shared.inodes))?;
+        self.help("b2fuse-tick", |shared| shared.housekeeping.run(&*shared.view, |invals| shared.notify.forget(invals)))?;
+        self.help("b2fuse-watch", |shared| shared.follow_others())?;
         if config.low_latency && self.shared.awake.start() {
-            let shared = self.shared.clone();
-            self.help("b2fuse-awake", move || shared.awake.run())?;
+            self.help("b2fuse-awake", |shared| shared.awake.run())?;
         }
         let ended = self.control.0.clone();
         // Not one of the helpers: it may outlive a detached mount, and is not waited for.
@@ -183,8 +161,9 @@ impl Mounted {
         Ok(())
     }
 
-    fn help(&mut self, name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
-        self.helpers.push(std::thread::Builder::new().name(name.into()).spawn(body)?);
+    fn help(&mut self, name: &str, body: impl FnOnce(&Shared) + Send + 'static) -> io::Result<()> {
+        let shared = self.shared.clone();
+        self.helpers.push(std::thread::Builder::new().name(name.into()).spawn(move || body(&shared))?);
         Ok(())
     }
 
@@ -195,19 +174,8 @@ impl Mounted {
 
     /// Waits for the end, whoever brings it about, and returns when everything is in SOURCE, or says what is not.
     pub fn run(mut self) -> Result<(), ViewError> {
-        loop {
-            match self.events.recv() {
-                Ok(Event::Signal(Signal::Report)) => self.report(),
-                Ok(Event::Signal(Signal::End)) => {
-                    self.unmount();
-                    break;
-                }
-                Ok(Event::Ended(outcome)) => {
-                    self.ended(outcome);
-                    break;
-                }
-                Err(_) => break,
-            }
+        if !self.wait(None) {
+            self.unmount();
         }
         self.finish()
     }
@@ -231,23 +199,14 @@ impl Mounted {
     fn unmount(&mut self) {
         let path = self.point.path().to_owned();
         let patience = Instant::now() + PATIENCE;
-        let mut detached = false;
-        loop {
-            match self.point.unmount(false) {
-                Ok(()) => break,
-                Err(error) if error.raw_os_error() == Some(libc::EBUSY) && Instant::now() < patience => {
-                    if self.wait(PAUSE) {
-                        return;
-                    }
+        while let Err(error) = self.point.unmount(false) {
+            if error.raw_os_error() == Some(libc::EBUSY) && Instant::now() < patience {
+                if self.wait(Some(PAUSE)) {
+                    return;
                 }
-                Err(error) => {
-                    warn!("{}: cannot unmount ({}); detached", path.display(), in_words(&error));
-                    detached = true;
-                    break;
-                }
+                continue;
             }
-        }
-        if detached {
+            warn!("{}: cannot unmount ({}); detached", path.display(), in_words(&error));
             let mut invals = Invals::new();
             if let Err(error) = self.shared.view.fsync(ROOT, &mut invals) {
                 error!("{}: {error}", path.display());
@@ -256,17 +215,19 @@ impl Mounted {
             if let Err(error) = self.point.unmount(true) {
                 error!("{}: cannot detach: {}", path.display(), in_words(&error));
             }
+            break;
         }
-        if !self.wait(GRACE) {
+        if !self.wait(Some(GRACE)) {
             warn!("{}: is still in use; what is open there ends now", path.display());
         }
     }
 
-    /// Waits for the kernel to close the device. True if it has; a signal to end cuts the waiting short.
-    fn wait(&self, time: Duration) -> bool {
-        let until = Instant::now() + time;
+    /// Waits for the kernel to close the device, no longer than `time`. True if it has; a signal to end cuts the waiting short.
+    fn wait(&self, time: Option<Duration>) -> bool {
+        let until = time.map(|time| Instant::now() + time);
+        let left = || until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()));
         loop {
-            match self.events.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            match self.events.recv_timeout(left()) {
                 Ok(Event::Ended(outcome)) => {
                     self.ended(outcome);
                     return true;

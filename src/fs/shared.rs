@@ -4,8 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
-use fuser::{Errno, FileAttr, FileHandle, FileType, FopenFlags, Generation, INodeNo, ReplyEmpty, ReplyOpen};
-use log::{debug, error, warn};
+use fuser::{FileAttr, FileHandle, FileType, FopenFlags, Generation, INodeNo};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 use super::awake::Awake;
@@ -13,15 +12,15 @@ use super::housekeeping::Housekeeping;
 use super::inodes::Inodes;
 use super::kernel::Access;
 use super::listing::Lists;
-use super::notify::{Held, Notify};
-use super::push::{Hint, Streams};
+use super::notify::Notify;
+use super::push::Streams;
 use super::spin::Spin;
 use super::unmount::Unmounting;
 use super::waiters::Waiters;
 use super::workers::Workers;
 use crate::store::Watch;
 use crate::store::mark::Mark;
-use crate::view::{Attr, Ino, Invals, Kind, OpenMode, ROOT, View, ViewError};
+use crate::view::{Attr, Features, FileSystem, Ino, Invals, Kind, OpenMode, Opened, Pages, ROOT};
 
 /// For good. The kernel takes any number of seconds and cuts it to what its clock can hold.
 pub(super) const FOREVER: Duration = Duration::from_secs(1 << 31);
@@ -72,8 +71,7 @@ struct Private {
 
 impl Private {
     fn new() -> Self {
-        // SAFETY: cannot fail, and touches no memory.
-        Private { uid: unsafe { libc::geteuid() }, since: SystemTime::now() }
+        Private { uid: rustix::process::geteuid().as_raw(), since: SystemTime::now() }
     }
 
     fn shown(&self, attr: FileAttr) -> FileAttr {
@@ -88,7 +86,8 @@ impl Private {
 
 /// What the event loops, the notifying threads and the session share.
 pub(super) struct Shared {
-    pub(super) view: Arc<dyn View>,
+    pub(super) view: Arc<dyn FileSystem>,
+    pub(super) features: Features,
     pub(super) inodes: Inodes,
     pub(super) notify: Notify,
     pub(super) housekeeping: Housekeeping,
@@ -110,8 +109,6 @@ pub(super) struct Shared {
     streams: Streams,
     overrides: Overrides,
     private: Option<Private>,
-    /// [`View::lock_file`].
-    pub(super) lock_file: Option<Ino>,
     /// How often SOURCE had been read again when the kernel last forgot everything.
     pub(super) forgotten: AtomicU64,
     /// READs answered.
@@ -121,10 +118,10 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(view: Arc<dyn View>, overrides: Overrides, access: Access, loops: usize) -> Self {
+    pub(super) fn new(view: Arc<dyn FileSystem>, overrides: Overrides, access: Access, loops: usize) -> Self {
         Shared {
-            lock_file: view.lock_file(),
             forgotten: AtomicU64::new(0),
+            features: view.features(),
             view,
             inodes: Inodes::default(),
             notify: Notify::default(),
@@ -178,15 +175,10 @@ impl Shared {
         self.private.as_ref().map_or(shown, |private| private.shown(shown))
     }
 
-    /// What the kernel may do with an open file: keep its pages, unless other processes write them, and skip the FLUSH of a close
-    /// that has nothing to say.
-    pub(super) fn open_flags(&self, ino: Ino, mode: OpenMode) -> FopenFlags {
-        match mode.write {
-            _ if self.lock_file == Some(ino) => FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_NOFLUSH,
-            _ if !self.view.keeps_pages(ino) => FopenFlags::FOPEN_DIRECT_IO,
-            true => FopenFlags::FOPEN_KEEP_CACHE,
-            false => FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH,
-        }
+    /// The attributes of a file under a name that the kernel is told of.
+    pub(super) fn entry(&self, attr: &Attr) -> FileAttr {
+        self.inodes.looked_up(attr.ino);
+        self.attr(attr)
     }
 
     /// The body of the thread that has the view look at SOURCE when others may have changed it.
@@ -212,59 +204,28 @@ impl Shared {
         self.housekeeping.poke();
     }
 
-    /// Opens a file for writing, or cuts it to nothing.
-    pub(super) fn open_to_change(&self, ino: Ino, mode: OpenMode, reply: ReplyOpen) {
-        if mode.write {
-            self.notify.writer_came(ino);
-        }
-        let outcome = self.view.open(ino, mode).map_err(|refusal| errno("open", ino, &refusal));
-        if mode.write && outcome.is_err() {
-            self.notify.writer_gone(ino);
-        }
-        let flags = self.open_flags(ino, mode);
-        self.notify.answer_writer(ino, move || match outcome {
-            Ok(handle) => reply.opened(FileHandle(handle.0), flags),
-            Err(errno) => reply.error(errno),
-        });
-        self.changed();
-    }
-
-    pub(super) fn fsync(&self, ino: Ino, held: Held, reply: ReplyEmpty) {
-        let mut invals = Invals::new();
-        let outcome = self.view.fsync(ino, &mut invals).map_err(|refusal| errno("fsync", ino, &refusal));
-        self.notify.answer(invals, held, move || empty(reply, outcome));
-        self.changed();
-    }
-
-    /// Lets the readers' tracker see that `ino` was opened or read, and queues what it wants pushed.
-    pub(super) fn notify_push(&self, ino: Ino, reading: bool, see: impl FnOnce(&dyn View, &Streams) -> Vec<Hint>) {
-        let hints = see(&*self.view, &self.streams);
-        self.notify.push(ino, reading, hints);
+    /// `pid` has opened a file or read of it, as [`Streams::touched`] has it; queues what is to be pushed then.
+    pub(super) fn touched(&self, pid: u32, ino: Ino, read: Option<(u64, u32)>) {
+        let hints = self.streams.touched(&*self.view, pid, ino, read);
+        self.notify.push(ino, read.is_some_and(|(offset, _)| offset == 0), hints);
     }
 }
 
-/// The one place where a refusal becomes an errno. Those that a client cannot know the reason of are logged.
-pub(super) fn errno(what: &str, ino: impl Into<Option<Ino>>, refusal: &ViewError) -> Errno {
-    let ino = ino.into().map_or(0, |ino| ino.0);
-    match refusal {
-        ViewError::Store(_) => error!("{what}: {refusal}"),
-        ViewError::Rejected(_) => warn!("{what} of inode {ino}: {refusal}"),
-        _ => debug!("{what} of inode {ino}: {refusal}"),
-    }
-    Errno::from_i32(refusal.errno())
+/// A file that was opened, with what the kernel may do with it. It skips the FLUSH of a close that has nothing to say.
+pub(super) fn opened(opened: Opened, mode: OpenMode) -> (FileHandle, FopenFlags) {
+    let flags = match (opened.pages, mode.write) {
+        (Pages::Foreign, _) => FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_NOFLUSH,
+        (Pages::Direct, _) => FopenFlags::FOPEN_DIRECT_IO,
+        (Pages::Kept, true) => FopenFlags::FOPEN_KEEP_CACHE,
+        (Pages::Kept, false) => FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH,
+    };
+    (FileHandle(opened.handle.0), flags)
 }
 
 pub(super) fn file_type(kind: Kind) -> FileType {
     match kind {
         Kind::Directory => FileType::Directory,
         Kind::File => FileType::RegularFile,
-    }
-}
-
-pub(super) fn empty(reply: ReplyEmpty, outcome: Result<(), Errno>) {
-    match outcome {
-        Ok(()) => reply.ok(),
-        Err(errno) => reply.error(errno),
     }
 }
 

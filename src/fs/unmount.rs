@@ -32,10 +32,11 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 use fuser::{Errno, ReplyIoctl};
-use log::{debug, error, warn};
+use log::{debug, warn};
 use parking_lot::{Condvar, Mutex};
 
 use super::shared::Shared;
+use super::spawn;
 use crate::store::in_words;
 use crate::store::mark::{Life, Mark};
 use crate::view::{Invals, Left, ROOT};
@@ -65,11 +66,12 @@ pub enum Question {
 }
 
 /// What the daemon answers.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Answer {
     /// It is at it.
     Working,
     /// Files are open for writing, or another one unmounts.
+    #[default]
     Busy,
     /// The mount can be taken away.
     Ready {
@@ -99,11 +101,7 @@ impl Question {
             Question::HowFar(ticket) => (2, ticket, false),
             Question::Resume(ticket) => (3, ticket, false),
         };
-        let mut bytes = [0; LEN];
-        put(&mut bytes, KIND, kind);
-        put(&mut bytes, TICKET, ticket);
-        put(&mut bytes, REGARDLESS, u32::from(regardless));
-        bytes
+        message([(KIND, kind), (TICKET, ticket), (REGARDLESS, u32::from(regardless))])
     }
 
     fn decode(bytes: &[u8]) -> Option<Self> {
@@ -125,28 +123,16 @@ impl Answer {
             Answer::Ready { left, source } => (3, left.as_str(), source.as_ref()),
             Answer::Refused(why) => (4, why.as_str(), None),
         };
-        let mut bytes = [0; LEN];
-        put(&mut bytes, KIND, kind);
-        put(&mut bytes, TICKET, ticket);
-        let mut end = BYTES;
         // A path that finds no room is as good as none.
-        if let Some((path, (device, inode))) = source
-            && path.as_os_str().len() <= LEN / 2
-        {
-            let path = path.as_os_str().as_bytes();
-            put(&mut bytes, PATH_LEN, path.len() as u32);
-            bytes[FILE..FILE + 8].copy_from_slice(&device.to_ne_bytes());
-            bytes[FILE + 8..FILE + 16].copy_from_slice(&inode.to_ne_bytes());
-            bytes[end..end + path.len()].copy_from_slice(path);
-            end += path.len();
-        }
-        let mut len = text.len().min(LEN - end);
+        let source = source.filter(|(path, _)| path.as_os_str().len() <= LEN / 2);
+        let (path, (device, inode)) = source.map_or((&[][..], (0, 0)), |(path, file)| (path.as_os_str().as_bytes(), *file));
+        let mut len = text.len().min(LEN - BYTES - path.len());
         while !text.is_char_boundary(len) {
             len -= 1;
         }
-        let text = &text[..len];
-        put(&mut bytes, TEXT_LEN, text.len() as u32);
-        bytes[end..end + text.len()].copy_from_slice(text.as_bytes());
+        let rest = [&device.to_ne_bytes()[..], &inode.to_ne_bytes(), path, &text.as_bytes()[..len]].concat();
+        let mut bytes = message([(KIND, kind), (TICKET, ticket), (PATH_LEN, path.len() as u32), (TEXT_LEN, len as u32)]);
+        bytes[FILE..FILE + rest.len()].copy_from_slice(&rest);
         bytes
     }
 
@@ -166,6 +152,12 @@ impl Answer {
         };
         Some((get(bytes, TICKET)?, answer))
     }
+}
+
+fn message<const N: usize>(fields: [(usize, u32); N]) -> [u8; LEN] {
+    let mut bytes = [0; LEN];
+    fields.into_iter().for_each(|(at, value)| put(&mut bytes, at, value));
+    bytes
 }
 
 fn put(bytes: &mut [u8; LEN], at: usize, value: u32) {
@@ -197,6 +189,7 @@ pub(super) struct Unmounting {
     changed: Condvar,
 }
 
+#[derive(Default)]
 struct State {
     /// Of the last [`Question::Begin`].
     ticket: u32,
@@ -209,12 +202,6 @@ struct State {
     waiting: u32,
     /// The mount is gone: nothing waits any more.
     ended: bool,
-}
-
-impl Default for State {
-    fn default() -> Self {
-        State { ticket: 0, answer: Answer::Busy, sealed: false, changing: 0, waiting: 0, ended: false }
-    }
 }
 
 /// Held while something is changed that an unmount's report is to have.
@@ -254,44 +241,37 @@ impl Unmounting {
 }
 
 impl Shared {
-    /// Runs `work`, which changes what the mount shows: at once, or while an unmount is being tried on a thread of its own when it has failed.
-    pub(super) fn change(self: &Arc<Self>, work: impl FnOnce(&Arc<Self>, Change) + Send + 'static) {
+    /// Runs `work`: at once, or what `changes` what the mount shows while an unmount is being tried on a thread of its own when it has
+    /// failed.
+    pub(super) fn unless_sealed(self: &Arc<Self>, changes: bool, work: impl FnOnce(&Arc<Self>, Option<Change>) + Send + 'static) {
+        if !changes {
+            return work(self, None);
+        }
         {
             let mut state = self.unmounting.state.lock();
             if !state.sealed {
                 state.changing += 1;
                 drop(state);
-                return work(self, Change(Arc::clone(self)));
+                return work(self, Some(Change(Arc::clone(self))));
             }
             state.waiting += 1;
         }
         let shared = Arc::clone(self);
-        let thread = std::thread::Builder::new().name("b2fuse-later".into()).spawn(move || {
+        let started = spawn("b2fuse-later", "a request that has to wait for an unmount, which fails", move || {
             {
                 let mut state = shared.unmounting.state.lock();
                 shared.unmounting.changed.wait_while(&mut state, |state| state.sealed && !state.ended);
                 state.waiting -= 1;
                 state.changing += 1;
             }
-            let change = Change(Arc::clone(&shared));
+            let change = Some(Change(Arc::clone(&shared)));
             if let Some(_entered) = shared.enter() {
                 work(&shared, change);
             }
         });
-        if let Err(error) = thread {
+        if !started {
             self.unmounting.state.lock().waiting -= 1;
-            error!("no thread for a request that has to wait for an unmount, which fails: {}", in_words(&error));
         }
-    }
-
-    /// As [`Shared::change`], where it may have to wait for other processes.
-    pub(super) fn change_patiently(self: &Arc<Self>, work: impl FnOnce(&Arc<Self>) + Send + 'static) {
-        self.change(move |shared, change| {
-            shared.patiently(move |shared| {
-                work(shared);
-                drop(change);
-            });
-        });
     }
 
     /// Answers a question of `b2fuse umount`, of a user who may ask.
@@ -304,7 +284,7 @@ impl Shared {
                 state.answer = Answer::Working;
                 self.unmounting.changed.notify_all();
                 let (shared, ticket) = (Arc::clone(self), state.ticket);
-                if !self.spawn("b2fuse-umount", move || shared.make_ready(ticket, regardless)) {
+                if !spawn("b2fuse-umount", "an unmount", move || shared.make_ready(ticket, regardless)) {
                     state.answer = Answer::Refused("the daemon has no thread for it".into());
                 }
             }
@@ -314,7 +294,7 @@ impl Shared {
             Question::HowFar(_) if state.answer == Answer::Working => {
                 let shared = Arc::clone(self);
                 // Without a thread, who asked hears of an error.
-                self.spawn("b2fuse-how-far", move || shared.say_how_far(reply));
+                spawn("b2fuse-how-far", "an unmount", move || shared.say_how_far(reply));
                 return;
             }
             Question::HowFar(_) => {}
@@ -327,11 +307,6 @@ impl Shared {
             }
         }
         reply.ioctl(0, &state.answer.encode(state.ticket));
-    }
-
-    fn spawn(&self, name: &str, work: impl FnOnce() + Send + 'static) -> bool {
-        let thread = std::thread::Builder::new().name(name.into()).spawn(work);
-        thread.inspect_err(|error| error!("no thread for an unmount: {error}")).is_ok()
     }
 
     /// Answers when there is something new, or after a while.
@@ -420,7 +395,7 @@ impl Shared {
     fn mark_source(&self, mark: &mut Option<Mark>, life: Life) {
         let (Some(device), Some((source, path))) = (self.device.get(), self.view.source()) else { return };
         // SOURCE may be another file than it was.
-        match Mark::new(source, *device, !self.view.read_only(), life) {
+        match Mark::new(source, *device, !self.features.read_only, life) {
             Ok(new) => *mark = Some(new),
             Err(error) => debug!("{}: cannot be marked: {}", path.display(), in_words(&error)),
         }

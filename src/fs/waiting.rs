@@ -5,33 +5,27 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use fuser::{ReplyData, ReplyEmpty};
-use log::error;
 
+use super::answers::{Reply, errno};
 use super::notify::Held;
-use super::shared::{Shared, empty, errno};
-use crate::store::in_words;
-use crate::view::{Flock, Handle, Ino, Inval, Invals, ViewError};
+use super::shared::Shared;
+use super::spawn;
+use crate::view::{Flock, Handle, Ino, Inval, Invals, ViewError, Wait};
 
-/// Whether and where something is waited for that takes time.
+/// How long a lock is waited for, and where.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Wait {
-    No,
+pub(super) enum Patience {
+    None,
     /// On this thread, for the moment that it takes to give back.
-    Here,
+    Moment,
     /// On a thread of its own, for as long as this client does, which the kernel has named by a thread's id.
-    Aside(u32),
+    OfClient(u32),
 }
 
 impl Shared {
-    /// Runs `work`, which may have to wait for the disk, or for other processes: the event loops must go on, or no client could give a
-    /// lock back.
-    pub(super) fn patiently(self: &Arc<Self>, work: impl FnOnce(&Arc<Self>) + Send + 'static) {
-        if self.view.may_wait() { self.alone(work) } else { self.aside(work) }
-    }
-
     /// Answers a READ when other processes have done what they are doing to what is read.
     pub(super) fn read_patiently(self: &Arc<Self>, ino: Ino, handle: Option<Handle>, offset: u64, len: usize, reply: ReplyData) {
-        self.patiently(move |shared| {
+        self.run(Wait::Others, move |shared| {
             let mut buffer = vec![0; len];
             let read = shared.view.catch_up().and_then(|reloads| {
                 if shared.forgotten.load(SeqCst) < reloads {
@@ -39,10 +33,8 @@ impl Shared {
                 }
                 shared.view.read(ino, handle, offset, &mut buffer)
             });
-            match read {
-                Ok(n) => reply.data(&buffer[..n]),
-                Err(refusal) => reply.error(errno("read", ino, &refusal)),
-            }
+            buffer.truncate(*read.as_ref().unwrap_or(&0));
+            reply.send(read.map(|_| buffer).map_err(|refusal| errno("read", ino, &refusal)));
         });
     }
 
@@ -52,23 +44,20 @@ impl Shared {
         ino: Ino,
         handle: Handle,
         lock: Option<Flock>,
-        wait: Wait,
+        patience: Patience,
         mut invals: Invals,
         reply: ReplyEmpty,
     ) {
         let never = AtomicBool::new(false);
-        match (self.view.lock(ino, handle, lock, (wait == Wait::Here).then_some(&never), &mut invals), wait) {
-            (Err(ViewError::Locked), Wait::Aside(client)) => {
+        match (self.view.lock(ino, handle, lock, (patience == Patience::Moment).then_some(&never), &mut invals), patience) {
+            (Err(ViewError::Locked), Patience::OfClient(client)) => {
                 // Not as one request of those that the end waits for: who knows when others give it back.
                 let shared = Arc::clone(self);
-                let thread = std::thread::Builder::new().name("b2fuse-lock".into()).spawn(move || {
+                spawn("b2fuse-lock", "a client that waits for a lock, which fails", move || {
                     let work = |until: &_| shared.view.lock(ino, handle, lock, Some(until), &mut invals);
                     let outcome = shared.waiters.wait(client, work);
                     shared.locked(ino, outcome, invals, reply);
                 });
-                if let Err(error) = thread {
-                    error!("no thread to wait for a lock, which fails: {}", in_words(&error));
-                }
             }
             (outcome, _) => self.locked(ino, outcome, invals, reply),
         }
@@ -86,7 +75,7 @@ impl Shared {
             if let Ok(reloads) = outcome {
                 shared.forgotten.fetch_max(reloads, SeqCst);
             }
-            empty(reply, outcome.map(drop));
+            reply.send(outcome.map(drop));
         });
     }
 }

@@ -1,4 +1,5 @@
-//! Who does what may wait for the disk: never the last event loop that is free, or nobody would answer those who read.
+//! Who does what may have to wait, for other processes on a thread of its own. What waits for the disk is never done by the last event
+//! loop that is free, or nobody would answer those who read.
 //!
 //! An fsync waits for the disk; a close, a rename or a lock given back does so if it commits. As a rule the event loop that has read
 //! such a request does it, since handing it over takes longer than many of them. The last loop that does none hands it to a thread of
@@ -16,7 +17,9 @@ use log::{debug, error};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::shared::Shared;
+use super::spawn;
 use crate::store::in_words;
+use crate::view::Wait;
 
 /// The most threads that there are besides the event loops.
 pub(super) const MOST: usize = 16;
@@ -26,6 +29,7 @@ const IDLE: Duration = Duration::from_secs(10);
 type Work = Box<dyn FnOnce(&Arc<Shared>) + Send>;
 
 /// The event loops and the other threads.
+#[derive(Default)]
 pub(super) struct Workers {
     loops: usize,
     /// Event loops that do something that may wait.
@@ -61,8 +65,7 @@ impl Drop for Here<'_> {
 
 impl Workers {
     pub(super) fn new(loops: usize) -> Self {
-        let (work, ended) = (Condvar::new(), Condvar::new());
-        Workers { loops, waiting: AtomicUsize::new(0), state: Mutex::default(), work, ended }
+        Workers { loops, ..Workers::default() }
     }
 
     /// If another loop is left to answer what does not wait.
@@ -81,11 +84,16 @@ impl Workers {
 }
 
 impl Shared {
-    /// Runs `work`, which may wait for the disk.
-    pub(super) fn aside(self: &Arc<Self>, work: impl FnOnce(&Arc<Self>) + Send + 'static) {
-        match self.workers.here() {
-            Some(_here) => work(self),
-            None => self.hand_over(Box::new(work)),
+    /// Runs `work`, which may have to wait: what waits for other processes on a thread of its own, as they may be waiting for a request
+    /// behind it.
+    pub(super) fn run(self: &Arc<Self>, wait: Wait, work: impl FnOnce(&Arc<Self>) + Send + 'static) {
+        match wait {
+            Wait::Never => work(self),
+            Wait::Disk => match self.workers.here() {
+                Some(_here) => work(self),
+                None => self.hand_over(Box::new(work)),
+            },
+            Wait::Others => self.alone(work),
         }
     }
 
@@ -133,13 +141,10 @@ impl Shared {
         workers.ended.notify_all();
     }
 
-    /// Runs `work` on a thread of its own, for something that may wait for other processes: they may be waiting for a request behind it.
-    pub(super) fn alone(self: &Arc<Self>, work: impl FnOnce(&Arc<Self>) + Send + 'static) {
+    fn alone(self: &Arc<Self>, work: impl FnOnce(&Arc<Self>) + Send + 'static) {
         self.workers.state.lock().single += 1;
         let single = Single(Arc::clone(self));
-        if let Err(error) = Builder::new().name("b2fuse-wait".into()).spawn(move || work(&single.0)) {
-            error!("no thread for a request that may have to wait, which fails: {}", in_words(&error));
-        }
+        spawn("b2fuse-wait", "a request that may have to wait, which fails", move || work(&single.0));
     }
 }
 

@@ -7,13 +7,11 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use fuser::{Errno, ReplyEmpty, ReplyXattr};
+use fuser::{Errno, ReplyXattr};
 
-use super::notify::Held;
-use super::shared::{Shared, empty, errno};
+use super::shared::Shared;
 use crate::view::{FIRST_LISTED, Ino, Invals, Result, SetMode, ViewError};
 
 /// What the names of all of ours begin with.
@@ -25,12 +23,11 @@ pub(super) fn is_ours(name: &OsStr) -> bool {
 }
 
 /// Answers a question for the value of an attribute, or for names: with no more than its length if `size` is 0.
-pub(super) fn answer(what: &str, ino: Ino, size: u32, bytes: Result<Vec<u8>>, reply: ReplyXattr) {
-    match bytes {
-        Ok(bytes) if size == 0 => reply.size(bytes.len() as u32),
-        Ok(bytes) if bytes.len() > size as usize => reply.error(Errno::ERANGE),
-        Ok(bytes) => reply.data(&bytes),
-        Err(refusal) => reply.error(errno(what, ino, &refusal)),
+pub(super) fn reply(reply: ReplyXattr, size: u32, bytes: &[u8]) {
+    match bytes.len() {
+        len if size == 0 => reply.size(len as u32),
+        len if len > size as usize => reply.error(Errno::ERANGE),
+        _ => reply.data(bytes),
     }
 }
 
@@ -45,50 +42,19 @@ pub(super) fn set_mode(flags: i32) -> Option<SetMode> {
 }
 
 impl Shared {
-    /// Sets an attribute.
-    pub(super) fn set_xattr(self: &Arc<Self>, ino: Ino, name: &OsStr, value: &[u8], mode: SetMode, reply: ReplyEmpty) {
-        self.change_xattr(ino, name, Some(value), mode, |_, _| {}, reply);
-    }
-
-    /// Removes an attribute.
-    ///
     /// `rsync -X` from files without attributes takes away all that ours have, in the order of the list, and would so take the
     /// vlmetalayers out of the very frame that it copies. Whoever has just been refused the removal of what always comes
     /// first in the list is refused that of the others.
-    pub(super) fn remove_xattr(self: &Arc<Self>, pid: u32, ino: Ino, name: &OsStr, reply: ReplyEmpty) {
-        if pid != 0 && self.stripper.load(Relaxed) == pid && self.view.xattr(ino, name).is_ok() {
-            return reply.error(Errno::EOPNOTSUPP);
-        }
-        let first = name.as_bytes() == FIRST_LISTED.as_bytes();
-        let refused = move |shared: &Self, outcome: &Result<()>| {
-            if first && matches!(outcome, Err(ViewError::NotSettable)) {
-                shared.stripper.store(pid, Relaxed);
-            }
-        };
-        self.change_xattr(ino, name, None, SetMode::Any, refused, reply);
+    pub(super) fn is_stripped(&self, client: u32, ino: Ino, name: &OsStr) -> bool {
+        client != 0 && self.stripper.load(Relaxed) == client && self.view.xattr(ino, name).is_ok()
     }
 
-    fn change_xattr(
-        self: &Arc<Self>,
-        ino: Ino,
-        name: &OsStr,
-        value: Option<&[u8]>,
-        mode: SetMode,
-        look: impl FnOnce(&Self, &Result<()>) + Send + 'static,
-        reply: ReplyEmpty,
-    ) {
-        if !is_ours(name) {
-            return reply.error(Errno::EOPNOTSUPP);
+    /// Removes an attribute.
+    pub(super) fn remove_xattr(&self, client: u32, ino: Ino, name: &OsStr, invals: &mut Invals) -> Result<()> {
+        let removed = self.view.set_xattr(ino, name, None, SetMode::Any, invals);
+        if name.as_bytes() == FIRST_LISTED.as_bytes() && matches!(removed, Err(ViewError::NotSettable)) {
+            self.stripper.store(client, Relaxed);
         }
-        let (name, value) = (name.to_owned(), value.map(<[u8]>::to_vec));
-        self.change_patiently(move |shared| {
-            let mut invals = Invals::new();
-            let outcome = shared.view.set_xattr(ino, &name, value.as_deref(), mode, &mut invals);
-            look(shared, &outcome);
-            let outcome = outcome.map_err(|refusal| errno("setxattr", ino, &refusal));
-            // The kernel holds the inode, which may be the directory.
-            shared.notify.answer(invals, Held::Directory, move || empty(reply, outcome));
-            shared.changed();
-        });
+        removed
     }
 }

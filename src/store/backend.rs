@@ -10,6 +10,7 @@
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::atomic::AtomicBool;
 use std::time::SystemTime;
 
 pub use super::local::FileBackend;
@@ -138,11 +139,12 @@ pub trait BackendFile: Send + Sync {
     fn try_lock(&self) -> io::Result<bool>;
     /// Gives the lock back.
     fn unlock(&self) -> io::Result<()>;
-    /// Takes a lock of flock(2) in place of any that this handle has; `false` if others hold one that excludes it, unless with
-    /// `wait`. What was held before may be lost even then.
-    fn flock(&self, lock: Flock, wait: bool) -> io::Result<bool> {
+    /// Takes a lock of flock(2) in place of any that this handle has; `false` if others hold one that excludes it. What was held before
+    /// may be lost even then. With `until` it waits for them until that is set and a signal comes, as `Interrupted` says then: whoever
+    /// has got it by then has it no longer.
+    fn flock(&self, lock: Flock, until: Option<&AtomicBool>) -> io::Result<bool> {
         match lock {
-            Flock::Exclusive if !wait => self.try_lock(),
+            Flock::Exclusive if until.is_none() => self.try_lock(),
             _ => Err(io::ErrorKind::Unsupported.into()),
         }
     }

@@ -139,7 +139,7 @@ pub struct CframeStore {
     generations: Generations,
     pub(super) held: Held,
     watch: Watch,
-    at_close: Mutex<Option<AtClose>>,
+    at_close: Mutex<Vec<AtClose>>,
 }
 
 /// A frame as it was read, checked against the file's length.
@@ -660,7 +660,7 @@ impl FrameStore for CframeStore {
     }
 
     fn at_close(&self, last: AtClose) {
-        *self.at_close.lock() = Some(last);
+        self.at_close.lock().push(last);
     }
 
     fn close(&self) -> Result<()> {

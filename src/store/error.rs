@@ -67,6 +67,18 @@ impl StoreError {
     }
 }
 
+impl StoreError {
+    /// The errno that a client sees.
+    pub fn errno(&self) -> i32 {
+        match self {
+            StoreError::Io { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
+            StoreError::Format { .. } | StoreError::Unsupported { .. } | StoreError::Poisoned { .. } => libc::EIO,
+            StoreError::Busy { .. } => libc::EBUSY,
+            StoreError::Stale { .. } => libc::ESTALE,
+        }
+    }
+}
+
 impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -24,6 +24,7 @@ mod commit;
 mod draft;
 mod epochs;
 mod error;
+pub mod examine;
 pub mod frame;
 mod held;
 mod image;
@@ -51,7 +52,7 @@ pub use local::watch::{Watch, Watcher};
 pub use location::Location;
 pub use resources::{Budgets, Resources};
 pub use sframe::SframeStore;
-pub use sidecar::{Sidecar, Turn};
+pub use sidecar::{LockFile, Sidecar, Turn};
 pub use source::{Like, NewFrame, OpenOptions, Others};
 
 /// A stored chunk, by the store's own reckoning: the position in SOURCE's file for a cframe, the chunk id for an sframe; above it

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use super::backend::descriptor_budget;
+use super::backend::{descriptor_budget, lock_budget};
 use super::cache::ChunkCache;
 use super::local::watch::Watcher;
 use super::sframe::{OpenFiles, Pool, open_files};
@@ -22,6 +22,8 @@ pub struct Budgets {
     pub open_files: usize,
     /// Threads that read ahead.
     pub threads: usize,
+    /// Open files for the locks of clients.
+    pub locks: usize,
 }
 
 impl Default for Budgets {
@@ -32,6 +34,7 @@ impl Default for Budgets {
             held_bytes: 32 << 20,
             open_files: descriptor_budget(),
             threads: 3,
+            locks: lock_budget(),
         }
     }
 }
@@ -43,6 +46,7 @@ pub struct Resources {
     pub(super) held: Arc<Budget>,
     pub(super) open_files: Arc<OpenFiles>,
     pub(super) ahead: Arc<Pool>,
+    pub(super) locks: Arc<Budget>,
     watcher: Arc<Watcher>,
 }
 
@@ -55,6 +59,7 @@ impl Resources {
             held: Budget::new(budgets.held_bytes),
             open_files: open_files(budgets.open_files),
             ahead: Pool::new(budgets.threads),
+            locks: Budget::new(budgets.locks as u64),
             watcher: Arc::default(),
         })
     }
@@ -67,6 +72,7 @@ impl Resources {
             held_bytes: self.held.used(),
             open_files: self.open_files.sum() as usize,
             threads: self.ahead.threads(),
+            locks: self.locks.used() as usize,
         }
     }
 

@@ -13,6 +13,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -21,6 +22,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use super::backend::{Backend, BackendFile, FileStat, Flock};
+use super::resources::Budget;
 use super::source::{Complain, OpenOptions};
 use super::{Result, StoreError};
 use crate::store::in_words;
@@ -52,6 +54,28 @@ pub struct Sidecar {
     seen: AtomicU64,
     /// How often SOURCE was read again.
     reloads: AtomicU64,
+    /// What clients' locks may take of the mount's descriptors.
+    locks: Arc<Budget>,
+}
+
+/// An open file for the locks of one client.
+pub struct LockFile {
+    file: Box<dyn BackendFile>,
+    locks: Arc<Budget>,
+}
+
+impl Deref for LockFile {
+    type Target = dyn BackendFile;
+
+    fn deref(&self) -> &Self::Target {
+        &*self.file
+    }
+}
+
+impl Drop for LockFile {
+    fn drop(&mut self) {
+        self.locks.give(1);
+    }
 }
 
 /// Where the lock file is.
@@ -96,7 +120,8 @@ impl Sidecar {
         let (hold, idle) = (Mutex::default(), Condvar::new());
         let (seen, reloads) = (AtomicU64::new(0), AtomicU64::new(0));
         let (name, read_only, place) = (name.to_owned(), options.read_only, RwLock::new(Arc::new(place)));
-        Ok(Sidecar { path, name, read_only, place, hold, idle, seen, reloads })
+        let locks = Arc::clone(&options.resources.locks);
+        Ok(Sidecar { path, name, read_only, place, hold, idle, seen, reloads, locks })
     }
 
     fn open_in(dir: Arc<dyn Backend>, name: &OsStr, path: &PathBuf, read_only: bool, frame: Option<&FileStat>) -> Result<Place> {
@@ -160,10 +185,33 @@ impl Sidecar {
     }
 
     /// An open file of its own, for the locks of one client.
-    pub fn open(&self) -> Result<Box<dyn BackendFile>> {
+    ///
+    /// # Errors
+    /// ENOLCK if clients have as many locks as they may; what the system refuses.
+    pub fn open(&self) -> Result<LockFile> {
         // Not by its name, which may stand for another file by now.
         let place = self.place();
-        place.file.reopen(place.writable).map_err(self.path.io("open the lock file"))
+        self.lock_file(|| place.file.reopen(place.writable))
+    }
+
+    /// A file without a name, beside the lock file, for locks that only this process knows. Errors as [`Sidecar::open`], as those of
+    /// the next.
+    pub fn unnamed(&self) -> Result<LockFile> {
+        self.lock_file(|| self.place().dir.create_unnamed())
+    }
+
+    /// The same file, opened anew: two locks on one open file would be one.
+    pub fn again(&self, file: &LockFile) -> Result<LockFile> {
+        self.lock_file(|| file.reopen(false))
+    }
+
+    fn lock_file(&self, open: impl FnOnce() -> io::Result<Box<dyn BackendFile>>) -> Result<LockFile> {
+        let failed = self.path.io("lock");
+        if !self.locks.take(1) {
+            return Err(failed(io::Error::from_raw_os_error(libc::ENOLCK)));
+        }
+        let opened = open().inspect_err(|_| self.locks.give(1));
+        Ok(LockFile { file: opened.map_err(failed)?, locks: Arc::clone(&self.locks) })
     }
 
     /// Reads its bytes as they are now.
@@ -212,7 +260,7 @@ impl Sidecar {
         let mut hold = self.hold.lock();
         if hold.depth == 0 && !hold.client {
             let place = self.place();
-            if !place.file.flock(Flock::Exclusive, false).map_err(self.path.io("lock"))? {
+            if !place.file.flock(Flock::Exclusive, None).map_err(self.path.io("lock"))? {
                 return Ok(None);
             }
             let bumped = self.count().and_then(|count| {
@@ -239,7 +287,7 @@ impl Sidecar {
         let mut hold = self.hold.lock();
         if hold.depth == 0 && !hold.client {
             let place = self.place();
-            if !place.file.flock(Flock::Shared, false).map_err(self.path.io("lock"))? {
+            if !place.file.flock(Flock::Shared, None).map_err(self.path.io("lock"))? {
                 return Ok(None);
             }
             hold.own = Some((Flock::Shared, place));
@@ -311,11 +359,6 @@ impl Sidecar {
     pub fn is_clients(&self) -> bool {
         self.hold.lock().client
     }
-
-    /// A file without a name, beside the lock file.
-    pub fn unnamed(&self) -> Result<Box<dyn BackendFile>> {
-        self.place().dir.create_unnamed().map_err(self.path.io("make a temporary file beside the lock file"))
-    }
 }
 
 /// The attributes of a lock file that was opened. It is written in place, so it must not be a file that has another name elsewhere.
@@ -375,7 +418,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let sidecar = sidecar(dir.path());
         let client = sidecar.open().unwrap();
-        assert!(client.flock(Flock::Exclusive, false).unwrap());
+        assert!(client.flock(Flock::Exclusive, None).unwrap());
         assert!(sidecar.to_write().unwrap().is_none());
         sidecar.client_has_it();
         drop(sidecar.to_write().unwrap().unwrap());

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use crate::format::IndexEntry;
 use crate::format::chunk::ChunkHeader;
 use crate::store::{
-    CacheStats, ChunkKey, DraftPool, FrameImage, FrameStore, Like, Others, ReadAt, ReadGuard, Result, SourceStat, StoreError,
-    Watch,
+    CacheStats, ChunkKey, DraftPool, FrameImage, FrameStore, Like, Others, ReadAt, ReadGuard, Result, Sidecar, SourceStat,
+    StoreError, Watch,
 };
 
 pub struct Counting {
@@ -118,6 +118,9 @@ impl FrameStore for Counting {
     }
     fn save_lost(&self, name: &str, content: &dyn ReadAt) -> Result<PathBuf> {
         self.inner.save_lost(name, content)
+    }
+    fn sidecar(&self) -> Option<&Sidecar> {
+        self.inner.sidecar()
     }
     fn source_stat(&self) -> Result<SourceStat> {
         self.inner.source_stat()

@@ -64,64 +64,48 @@ pub enum ViewError {
 impl ViewError {
     /// The errno that a client sees.
     pub fn errno(&self) -> i32 {
+        self.parts().0
+    }
+
+    /// The errno, and what there is to say besides what lies in the error.
+    fn parts(&self) -> (i32, &'static str) {
         match self {
-            ViewError::NotFound => libc::ENOENT,
-            ViewError::Gone => libc::ESTALE,
-            ViewError::Exists => libc::EEXIST,
-            ViewError::ReadOnly => libc::EROFS,
-            ViewError::NotPermitted => libc::EPERM,
-            ViewError::IsDirectory => libc::EISDIR,
-            ViewError::NotDirectory => libc::ENOTDIR,
-            ViewError::BadHandle => libc::EBADF,
-            ViewError::Invalid | ViewError::Rejected(_) | ViewError::Unfinished(_) => libc::EINVAL,
-            ViewError::NameTooLong => libc::ENAMETOOLONG,
-            ViewError::TooBig => libc::EFBIG,
-            ViewError::Locked => libc::EWOULDBLOCK,
-            ViewError::Interrupted => libc::EINTR,
-            ViewError::InUse => libc::EBUSY,
-            ViewError::NoAttribute => libc::ENODATA,
-            ViewError::NotSettable => libc::EOPNOTSUPP,
-            ViewError::Unreadable(_) | ViewError::NotKept(_) => libc::EIO,
-            ViewError::ValueTooBig => libc::E2BIG,
-            ViewError::OutOfRange => libc::ERANGE,
-            ViewError::NoRoom => libc::ENOSPC,
-            ViewError::Store(error) => match error {
-                StoreError::Io { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
-                StoreError::Format { .. } | StoreError::Unsupported { .. } | StoreError::Poisoned { .. } => libc::EIO,
-                StoreError::Busy { .. } => libc::EBUSY,
-                StoreError::Stale { .. } => libc::ESTALE,
-            },
+            ViewError::NotFound => (libc::ENOENT, "no such file"),
+            ViewError::Gone => (libc::ESTALE, "the file is gone"),
+            ViewError::Exists => (libc::EEXIST, "exists already"),
+            ViewError::ReadOnly => (libc::EROFS, "the mount is read-only"),
+            ViewError::NotPermitted => (libc::EPERM, "nothing of that kind can be in a frame"),
+            ViewError::IsDirectory => (libc::EISDIR, "is a directory"),
+            ViewError::NotDirectory => (libc::ENOTDIR, "is not a directory"),
+            ViewError::BadHandle => (libc::EBADF, "the file is not open for this"),
+            ViewError::Invalid => (libc::EINVAL, "invalid argument"),
+            ViewError::NameTooLong => (libc::ENAMETOOLONG, "the name is too long"),
+            ViewError::TooBig => (libc::EFBIG, "larger than anything a frame can hold"),
+            ViewError::Locked => (libc::EWOULDBLOCK, "is locked by others"),
+            ViewError::Interrupted => (libc::EINTR, "a signal came before the lock"),
+            ViewError::InUse => (libc::EBUSY, "the frame is being changed by others"),
+            ViewError::NoAttribute => (libc::ENODATA, "no such extended attribute"),
+            ViewError::NotSettable => (libc::EOPNOTSUPP, "the extended attribute says what the bytes are, and cannot be set"),
+            ViewError::Unreadable(_) => (libc::EIO, ""),
+            ViewError::ValueTooBig => (libc::E2BIG, "the value is longer than an extended attribute can be"),
+            ViewError::OutOfRange => (libc::ERANGE, "the extended attribute's name is too long"),
+            ViewError::NoRoom => (libc::ENOSPC, "the frame can have no more vlmetalayers"),
+            ViewError::Rejected(_) => (libc::EINVAL, "refused: "),
+            ViewError::Unfinished(_) => (libc::EINVAL, "not a whole frame: "),
+            ViewError::NotKept(_) => (libc::EIO, "not everything is in the frame: "),
+            ViewError::Store(error) => (error.errno(), ""),
         }
     }
 }
 
 impl fmt::Display for ViewError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.parts().1)?;
         match self {
-            ViewError::NotFound => f.write_str("no such file"),
-            ViewError::Gone => f.write_str("the file is gone"),
-            ViewError::Exists => f.write_str("exists already"),
-            ViewError::ReadOnly => f.write_str("the mount is read-only"),
-            ViewError::NotPermitted => f.write_str("nothing of that kind can be in a frame"),
-            ViewError::IsDirectory => f.write_str("is a directory"),
-            ViewError::NotDirectory => f.write_str("is not a directory"),
-            ViewError::BadHandle => f.write_str("the file is not open for this"),
-            ViewError::Invalid => f.write_str("invalid argument"),
-            ViewError::NameTooLong => f.write_str("the name is too long"),
-            ViewError::TooBig => f.write_str("larger than anything a frame can hold"),
-            ViewError::Locked => f.write_str("is locked by others"),
-            ViewError::Interrupted => f.write_str("a signal came before the lock"),
-            ViewError::InUse => f.write_str("the frame is being changed by others"),
-            ViewError::NoAttribute => f.write_str("no such extended attribute"),
-            ViewError::NotSettable => f.write_str("the extended attribute says what the bytes are, and cannot be set"),
-            ViewError::Unreadable(error) => error.fmt(f),
-            ViewError::ValueTooBig => f.write_str("the value is longer than an extended attribute can be"),
-            ViewError::OutOfRange => f.write_str("the extended attribute's name is too long"),
-            ViewError::NoRoom => f.write_str("the frame can have no more vlmetalayers"),
-            ViewError::Rejected(error) => write!(f, "refused: {error}"),
-            ViewError::Unfinished(error) => write!(f, "not a whole frame: {error}"),
-            ViewError::NotKept(what) => write!(f, "not everything is in the frame: {what}"),
+            ViewError::Unreadable(error) | ViewError::Rejected(error) | ViewError::Unfinished(error) => error.fmt(f),
+            ViewError::NotKept(what) => f.write_str(what),
             ViewError::Store(error) => error.fmt(f),
+            _ => Ok(()),
         }
     }
 }

@@ -14,8 +14,9 @@ use std::time::{Duration, Instant};
 use log::{debug, error, info, warn};
 use parking_lot::Mutex;
 
-use super::pacer::Publish;
-use super::{Inval, Invals, Result, View, ViewError};
+use super::frame_view::{FrameView, Standing};
+use super::single::Single;
+use super::{Inval, Invals, Result, ViewError};
 use crate::store::{FrameStore, Others, ReadGuard, StoreError};
 
 /// How often SOURCE is looked at where nothing tells of changes.
@@ -40,76 +41,80 @@ pub enum Again {
     Busy,
 }
 
-/// A view that follows other programs.
-pub trait Follow: View + Publish {
-    /// What the view knows of them.
-    fn following(&self) -> &Following;
-
-    /// Reads SOURCE again, in which others may have changed anything, and shows it.
+impl<V: FrameView> Single<V> {
+    /// Reads SOURCE again, in which others may have changed anything, and shows it. The state is held meanwhile: what it names is not
+    /// there any more.
     ///
     /// # Errors
     /// What is wrong with SOURCE.
-    fn reload(&self, wait: bool, invals: &mut Invals) -> Result<Again>;
-
-    /// Whether anything is written that SOURCE does not have.
-    fn is_uncommitted(&self) -> bool;
+    pub(super) fn reload(&self, wait: bool, invals: &mut Invals) -> Result<Again> {
+        let writing = if wait { Some(self.writing.lock()) } else { self.writing.try_lock() };
+        let Some(_nobody_writes) = writing else { return Ok(Again::Busy) };
+        let pacer = if wait { Some(self.pacer.lock()) } else { self.pacer.try_lock() };
+        let Some(_nobody_commits) = pacer else { return Ok(Again::Busy) };
+        let mut state = self.state.write();
+        if V::is(&state, Standing::Uncommitted) {
+            return Ok(Again::Uncommitted);
+        }
+        self.store.reload()?;
+        self.following.out_of_step(true);
+        let (frame, source) = ((self.load)(&*self.store)?, self.store.source_stat()?.into());
+        state.frame = frame;
+        state.nodes.reloaded(source, invals);
+        self.following.out_of_step(false);
+        Ok(Again::Done)
+    }
 
     /// Takes over SOURCE's owner, mode and times.
-    fn take_attributes(&self, invals: &mut Invals);
-
-    /// Commits everything that can be committed, after [`Follow::drop_unfinished`].
-    fn hand_over(&self, invals: &mut Invals) -> Result<()>;
-
-    /// Whether something is held that is no frame, and somebody still has it open for writing.
-    fn is_unfinished(&self) -> bool;
-
-    /// Drops what is held and is no frame, if nobody has it open for writing: who was killed under a lock has left it.
-    fn drop_unfinished(&self, invals: &mut Invals);
+    fn take_attributes(&self, invals: &mut Invals) {
+        if let Ok(stat) = self.store.source_stat() {
+            self.state.write().nodes.take_attributes(stat.into(), V::TAKES_MTIME);
+            invals.push(Inval::All);
+        }
+    }
 
     /// Looks whether others have changed SOURCE, and shows what it holds now. Answers when to look again, if nobody tells.
-    fn look(&self, invals: &mut Invals) -> Option<Instant> {
-        let following = self.following();
+    pub(super) fn look(&self, invals: &mut Invals) -> Option<Instant> {
+        let following = &self.following;
         let mut seen = following.seen.lock();
         self.look_with(&mut seen, true, invals)
     }
 
-    /// The same where nobody is to be waited for; what the kernel must forget is left to the next [`Follow::look`].
-    fn glance(&self) {
-        let following = self.following();
-        if self.store().is_as_seen() {
+    /// The same where nobody is to be waited for; what the kernel must forget is left to the next [`Single::look`].
+    pub(super) fn glance(&self) {
+        let following = &self.following;
+        if self.store.is_as_seen() {
             return;
         }
         if let Some(mut seen) = following.seen.try_lock()
-            && !self.is_uncommitted()
+            && !self.is(Standing::Uncommitted)
         {
             let mut invals = Invals::new();
             self.look_with(&mut seen, false, &mut invals);
             seen.owed.append(&mut invals);
         }
-        self.store().watch().ring();
+        self.store.watch().ring();
     }
 
     /// Before a file is opened or read: where nothing tells of changes, or `open` says that this is the moment.
-    fn glance_before(&self, open: bool) -> Result<()> {
-        let following = self.following();
+    pub(super) fn glance_before(&self, open: bool) -> Result<()> {
+        let following = &self.following;
         following.check()?;
-        if (open || self.store().watch().is_blind()) && !following.by_turns.load(SeqCst) {
-            self.glance();
-            following.check()?;
+        match following.by_turns.load(SeqCst) {
+            true if open => self.glance_in_turn(),
+            false if open || self.store.watch().is_blind() => self.glance(),
+            _ => return Ok(()),
         }
-        Ok(())
+        following.check()
     }
 
     /// Reads, and again where another version of SOURCE has come meanwhile. What is asked for is looked up anew each time, with a
     /// guard that is older.
-    fn of_one_version<T>(&self, mut read: impl FnMut(&ReadGuard<'_>) -> Result<T>) -> Result<T>
-    where
-        Self: Sized,
-    {
+    pub(super) fn of_one_version<T>(&self, mut read: impl FnMut(&ReadGuard<'_>) -> Result<T>) -> Result<T> {
         for _ in 0..ROUNDS {
-            let guard = self.store().enter();
+            let guard = self.store.enter();
             match read(&guard) {
-                Err(ViewError::Store(StoreError::Stale { .. })) if !self.store().is_current(&guard) => {}
+                Err(ViewError::Store(StoreError::Stale { .. })) if !self.store.is_current(&guard) => {}
                 Err(ViewError::Store(StoreError::Stale { path, reason })) => {
                     debug!("{}: {reason}", path.display());
                     return Err(ViewError::Gone);
@@ -121,11 +126,11 @@ pub trait Follow: View + Publish {
     }
 
     /// Whether anything may be written.
-    fn check_writable(&self) -> Result<()> {
-        if self.read_only() {
+    pub(super) fn check_writable(&self) -> Result<()> {
+        if self.read_only {
             return Err(ViewError::ReadOnly);
         }
-        let following = self.following();
+        let following = &self.following;
         following.check()?;
         if following.gone.load(SeqCst) {
             // It may have come back.
@@ -134,13 +139,12 @@ pub trait Follow: View + Publish {
                 return Err(ViewError::Gone);
             }
         }
-        if self.store().committed().is_some() { Ok(self.store().check_writable().or_else(passing)?) } else { Ok(()) }
+        if self.store.committed().is_some() { Ok(self.store.check_writable().or_else(passing)?) } else { Ok(()) }
     }
 
-    #[doc(hidden)]
     fn look_with(&self, seen: &mut Seen, wait: bool, invals: &mut Invals) -> Option<Instant> {
         invals.append(&mut seen.owed);
-        let (following, store) = (self.following(), self.store());
+        let (following, store) = (&self.following, &*self.store);
         if following.check().is_err() || store.committed().is_none() {
             return None;
         }
@@ -197,8 +201,8 @@ pub trait Follow: View + Publish {
     }
 
     /// Refuses reads, writes and commits from now on.
-    fn refuse(&self, reason: &str, invals: &mut Invals) {
-        let (following, source) = (self.following(), self.store().path().display());
+    pub(super) fn refuse(&self, reason: &str, invals: &mut Invals) {
+        let (following, source) = (&self.following, self.store.path().display());
         if following.refused.set(reason.to_owned()).is_ok() {
             error!(
                 "{source}: was changed by another process under the mount ({reason}), which holds changes of its own: \

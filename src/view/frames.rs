@@ -1,12 +1,13 @@
 //! Small frames for the tests of both views, made by code.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use super::Result;
 use crate::format::header::{FrameHeader, HeaderFields};
 use crate::format::trailer::Trailer;
 use crate::format::{ChunkOffset, IndexEntry, Layout, Special};
-use crate::store::{FrameStore, OpenOptions, open};
+use crate::store::{CframeStore, FrameImage, FrameStore, OpenOptions, SframeStore, open};
 
 pub const CHUNKSIZE: u32 = 64;
 
@@ -111,4 +112,25 @@ pub fn zeros() -> Cell {
 
 pub fn errno<T>(result: Result<T>) -> i32 {
     result.err().map_or(0, |error| error.errno())
+}
+
+/// Makes an sframe of a cframe's chunks.
+pub fn sframe(path: &Path, frame: &[u8]) {
+    let beside = path.with_extension("cframe");
+    std::fs::write(&beside, frame).unwrap();
+    let from = CframeStore::open(&beside, OpenOptions::default()).unwrap();
+    let to = SframeStore::create(path, OpenOptions::default()).unwrap();
+    let guard = from.enter();
+    let image = from.committed().unwrap();
+    let entries = image.entries.iter().map(|entry| {
+        entry.map(|key| {
+            let mut bytes = vec![0; from.chunk_header(&guard, key).unwrap().cbytes as usize];
+            from.read_chunk(&guard, key, bytes.len() as u32, 0, &mut bytes).unwrap();
+            to.stage(&bytes).unwrap()
+        })
+    });
+    let entries = Arc::new(entries.collect());
+    to.commit(to.enter(), FrameImage { entries, ..(*image).clone() }).unwrap();
+    to.close().unwrap();
+    std::fs::remove_file(beside).unwrap();
 }

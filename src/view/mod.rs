@@ -1,35 +1,55 @@
 //! What a mount shows: names, attributes and bytes, and what a write to them means. No FUSE here.
 //!
-//! A view never calls the kernel back by itself. What a client's kernel must forget is collected in [`Invals`]; the adapter
-//! sees to it that it is forgotten before the operation that caused it is answered.
+//! `fs` calls a [`FileSystem`]. [`Single`] is one, with one frame at its root; what it shows of the frame is the affair of a
+//! [`FrameView`].
+//!
+//! | module | what it is for |
+//! | --- | --- |
+//! | `single` | one frame at the root: all that is the same for every view |
+//! | `nodes` | inodes, names, handles, and files that were made, moved or removed |
+//! | `frame_view` | what a frame must do to be shown |
+//! | `sparse`, `contiguous` | the two layouts |
+//! | `content`, `writing` | what a file's bytes are read from, and drafts of them |
+//! | `follow`, `locks` | other programs: those that take turns, and those that do not |
+//! | `pacer` | when a change goes to the store |
+//!
+//! Nothing here calls the kernel. What it must forget is collected in [`Invals`]; `fs` sees to it that it is forgotten before the
+//! operation that caused it is answered.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::time::{Instant, SystemTime};
 
+mod content;
 mod contiguous;
 #[cfg(test)]
 mod counting;
 mod error;
-mod examine;
 mod follow;
+mod frame_view;
 #[cfg(test)]
 mod frames;
 mod left;
-mod locking;
+mod locks;
 mod meta;
 mod names;
+mod nodes;
 mod pacer;
+mod single;
 mod sparse;
+#[cfg(test)]
+mod tests;
+mod writing;
 mod xattr;
 
 pub use crate::store::backend::Flock;
 pub use contiguous::{ContiguousView, Shown};
 pub use error::{Result, ViewError};
+pub use frame_view::FrameView;
 pub use left::{Left, Lost};
-pub use locking::Locking;
+pub use single::{Parked, Single};
 pub use sparse::SparseView;
 pub use xattr::FIRST_LISTED;
 
@@ -168,7 +188,7 @@ pub enum Inval {
     /// Attributes only.
     Attr(Ino),
     /// A name (there or not) in a directory.
-    Entry(Ino, std::ffi::OsString),
+    Entry(Ino, OsString),
     /// Everything known of every file and every name: SOURCE was changed by others.
     All,
 }
@@ -176,13 +196,72 @@ pub enum Inval {
 /// Collects what must be forgotten because of one operation.
 pub type Invals = Vec<Inval>;
 
-/// What a mount shows. Every method may be called from any thread; none blocks readers while it commits.
+/// What a mount has to know of a file system before the first request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Features {
+    /// No write is accepted (EROFS).
+    pub read_only: bool,
+    /// The file system must know which handles are open for reading: they tell versions of a file apart, or have locks.
+    pub handles: bool,
+    /// Locks of flock(2) are asked for here ([`FileSystem::lock`]) rather than kept by the kernel.
+    pub locks: bool,
+    /// How far the kernel should read ahead in a file, in bytes; `None` for what it does without being told.
+    pub read_ahead: Option<u32>,
+}
+
+/// What the kernel may keep of an open file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pages {
+    /// Its pages.
+    Kept,
+    /// Nothing: somebody has an older version of the file open, and both would share pages.
+    Direct,
+    /// Nothing: other processes write it. Closing it has nothing to say.
+    Foreign,
+}
+
+/// A file that was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Opened {
+    /// Its handle.
+    pub handle: Handle,
+    /// What the kernel may keep of it.
+    pub pages: Pages,
+}
+
+/// What a change may have to wait for before it is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wait {
+    /// Nothing.
+    Never,
+    /// The disk.
+    Disk,
+    /// Other processes, until they give back their locks.
+    Others,
+}
+
+/// What is made under a new name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum New<'a> {
+    /// An empty file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link with this text.
+    Symlink(&'a OsStr),
+    /// Another name of a file.
+    Link(Ino),
+    /// A FIFO, a socket, or a device.
+    Special,
+}
+
+/// What `fs` calls: names, attributes and bytes. Every method may be called from any thread; none blocks readers while it commits.
 ///
 /// Methods take the [`Invals`] to fill where they can make something known to the kernel untrue, other than what the kernel
-/// knows by itself from the operation (its own writes, the name it creates, removes or renames).
-pub trait View: Send + Sync {
-    /// No write is accepted (EROFS).
-    fn read_only(&self) -> bool;
+/// knows from the operation anyway (its own writes, the name it creates, removes or renames).
+pub trait FileSystem: Send + Sync {
+    /// What holds from the first request to the last.
+    fn features(&self) -> Features;
 
     /// Finds a name.
     fn lookup(&self, parent: Ino, name: &OsStr) -> Result<Attr>;
@@ -197,11 +276,17 @@ pub trait View: Send + Sync {
     /// close would.
     fn setattr(&self, ino: Ino, handle: Option<Handle>, set: SetAttr, invals: &mut Invals) -> Result<Attr>;
 
-    /// Opens a file. In a read-only view files may also be read without.
-    fn open(&self, ino: Ino, mode: OpenMode) -> Result<Handle>;
+    /// The text of a symbolic link.
+    fn readlink(&self, ino: Ino) -> Result<OsString>;
+
+    /// Opens a file. Without [`Features::handles`], files may also be read without being opened.
+    fn open(&self, ino: Ino, mode: OpenMode) -> Result<Opened>;
 
     /// Makes and opens a file.
-    fn create(&self, parent: Ino, name: &OsStr, creation: Creation, mode: OpenMode) -> Result<(Attr, Handle)>;
+    fn create(&self, parent: Ino, name: &OsStr, creation: Creation, mode: OpenMode) -> Result<(Attr, Opened)>;
+
+    /// Makes something under a name that is free; EEXIST otherwise.
+    fn make(&self, parent: Ino, name: &OsStr, new: New<'_>, creation: Creation, invals: &mut Invals) -> Result<Attr>;
 
     /// Reads; a short count means the file ends there.
     fn read(&self, ino: Ino, handle: Option<Handle>, offset: u64, buf: &mut [u8]) -> Result<usize>;
@@ -219,8 +304,11 @@ pub trait View: Send + Sync {
     /// fsync(2), of a file or of a directory: settles, commits, and returns when SOURCE is on disk.
     fn fsync(&self, ino: Ino, invals: &mut Invals) -> Result<()>;
 
-    /// Removes a name.
+    /// Removes a file's name.
     fn unlink(&self, parent: Ino, name: &OsStr, invals: &mut Invals) -> Result<()>;
+
+    /// Removes an empty directory.
+    fn rmdir(&self, parent: Ino, name: &OsStr, invals: &mut Invals) -> Result<()>;
 
     /// Renames.
     fn rename(&self, from: (Ino, &OsStr), to: (Ino, &OsStr), mode: RenameMode, invals: &mut Invals) -> Result<()>;
@@ -247,15 +335,6 @@ pub trait View: Send + Sync {
     /// These will be read soon and whole, in this order: a hint.
     fn expect_reads(&self, inos: &[Ino]);
 
-    /// How far the kernel should read ahead in a file of this view, in bytes; `None` for what it does by itself.
-    fn read_ahead(&self) -> Option<u32>;
-
-    /// The lock file, if locks are to be asked for here ([`View::lock`]) rather than kept by the kernel. Its bytes are never to be
-    /// cached: other processes write them.
-    fn lock_file(&self) -> Option<Ino> {
-        None
-    }
-
     /// flock(2) of an open file: takes a lock in place of any that it has, or gives it back; at the last close the latter is asked
     /// for at any rate. Only with `until` it may take long: until that is set, and the thread that waits gets a signal. Giving back takes
     /// a moment at most then. Answers how often SOURCE was read again since the mount began: the kernel must have forgotten everything
@@ -263,36 +342,20 @@ pub trait View: Send + Sync {
     ///
     /// # Errors
     /// [`ViewError::Locked`], [`ViewError::Interrupted`]; and with no lock, if what others have done to SOURCE cannot be shown.
-    fn lock(
-        &self,
-        _ino: Ino,
-        _handle: Handle,
-        _lock: Option<Flock>,
-        _until: Option<&AtomicBool>,
-        _invals: &mut Invals,
-    ) -> Result<u64> {
-        Err(ViewError::Invalid)
-    }
+    fn lock(&self, ino: Ino, handle: Handle, lock: Option<Flock>, until: Option<&AtomicBool>, invals: &mut Invals)
+    -> Result<u64>;
 
     /// After a read that found others at work ([`ViewError::Locked`]): waits until they have done, and shows what they did. As
-    /// [`View::lock`].
-    fn catch_up(&self) -> Result<u64> {
-        Err(ViewError::Invalid)
-    }
+    /// [`FileSystem::lock`].
+    fn catch_up(&self) -> Result<u64>;
 
-    /// Whether something that writes may have to wait for other processes, other than for a moment.
-    fn may_wait(&self) -> bool {
-        false
-    }
-
-    /// Whether the kernel may keep pages of a file that is being opened. It may not while somebody has an older version of the file
-    /// open, and both would share them.
-    fn keeps_pages(&self, ino: Ino) -> bool;
+    /// What a change of this file, or of a name in this directory, may have to wait for.
+    fn may_wait(&self, ino: Ino) -> Wait;
 
     /// The name that a file has, or had when it was a file of SOURCE that others have changed since.
-    fn last_name(&self, ino: Ino) -> Option<std::ffi::OsString>;
+    fn last_name(&self, ino: Ino) -> Option<OsString>;
 
-    /// Tells of changes of SOURCE by others; to be looked at then by [`View::follow`].
+    /// Tells of changes of SOURCE by others; to be looked at then by [`FileSystem::follow`].
     fn watch(&self) -> Option<&crate::store::Watch>;
 
     /// Looks whether others have changed SOURCE, and shows what it holds now. Answers when to look again, if nobody tells.
@@ -306,18 +369,15 @@ pub trait View: Send + Sync {
     fn tick(&self, now: Instant, invals: &mut Invals) -> Option<Instant>;
 
     /// Before the mount is taken away: settles, commits, returns when SOURCE is on disk, and saves beside SOURCE what was accepted and
-    /// finds no place in it. As long as a commit that failed may succeed later nothing is saved, unless `regardless`. The view goes on
-    /// as before, and what is saved is not saved again.
-    fn leave(&self, _regardless: bool, invals: &mut Invals) -> Left {
-        Left { failed: self.fsync(ROOT, invals).err(), lost: Vec::new() }
-    }
+    /// finds no place in it. As long as a commit that failed may succeed later nothing is saved, unless `regardless`. The file system
+    /// goes on as before, and what is saved is not saved again.
+    fn leave(&self, regardless: bool, invals: &mut Invals) -> Left;
 
     /// SOURCE as it is open, and where it is.
-    fn source(&self) -> Option<(OwnedFd, PathBuf)> {
-        None
-    }
+    fn source(&self) -> Option<(OwnedFd, PathBuf)>;
 
-    /// The mount is gone: does all that [`View::leave`] does, regardless, and closes the store. Errors say what SOURCE does not have.
+    /// The mount is gone: does all that [`FileSystem::leave`] does, regardless, and closes the store. Errors say what SOURCE does not
+    /// have.
     fn shutdown(&self) -> Result<()>;
 
     /// One line for the log: cache counts, commits, what is held.

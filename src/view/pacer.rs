@@ -3,12 +3,14 @@
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use log::error;
+use log::{debug, error};
 use parking_lot::{Mutex, MutexGuard};
 
 use super::Result;
+use super::frame_view::{FrameView, Standing};
+use super::single::Single;
+use crate::store::Sidecar;
 use crate::store::sidecar::PATIENCE;
-use crate::store::{FrameStore, Sidecar};
 
 /// Between commits of a burst passes this many times what the last commit took, so that committing takes a tenth of the time.
 const REST: u32 = 9;
@@ -128,49 +130,42 @@ impl Pacing {
     }
 }
 
-/// A view whose changes go to a store as whole states.
-pub trait Publish {
-    /// Where they go.
-    fn store(&self) -> &dyn FrameStore;
-
-    /// One commit at a time.
-    fn pacing(&self) -> &Pacing;
-
-    /// Whether there is a state that the store does not have.
-    fn has_news(&self) -> bool;
-
-    /// Hands the state to the store, if there is still one that it does not have. It is our turn.
-    fn commit(&self, pacer: &mut Pacer) -> Result<()>;
-
+impl<V: FrameView> Single<V> {
     /// After a change: commits, or sees to it that a gathered commit follows.
-    fn publish_soon(&self) -> Result<()> {
-        if !self.has_news() {
+    pub(super) fn publish_soon(&self) -> Result<()> {
+        if !self.is(Standing::News) {
             return Ok(());
         }
-        let Some(mut pacer) = self.pacing().lock_or_leave() else { return Ok(()) };
+        let Some(mut pacer) = self.pacer.lock_or_leave() else { return Ok(()) };
         if pacer.now_or_later(Instant::now()) { self.commit_in_turn(&mut pacer) } else { Ok(()) }
     }
 
     /// Commits what can be committed, now.
-    fn publish(&self) -> Result<()> {
-        if !self.has_news() {
-            self.pacing().lock().settle();
+    pub(super) fn publish(&self) -> Result<()> {
+        if !self.is(Standing::News) {
+            self.pacer.lock().settle();
             return Ok(());
         }
-        let _turn = self.store().wait_for_turn(PATIENCE)?;
-        self.commit_now(&mut self.pacing().lock())
+        let _turn = self.store.wait_for_turn(PATIENCE)?;
+        self.commit_now(&mut self.pacer.lock())
+    }
+
+    /// Commits what can be committed, now, unless others have their turn.
+    pub(super) fn publish_in_turn(&self) -> Result<()> {
+        let mut pacer = self.pacer.lock();
+        if self.is(Standing::News) { self.commit_in_turn(&mut pacer) } else { Ok(()) }
     }
 
     /// Commits what has waited long enough; answers when to look again.
-    fn publish_due(&self, now: Instant) -> Option<Instant> {
-        let mut pacer = self.pacing().lock();
+    pub(super) fn publish_due(&self, now: Instant) -> Option<Instant> {
+        let mut pacer = self.pacer.lock();
         if pacer.due().is_some_and(|due| due <= now)
             && let Err(error) = self.commit_in_turn(&mut pacer)
         {
             error!("{error}");
             pacer.settle();
         }
-        if self.pacing().left.swap(false, SeqCst) && self.has_news() {
+        if self.pacer.left.swap(false, SeqCst) && self.is(Standing::News) {
             pacer.later(now);
         }
         pacer.due()
@@ -178,7 +173,7 @@ pub trait Publish {
 
     /// Commits, unless others have their turn: then soon.
     fn commit_in_turn(&self, pacer: &mut Pacer) -> Result<()> {
-        match self.store().sidecar().map(Sidecar::to_write).transpose()? {
+        match self.store.sidecar().map(Sidecar::to_write).transpose()? {
             Some(None) => {
                 pacer.not_our_turn();
                 Ok(())
@@ -189,9 +184,28 @@ pub trait Publish {
 
     /// Commits, while others need not wait.
     fn commit_now(&self, pacer: &mut Pacer) -> Result<()> {
-        self.pacing().committing.store(true, SeqCst);
+        self.pacer.committing.store(true, SeqCst);
         let committed = self.commit(pacer);
-        self.pacing().committing.store(false, SeqCst);
+        self.pacer.committing.store(false, SeqCst);
         committed
+    }
+
+    /// Hands the frame to the store, if there is still something that it does not have. It is our turn.
+    fn commit(&self, pacer: &mut Pacer) -> Result<()> {
+        let began = Instant::now();
+        let guard = self.store.enter(); // what is discarded from here on stays good until the store knows the image
+        let Some((image, committed)) = V::image(&self.state.read()) else {
+            pacer.settle();
+            return Ok(());
+        };
+        if let Some(hindrance) = self.following.hindrance(&*self.store) {
+            return Err(hindrance.into());
+        }
+        let result = self.store.commit(guard, image);
+        pacer.committed(began);
+        result?;
+        committed(&mut self.state.write());
+        debug!("{}: committed", self.store.path().display());
+        Ok(())
     }
 }

@@ -9,7 +9,7 @@ use b2fuse::format::metalayer::Metalayer;
 use b2fuse::format::trailer::Trailer;
 use b2fuse::format::{IndexEntry, Special};
 use b2fuse::store::{Budgets, CframeStore, ChunkKey, FrameImage, FrameStore, OpenOptions, Resources, Result, SframeStore};
-use b2fuse::view::{ContiguousView, Shown, SparseView, View};
+use b2fuse::view::{ContiguousView, FileSystem, Shown, SparseView};
 
 use crate::disk::Dir;
 use crate::frames::{Random, chunk, header, read, try_content};
@@ -69,7 +69,7 @@ pub trait Store: FrameStore + Sized {
     /// Copies a real frame.
     fn copy(from: &Path, to: &Path);
     /// What a mount shows of it.
-    fn view(self: Arc<Self>) -> Box<dyn View>;
+    fn view(self: Arc<Self>) -> Box<dyn FileSystem>;
 }
 
 impl Store for CframeStore {
@@ -95,7 +95,7 @@ impl Store for CframeStore {
     fn copy(from: &Path, to: &Path) {
         std::fs::copy(from, to).unwrap();
     }
-    fn view(self: Arc<Self>) -> Box<dyn View> {
+    fn view(self: Arc<Self>) -> Box<dyn FileSystem> {
         Box::new(SparseView::new(self, false).unwrap())
     }
 }
@@ -127,7 +127,7 @@ impl Store for SframeStore {
             std::fs::copy(file.path(), to.join(file.file_name())).unwrap();
         }
     }
-    fn view(self: Arc<Self>) -> Box<dyn View> {
+    fn view(self: Arc<Self>) -> Box<dyn FileSystem> {
         Box::new(ContiguousView::new(self, Shown::As(NAME.into()), false).unwrap())
     }
 }

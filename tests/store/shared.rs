@@ -85,7 +85,8 @@ fn many_frames_share_one_budget_of_each_kind() {
     const FRAMES: usize = 50;
     const CHUNKS: u64 = 8;
     let dir = tempfile::tempdir().unwrap();
-    let budgets = Budgets { cache_bytes: 200_000, draft_bytes: 300_000, held_bytes: 20_000, open_files: 12, threads: 2 };
+    let budgets =
+        Budgets { cache_bytes: 200_000, draft_bytes: 300_000, held_bytes: 20_000, open_files: 12, threads: 2, locks: 4 };
     let resources = Resources::new(budgets);
     let within = |what: &str| {
         let used = resources.used();
@@ -212,6 +213,26 @@ fn drafts_of_all_frames_share_their_bytes() {
     }
     drop(frames);
     assert_eq!(resources.used().held_bytes, 0);
+}
+
+#[test]
+fn clients_locks_on_all_frames_share_their_descriptors() {
+    let dir = tempfile::tempdir().unwrap();
+    let resources = Resources::new(Budgets { locks: 3, ..Budgets::default() });
+    let locking = OpenOptions { locking: true, ..options(&resources) };
+    let frames = [0, 1].map(|n| {
+        let path = dir.path().join(format!("{n}.b2frame"));
+        create(&path, n, 1, 1, &resources).0.close().unwrap();
+        open(&path, locking.clone()).unwrap().1
+    });
+    let sidecars = frames.each_ref().map(|store| store.sidecar().unwrap());
+    let one = sidecars[0].open().unwrap();
+    let more = [sidecars[1].again(&one).unwrap(), sidecars[1].unnamed().unwrap()];
+    let refused = sidecars.map(|sidecar| sidecar.open().err().unwrap().errno());
+    assert_eq!(refused, [libc::ENOLCK; 2]);
+    drop(more);
+    assert_eq!(resources.used().locks, 1);
+    let _others = sidecars.map(|sidecar| sidecar.open().unwrap());
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use b2fuse::view::{Ino, OpenMode, ROOT, View};
+use b2fuse::view::{FileSystem, Ino, OpenMode, ROOT};
 
 use crate::driver::{Store, open};
 use crate::for_both;
@@ -41,14 +41,14 @@ fn readers_are_not_held_up_by_a_disk_that_takes_nothing<S: Store>() {
     view.shutdown().unwrap();
 }
 
-fn find(view: &dyn View, name: &OsStr) -> Ino {
+fn find(view: &dyn FileSystem, name: &OsStr) -> Ino {
     let attr = view.lookup(ROOT, name).unwrap();
     assert_eq!(view.getattr(attr.ino).unwrap().ino, attr.ino);
     attr.ino
 }
 
 /// All names, and what is in the files.
-fn everything(view: &dyn View) -> Vec<(OsString, Vec<u8>)> {
+fn everything(view: &dyn FileSystem) -> Vec<(OsString, Vec<u8>)> {
     let mut names = Vec::new();
     view.readdir(ROOT, 0, &mut |entry| {
         names.push(entry.name.to_owned());
@@ -58,7 +58,7 @@ fn everything(view: &dyn View) -> Vec<(OsString, Vec<u8>)> {
     let read = |name: OsString| {
         let ino = find(view, &name);
         let mode = OpenMode { read: true, ..OpenMode::default() };
-        let handle = view.open(ino, mode).unwrap();
+        let handle = view.open(ino, mode).unwrap().handle;
         let mut bytes = vec![0; view.getattr(ino).unwrap().size as usize];
         let count = view.read(ino, Some(handle), 0, &mut bytes).unwrap();
         bytes.truncate(count);
@@ -68,10 +68,10 @@ fn everything(view: &dyn View) -> Vec<(OsString, Vec<u8>)> {
     names.into_iter().map(read).collect()
 }
 
-fn write(view: &dyn View, name: &OsStr, bytes: &[u8]) {
+fn write(view: &dyn FileSystem, name: &OsStr, bytes: &[u8]) {
     let ino = find(view, name);
     let mode = OpenMode { write: true, truncate: true, ..OpenMode::default() };
-    let handle = view.open(ino, mode).unwrap();
+    let handle = view.open(ino, mode).unwrap().handle;
     view.write(handle, 0, bytes).unwrap();
     view.flush(handle, &mut Vec::new()).unwrap();
     view.fsync(ino, &mut Vec::new()).unwrap();

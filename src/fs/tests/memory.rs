@@ -7,6 +7,8 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -24,6 +26,7 @@ pub const THE_FILE: &str = "";
 #[derive(Debug, Clone)]
 struct File {
     ino: Ino,
+    kind: Kind,
     /// What a refused close goes back to.
     good: Vec<u8>,
     bytes: Vec<u8>,
@@ -106,10 +109,12 @@ pub struct MemoryView {
     reading: AtomicUsize,
     /// The most reads that ever were under way.
     pub most_reading: AtomicUsize,
-    /// What [`View::expect`] was called with.
+    /// What [`FileSystem::expect`] was called with.
     pub expected: Mutex<Vec<Vec<Ino>>>,
-    /// See [`View::read_ahead`].
+    /// See [`Features::read_ahead`].
     pub read_ahead: Option<u32>,
+    /// What [`FileSystem::make`] was called with.
+    pub made: Mutex<Vec<String>>,
 }
 
 impl MemoryView {
@@ -124,7 +129,7 @@ impl MemoryView {
     /// A view that is one file.
     pub fn on_file(read_only: bool, bytes: Vec<u8>) -> Self {
         let view = MemoryView { read_only, on_file: true, ..MemoryView::default() };
-        let file = File { ino: ROOT, good: bytes.clone(), bytes, perm: 0o640, mtime: SystemTime::now() };
+        let file = File::new(ROOT, Kind::File, bytes, 0o640);
         view.state.write().files.insert(THE_FILE.into(), file);
         view
     }
@@ -134,7 +139,7 @@ impl MemoryView {
         let mut state = self.state.write();
         state.serial += 1;
         let fresh = Ino(100 + state.serial);
-        let file = File { ino: fresh, good: bytes.clone(), bytes, perm: 0o644, mtime: SystemTime::now() };
+        let file = File::new(fresh, Kind::File, bytes, 0o644);
         let ino = state.files.get(OsStr::new(name)).map_or(fresh, |old| old.ino);
         state.files.insert(name.into(), File { ino, ..file });
         ino
@@ -194,6 +199,12 @@ impl MemoryView {
     }
 }
 
+impl File {
+    fn new(ino: Ino, kind: Kind, bytes: Vec<u8>, perm: u16) -> Self {
+        File { ino, kind, good: bytes.clone(), bytes, perm, mtime: SystemTime::now() }
+    }
+}
+
 impl State {
     fn file(&self, ino: Ino) -> Result<&File> {
         let named = self.files.values().find(|file| file.ino == ino);
@@ -224,14 +235,28 @@ impl State {
         };
         match self.file(ino) {
             Err(_) if ino == ROOT => Ok(attr(Kind::Directory, 0, 0o755, SystemTime::UNIX_EPOCH)),
-            file => file.map(|file| attr(Kind::File, file.bytes.len(), file.perm, file.mtime)),
+            file => file.map(|file| attr(file.kind, file.bytes.len(), file.perm, file.mtime)),
         }
     }
 
-    fn handle(&mut self, ino: Ino, write: bool) -> Handle {
+    fn open(&mut self, ino: Ino, write: bool) -> Opened {
         self.serial += 1;
         self.handles.insert(self.serial, (ino, write));
-        Handle(self.serial)
+        Opened { handle: Handle(self.serial), pages: Pages::Kept }
+    }
+
+    /// What has a new name is a new and empty file or directory.
+    fn named(&mut self, name: &OsStr, kind: Kind, creation: Creation) -> Result<Attr> {
+        let ino = match self.files.get(name) {
+            Some(_) if creation.exclusive => return Err(ViewError::Exists),
+            Some(file) => file.ino,
+            None => {
+                self.serial += 1;
+                let file = File::new(Ino(100 + self.serial), kind, Vec::new(), creation.mode as u16);
+                self.files.entry(name.into()).or_insert(file).ino
+            }
+        };
+        self.attr(ino)
     }
 
     fn remove(&mut self, name: &OsStr) -> Result<Ino> {
@@ -242,7 +267,12 @@ impl State {
     }
 }
 
-impl View for MemoryView {
+impl FileSystem for MemoryView {
+    fn features(&self) -> Features {
+        let handles = !self.read_only || self.on_file;
+        Features { read_only: self.read_only, handles, locks: false, read_ahead: self.read_ahead }
+    }
+
     fn xattrs(&self, _ino: Ino) -> Result<Vec<u8>> {
         Ok(Vec::new())
     }
@@ -253,10 +283,6 @@ impl View for MemoryView {
 
     fn set_xattr(&self, _ino: Ino, _name: &OsStr, _value: Option<&[u8]>, _mode: SetMode, _: &mut Invals) -> Result<()> {
         Err(ViewError::NotSettable)
-    }
-
-    fn read_only(&self) -> bool {
-        self.read_only
     }
 
     fn lookup(&self, parent: Ino, name: &OsStr) -> Result<Attr> {
@@ -293,35 +319,44 @@ impl View for MemoryView {
         self.getattr(ino)
     }
 
-    fn open(&self, ino: Ino, mode: OpenMode) -> Result<Handle> {
+    fn open(&self, ino: Ino, mode: OpenMode) -> Result<Opened> {
         self.opens.fetch_add(1, Ordering::SeqCst);
         let mut state = self.state.write();
         let file = state.file_mut(ino)?;
         if mode.truncate {
             file.bytes.clear();
         }
-        Ok(state.handle(ino, mode.write))
+        Ok(state.open(ino, mode.write))
     }
 
-    fn create(&self, parent: Ino, name: &OsStr, creation: Creation, mode: OpenMode) -> Result<(Attr, Handle)> {
+    fn create(&self, parent: Ino, name: &OsStr, creation: Creation, mode: OpenMode) -> Result<(Attr, Opened)> {
         assert_eq!(parent, ROOT);
         if name.to_string_lossy().starts_with("no") {
             return Err(ViewError::NotPermitted);
         }
         let mut state = self.state.write();
-        state.serial += 1;
-        let fresh = File {
-            ino: Ino(100 + state.serial),
-            good: Vec::new(),
-            bytes: Vec::new(),
-            perm: creation.mode as u16,
-            mtime: SystemTime::now(),
+        let attr = state.named(name, Kind::File, creation)?;
+        Ok((attr, state.open(attr.ino, mode.write)))
+    }
+
+    fn make(&self, parent: Ino, name: &OsStr, new: New<'_>, creation: Creation, _invals: &mut Invals) -> Result<Attr> {
+        assert_eq!(parent, ROOT);
+        self.made.lock().push(format!("{} {new:?}", name.display()));
+        let kind = match new {
+            New::File => Kind::File,
+            New::Directory if !name.to_string_lossy().starts_with("no") => Kind::Directory,
+            _ => return Err(ViewError::NotPermitted),
         };
-        if creation.exclusive && state.files.contains_key(name) {
-            return Err(ViewError::Exists);
-        }
-        let ino = state.files.entry(name.into()).or_insert(fresh).ino;
-        Ok((state.attr(ino)?, state.handle(ino, mode.write)))
+        self.state.write().named(name, kind, creation)
+    }
+
+    fn rmdir(&self, parent: Ino, name: &OsStr, _invals: &mut Invals) -> Result<()> {
+        assert_eq!(parent, ROOT);
+        self.state.write().remove(name).map(drop)
+    }
+
+    fn readlink(&self, _ino: Ino) -> Result<OsString> {
+        Err(ViewError::Invalid)
     }
 
     fn read(&self, ino: Ino, handle: Option<Handle>, offset: u64, buf: &mut [u8]) -> Result<usize> {
@@ -416,18 +451,14 @@ impl View for MemoryView {
         if self.on_file {
             return Err(ViewError::NotDirectory);
         }
-        let mut files: Vec<_> = self.state.read().files.iter().map(|(name, file)| (file.ino, name.clone())).collect();
-        files.sort();
-        for (ino, name) in files.iter().filter(|(ino, _)| ino.0 > cookie) {
-            if !emit(DirEntry { ino: *ino, kind: Kind::File, name, next: ino.0 }) {
+        let mut files: Vec<_> = self.state.read().files.iter().map(|(name, file)| (file.ino, file.kind, name.clone())).collect();
+        files.sort_by_key(|file| file.0);
+        for (ino, kind, name) in files.iter().filter(|(ino, ..)| ino.0 > cookie) {
+            if !emit(DirEntry { ino: *ino, kind: *kind, name, next: ino.0 }) {
                 break;
             }
         }
         Ok(())
-    }
-
-    fn read_ahead(&self) -> Option<u32> {
-        self.read_ahead
     }
 
     fn next_files(&self, ino: Ino, count: usize) -> Vec<(Ino, u64)> {
@@ -442,8 +473,16 @@ impl View for MemoryView {
 
     fn expect_reads(&self, _inos: &[Ino]) {}
 
-    fn keeps_pages(&self, _ino: Ino) -> bool {
-        true
+    fn lock(&self, _: Ino, _: Handle, _: Option<Flock>, _: Option<&AtomicBool>, _: &mut Invals) -> Result<u64> {
+        Err(ViewError::Invalid)
+    }
+
+    fn catch_up(&self) -> Result<u64> {
+        Err(ViewError::Invalid)
+    }
+
+    fn may_wait(&self, _ino: Ino) -> Wait {
+        Wait::Disk
     }
 
     fn last_name(&self, ino: Ino) -> Option<OsString> {
@@ -471,6 +510,14 @@ impl View for MemoryView {
         self.ticks.fetch_add(1, Ordering::SeqCst);
         invals.append(&mut self.stale.lock());
         self.pace.lock().map(|pace| now + pace)
+    }
+
+    fn leave(&self, _regardless: bool, invals: &mut Invals) -> Left {
+        Left { failed: self.fsync(ROOT, invals).err(), lost: Vec::new() }
+    }
+
+    fn source(&self) -> Option<(OwnedFd, PathBuf)> {
+        None
     }
 
     fn shutdown(&self) -> Result<()> {

@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 
 use self::memory::{INDEX, MemoryView, THE_FILE};
 use super::kernel::{self, Access};
-use super::session::{Config, Control, Mounted, Overrides, Signal};
+use super::session::{Config, Control, MountRequest, Mounted, Overrides, Signal};
 use super::unmount::{self, Answer, Question};
-use crate::view::{Inval, ROOT, View, ViewError};
+use crate::view::{FileSystem, Inval, ROOT, ViewError};
 
 mod memory;
 mod on_file;
@@ -48,12 +48,14 @@ fn fuse() -> bool {
 
 fn config(point: PathBuf) -> Config {
     Config {
-        point,
-        fsname: "/a,b c.b2frame".into(),
-        flags: libc::MS_NOSUID | libc::MS_NODEV,
-        access: Access::Owner,
-        auto_unmount: false,
-        default_permissions: true,
+        mount: MountRequest {
+            point,
+            fsname: "/a,b c.b2frame".into(),
+            flags: libc::MS_NOSUID | libc::MS_NODEV,
+            access: Access::Owner,
+            auto_unmount: false,
+            default_permissions: true,
+        },
         low_latency: false,
         threads: 2,
         xattrs: true,
@@ -90,7 +92,7 @@ impl Mount {
         let view = Arc::new(view);
         let mut config = config(dir.path().canonicalize().unwrap());
         adjust(&mut config);
-        POINTS.lock().push(CString::new(config.point.to_str().unwrap()).unwrap());
+        POINTS.lock().push(CString::new(config.mount.point.to_str().unwrap()).unwrap());
         let mounted = Mounted::start(view.clone(), &config).unwrap();
         let control = mounted.control();
         Mount { view, dir, control, running: Some(std::thread::spawn(|| mounted.run())) }
@@ -99,9 +101,9 @@ impl Mount {
     /// A mount on a file, `FILE` in the temporary directory, which stands beside `OTHER`.
     fn on_file(view: MemoryView) -> Self {
         Self::with(view, |config| {
-            fs::write(config.point.join(OTHER), "other").unwrap();
-            config.point.push(FILE);
-            fs::write(&config.point, "below").unwrap();
+            fs::write(config.mount.point.join(OTHER), "other").unwrap();
+            config.mount.point.push(FILE);
+            fs::write(&config.mount.point, "below").unwrap();
         })
     }
 
@@ -232,12 +234,29 @@ fn a_large_directory_is_listed_by_names_until_somebody_looks() {
 }
 
 #[test]
+fn directories_come_and_go_where_a_view_has_them() {
+    if !fuse() {
+        return;
+    }
+    let mount = Mount::new(MemoryView::new(false, []));
+    fs::create_dir(mount.path("d")).unwrap();
+    let dir = fs::metadata(mount.path("d")).unwrap();
+    assert!(dir.is_dir() && dir.mode() & 0o777 == 0o755, "{dir:?}");
+    assert_eq!(mount.names(), ["d", INDEX]);
+    assert_eq!(errno(fs::create_dir(mount.path("d"))), libc::EEXIST);
+    assert_eq!(errno(fs::remove_file(mount.path("d"))), libc::EISDIR);
+    fs::remove_dir(mount.path("d")).unwrap();
+    assert_eq!(errno(fs::metadata(mount.path("d"))), libc::ENOENT);
+    assert_eq!(mount.names(), [INDEX]);
+}
+
+#[test]
 fn what_no_frame_holds_is_refused() {
     if !fuse() {
         return;
     }
     let mount = Mount::new(MemoryView::new(false, [("a", b"alpha".to_vec())]));
-    assert_eq!(errno(fs::create_dir(mount.path("d"))), libc::EPERM);
+    assert_eq!(errno(fs::create_dir(mount.path("no d"))), libc::EPERM);
     assert_eq!(errno(std::os::unix::fs::symlink("a", mount.path("l"))), libc::EPERM);
     assert_eq!(errno(fs::hard_link(mount.path("a"), mount.path("h"))), libc::EPERM);
     assert_eq!(errno(File::create(mount.path("not this"))), libc::EPERM);
@@ -249,6 +268,9 @@ fn what_no_frame_holds_is_refused() {
     assert_eq!(errno(make("pipe", libc::S_IFIFO | 0o600)), libc::EPERM);
     make("plain", libc::S_IFREG | 0o600).unwrap();
     assert_eq!(mount.read("plain").unwrap(), b"");
+    let a_ino = fs::metadata(mount.path("a")).unwrap().ino();
+    let made = ["no d Directory", "l Symlink(\"a\")", &format!("h Link(Ino({a_ino}))"), "pipe Special", "plain File"];
+    assert_eq!(*mount.view.made.lock(), made, "it is the view that refuses");
     let a = File::open(mount.path("a")).unwrap();
     // SAFETY: both are valid for any open file.
     unsafe {
@@ -401,7 +423,7 @@ fn what_lies_below_is_never_unmounted() {
     let rc = unsafe { libc::mount(c"none".as_ptr(), path.as_ptr(), c"tmpfs".as_ptr(), 0, std::ptr::null()) };
     assert_eq!(rc, 0, "{}", io::Error::last_os_error());
     fs::write(point.join("below"), "").unwrap();
-    let config = |config: &mut Config| config.point = point.clone();
+    let config = |config: &mut Config| config.mount.point = point.clone();
     let mut mount = Mount::with(MemoryView::new(false, []), config);
     assert!(point.join(INDEX).exists());
     kernel::unmount(&point, false).unwrap();

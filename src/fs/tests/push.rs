@@ -1,7 +1,7 @@
 //! Files stored into the page cache ahead of their reader.
 
 use super::*;
-use crate::view::{Ino, View};
+use crate::view::{FileSystem, Ino};
 
 const FILES: usize = 60;
 const SIZE: usize = 100_000;

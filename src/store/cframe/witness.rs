@@ -319,7 +319,10 @@ impl CframeStore {
 
     /// See [`crate::store::FrameStore::at_close`]. `whole` if all has gone well so far.
     pub(in crate::store) fn part(&self, disk: &Disk, whole: bool) {
-        let Some(last) = self.at_close.lock().take() else { return };
+        let last = std::mem::take(&mut *self.at_close.lock());
+        if last.is_empty() {
+            return;
+        }
         let state = if whole { self.identity_with(disk) } else { Err(None) };
         let state = match state {
             Err(Some(left)) => {
@@ -328,7 +331,8 @@ impl CframeStore {
             }
             state => state,
         };
-        last(state.ok());
+        let state = state.ok();
+        last.into_iter().for_each(|last| last(state));
     }
 
     // ---- reading again ----

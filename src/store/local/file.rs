@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, SystemTime};
 
 use rustix::fs::{Advice, CWD, FallocateFlags, FlockOperation, Gid, Mode, OFlags, Uid, XattrFlags};
@@ -80,28 +81,31 @@ impl BackendFile for File {
     }
 
     fn try_lock(&self) -> io::Result<bool> {
-        self.flock(Flock::Exclusive, false)
+        self.flock(Flock::Exclusive, None)
     }
 
     fn unlock(&self) -> io::Result<()> {
         Ok(rustix::fs::flock(self, FlockOperation::Unlock)?)
     }
 
-    fn flock(&self, lock: Flock, wait: bool) -> io::Result<bool> {
-        let operation = match (lock, wait) {
-            (Flock::Shared, true) => FlockOperation::LockShared,
-            (Flock::Shared, false) => FlockOperation::NonBlockingLockShared,
-            (Flock::Exclusive, true) => FlockOperation::LockExclusive,
-            (Flock::Exclusive, false) => FlockOperation::NonBlockingLockExclusive,
+    fn flock(&self, lock: Flock, until: Option<&AtomicBool>) -> io::Result<bool> {
+        let operation = match (lock, until) {
+            (Flock::Shared, Some(_)) => FlockOperation::LockShared,
+            (Flock::Shared, None) => FlockOperation::NonBlockingLockShared,
+            (Flock::Exclusive, Some(_)) => FlockOperation::LockExclusive,
+            (Flock::Exclusive, None) => FlockOperation::NonBlockingLockExclusive,
         };
-        loop {
+        let is_over = || until.is_some_and(|until| until.load(SeqCst));
+        while !is_over() {
             match rustix::fs::flock(self, operation) {
+                Ok(()) if is_over() => BackendFile::unlock(self)?,
                 Ok(()) => return Ok(true),
                 Err(rustix::io::Errno::WOULDBLOCK) => return Ok(false),
                 Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
         }
+        Err(io::ErrorKind::Interrupted.into())
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {

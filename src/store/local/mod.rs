@@ -34,9 +34,11 @@ pub use holders::{Holder, holders};
 pub use log_file::{open_log_file, reopen_log_file};
 pub use own_log::{OwnLog, own_log};
 
+pub mod descriptors;
 mod file;
 mod holders;
 mod log_file;
+pub mod mountinfo;
 pub mod mounts;
 mod own_log;
 pub(super) mod spare;

@@ -52,9 +52,9 @@ use crate::format::chunk::ChunkHeader;
 use crate::format::header::{FrameHeader, Sections};
 use crate::format::trailer::Trailer;
 use crate::format::{self, ChunkOffset, Error, Fit, IndexEntry, index};
+use crate::store::examine::{CHECKED_LEN, Examined, MOST_HOLE, examine};
 use crate::store::frame::{Frame, Unread, zeros};
 use crate::store::{ChunkKey, FrameImage, ReadAt, StoreError};
-use crate::view::examine::{CHECKED_LEN, Examined, MOST_HOLE, examine};
 
 mod search;
 

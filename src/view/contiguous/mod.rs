@@ -4,37 +4,29 @@
 //! - [`overlay`]: what clients have written over it;
 //! - `consider`: when that is a frame, and which of its chunks are new; `adopt`: how it becomes the layout, and when it goes to
 //!   the store;
-//! - [`state`]: files, names and handles; `rename`: names that move; `xattr`: extended attributes.
+//! - [`state`]: what the view knows; `xattr`: vlmetalayers that are set.
 //!
 //! Written bytes go to the overlay, which readers see. A close makes of it a new layout, with exactly the bytes that were
 //! written, or refuses it. The library caches offsets between its calls, so what is shown never moves under a client. A layout
 //! that is adopted is committed.
 
 use std::ffi::{OsStr, OsString};
-use std::io;
-use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
-
-use log::debug;
-use parking_lot::{Mutex, RwLock};
+use std::time::Instant;
 
 use self::adopt::Look;
-use self::ahead::Ahead;
-use self::layout::Layout;
-use self::overlay::Overlaid;
-use self::state::{Content, State};
-use super::follow::{Follow, Following};
-use super::meta::Meta;
-use super::pacer::{Pacing, Publish};
-use super::xattr::{find, names};
-use super::{
-    Attr, Creation, DirEntry, Handle, Ino, Invals, Kind, Left, OpenMode, ROOT, RenameMode, Result, SetAttr, SetMode, View,
-    ViewError,
-};
-use crate::store::{Draft, FrameStore, ReadAt, ReadGuard, StoreError, Watch};
+use self::state::{Contiguous, FRAME};
+use super::content::Content;
+use super::frame_view::{About, Committed, Files, FrameView, Standing, Take, Why};
+use super::names::is_temporary;
+use super::nodes::{Name, Number, Root};
+use super::single::{Place, Single, State};
+use super::writing::Change;
+use super::{Handle, Ino, Invals, Lost, Result, ViewError};
+use crate::format::trailer::Trailer;
+use crate::store::{ChunkKey, FrameImage, FrameStore, sidecar};
+
+pub use self::state::File;
 
 mod adopt;
 mod ahead;
@@ -43,32 +35,13 @@ mod intervals;
 mod layout;
 mod moved;
 mod overlay;
-mod rename;
 mod state;
+#[cfg(test)]
+mod tests;
 mod xattr;
 
-/// How far the kernel reads ahead: with its own 128 KiB there are four times as many READs, with more than this it gets slower.
-const READ_AHEAD: u32 = 4 << 20;
-
 /// The contiguous view of a frame.
-///
-/// Lock order: `writing`, then `pacer`, then `state`, then the bytes of an overlay or a draft.
-pub struct ContiguousView {
-    store: Arc<dyn FrameStore>,
-    read_only: bool,
-    following: Following,
-    /// Whoever changes the overlay or makes a layout of it has this. Held while chunks are compared and staged, so readers
-    /// never take it.
-    writing: Mutex<()>,
-    /// One commit at a time.
-    pacer: Pacing,
-    /// Held for look-ups and changes in memory, and never across input or output.
-    state: RwLock<State>,
-    /// A leaf.
-    ahead: Mutex<Ahead>,
-    /// The frame as it was last saved beside SOURCE, and where. Another leaf.
-    saved: Mutex<Option<(adopt::Held, PathBuf)>>,
-}
+pub type ContiguousView = Single<Contiguous>;
 
 /// Where the one file of a contiguous view is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,407 +52,155 @@ pub enum Shown {
     OnFile,
 }
 
-impl ContiguousView {
+impl Single<Contiguous> {
     /// Shows a store's frame.
     ///
     /// # Errors
     /// What the store cannot read.
     pub fn new(store: Arc<dyn FrameStore>, shown: Shown, read_only: bool) -> Result<Self> {
-        let state = State::new(shown, Layout::canonical(&*store)?, store.source_stat()?);
-        Ok(ContiguousView {
-            store,
-            read_only,
-            following: Following::default(),
-            writing: Mutex::new(()),
-            pacer: Pacing::new(),
-            state: RwLock::new(state),
-            ahead: Mutex::new(Ahead::default()),
-            saved: Mutex::default(),
-        })
-    }
-
-    fn writable(&self) -> Result<()> {
-        self.check_writable()
-    }
-
-    /// A failure to read or to write what clients have written.
-    fn held_error(&self, action: &'static str, source: io::Error) -> ViewError {
-        // What is below comes from the store.
-        let stale = |error: &StoreError| match error {
-            StoreError::Stale { path, reason } => Some(StoreError::Stale { path: path.clone(), reason: reason.clone() }),
-            _ => None,
+        let (root, name) = match shown {
+            Shown::As(name) => (Root::Directory, name),
+            Shown::OnFile => (Root::File(FRAME), store.path().file_name().unwrap_or_default().to_owned()),
         };
-        if let Some(error) = source.get_ref().and_then(|error| error.downcast_ref()).and_then(stale) {
-            return ViewError::Store(error);
-        }
-        ViewError::Store(StoreError::Io { path: self.store.path().into(), action, source })
-    }
-
-    fn is_directory(&self, state: &State, ino: Ino) -> bool {
-        ino == ROOT && state.in_directory()
-    }
-
-    fn attr(&self, ino: Ino) -> Result<Attr> {
-        let (content, meta, nlink, seen) = {
-            let state = self.state.read();
-            if self.is_directory(&state, ino) {
-                return Ok(state.root.attr(ROOT, Kind::Directory, 4096));
-            }
-            let node = state.node(ino)?;
-            let nlink = u32::from(node.place.is_some() || ino == ROOT);
-            let seen = state.seen_overlay().cloned().ok_or_else(|| Arc::clone(&state.layout));
-            (node.content.clone(), node.meta, nlink, seen)
-        };
-        let mut meta: Meta = meta;
-        let size = match (content, seen) {
-            (Content::Frame, Err(layout)) => layout.len(),
-            (Content::Frame, Ok(overlay)) => {
-                let inner = overlay.inner.read();
-                meta.written(inner.mtime);
-                inner.len()
-            }
-            (Content::Draft(draft), _) => draft.lock().len(),
-            (Content::Former(layout), _) => layout.len(),
-        };
-        Ok(Attr { nlink, ..meta.attr(ino, Kind::File, size) })
-    }
-
-    fn read_frame(&self, guard: &ReadGuard<'_>, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        let (layout, overlay) = {
-            let state = self.state.read();
-            (Arc::clone(&state.layout), state.seen_overlay().cloned())
-        };
-        let ahead = self.ahead.lock().read(&layout, offset, buf.len());
-        if !ahead.is_empty() {
-            self.store.expect_chunks(&ahead);
-        }
-        match overlay {
-            None => Ok(layout.read_at(&*self.store, guard, offset, buf)?),
-            Some(overlay) => {
-                let overlaid = Overlaid { store: &*self.store, guard, layout: &layout, overlay: &overlay };
-                overlaid.read_at(buf, offset).map_err(|error| self.held_error("read what was written", error))
-            }
-        }
-    }
-
-    /// What a handle that is open for writing writes to.
-    fn written_file(&self, handle: Handle) -> Result<(Ino, Content)> {
-        let state = self.state.read();
-        let open = state.handles.get(&handle.0).filter(|open| open.write).ok_or(ViewError::BadHandle)?;
-        state.check_version(open)?;
-        Ok((open.ino, state.node(open.ino)?.content.clone()))
-    }
-
-    fn change_draft(&self, ino: Ino, draft: &Mutex<Draft>, apply: impl FnOnce(&mut Draft) -> io::Result<()>) -> Result<()> {
-        apply(&mut draft.lock()).map_err(|error| self.held_error("hold what was written", error))?;
-        if let Ok(node) = self.state.write().node_mut(ino) {
-            node.meta.written(SystemTime::now());
-        }
-        Ok(())
-    }
-
-    fn truncate(&self, handle: Handle, size: u64) -> Result<()> {
-        let _writing = self.writing.lock();
-        match self.written_file(handle)? {
-            (_, Content::Frame) => self.change_frame(Some(handle), |inner, _| inner.set_len(size)),
-            (ino, Content::Draft(draft)) => self.change_draft(ino, &draft, |draft| draft.set_len(size)),
-            (_, Content::Former(_)) => Err(ViewError::Gone),
-        }
-    }
-
-    /// Changes a file's length: like a write with a handle, like a write and a close without.
-    fn resize(&self, ino: Ino, handle: Option<Handle>, size: u64, invals: &mut Invals) -> Result<()> {
-        if let Some(handle) = handle {
-            return self.truncate(handle, size);
-        }
-        let (content, alone) = {
-            let state = self.state.read();
-            if self.is_directory(&state, ino) {
-                return Err(ViewError::IsDirectory);
-            }
-            (state.node(ino)?.content.clone(), state.seen_overlay().is_none())
-        };
-        let _writing = self.writing.lock();
-        match content {
-            Content::Frame => {
-                self.change_frame(None, |inner, _| inner.set_len(size))?;
-                if let Err(error) = self.look(Look::Truncate, invals) {
-                    if alone {
-                        self.drop_truncated(invals);
-                    }
-                    return Err(error);
-                }
-            }
-            Content::Draft(draft) => self.change_draft(ino, &draft, |draft| draft.set_len(size))?,
-            Content::Former(_) => return Err(ViewError::Gone),
-        }
-        drop(_writing);
-        self.publish_soon()
+        Self::over(store, root, read_only, Box::new(move |store| Contiguous::load(store, name.clone())))
     }
 }
 
-impl View for ContiguousView {
-    fn read_only(&self) -> bool {
-        self.read_only
+impl FrameView for Contiguous {
+    /// With the kernel's own 128 KiB there are four times as many READs, with more than this it gets slower.
+    const READ_AHEAD: u32 = 4 << 20;
+    const TAKES_MTIME: bool = true;
+
+    fn parse(&self, name: &OsStr) -> Option<Name> {
+        if *name == *self.name {
+            return Some(Name::Frame(FRAME));
+        }
+        let lock_file: OsString = [&self.name, OsStr::new(sidecar::SUFFIX)].into_iter().collect();
+        let is_temporary = is_temporary(name, |of| *of == *self.name) || *name == *lock_file;
+        is_temporary.then(|| Name::Temporary(name.to_owned()))
     }
 
-    fn lookup(&self, parent: Ino, name: &OsStr) -> Result<Attr> {
-        let ino = self.state.read().find(parent, name)?;
-        self.attr(ino)
+    fn name(&self, _file: Number) -> OsString {
+        self.name.clone()
     }
 
-    fn forget(&self, ino: Ino) {
-        if !self.read_only {
-            self.state.write().forget(ino, &*self.store);
+    fn files(&self, which: Files, _most: usize) -> Vec<Number> {
+        match which {
+            Files::From(FRAME) if !self.is_gone => vec![FRAME],
+            Files::From(_) | Files::Behind(_) => Vec::new(),
         }
     }
 
-    fn getattr(&self, ino: Ino) -> Result<Attr> {
-        self.attr(ino)
+    fn content(&self, _file: Number) -> Option<Content> {
+        (!self.is_gone).then(|| Content::Frame(self.file()))
     }
 
-    fn setattr(&self, ino: Ino, handle: Option<Handle>, set: SetAttr, invals: &mut Invals) -> Result<Attr> {
-        self.writable()?;
-        if let Some(size) = set.size {
-            self.resize(ino, handle, size, invals)?;
-        }
-        let overlay = {
-            let mut state = self.state.write();
-            if self.is_directory(&state, ino) {
-                state.root.change(&set);
-                None
-            } else {
-                state.node_mut(ino)?.meta.change(&set);
-                state.overlay.clone().filter(|_| state.frame == Some(ino))
+    fn about(&self, file: Option<Number>) -> About<'_> {
+        About { frame: file.map(|_| (self.layout.header(), self.layout.trailer())), ..About::default() }
+    }
+
+    fn learn(&self, _file: Number, _key: ChunkKey, _len: u32) {}
+
+    fn begun(&mut self, _file: Number) {}
+
+    fn write(this: &Single<Self>, handle: Handle, file: Option<Number>, change: Change<'_>) -> Result<()> {
+        let _writing = this.writing.lock();
+        let is_former = {
+            let state = this.state.read();
+            let ino = state.nodes.handle(handle)?.ino;
+            // It may have lost its place while the lock was waited for.
+            match state.place(ino)? {
+                Place::Frame(_) if file.is_some() => None,
+                _ if matches!(change, Change::Empty) => Some(false),
+                _ => Some(state.nodes.get(ino).is_some_and(|node| node.kept.is_of_store() && node.seen_writing().is_none())),
             }
         };
-        if let (Some(overlay), Some(mtime)) = (overlay, set.mtime) {
-            overlay.inner.write().mtime = mtime;
+        match is_former {
+            None => this.change_frame(handle, change),
+            // It would have to be copied whole.
+            Some(true) => Err(ViewError::Gone),
+            Some(false) => this.change_draft(handle, change),
         }
-        self.attr(ino)
     }
 
-    fn open(&self, ino: Ino, mode: OpenMode) -> Result<Handle> {
-        if mode.write || mode.truncate {
-            self.writable()?;
-        }
-        self.glance_before(true)?;
-        let handle = {
-            let mut state = self.state.write();
-            if self.is_directory(&state, ino) {
-                return Err(ViewError::IsDirectory);
-            }
-            state.open(ino, mode.write)?
-        };
-        if mode.truncate
-            && let Err(error) = self.truncate(handle, 0)
-        {
-            self.end_handle(handle);
-            return Err(error);
-        }
-        Ok(handle)
+    fn put(this: &Single<Self>, from: &Name, ino: Ino, _file: Number, invals: &mut Invals) -> Result<()> {
+        this.replace_frame(from, ino, invals)
     }
 
-    fn create(&self, parent: Ino, name: &OsStr, creation: Creation, mode: OpenMode) -> Result<(Attr, Handle)> {
-        self.writable()?;
-        let existing = {
-            let state = self.state.read();
-            state.check_name(parent, name)?;
-            state.named(name)
-        };
-        if let Some(ino) = existing {
-            if creation.exclusive {
-                return Err(ViewError::Exists);
-            }
-            let handle = self.open(ino, mode)?;
-            return Ok((self.attr(ino)?, handle));
+    fn take(state: &mut State<Self>, _file: Number, how: Take, store: &dyn FrameStore) -> Result<Content> {
+        // What is half written belongs to the name, and would be no backup.
+        if how == Take::Moved && state.frame.seen_overlay().is_some() {
+            return Err(ViewError::Invalid);
         }
-        let _writing = self.writing.lock();
-        let (ino, handle, is_frame) = {
-            let mut state = self.state.write();
-            if state.named(name).is_some() {
-                return Err(ViewError::Exists);
-            }
-            let draft = Content::Draft(Arc::new(Mutex::new(Draft::new(self.store.drafts()))));
-            let is_frame = state.is_frame_name(name);
-            let ino = state.new_file(name.to_owned(), creation.into(), if is_frame { Content::Frame } else { draft });
-            if is_frame {
-                state.frame = Some(ino);
-            }
-            (ino, state.open(ino, mode.write)?, is_frame)
-        };
-        if is_frame {
-            let begun = self.change_frame(Some(handle), |inner, _| inner.set_len(0));
-            begun.inspect_err(|_| self.state.write().close(handle, &*self.store))?;
+        state.frame.overlay = None;
+        state.frame.is_gone = true;
+        if how == Take::Dropped {
+            return Ok(Content::Empty);
         }
-        Ok((self.attr(ino)?, handle))
+        let former = Content::Frame(File { ahead: None, ..state.frame.file() });
+        former.pin(store);
+        Ok(former)
     }
 
-    fn read(&self, ino: Ino, handle: Option<Handle>, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        self.glance_before(false)?;
-        self.of_one_version(|guard| {
-            let content = {
-                let state = self.state.read();
-                if self.is_directory(&state, ino) {
-                    return Err(ViewError::IsDirectory);
+    fn annotate(state: &mut State<Self>, trailer: Trailer, invals: &mut Invals) -> Result<()> {
+        state.set_trailer(trailer, invals)
+    }
+
+    fn settle(this: &Single<Self>, why: Why, invals: &mut Invals) -> Result<Option<Instant>> {
+        match why {
+            Why::Close(handle) => this.close_handle(handle, Look::Close, invals)?,
+            Why::Truncate(handle) => {
+                let truncated = this.close_handle(handle, Look::Truncate, invals);
+                if truncated.is_err() {
+                    this.drop_truncated(handle, invals);
                 }
-                if let Some(open) = handle.and_then(|handle| state.handles.get(&handle.0)) {
-                    state.check_version(open)?;
-                }
-                state.node(ino)?.content.clone()
-            };
-            match content {
-                Content::Frame => self.read_frame(guard, offset, buf),
-                Content::Former(layout) => Ok(layout.read_at(&*self.store, guard, offset, buf)?),
-                Content::Draft(draft) => {
-                    draft.lock().read_at(buf, offset).map_err(|error| self.held_error("read what was written", error))
+                truncated?;
+            }
+            Why::Unwritten(_) => {
+                let _writing = this.writing.lock();
+                let mut state = this.state.write();
+                // Nobody has seen any of it since it was refused, so nothing is said: see `FileSystem::release`.
+                if state.frame_writers() == 0 && state.frame.overlay.as_ref().is_some_and(|overlay| overlay.refused()) {
+                    state.frame.overlay = None;
                 }
             }
-        })
-    }
-
-    fn write(&self, handle: Handle, offset: u64, data: &[u8]) -> Result<()> {
-        self.following.check()?;
-        let _writing = self.writing.lock();
-        match self.written_file(handle)? {
-            (_, Content::Frame) => self.change_frame(Some(handle), |inner, below| inner.write_at(data, offset, below)),
-            (ino, Content::Draft(draft)) => self.change_draft(ino, &draft, |draft| draft.write_at(data, offset)),
-            (_, Content::Former(_)) => Err(ViewError::Gone),
-        }
-    }
-
-    fn flush(&self, handle: Handle, invals: &mut Invals) -> Result<()> {
-        self.following.check()?;
-        self.close_handle(handle, invals)?;
-        self.publish_soon()
-    }
-
-    fn release(&self, handle: Handle, invals: &mut Invals) {
-        // Nearly always a flush came before and there is nothing left: not after writes through a mapping.
-        let left = self.close_handle(handle, invals).and_then(|()| self.publish_soon());
-        if let Err(error) = left {
-            debug!("{}: at the last close: {error}", self.store.path().display());
-        }
-        self.end_handle(handle);
-    }
-
-    fn fsync(&self, ino: Ino, invals: &mut Invals) -> Result<()> {
-        let frame = {
-            let state = self.state.read();
-            self.is_directory(&state, ino) || state.frame == Some(ino)
-        };
-        self.following.check()?;
-        if self.read_only || !frame { Ok(()) } else { self.settle(invals) }
-    }
-
-    fn unlink(&self, parent: Ino, name: &OsStr, invals: &mut Invals) -> Result<()> {
-        self.writable()?;
-        self.remove_name(parent, name, invals)
-    }
-
-    fn rename(&self, from: (Ino, &OsStr), to: (Ino, &OsStr), mode: RenameMode, invals: &mut Invals) -> Result<()> {
-        self.writable()?;
-        self.move_name(from, to, mode, invals)?;
-        self.publish_soon()
-    }
-
-    fn xattrs(&self, ino: Ino) -> Result<Vec<u8>> {
-        self.attributes(ino, |attributes| names(attributes))
-    }
-
-    fn xattr(&self, ino: Ino, name: &OsStr) -> Result<Vec<u8>> {
-        self.attributes(ino, |attributes| find(attributes, name.as_bytes()))?
-    }
-
-    fn set_xattr(&self, ino: Ino, name: &OsStr, value: Option<&[u8]>, mode: SetMode, invals: &mut Invals) -> Result<()> {
-        self.set_attribute(ino, name.as_bytes(), value, mode, invals)
-    }
-
-    fn readdir(&self, ino: Ino, cookie: u64, emit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
-        let names: Vec<(u64, OsString, Ino)> = {
-            let state = self.state.read();
-            if !self.is_directory(&state, ino) {
-                return Err(ViewError::NotDirectory);
+            Why::Sync(ino) if this.state.read().place(ino).is_ok_and(|place| place == Place::Own) => {}
+            Why::Sync(_) | Why::Leave => this.settle(invals)?,
+            Why::Idle(now) => return Ok(this.settle_due(now, invals)),
+            Why::HandOver => {
+                this.settle(invals)?;
+                this.drop_unfinished(invals);
             }
-            state.list(cookie).map(|(next, name, ino)| (next, name.to_owned(), ino)).collect()
-        };
-        for (next, name, ino) in &names {
-            if !emit(DirEntry { ino: *ino, kind: Kind::File, name, next: *next }) {
-                break;
-            }
+            Why::LeftBehind => this.drop_unfinished(invals),
+            Why::End => this.end(invals),
         }
-        Ok(())
+        Ok(None)
     }
 
-    fn next_files(&self, _ino: Ino, _count: usize) -> Vec<(Ino, u64)> {
-        Vec::new()
-    }
-
-    fn expect(&self, _inos: &[Ino]) {}
-
-    fn expect_reads(&self, _inos: &[Ino]) {}
-
-    fn read_ahead(&self) -> Option<u32> {
-        Some(READ_AHEAD)
-    }
-
-    fn statfs(&self) -> Result<libc::statvfs> {
-        Ok(self.store.statvfs()?)
-    }
-
-    fn tick(&self, now: Instant, invals: &mut Invals) -> Option<Instant> {
-        if self.read_only { None } else { self.work(now, invals) }
-    }
-
-    fn keeps_pages(&self, ino: Ino) -> bool {
-        ino != ROOT || self.state.read().is_of_one_version()
-    }
-
-    fn last_name(&self, ino: Ino) -> Option<OsString> {
-        let state = self.state.read();
-        match state.nodes.contains_key(&ino) {
-            true => state.name_of(ino),
-            false => state.in_directory().then(|| state.frame_name(self.store.path())),
+    fn is(state: &State<Self>, what: Standing) -> bool {
+        let frame = &state.frame;
+        match what {
+            Standing::News | Standing::Changed => !frame.is_published(),
+            Standing::Uncommitted => !frame.is_published() || frame.seen_overlay().is_some() || frame.is_gone,
+            Standing::Unfinished => frame.overlay.is_some() && state.frame_writers() > 0,
+            Standing::Renamed => false,
         }
-        .map(OsStr::to_owned)
     }
 
-    fn watch(&self) -> Option<&Watch> {
-        Some(self.store.watch())
-    }
-
-    fn follow(&self, invals: &mut Invals) -> Option<Instant> {
-        Follow::look(self, invals)
-    }
-
-    fn leave(&self, regardless: bool, invals: &mut Invals) -> Left {
-        if self.read_only { Left::default() } else { self.leave_source(regardless, invals) }
-    }
-
-    fn source(&self) -> Option<(OwnedFd, PathBuf)> {
-        self.store.source()
-    }
-
-    fn shutdown(&self) -> Result<()> {
-        let result = if self.read_only { Ok(()) } else { self.finish() };
-        let closed = self.store.close().map_err(ViewError::from);
-        debug!("{}: {}", self.store.path().display(), self.report());
-        result.and(closed)
-    }
-
-    fn report(&self) -> String {
-        let cache = self.store.cache_stats();
-        let (open, held) = {
-            let state = self.state.read();
-            (state.handles.len(), state.overlay.clone())
+    fn image(state: &State<Self>) -> Option<(FrameImage, Committed<Self>)> {
+        let frame = &state.frame;
+        if frame.is_published() {
+            return None;
+        }
+        let (version, staged) = (frame.version, frame.staged.clone());
+        let committed = move |state: &mut State<Self>| {
+            state.frame.published = version;
+            state.frame.staged.retain(|key| !staged.contains(key));
         };
-        let held = held.map_or_else(String::new, |overlay| {
-            let inner = overlay.inner.read();
-            format!("; {} parts of {} bytes written", inner.written().count(), inner.len())
-        });
-        format!("{cache}; commits: {}; open: {open}{held}", self.pacer.lock().commits(),)
+        Some((frame.layout.image.clone(), Box::new(committed)))
+    }
+
+    fn save_lost(this: &Single<Self>, all: bool) -> Vec<Lost> {
+        if all { vec![this.save_frame()] } else { Vec::new() }
     }
 }
-
-#[cfg(test)]
-mod tests;

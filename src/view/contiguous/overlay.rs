@@ -21,6 +21,7 @@ use super::layout::Layout;
 use super::moved::{Moved, Placed};
 use crate::format;
 use crate::store::{Draft, DraftPool, FrameStore, ReadAt, ReadGuard};
+use crate::view::writing::Change;
 
 /// Pieces in which bytes are held in memory.
 const PAGE: usize = 16 << 10;
@@ -102,6 +103,8 @@ pub struct Inner {
     /// How far away what was found last was below.
     shift: i64,
     data: Data,
+    /// Counts changes.
+    pub version: u64,
     /// Changed since a close looked at it.
     pub dirty: bool,
     /// What that close found.
@@ -213,6 +216,7 @@ impl Overlay {
             written,
             hole: 0,
             data,
+            version: 0,
             dirty: true,
             verdict: Verdict::Open,
             was_refused: false,
@@ -271,10 +275,23 @@ impl Inner {
     }
 
     fn changed(&mut self) {
+        self.version += 1;
         self.dirty = true;
         self.verdict = Verdict::Open;
         self.mtime = SystemTime::now();
         self.last_write = Instant::now();
+    }
+
+    /// Makes a change.
+    ///
+    /// # Errors
+    /// What the file system says; what was there before is then still there.
+    pub fn apply(&mut self, change: Change<'_>, below: &dyn Below) -> io::Result<()> {
+        match change {
+            Change::Write(offset, data) => self.write_at(data, offset, below),
+            Change::Resize(len) => self.set_len(len),
+            Change::Empty => self.set_len(0),
+        }
     }
 
     /// Writes all of `data` at `offset`.

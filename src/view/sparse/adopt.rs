@@ -9,34 +9,95 @@ use std::sync::Arc;
 
 use log::{debug, warn};
 
-use super::state::{Held, State, stored};
+use super::state::{Held, Sparse, number, stored};
 use crate::format::index_file::IndexFile;
 use crate::format::{self, ChunkId, IndexEntry};
 use crate::store::FrameStore;
-use crate::view::names::Name;
+use crate::view::frame_view::{FrameView, Take};
+use crate::view::nodes::Name;
+use crate::view::single::State;
 use crate::view::{Inval, Invals, ROOT, Result};
 
-impl State {
+impl State<Sparse> {
     /// Adopts an index that parses, whose bytes are in `index_bytes`, or keeps it until what it names is there.
     pub(super) fn consider(&mut self, index: IndexFile, store: &dyn FrameStore, invals: &mut Invals) -> Result<()> {
-        let changed = self.changed(&index);
-        let missing = self.missing(&index, &changed);
-        self.touch();
+        let changed = self.frame.changed(&index);
+        let missing = self.frame.missing(&index, &changed);
+        self.frame.touch();
         if !missing.is_empty() {
             debug!("the index is held: {} chunks that it names are not there", missing.len());
-            self.held = Held::Waiting(Box::new(index), missing);
+            self.frame.held = Held::Waiting(Box::new(index), missing);
             return Ok(());
         }
-        if let Some(error) = self.misfit(&index, &changed, store)? {
+        if let Some(error) = self.frame.misfit(&index, &changed, store)? {
             warn!("the index is held: {error}");
-            self.held = Held::Unparsed;
+            self.frame.held = Held::Unparsed;
             return Ok(());
         }
-        let bytes = self.index_bytes.clone().unwrap_or_default();
+        let bytes = self.frame.index_bytes.clone().unwrap_or_default();
         self.adopt_changes(index, &changed, bytes, store, invals);
         Ok(())
     }
 
+    /// Makes `index`, all of whose chunks are there, the one that files take their places from. Chunks that the one before
+    /// named and this one does not are dropped.
+    pub(super) fn adopt(&mut self, index: IndexFile, bytes: Arc<Vec<u8>>, store: &dyn FrameStore, invals: &mut Invals) {
+        let changed = self.frame.changed(&index);
+        self.adopt_changes(index, &changed, bytes, store, invals);
+    }
+
+    fn adopt_changes(
+        &mut self,
+        index: IndexFile,
+        changed: &Range<usize>,
+        bytes: Arc<Vec<u8>>,
+        store: &dyn FrameStore,
+        invals: &mut Invals,
+    ) {
+        let old = self.frame.adopted.take();
+        let old = old.as_ref().map(|old| part(&old.entries, changed)).unwrap_or_default();
+        let new = part(&index.entries, changed);
+        if !(old.is_empty() && new.is_empty()) {
+            for id in stored(old) {
+                self.frame.table.set_position(id, None);
+            }
+            self.frame.named_twice = false;
+            for (position, entry) in (changed.start as u32..).zip(new) {
+                if let IndexEntry::Stored(id) = entry {
+                    self.frame.named_twice |= self.frame.table.get(*id).position().is_some();
+                    self.frame.table.set_position(*id, Some(position));
+                }
+            }
+            let table = &self.frame.table;
+            let fresh = &mut self.frame.fresh;
+            self.frame.unnamed.retain(|id, chunk| {
+                let named = table.get(*id).position().is_some();
+                if named {
+                    fresh.insert(*id, chunk.nbytes);
+                }
+                !named
+            });
+            for id in stored(old) {
+                if self.frame.table.get(id).position().is_none()
+                    && let Ok(Some(ino)) = self.unlink(&Name::Frame(number(id)), Take::Dropped, store)
+                {
+                    invals.push(Inval::Entry(ROOT, self.frame.name(number(id))));
+                    invals.push(Inval::Attr(ino));
+                }
+            }
+        }
+        self.frame.removed.clear();
+        self.frame.adopted = Some(index);
+        self.frame.index_bytes = Some(bytes);
+        self.frame.held = Held::No;
+        self.frame.index_stale = false;
+        self.frame.changed_frame();
+        self.frame.index_changed = self.frame.changes;
+        self.frame.touch();
+    }
+}
+
+impl Sparse {
     /// Where an index may differ from the adopted one: outside, both have the same entries at the same positions. If it is another
     /// number of entries, that is everything from the first that differs. `table` has the positions of all of them.
     fn changed(&self, index: &IndexFile) -> Range<usize> {
@@ -93,63 +154,6 @@ impl State {
             }
         }
         Ok(None)
-    }
-
-    /// Makes `index`, all of whose chunks are there, the one that files take their places from. Chunks that the one before
-    /// named and this one does not are dropped.
-    pub(super) fn adopt(&mut self, index: IndexFile, bytes: Arc<Vec<u8>>, store: &dyn FrameStore, invals: &mut Invals) {
-        let changed = self.changed(&index);
-        self.adopt_changes(index, &changed, bytes, store, invals);
-    }
-
-    fn adopt_changes(
-        &mut self,
-        index: IndexFile,
-        changed: &Range<usize>,
-        bytes: Arc<Vec<u8>>,
-        store: &dyn FrameStore,
-        invals: &mut Invals,
-    ) {
-        let old = self.adopted.take();
-        let old = old.as_ref().map(|old| part(&old.entries, changed)).unwrap_or_default();
-        let new = part(&index.entries, changed);
-        if !(old.is_empty() && new.is_empty()) {
-            for id in stored(old) {
-                self.table.set_position(id, None);
-            }
-            self.named_twice = false;
-            for (position, entry) in (changed.start as u32..).zip(new) {
-                if let IndexEntry::Stored(id) = entry {
-                    self.named_twice |= self.table.get(*id).position().is_some();
-                    self.table.set_position(*id, Some(position));
-                }
-            }
-            let table = &self.table;
-            let fresh = &mut self.fresh;
-            self.unnamed.retain(|id, chunk| {
-                let named = table.get(*id).position().is_some();
-                if named {
-                    fresh.insert(*id, chunk.nbytes);
-                }
-                !named
-            });
-            for id in stored(old) {
-                if self.table.get(id).position().is_none()
-                    && let Some(ino) = self.unlink(&Name::Chunk(id), false, store)
-                {
-                    invals.push(Inval::Entry(ROOT, Name::Chunk(id).to_os_string()));
-                    invals.push(Inval::Attr(ino));
-                }
-            }
-        }
-        self.removed.clear();
-        self.adopted = Some(index);
-        self.index_bytes = Some(bytes);
-        self.held = Held::No;
-        self.index_stale = false;
-        self.changed_frame();
-        self.index_changed = self.changes;
-        self.touch();
     }
 }
 

@@ -4,67 +4,99 @@ use std::sync::Arc;
 
 use log::{info, warn};
 
-use super::SparseView;
-
-use super::state::{Held, Numbering, State, stored};
+use super::state::{Held, Numbering, Sparse, stored};
 use crate::format::index_file::{IndexFile, KnownIndex};
 use crate::format::{ChunkId, Fit, IndexEntry, Special};
 use crate::store::FrameStore;
+use crate::view::single::{Single, State};
 use crate::view::{Inval, Invals, Result, ViewError};
 
-impl SparseView {
+impl Single<Sparse> {
     /// Settles, if there is something to settle.
     pub(super) fn settle(&self, invals: &mut Invals) -> Result<()> {
         let mut state = self.state.write();
-        if std::mem::take(&mut state.unsettled) {
+        if std::mem::take(&mut state.frame.unsettled) {
             state.settle(&*self.store, invals)?;
         }
         Ok(())
     }
 }
 
-impl State {
+impl State<Sparse> {
     /// While the index file is held nothing takes a place: what comes next may be the index that says where.
     fn settle(&mut self, store: &dyn FrameStore, invals: &mut Invals) -> Result<()> {
-        match std::mem::replace(&mut self.held, Held::Unparsed) {
-            Held::No => self.held = Held::No,
+        match std::mem::replace(&mut self.frame.held, Held::Unparsed) {
+            Held::No => self.frame.held = Held::No,
             // Chunks that were removed before the index was written again, by a writer who did not care.
-            Held::Waiting(mut index, missing) if missing.iter().all(|id| self.removed.contains_key(id)) => {
+            Held::Waiting(mut index, missing) if missing.iter().all(|id| self.frame.removed.contains_key(id)) => {
                 let entries = index.entries.iter().map(|entry| match entry {
                     IndexEntry::Stored(id) if missing.contains(id) => IndexEntry::Special(Special::Uninit),
                     entry => *entry,
                 });
                 index.entries = Arc::new(entries.collect());
                 self.consider(*index, store, invals)?;
-                if !matches!(self.held, Held::No) {
+                if !matches!(self.frame.held, Held::No) {
                     return Ok(());
                 }
-                self.index_stale = true;
+                self.frame.index_stale = true;
             }
             held => {
-                self.held = held;
+                self.frame.held = held;
                 return Ok(());
             }
         }
-        if self.index_ino.is_none() {
+        if self.index_ino().is_none() {
             return Ok(());
         }
-        if let Some(index) = self.place_by_position() {
-            let bytes = self.index_bytes.clone().unwrap_or_default();
-            let written = self.index_changed;
+        if let Some(index) = self.frame.place_by_position() {
+            let bytes = self.frame.index_bytes.clone().unwrap_or_default();
+            let written = self.frame.index_changed;
             self.adopt(index, bytes, store, invals);
             // It was not the client who wrote the index: chunk files that found no place yet may find one later.
-            self.index_changed = written;
-            self.index_stale = true;
+            self.frame.index_changed = written;
+            self.frame.index_stale = true;
         }
-        if self.index_stale {
+        if self.frame.index_stale {
             self.rewrite_index(invals)?;
         }
         // Settling itself is no change to settle.
-        self.unsettled = false;
+        self.frame.unsettled = false;
         Ok(())
     }
 
+    /// Whether the index file is no index, and nobody has it open for writing.
+    pub(super) fn index_is_left_behind(&self) -> bool {
+        let writers = self.index_ino().map(|ino| self.nodes.writers(ino));
+        matches!(self.frame.held, Held::Unparsed) && self.frame.adopted.is_some() && writers == Some(0)
+    }
+
+    /// Drops an index file that is no index, if nobody has it open for writing: it is the adopted one again.
+    pub(super) fn drop_index(&mut self, invals: &mut Invals) -> Result<()> {
+        let Some(ino) = self.index_ino().filter(|_| self.index_is_left_behind()) else { return Ok(()) };
+        warn!("what was written to the index is dropped, as it is no index");
+        self.end_writing(ino, false);
+        self.frame.held = Held::No;
+        self.rewrite_index(invals)
+    }
+
+    /// Makes the index file say what `adopted` says.
+    fn rewrite_index(&mut self, invals: &mut Invals) -> Result<()> {
+        let ino = self.index_ino();
+        let (Some(index), Some(ino)) = (&mut self.frame.adopted, ino) else { return Ok(()) };
+        let file = index.make_file_knowing(self.frame.known_index.as_deref()).map_err(ViewError::Rejected)?;
+        self.frame.known_index = Some(Arc::new(KnownIndex::of(&file, index)));
+        self.frame.index_bytes = Some(Arc::new(file));
+        self.frame.index_stale = false;
+        self.frame.changed_frame();
+        if let Ok(node) = self.node(ino) {
+            node.meta.mtime = std::time::SystemTime::now();
+        }
+        invals.push(Inval::Data(ino));
+        Ok(())
+    }
+}
+
+impl Sparse {
     /// The index that chunk files ask for: removed chunks uninitialised, special positions filled, new ones appended.
     fn place_by_position(&self) -> Option<IndexFile> {
         let adopted = self.adopted.as_ref()?;
@@ -142,36 +174,6 @@ impl State {
         index.header.set_nbytes(nbytes);
         index.header.set_cbytes(cbytes);
         Some(index)
-    }
-
-    /// Whether the index file is no index, and nobody has it open for writing.
-    pub(super) fn index_is_left_behind(&self) -> bool {
-        let writers = self.index_ino.map(|ino| self.nodes.get(&ino).map_or(0, |node| node.writers));
-        matches!(self.held, Held::Unparsed) && self.adopted.is_some() && writers == Some(0)
-    }
-
-    /// Drops an index file that is no index, if nobody has it open for writing: it is the adopted one again.
-    pub(super) fn drop_index(&mut self, invals: &mut Invals) -> Result<()> {
-        let Some(ino) = self.index_ino.filter(|_| self.index_is_left_behind()) else { return Ok(()) };
-        warn!("what was written to the index is dropped, as it is no index");
-        self.end_writing(ino, None);
-        self.held = Held::No;
-        self.rewrite_index(invals)
-    }
-
-    /// Makes the index file say what `adopted` says.
-    fn rewrite_index(&mut self, invals: &mut Invals) -> Result<()> {
-        let (Some(index), Some(ino)) = (&mut self.adopted, self.index_ino) else { return Ok(()) };
-        let file = index.make_file_knowing(self.known_index.as_deref()).map_err(ViewError::Rejected)?;
-        self.known_index = Some(Arc::new(KnownIndex::of(&file, index)));
-        self.index_bytes = Some(Arc::new(file));
-        self.index_stale = false;
-        self.changed_frame();
-        if let Ok(node) = self.node(ino) {
-            node.meta.mtime = std::time::SystemTime::now();
-        }
-        invals.push(Inval::Data(ino));
-        Ok(())
     }
 
     /// Chunk files that no index names: the names and ids of what would be lost with the mount.

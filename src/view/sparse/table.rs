@@ -8,17 +8,15 @@ use crate::store::ChunkKey;
 
 /// No index names the chunk.
 const UNNAMED: u32 = u32::MAX;
-/// There is no file.
+/// There is no chunk.
 const ABSENT: u64 = u64::MAX;
-/// There is a file, but no chunk has been accepted for it yet.
-const BLANK: u64 = u64::MAX - 1;
 /// Ids this far beyond the dense part still lengthen it, so that files made a little out of order do not end in the map.
 const REACH: usize = 4096;
 
 /// What is known of one id.
 #[derive(Debug)]
 pub struct Slot {
-    /// The chunk's key, or [`ABSENT`], or [`BLANK`].
+    /// The chunk's key, or [`ABSENT`].
     key: u64,
     /// The chunk's length; 0 while nobody has asked for it. Written under the shared lock, hence atomic.
     len: AtomicU32,
@@ -31,14 +29,9 @@ impl Slot {
         Slot { key: ABSENT, len: AtomicU32::new(0), position: UNNAMED }
     }
 
-    /// Whether the directory shows a file.
-    pub fn exists(&self) -> bool {
-        self.key != ABSENT
-    }
-
     /// The accepted chunk.
     pub fn key(&self) -> Option<ChunkKey> {
-        (self.key < BLANK).then(|| ChunkKey::new(self.key))
+        (self.key != ABSENT).then(|| ChunkKey::new(self.key))
     }
 
     /// The accepted chunk's length, once known.
@@ -76,7 +69,7 @@ impl Table {
         Table { dense, sparse: BTreeMap::new() }
     }
 
-    /// What is known of an id; absent ids read as a slot that does not exist.
+    /// What is known of an id; absent ids read as a slot without a chunk.
     pub fn get(&self, id: ChunkId) -> &Slot {
         static NONE: Slot = Slot::none();
         self.dense.get(id.0 as usize).or_else(|| self.sparse.get(&id.0)).unwrap_or(&NONE)
@@ -98,7 +91,7 @@ impl Table {
         }
     }
 
-    /// Shows a file for the id, holding an accepted chunk; answers the one it held before.
+    /// Holds an accepted chunk for the id; answers the one it held before.
     pub fn set_chunk(&mut self, id: ChunkId, key: ChunkKey, len: u32) -> Option<ChunkKey> {
         let slot = self.get_mut(id);
         let old = slot.key();
@@ -107,15 +100,7 @@ impl Table {
         old
     }
 
-    /// Shows a file for the id, without a chunk as yet, unless there is one.
-    pub fn set_blank(&mut self, id: ChunkId) {
-        let slot = self.get_mut(id);
-        if !slot.exists() {
-            slot.key = BLANK;
-        }
-    }
-
-    /// Takes the file away; answers the chunk and length it held. The position stays until the index changes.
+    /// Takes the chunk away; answers it and its length. The position stays until the index changes.
     pub fn remove(&mut self, id: ChunkId) -> Option<(ChunkKey, Option<u32>)> {
         let slot = self.get_mut(id);
         let old = slot.key().map(|key| (key, slot.len()));
@@ -129,13 +114,13 @@ impl Table {
         self.get_mut(id).position = position.unwrap_or(UNNAMED);
     }
 
-    /// The files from an id upwards.
+    /// The chunks from an id upwards.
     pub fn files_from(&self, first: u64) -> impl Iterator<Item = (ChunkId, &Slot)> {
         let start = usize::try_from(first).unwrap_or(usize::MAX).min(self.dense.len());
         let dense = self.dense[start..].iter().enumerate().map(move |(n, slot)| ((start + n) as u32, slot));
         let sparse =
             u32::try_from(first).ok().into_iter().flat_map(|first| self.sparse.range(first..)).map(|(id, slot)| (*id, slot));
-        dense.chain(sparse).filter(|(_, slot)| slot.exists()).map(|(id, slot)| (ChunkId(id), slot))
+        dense.chain(sparse).filter(|(_, slot)| slot.key().is_some()).map(|(id, slot)| (ChunkId(id), slot))
     }
 }
 
@@ -148,18 +133,18 @@ mod tests {
         let mut table = Table::with_len(2);
         table.set_chunk(ChunkId(u32::MAX), ChunkKey::new(7), 1);
         table.set_chunk(ChunkId(5000), ChunkKey::new(5), 1);
-        table.set_blank(ChunkId(1));
+        table.set_chunk(ChunkId(1), ChunkKey::new(1), 1);
         for id in (0..6000).step_by(1000) {
-            table.set_blank(ChunkId(id));
+            table.set_chunk(ChunkId(id), ChunkKey::new(id.into()), 1);
         }
         let ids: Vec<u32> = table.files_from(0).map(|(id, _)| id.0).collect();
         assert_eq!(ids, [0, 1, 1000, 2000, 3000, 4000, 5000, u32::MAX]);
-        assert_eq!(table.get(ChunkId(5000)).key(), Some(ChunkKey::new(5)));
+        assert_eq!(table.get(ChunkId(5000)).key(), Some(ChunkKey::new(5000)));
         assert_eq!(table.files_from(4001).count(), 2);
         assert_eq!(table.files_from(u64::from(u32::MAX) + 1).count(), 0);
-        assert_eq!(table.remove(ChunkId(5000)), Some((ChunkKey::new(5), Some(1))));
-        assert!(!table.get(ChunkId(5000)).exists());
-        assert_eq!(table.get(ChunkId(1)).key(), None);
+        assert_eq!(table.remove(ChunkId(5000)), Some((ChunkKey::new(5000), Some(1))));
+        assert_eq!(table.get(ChunkId(5000)).key(), None);
+        assert_eq!(table.get(ChunkId(2)).key(), None);
     }
 
     #[test]

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use super::*;
+use crate::format::index_file::IndexFile;
 use crate::format::trailer::Trailer;
-use crate::format::{ChunkId, Special};
+use crate::format::{ChunkId, IndexEntry, Layout, Special};
 use crate::store::{CframeStore, OpenOptions};
-use crate::view::Inval;
 use crate::view::frames::{CHUNKSIZE, Cell, cells_of, cframe, chunk, errno, full, header, zeros};
+use crate::view::{Creation, DirEntry, FileSystem, Inval, OpenMode, ROOT, RenameMode, SetAttr, ViewError};
 
 mod model;
 mod others;
@@ -94,8 +95,8 @@ impl Mount {
         let mode = OpenMode { read: false, write: true, truncate: true };
         let view = self.view();
         let handle = match self.ino(name) {
-            Ok(ino) => view.open(ino, mode)?,
-            Err(_) => view.create(ROOT, OsStr::new(name), creation(), mode)?.1,
+            Ok(ino) => view.open(ino, mode)?.handle,
+            Err(_) => view.create(ROOT, OsStr::new(name), creation(), mode)?.1.handle,
         };
         for (n, piece) in bytes.chunks(50).enumerate() {
             view.write(handle, n as u64 * 50, piece)?;
@@ -354,7 +355,7 @@ fn a_removed_file_is_readable_as_long_as_it_is_open() {
     let mount = Mount::of(&[full(1), full(2)], CHUNKSIZE);
     let view = mount.view();
     let ino = mount.ino("00000000.chunk").unwrap();
-    let handle = view.open(ino, OpenMode { read: true, ..OpenMode::default() }).unwrap();
+    let handle = view.open(ino, OpenMode { read: true, ..OpenMode::default() }).unwrap().handle;
     mount.rm("00000000.chunk").unwrap();
     for fill in 10..30 {
         mount.cp("00000000.chunk", &chunk(fill, CHUNKSIZE)).unwrap();
@@ -366,7 +367,7 @@ fn a_removed_file_is_readable_as_long_as_it_is_open() {
     assert_eq!(mount.read("00000000.chunk"), chunk(29, CHUNKSIZE));
     view.release(handle, &mut Vec::new());
     // Whoever looked the name up before may open it still.
-    let handle = view.open(ino, OpenMode { read: true, ..OpenMode::default() }).unwrap();
+    let handle = view.open(ino, OpenMode { read: true, ..OpenMode::default() }).unwrap().handle;
     assert_eq!(view.getattr(ino).unwrap().nlink, 0);
     view.forget(ino);
     assert_eq!(view.read(ino, Some(handle), 0, &mut bytes).unwrap(), 96);
@@ -379,14 +380,14 @@ fn a_removed_file_is_readable_as_long_as_it_is_open() {
 fn what_was_refused_goes_without_a_word() {
     let mount = Mount::of(&[full(1), full(2)], CHUNKSIZE);
     let (view, ino) = (mount.view(), mount.ino("00000001.chunk").unwrap());
-    let handle = view.open(ino, OpenMode { write: true, truncate: true, read: false }).unwrap();
+    let handle = view.open(ino, OpenMode { write: true, truncate: true, read: false }).unwrap().handle;
     view.write(handle, 0, &[7; 1000]).unwrap();
     assert_eq!(errno(view.flush(handle, &mut Vec::new())), libc::EINVAL);
     assert_eq!(mount.read("00000001.chunk"), chunk(2, CHUNKSIZE));
     let mut invals = Vec::new();
     view.release(handle, &mut invals);
     assert_eq!(invals, []);
-    assert!(view.state.read().nodes.get(&ino).is_none_or(|node| node.writing.is_none()));
+    assert!(view.state.read().nodes.get(ino).is_none_or(|node| node.writing.is_none()));
     assert_eq!(mount.read("00000001.chunk"), chunk(2, CHUNKSIZE));
 }
 
@@ -395,7 +396,7 @@ fn who_was_refused_may_go_on_writing() {
     let mount = Mount::of(&[full(1), full(2)], CHUNKSIZE);
     let (view, ino) = (mount.view(), mount.ino("00000001.chunk").unwrap());
     let mode = OpenMode { write: true, truncate: true, read: false };
-    let handle = view.open(ino, mode).unwrap();
+    let handle = view.open(ino, mode).unwrap().handle;
     let bytes = chunk(9, CHUNKSIZE);
     view.write(handle, 0, &bytes[..40]).unwrap();
     let mut invals = Vec::new();
@@ -412,7 +413,7 @@ fn who_was_refused_may_go_on_writing() {
 fn a_part_of_a_chunk_is_changed_in_place() {
     let mut mount = Mount::of(&[full(1), full(2)], CHUNKSIZE);
     let (view, ino) = (mount.view(), mount.ino("00000000.chunk").unwrap());
-    let handle = view.open(ino, OpenMode { write: true, ..OpenMode::default() }).unwrap();
+    let handle = view.open(ino, OpenMode { write: true, ..OpenMode::default() }).unwrap().handle;
     view.write(handle, 40, b"changed").unwrap();
     view.flush(handle, &mut Vec::new()).unwrap();
     view.release(handle, &mut Vec::new());
@@ -476,7 +477,7 @@ fn an_index_that_is_nearly_all_hole_is_not_read() {
     let file = mount.read("chunks.b2frame");
     let (ino, mut invals) = (mount.ino("chunks.b2frame").unwrap(), Vec::new());
     let mode = OpenMode { read: true, write: true, truncate: false };
-    let handle = mount.view().open(ino, mode).unwrap();
+    let handle = mount.view().open(ino, mode).unwrap().handle;
     let len = 3u64 << 30;
     mount.view().write(handle, 16, &len.to_be_bytes()).unwrap();
     let set = SetAttr { size: Some(len), ..SetAttr::default() };
@@ -496,7 +497,7 @@ fn a_file_longer_than_any_index_is_not_renamed_onto_it() {
     let (before, index) = (mount.committed(), mount.read("chunks.b2frame"));
     mount.cp(".t", &index).unwrap();
     let ino = mount.ino(".t").unwrap();
-    let handle = mount.view().open(ino, OpenMode { read: true, write: true, truncate: false }).unwrap();
+    let handle = mount.view().open(ino, OpenMode { read: true, write: true, truncate: false }).unwrap().handle;
     let resize = |size: u64| {
         let set = SetAttr { size: Some(size), ..SetAttr::default() };
         mount.view().setattr(ino, Some(handle), set, &mut Vec::new())
@@ -536,28 +537,28 @@ fn an_index_like_the_adopted_one() {
     let view = mount.view();
     let same = index_file(&[id(0), id(1), id(2)], CHUNKSIZE);
     mount.cp("chunks.b2frame", &same).unwrap();
-    let entries = |view: &SparseView| Arc::clone(&view.state.read().adopted.as_ref().unwrap().entries);
+    let entries = |view: &SparseView| Arc::clone(&view.state.read().frame.adopted.as_ref().unwrap().entries);
     let first = entries(view);
     mount.cp("chunks.b2frame", &same).unwrap();
     assert!(Arc::ptr_eq(&first, &entries(view)), "decoded once");
     // A chunk of the common part that is missing.
     mount.rm("00000001.chunk").unwrap();
     mount.cp("chunks.b2frame", &same).unwrap();
-    assert!(matches!(&view.state.read().held, state::Held::Waiting(_, missing) if missing.len() == 1));
+    assert!(matches!(&view.state.read().frame.held, state::Held::Waiting(_, missing) if missing.len() == 1));
     mount.cp("00000001.chunk", &chunk(7, CHUNKSIZE)).unwrap();
-    assert!(matches!(view.state.read().held, state::Held::No));
+    assert!(matches!(view.state.read().frame.held, state::Held::No));
     // One of it, new, that fits as the last, which it is no more.
     mount.cp("00000002.chunk", &chunk(8, 10)).unwrap();
     mount.cp("00000003.chunk", &chunk(9, CHUNKSIZE)).unwrap();
     mount.cp("chunks.b2frame", &index_file(&[id(0), id(1), id(2), id(3)], CHUNKSIZE)).unwrap();
-    assert!(matches!(view.state.read().held, state::Held::Unparsed));
+    assert!(matches!(view.state.read().frame.held, state::Held::Unparsed));
     mount.rm("00000003.chunk").unwrap();
     // A chunk at two positions, then at the first of them alone.
     mount.cp("00000002.chunk", &chunk(8, CHUNKSIZE)).unwrap();
     mount.cp("chunks.b2frame", &index_file(&[id(0), id(1), id(2), id(0)], CHUNKSIZE)).unwrap();
-    assert_eq!(view.state.read().table.get(ChunkId(0)).position(), Some(3));
+    assert_eq!(view.state.read().frame.table.get(ChunkId(0)).position(), Some(3));
     mount.cp("chunks.b2frame", &index_file(&[id(0), id(1), id(2)], CHUNKSIZE)).unwrap();
-    assert_eq!(view.state.read().table.get(ChunkId(0)).position(), Some(0));
+    assert_eq!(view.state.read().frame.table.get(ChunkId(0)).position(), Some(0));
     assert_eq!(mount.names(), ["chunks.b2frame", "00000000.chunk", "00000001.chunk", "00000002.chunk"]);
     mount.sync();
     assert_eq!(mount.committed(), [full(1), Cell::Chunk(chunk(7, CHUNKSIZE)), Cell::Chunk(chunk(8, CHUNKSIZE))]);
@@ -575,4 +576,23 @@ fn who_closes_during_a_commit_leaves_the_next_one_to_the_tick() {
     assert!(due <= Instant::now() + std::time::Duration::from_secs(1));
     view.tick(due, &mut Vec::new());
     assert_eq!(mount.committed()[0], full(5));
+}
+
+#[test]
+fn names_are_what_the_library_prints() {
+    let parse = |name: &str| parse(OsStr::new(name));
+    let temporary = |name: &str| Some(Name::Temporary(name.into()));
+    assert_eq!(parse("chunks.b2frame"), Some(Name::Frame(INDEX)));
+    assert_eq!(parse("0000000A.chunk"), Some(Name::Frame(number(ChunkId(10)))));
+    assert_eq!(parse("FFFFFFFF.chunk"), Some(Name::Frame(number(ChunkId(u32::MAX)))));
+    assert_eq!(parse(".b2lock"), temporary(".b2lock"));
+    for other in ["0000000a.chunk", "000000A.chunk", "00000000A.chunk", "+000000A.chunk", "x~", "x.~1~", "~", "x", ""] {
+        assert_eq!(parse(other), None, "{other}");
+    }
+    for backup in ["0000000A.chunk~", "0000000A.chunk.~12~", "chunks.b2frame~"] {
+        assert_eq!(parse(backup), temporary(backup));
+    }
+    for id in [0, 1, u32::MAX] {
+        assert_eq!(chunk_of(number(ChunkId(id))), Some(ChunkId(id)));
+    }
 }

@@ -13,14 +13,13 @@ use std::time::{Duration, Instant, SystemTime};
 use log::debug;
 use parking_lot::Mutex;
 
-use super::SparseView;
-use super::state::{Held, State};
+use super::state::{Held, Numbering, Sparse, chunk_of};
 use crate::format::times::{Gather, Identity, Stamp, Times};
 use crate::format::{ChunkId, IndexEntry};
 use crate::store::in_words;
 use crate::store::times::Records;
-use crate::view::follow::Follow;
-use crate::view::names::Name;
+use crate::view::nodes::{Name, Node};
+use crate::view::single::Single;
 
 /// A record is made when nothing was committed for so long; what is committed later makes it useless.
 const IDLE: Duration = Duration::from_secs(10);
@@ -28,12 +27,13 @@ const IDLE: Duration = Duration::from_secs(10);
 const APART: Duration = Duration::from_secs(60);
 
 /// Where times are kept, and what is there.
-pub(super) struct Keeper {
+#[derive(Debug)]
+pub struct Keeper {
     records: Records,
     kept: Mutex<Kept>,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Kept {
     /// What the record of SOURCE's file says.
     record: Option<(Identity, Arc<Times>)>,
@@ -53,7 +53,7 @@ struct Snapshot {
     source: Stamp,
 }
 
-impl SparseView {
+impl Single<Sparse> {
     /// The same view, whose chunk files have the times of an earlier mount where these are known; what it knows is kept for the next.
     #[must_use]
     pub fn keeping_times(mut self, records: Records) -> Self {
@@ -63,22 +63,26 @@ impl SparseView {
                 debug!("{}: the times of an earlier mount are not used: {}", self.store.path().display(), in_words(&error));
                 None
             });
-            let state = self.state.get_mut();
-            let count = state.adopted.as_ref().map(|index| index.entries.len() as u64);
+            let frame = &mut self.state.get_mut().frame;
+            let count = frame.adopted.as_ref().map(|index| index.entries.len() as u64);
             if let Some(times) = times.filter(|times| count == Some(times.len().into())) {
-                state.times = Arc::new(times);
-                kept.record = Some((identity, Arc::clone(&state.times)));
+                frame.times = Arc::new(times);
+                kept.record = Some((identity, Arc::clone(&frame.times)));
             }
         }
-        self.keeper = Some(Keeper { records, kept: Mutex::new(kept) });
+        let keeper = Arc::new(Keeper { records, kept: Mutex::new(kept) });
+        self.state.get_mut().frame.keeper = Some(Arc::clone(&keeper));
+        self.load = Box::new(move |store| Sparse::load(store, Some(Arc::clone(&keeper))));
         self
     }
 
     /// Makes a record if it is due; answers when to look again.
     pub(super) fn keep_times(&self, now: Instant) -> Option<Instant> {
-        let keeper = self.keeper.as_ref()?;
+        let (keeper, published) = {
+            let state = self.state.read();
+            (Arc::clone(state.frame.keeper.as_ref()?), state.frame.published)
+        };
         let mut kept = keeper.kept.lock();
-        let published = self.state.read().published;
         if std::mem::replace(&mut kept.published, published) != published {
             let rested = kept.last.map_or(now, |last| last + APART);
             kept.due = Some(rested.max(now + IDLE));
@@ -99,7 +103,7 @@ impl SparseView {
 
     /// Has a record made of what the mount leaves.
     pub(super) fn keep_times_at_close(&self) {
-        let Some(keeper) = self.keeper.as_ref().filter(|_| !self.read_only) else { return };
+        let Some(keeper) = self.state.read().frame.keeper.clone() else { return };
         let Some(snapshot) = self.snapshot().filter(Snapshot::says_anything) else { return };
         let (records, mut kept) = (keeper.records.clone(), std::mem::take(&mut *keeper.kept.lock()));
         let source = self.store.path().to_owned();
@@ -115,18 +119,19 @@ impl SparseView {
 
     /// What is known, if SOURCE has all that files show.
     fn snapshot(&self) -> Option<Snapshot> {
-        if self.following().hindrance(&*self.store).is_some() {
+        if self.following.hindrance(&*self.store).is_some() {
             return None;
         }
         let state = self.state.read();
-        let whole = state.frame_changed == state.published && matches!(state.held, Held::No) && state.removed.is_empty();
-        let index = state.adopted.as_ref().filter(|_| whole)?;
-        let time = |node: &super::state::Node| match node.name {
-            Some(Name::Chunk(id)) => Some((id, Stamp::from(node.meta.mtime))),
+        let frame = &state.frame;
+        let whole = frame.frame_changed == frame.published && matches!(frame.held, Held::No) && frame.removed.is_empty();
+        let index = frame.adopted.as_ref().filter(|_| whole)?;
+        let time = |node: &Node| match node.name {
+            Some(Name::Frame(file)) => Some((chunk_of(file)?, Stamp::from(node.meta.mtime))),
             _ => None,
         };
-        let mut set: Vec<_> = state.nodes.values().filter_map(time).collect();
-        let (entries, before, source) = (Arc::clone(&index.entries), Arc::clone(&state.times), state.defaults.mtime.into());
+        let mut set: Vec<_> = state.nodes.iter().filter_map(|(_, node)| time(node)).collect();
+        let (entries, before, source) = (Arc::clone(&index.entries), Arc::clone(&frame.times), state.nodes.source.mtime.into());
         drop(state);
         set.sort_unstable_by_key(|(id, _)| *id);
         Some(Snapshot { entries, set, before, source })
@@ -142,11 +147,7 @@ fn log_kept(source: &std::path::Path, result: io::Result<()>) {
 impl Snapshot {
     /// Whether not all files are as at a mount without a record.
     fn says_anything(&self) -> bool {
-        !self.set.is_empty() || !self.before.is_empty() || !self.is_in_order()
-    }
-
-    fn is_in_order(&self) -> bool {
-        (0u32..).zip(self.entries.iter()).all(|(position, entry)| entry.stored().is_none_or(|id| id.0 == position))
+        !self.set.is_empty() || !self.before.is_empty() || !is_in_order(&self.entries)
     }
 
     fn times(&self, now: Stamp) -> Times {
@@ -178,9 +179,18 @@ impl Snapshot {
     }
 }
 
-impl State {
-    /// Since when a chunk file that is as it was at mount has its content.
-    pub(super) fn time_at_mount(&self, id: ChunkId) -> SystemTime {
-        self.times.get(id.0).and_then(Stamp::time).unwrap_or(self.defaults.mtime)
+impl Sparse {
+    /// Since when a chunk file that is as it was at mount has its content, if a record says so.
+    pub(super) fn time_at_mount(&self, id: ChunkId) -> Option<SystemTime> {
+        self.times.get(id.0).and_then(Stamp::time)
     }
+
+    /// Whether the next mount gives every chunk file the name that it has now.
+    pub(super) fn is_in_order(&self) -> bool {
+        self.numbering == Numbering::ById || self.adopted.as_ref().is_none_or(|index| is_in_order(&index.entries))
+    }
+}
+
+fn is_in_order(entries: &[IndexEntry<ChunkId>]) -> bool {
+    (0u32..).zip(entries).all(|(position, entry)| entry.stored().is_none_or(|id| id.0 == position))
 }

@@ -10,7 +10,9 @@ use b2fuse::format::trailer::Trailer;
 use b2fuse::format::{ChunkId, ChunkOffset, IndexEntry, Layout, Special, index};
 use b2fuse::store::frame::Frame;
 use b2fuse::store::{Budgets, FrameImage, FrameStore, OpenOptions, Resources, open};
-use b2fuse::view::{ContiguousView, Creation, Handle, Ino, Invals, OpenMode, ROOT, RenameMode, SetAttr, Shown, SparseView, View};
+use b2fuse::view::{
+    ContiguousView, Creation, FileSystem, Handle, Ino, Invals, OpenMode, Opened, ROOT, RenameMode, SetAttr, Shown, SparseView,
+};
 
 use crate::disk::{Content, all_whole, content, copied, emptied, on_disk};
 use crate::input::Input;
@@ -33,7 +35,7 @@ struct Session<'a> {
     input: Input<'a>,
     path: PathBuf,
     store: Arc<dyn FrameStore>,
-    view: Box<dyn View>,
+    view: Box<dyn FileSystem>,
     names: &'static [&'static str],
     handles: Vec<(Handle, Ino)>,
     now: Instant,
@@ -105,7 +107,7 @@ impl<'a> Session<'a> {
         input: Input<'a>,
         path: PathBuf,
         store: Arc<dyn FrameStore>,
-        view: Box<dyn View>,
+        view: Box<dyn FileSystem>,
         names: &'static [&'static str],
     ) -> Self {
         let last = store.committed().map(|image| (image, content(&*store)));
@@ -201,7 +203,7 @@ impl<'a> Session<'a> {
     fn read(&self, name: &OsStr) -> Option<Vec<u8>> {
         let (ino, size) = self.lookup(name).filter(|(_, size)| *size <= LONGEST)?;
         let mut bytes = vec![0; size as usize];
-        let handle = self.view.open(ino, OpenMode { read: true, ..OpenMode::default() }).ok()?;
+        let handle = self.view.open(ino, OpenMode { read: true, ..OpenMode::default() }).ok()?.handle;
         let count = self.view.read(ino, Some(handle), 0, &mut bytes);
         self.view.release(handle, &mut Vec::new());
         bytes.truncate(count.ok()?);
@@ -255,16 +257,16 @@ impl<'a> Session<'a> {
             0 | 1 => {
                 let (name, mode) = (self.name(), self.mode());
                 if let Some((ino, _)) = self.lookup(name)
-                    && let Ok(handle) = self.view.open(ino, mode)
+                    && let Ok(opened) = self.view.open(ino, mode)
                 {
-                    self.handles.push((handle, ino));
+                    self.handles.push((opened.handle, ino));
                 }
             }
             2 => {
                 let (name, mode) = (self.name(), self.mode());
                 let creation = Creation { uid: 0, gid: 0, mode: 0o644, exclusive: self.input.byte() & 1 == 1 };
-                if let Ok((attr, handle)) = self.view.create(ROOT, name, creation, mode) {
-                    self.handles.push((handle, attr.ino));
+                if let Ok((attr, opened)) = self.view.create(ROOT, name, creation, mode) {
+                    self.handles.push((opened.handle, attr.ino));
                 }
             }
             3 | 4 => {
@@ -350,7 +352,7 @@ impl<'a> Session<'a> {
     fn put(&mut self, name: &OsStr, data: &[u8], truncate: bool) {
         let creation = Creation { uid: 0, gid: 0, mode: 0o644, exclusive: false };
         let mode = OpenMode { read: true, write: true, truncate };
-        if let Ok((_, handle)) = self.view.create(ROOT, name, creation, mode) {
+        if let Ok((_, Opened { handle, .. })) = self.view.create(ROOT, name, creation, mode) {
             let _ = self.view.write(handle, 0, data);
             let _ = self.view.flush(handle, &mut Vec::new());
             self.view.release(handle, &mut Vec::new());
@@ -451,7 +453,7 @@ impl<'a> Session<'a> {
             let mut invals = Invals::new();
             let Some((ino, _)) = self.lookup(name) else { return };
             let mode = OpenMode { read: true, write: true, truncate: false };
-            let Ok(handle) = self.view.open(ino, mode) else { return };
+            let Ok(Opened { handle, .. }) = self.view.open(ino, mode) else { return };
             let _ = self.view.write(handle, offset as u64, data);
             if cut {
                 let set = SetAttr { size: Some(end), ..SetAttr::default() };

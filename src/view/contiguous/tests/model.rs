@@ -76,7 +76,7 @@ fn the_file_is_what_was_written() {
                 11 => {
                     let _ = mount.view().flush(handle, &mut Vec::new());
                     mount.sync();
-                    if mount.view().state.read().overlay.is_none() {
+                    if mount.view().state.read().frame.overlay.is_none() {
                         model.adopted = mount.read(NAME);
                     }
                 }

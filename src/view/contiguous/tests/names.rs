@@ -35,7 +35,7 @@ fn only_names_that_tools_use_can_be_made() {
 fn a_temporary_file_takes_the_frames_place_and_readers_keep_theirs() {
     let mut mount = Mount::of(&[full(1), full(2)], CHUNKSIZE);
     let (before, old) = (mount.read(NAME), mount.ino(NAME).unwrap());
-    let reader = mount.view().open(old, OpenMode { read: true, ..OpenMode::default() }).unwrap();
+    let reader = mount.view().open(old, OpenMode { read: true, ..OpenMode::default() }).unwrap().handle;
     let new = frame([1, 7]);
     mount.cp(".t", &new).unwrap();
     let temporary = mount.ino(".t").unwrap();

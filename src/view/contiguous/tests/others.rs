@@ -1,6 +1,7 @@
 //! Other programs that write SOURCE.
 
 use super::*;
+use crate::view::{Opened, Pages};
 
 /// What another program makes of SOURCE: into the same files, or by another frame that takes its place.
 fn other(mount: &Mount, cells: &[Cell], in_place: bool) {
@@ -46,7 +47,7 @@ fn what_is_opened_is_up_to_date_and_what_is_open_is_told() {
         let (before, after) = ([full(1), full(2), full(3)], [full(7), full(8)]);
         let mount = Mount::of(&before, CHUNKSIZE);
         let old = mount.ino(NAME).unwrap();
-        let handle = mount.view().open(old, WRITING).unwrap();
+        let handle = mount.view().open(old, WRITING).unwrap().handle;
         assert!(mount.read(NAME) == frame_of(&before));
         other(&mount, &after, in_place);
         match read_of(mount.view(), old, None) {
@@ -126,17 +127,19 @@ fn a_mount_point_that_is_the_file_keeps_versions_apart_by_handle() {
         let (_, store) = open(&mount.path(), OpenOptions { read_only, ..OpenOptions::default() }).unwrap();
         mount.view = Some(ContiguousView::new(store, Shown::OnFile, read_only).unwrap());
         let view = mount.view();
-        let old = view.open(ROOT, READING).unwrap();
+        let Opened { handle: old, pages } = view.open(ROOT, READING).unwrap();
+        assert_eq!(pages, Pages::Kept);
         assert!(read_of(view, ROOT, Some(old)).unwrap() == frame_of(&[full(1), full(2)]));
-        assert!(view.keeps_pages(ROOT));
         other(&mount, &[full(7), full(8)], false);
         assert_eq!(follow(&mount), [Inval::All]);
         assert_eq!(errno(read_of(view, ROOT, Some(old))), libc::ESTALE);
-        let new = view.open(ROOT, READING).unwrap();
+        let Opened { handle: new, pages } = view.open(ROOT, READING).unwrap();
+        assert_eq!(pages, Pages::Direct, "they would be the old handle's as well");
         assert!(read_of(view, ROOT, Some(new)).unwrap() == frame_of(&[full(7), full(8)]));
-        assert!(!view.keeps_pages(ROOT), "they would be the old handle's as well");
         view.release(old, &mut Vec::new());
-        assert!(view.keeps_pages(ROOT));
+        let Opened { handle: newer, pages } = view.open(ROOT, READING).unwrap();
+        assert_eq!(pages, Pages::Kept);
+        view.release(newer, &mut Vec::new());
         view.release(new, &mut Vec::new());
         view.shutdown().unwrap();
     }

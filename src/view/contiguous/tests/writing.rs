@@ -123,7 +123,7 @@ fn what_is_no_frame_is_refused_and_the_old_bytes_are_back() {
     for bad in [&before[..before.len() - 1], &before[..before.len() / 2], b"", b"no frame", &wrong_chunk, &overlap] {
         assert_eq!(errno(mount.cp(NAME, bad)), libc::EINVAL);
         assert!(mount.read(NAME) == before);
-        assert!(mount.view().state.read().overlay.is_none());
+        assert!(mount.view().state.read().frame.overlay.is_none());
     }
     mount.unmount().unwrap();
     assert_eq!(mount.committed(), [full(1), full(2)]);
@@ -141,7 +141,7 @@ fn what_was_refused_goes_without_a_word() {
     let mut invals = Vec::new();
     mount.view().release(handle, &mut invals);
     assert_eq!(invals, []);
-    assert!(mount.view().state.read().overlay.is_none() && mount.read(NAME) == before);
+    assert!(mount.view().state.read().frame.overlay.is_none() && mount.read(NAME) == before);
 }
 
 #[test]
@@ -431,7 +431,7 @@ fn of_two_writers_one_frame_is_left_and_it_is_committed() {
             scope.spawn(move || {
                 for round in 0..80 {
                     let mode = OpenMode { write: true, ..OpenMode::default() };
-                    let handle = view.open(ino, mode).unwrap();
+                    let handle = view.open(ino, mode).unwrap().handle;
                     view.write(handle, 0, &frames[(round + n) % 8]).unwrap();
                     if round % 9 == n {
                         view.fsync(ino, &mut Vec::new()).unwrap();
@@ -478,7 +478,7 @@ fn the_end_of_a_handle_leaves_alone_what_another_has_begun_meanwhile() {
             for _ in 0..100 {
                 std::thread::yield_now();
             }
-            view.change_frame(Some(next), |inner, _| inner.set_len(0)).unwrap();
+            view.change_frame(next, Change::Empty).unwrap();
             drop(writing);
         });
         assert_eq!(view.getattr(ino).unwrap().size, 0, "round {round}: what was cut is seen");

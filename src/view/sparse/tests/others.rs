@@ -36,7 +36,7 @@ fn what_is_opened_is_up_to_date_and_what_is_open_is_told() {
         let mount = Mount::of(&[full(1), full(2), full(3)], CHUNKSIZE);
         let old: Vec<Ino> = ["00000000.chunk", "00000002.chunk", "chunks.b2frame"].map(|name| mount.ino(name).unwrap()).into();
         let index = mount.read("chunks.b2frame");
-        let handle = mount.view().open(old[0], WRITING).unwrap();
+        let handle = mount.view().open(old[0], WRITING).unwrap().handle;
         assert_eq!(read_of(&mount, old[0]).unwrap(), chunk(1, CHUNKSIZE));
         other(&mount, &[full(7), full(8)], in_place);
         // Nobody has looked yet; in a file that is still there the bytes may be.
@@ -50,7 +50,7 @@ fn what_is_opened_is_up_to_date_and_what_is_open_is_told() {
         assert_eq!(errno(mount.view().open(old[0], READING)), libc::ESTALE);
         let now = mount.ino("00000000.chunk").unwrap();
         assert_ne!(now, old[0]);
-        let opened = mount.view().open(now, READING).unwrap();
+        let opened = mount.view().open(now, READING).unwrap().handle;
         assert_eq!(mount.read("00000000.chunk"), chunk(7, CHUNKSIZE));
         assert_eq!(mount.names(), ["chunks.b2frame", "00000000.chunk", "00000001.chunk"]);
         for ino in old {
@@ -89,7 +89,8 @@ fn what_is_uncommitted_ends_reading_and_writing_and_is_saved() {
         mount.cp("00000FFF.chunk", &chunk(3, CHUNKSIZE)).unwrap();
         let lost = mount.ino("00000FFF.chunk").unwrap();
         // Somebody is in the middle of another.
-        let begun = mount.view().open(mount.ino("00000001.chunk").unwrap(), OpenMode { truncate: true, ..WRITING }).unwrap();
+        let begun =
+            mount.view().open(mount.ino("00000001.chunk").unwrap(), OpenMode { truncate: true, ..WRITING }).unwrap().handle;
         mount.view().write(begun, 0, b"half a chunk").unwrap();
         other(&mount, &[full(7), full(8), full(9), full(10)], in_place);
         assert_eq!(follow(&mount), [Inval::All]);
@@ -150,7 +151,7 @@ fn temporary_files_stay_and_removed_ones_are_gone() {
     mount.cp("00000002.chunk", &chunk(3, CHUNKSIZE)).unwrap();
     mount.sync();
     let removed = mount.ino("00000002.chunk").unwrap();
-    let handle = mount.view().open(removed, READING).unwrap();
+    let handle = mount.view().open(removed, READING).unwrap().handle;
     mount.rm("00000002.chunk").unwrap();
     mount.sync();
     assert_eq!(read_of(&mount, removed).unwrap(), chunk(3, CHUNKSIZE));
@@ -224,7 +225,8 @@ fn a_chunk_that_lies_is_shown_once_it_does_not() {
 fn an_index_that_could_not_be_held_against_the_chunks_is_saved() {
     for in_place in [true, false] {
         let mount = Mount::of(&[full(1), full(2)], CHUNKSIZE);
-        let handle = mount.view().open(mount.ino("chunks.b2frame").unwrap(), OpenMode { truncate: true, ..WRITING }).unwrap();
+        let handle =
+            mount.view().open(mount.ino("chunks.b2frame").unwrap(), OpenMode { truncate: true, ..WRITING }).unwrap().handle;
         // With another chunksize, so that every chunk is to be looked at, of which SOURCE has none any more.
         let header = header(Layout::Sparse, 2 * u64::from(CHUNKSIZE), 0, 1 << 20, CHUNKSIZE as i32 + 1);
         let entries = Arc::new(vec![id(1), id(0)]);
@@ -240,4 +242,21 @@ fn an_index_that_could_not_be_held_against_the_chunks_is_saved() {
         assert!(std::fs::read(saved.join("chunks.b2frame")).unwrap() == bytes);
         assert_eq!(mount.committed(), [full(7), full(8), full(9)]);
     }
+}
+
+#[test]
+fn attributes_that_others_set_are_shown_but_not_the_time_of_our_own_commits() {
+    use std::os::unix::fs::PermissionsExt;
+    let mount = Mount::of(&[full(1), full(2)], CHUNKSIZE);
+    let before = mount.view().getattr(mount.ino("00000000.chunk").unwrap()).unwrap();
+    let set = SetAttr { mode: Some(0o640), ..SetAttr::default() };
+    mount.view().setattr(mount.ino("00000001.chunk").unwrap(), None, set, &mut Vec::new()).unwrap();
+    mount.cp("00000001.chunk", &chunk(9, CHUNKSIZE)).unwrap();
+    mount.sync();
+    std::fs::set_permissions(mount.path(), std::fs::Permissions::from_mode(0o604)).unwrap();
+    assert_eq!(follow(&mount), [Inval::All]);
+    let after = mount.view().getattr(before.ino).unwrap();
+    assert_eq!((after.perm, after.mtime), (0o604, before.mtime));
+    let written = mount.view().getattr(mount.ino("00000001.chunk").unwrap()).unwrap();
+    assert_eq!(written.perm, 0o640, "a client has set another");
 }

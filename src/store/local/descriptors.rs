@@ -19,7 +19,7 @@ pub fn raise_limit() {
 }
 
 /// Has a program begin with the limit of before: there are some that look at every number a file may have.
-pub(super) fn lower_for(command: &mut Command) {
+pub(crate) fn lower_for(command: &mut Command) {
     if let Some(before) = BEFORE.get() {
         let before = *before;
         // SAFETY: a system call on a copy, as may be made between fork and exec.

@@ -1,0 +1,118 @@
+//! One way for all operations: from a request to the call that it is for, on a thread where that may wait, and from what the file
+//! system answers, or refuses, to a reply.
+
+use std::sync::Arc;
+
+use fuser::{
+    Errno, FileAttr, FileHandle, FopenFlags, INodeNo, ReplyAttr, ReplyCreate, ReplyData, ReplyEmpty, ReplyEntry, ReplyOpen,
+    ReplyStatfs, ReplyWrite, ReplyXattr,
+};
+use log::{debug, error, warn};
+
+use super::notify::Held;
+use super::shared::{FOREVER, GENERATION, Shared};
+use super::xattr;
+use crate::view::{Ino, Invals, Result, ViewError, Wait};
+
+/// A reply that is made of a value, or of an error.
+pub(super) trait Reply: Send + 'static {
+    type Value: Send + 'static;
+
+    fn send(self, outcome: std::result::Result<Self::Value, Errno>);
+}
+
+macro_rules! replies {
+    ($($reply:ty, $value:ty => $send:expr;)*) => {$(
+        impl Reply for $reply {
+            type Value = $value;
+
+            fn send(self, outcome: std::result::Result<$value, Errno>) {
+                let send: fn(Self, $value) = $send;
+                match outcome {
+                    Ok(value) => send(self, value),
+                    Err(errno) => self.error(errno),
+                }
+            }
+        }
+    )*};
+}
+
+replies! {
+    ReplyEmpty, () => |reply, ()| reply.ok();
+    ReplyAttr, FileAttr => |reply, attr| reply.attr(&FOREVER, &attr);
+    ReplyEntry, FileAttr => |reply, attr| reply.entry(&FOREVER, &attr, GENERATION);
+    ReplyOpen, (FileHandle, FopenFlags) => |reply, (handle, flags)| reply.opened(handle, flags);
+    ReplyCreate, (FileAttr, (FileHandle, FopenFlags)) =>
+        |reply, (attr, (handle, flags))| reply.created(&FOREVER, &attr, GENERATION, handle, flags);
+    ReplyData, Vec<u8> => |reply, bytes| reply.data(&bytes);
+    ReplyWrite, u32 => ReplyWrite::written;
+    ReplyXattr, (u32, Vec<u8>) => |reply, (size, bytes)| xattr::reply(reply, size, &bytes);
+    ReplyStatfs, libc::statvfs => |reply, s| {
+        let (bsize, namemax, frsize) = (s.f_bsize as u32, s.f_namemax as u32, s.f_frsize as u32);
+        reply.statfs(s.f_blocks, s.f_bfree, s.f_bavail, s.f_files, s.f_ffree, bsize, namemax, frsize);
+    };
+}
+
+/// The one place where a refusal becomes an errno. Those that a client cannot know the reason of are logged.
+pub(super) fn errno(what: &str, ino: Ino, refusal: &ViewError) -> Errno {
+    let ino = ino.0;
+    match refusal {
+        ViewError::Store(_) => error!("{what}: {refusal}"),
+        ViewError::Rejected(_) => warn!("{what} of inode {ino}: {refusal}"),
+        _ => debug!("{what} of inode {ino}: {refusal}"),
+    }
+    Errno::from_i32(refusal.errno())
+}
+
+/// Asks the file system for what is to be answered.
+pub(super) trait Ask<R: Reply>: FnOnce(&Shared, Ino) -> Result<R::Value> {}
+impl<R: Reply, F: FnOnce(&Shared, Ino) -> Result<R::Value>> Ask<R> for F {}
+
+/// Has the file system do what an operation is for.
+pub(super) trait Call<R: Reply>: FnOnce(&Shared, Ino, &mut Invals) -> Result<R::Value> {}
+impl<R: Reply, F: FnOnce(&Shared, Ino, &mut Invals) -> Result<R::Value>> Call<R> for F {}
+
+/// An operation that changes something, or makes a change take effect.
+#[derive(Clone, Copy)]
+pub(super) struct Op {
+    /// As messages call it.
+    pub(super) what: &'static str,
+    pub(super) ino: Ino,
+    pub(super) held: Held,
+    /// It may have to wait as [`FileSystem::may_wait`](crate::view::FileSystem::may_wait) says. Others wait for nothing.
+    pub(super) waits: bool,
+    /// It changes what the mount shows, so it waits while an unmount is being tried.
+    pub(super) changes: bool,
+}
+
+impl Op {
+    pub(super) fn change(what: &'static str, ino: INodeNo, held: Held) -> Self {
+        Op { what, ino: Ino(ino.0), held, waits: false, changes: true }
+    }
+
+    /// By which what was changed before takes effect.
+    pub(super) fn settle(what: &'static str, ino: INodeNo, held: Held) -> Self {
+        Op { waits: true, changes: false, ..Op::change(what, ino, held) }
+    }
+}
+
+impl Shared {
+    /// Carries out an operation on the thread on which it may wait for what it waits for, and answers it.
+    pub(super) fn perform<R: Reply>(self: &Arc<Self>, op: Op, reply: R, call: impl Call<R> + Send + 'static) {
+        self.unless_sealed(op.changes, move |shared, change| {
+            let wait = if op.waits { shared.view.may_wait(op.ino) } else { Wait::Never };
+            shared.run(wait, move |shared| {
+                shared.answer(op, reply, call);
+                drop(change);
+            });
+        });
+    }
+
+    /// Answers when the kernel has forgotten what `call` has made untrue, as far as that can be awaited.
+    pub(super) fn answer<R: Reply>(&self, op: Op, reply: R, call: impl Call<R>) {
+        let mut invals = Invals::new();
+        let outcome = call(self, op.ino, &mut invals).map_err(|refusal| errno(op.what, op.ino, &refusal));
+        self.notify.answer(invals, op.held, move || reply.send(outcome));
+        self.changed();
+    }
+}

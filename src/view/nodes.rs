@@ -1,0 +1,430 @@
+//! The files of a mount by their inodes: names, places in a listing, handles, attributes that were set; what was made, moved or
+//! removed during the mount, and who still uses it. One table under all views.
+//!
+//! A frame's own files have no entry here until somebody opens one for writing, sets its attributes or gives it another name: their
+//! inodes are computed from the file's number in the frame, and from the version of SOURCE. When others have changed SOURCE, all of
+//! them have other inodes, so that a handle reads one version.
+//!
+//! | inode | file |
+//! | --- | --- |
+//! | 1 | the root |
+//! | 3 | the lock file |
+//! | version and number | a file that SOURCE had in that version |
+//! | bit 63, and a serial number | a file made during the mount |
+//!
+//! Nothing here waits, and nothing knows what a file holds: see [`super::frame_view`].
+
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::{OsStr, OsString};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::SystemTime;
+
+use super::content::Content;
+use super::meta::Meta;
+use super::writing::Writing;
+use super::{Handle, Ino, Inval, Invals, ROOT, Result, ViewError};
+
+/// The lock file's inode.
+pub const LOCK_FILE: Ino = Ino(3);
+/// Bits of an inode that are a file's number in its frame.
+const NUMBER_BITS: u32 = 34;
+/// What the bits above are for the first version of SOURCE.
+const FIRST_VERSION: u64 = 1;
+/// So many versions have inodes of their own.
+const VERSIONS: u64 = (1 << (63 - NUMBER_BITS)) - 1;
+/// The bit that inodes of files made during the mount have.
+const MADE: u64 = 1 << 63;
+/// The cookie that stands behind the lock file in a listing: behind all others.
+const LAST: u64 = 1 << 62;
+/// Serial numbers are above any file's number, and so behind it in a listing.
+const FIRST_SERIAL: u64 = 1 << NUMBER_BITS;
+
+/// A file's number in its frame, below 2^34: its place in a listing. What it holds may be replaced, or be gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Number(pub u64);
+
+/// A name in the root directory, by what it stands for.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Name {
+    /// A file of the frame, whether it is there or not.
+    Frame(Number),
+    /// A tool's temporary file.
+    Temporary(OsString),
+    /// The lock file of SOURCE.
+    LockFile,
+}
+
+/// What is known of a file that is not just as SOURCE has it.
+#[derive(Debug)]
+pub struct Node {
+    /// `None` once removed, as long as a client may still use the file: until its last close, and until its kernel forgets it.
+    pub name: Option<Name>,
+    /// The kernel has forgotten the file; the last close ends it.
+    forgotten: bool,
+    /// Owner, mode and times.
+    pub meta: Meta,
+    /// Handles open for writing.
+    pub writers: u32,
+    /// What is being written, in place of what the file held.
+    pub writing: Option<Arc<Writing>>,
+    /// What a temporary or removed file holds, but for `writing`: pinned, if it is the store's.
+    pub kept: Content,
+}
+
+impl Node {
+    fn new(name: Option<Name>, meta: Meta) -> Self {
+        Node { name, forgotten: false, meta, writers: 0, writing: None, kept: Content::Empty }
+    }
+
+    /// The draft that readers see.
+    pub fn seen_writing(&self) -> Option<&Arc<Writing>> {
+        self.writing.as_ref().filter(|writing| !writing.is_refused())
+    }
+}
+
+/// An open file.
+#[derive(Debug)]
+pub struct Open {
+    /// Which.
+    pub ino: Ino,
+    /// For writing.
+    pub write: bool,
+    /// What this handle has written to last, by serial number.
+    serial: AtomicU64,
+    /// The version of SOURCE that it was opened in.
+    version: u64,
+}
+
+impl Open {
+    /// Whether this handle has a part in what is being written under this number.
+    pub fn has_part_in(&self, serial: u64) -> bool {
+        self.write && self.serial.load(Relaxed) == serial
+    }
+
+    /// From now on it has.
+    pub fn take_part_in(&self, serial: u64) {
+        self.serial.store(serial, Relaxed);
+    }
+}
+
+/// What is at the root.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Root {
+    /// A directory of the frame's files.
+    Directory,
+    /// The mount point itself is this file of the frame.
+    File(Number),
+}
+
+/// The table.
+#[derive(Debug)]
+pub struct Nodes {
+    nodes: HashMap<Ino, Node>,
+    /// Files of the frame that have an inode other than the computed one, because they were made or moved here.
+    linked: BTreeMap<Number, Ino>,
+    /// Temporary files, and the order in which they came: their place in a listing.
+    temporary: HashMap<OsString, (Ino, u64)>,
+    order: BTreeMap<u64, OsString>,
+    /// What the lock file of SOURCE is called, if it is shown.
+    pub lock_file: Option<OsString>,
+    handles: HashMap<u64, Open>,
+    /// How many of them each open file has.
+    open: HashMap<Ino, u32>,
+    last_serial: u64,
+    /// How often others have changed SOURCE.
+    version: u64,
+    root: Root,
+    /// Of the root, if that is a directory.
+    pub directory: Meta,
+    /// Of SOURCE, and of all files that have no other.
+    pub source: Meta,
+}
+
+impl Nodes {
+    /// A table of a frame as SOURCE has it.
+    pub fn new(root: Root, source: Meta) -> Self {
+        let mut nodes = Nodes {
+            nodes: HashMap::new(),
+            linked: BTreeMap::new(),
+            temporary: HashMap::new(),
+            order: BTreeMap::new(),
+            lock_file: None,
+            handles: HashMap::new(),
+            open: HashMap::new(),
+            last_serial: FIRST_SERIAL,
+            version: 0,
+            root,
+            directory: source.of_directory(),
+            source,
+        };
+        nodes.link_root();
+        nodes
+    }
+
+    fn link_root(&mut self) {
+        if let Root::File(number) = self.root {
+            let source = self.source;
+            self.linked.insert(number, ROOT);
+            self.nodes.entry(ROOT).or_insert_with(|| Node::new(Some(Name::Frame(number)), source)).meta = source;
+        }
+    }
+
+    /// Whether the root is a directory.
+    pub fn in_directory(&self) -> bool {
+        self.root == Root::Directory
+    }
+
+    /// A number never given before.
+    pub fn serial(&mut self) -> u64 {
+        self.last_serial += 1;
+        self.last_serial
+    }
+
+    /// How often others have changed SOURCE.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    // --- names ---
+
+    /// The inode of a file of the frame, if it is there.
+    pub fn ino(&self, file: Number) -> Ino {
+        let computed = || Ino((FIRST_VERSION + self.version % VERSIONS) << NUMBER_BITS | file.0);
+        self.linked.get(&file).copied().unwrap_or_else(computed)
+    }
+
+    /// The inode of a temporary file.
+    pub fn temporary(&self, name: &OsStr) -> Option<Ino> {
+        self.temporary.get(name).map(|(ino, _)| *ino)
+    }
+
+    /// The name of a file: none if it has lost it, an error if there is no such file. One of the frame may be gone as well.
+    pub fn name(&self, ino: Ino) -> Result<Option<Name>> {
+        if let Some(node) = self.nodes.get(&ino) {
+            return Ok(node.name.clone());
+        }
+        match number_of(ino) {
+            None if ino == LOCK_FILE && self.lock_file.is_some() => Ok(Some(Name::LockFile)),
+            Some(file) if self.ino(file) == ino => Ok(Some(Name::Frame(file))),
+            _ => Err(ViewError::Gone),
+        }
+    }
+
+    /// Whether a file of the frame was made or moved here, which may hold nothing yet.
+    pub fn is_linked(&self, file: Number) -> bool {
+        self.linked.contains_key(&file)
+    }
+
+    /// Such files, from a number on.
+    pub fn linked(&self, from: Number) -> impl Iterator<Item = Number> {
+        self.linked.range(from..).map(|(file, _)| *file)
+    }
+
+    /// Temporary files and the lock file from a cookie on, each with the one that stands behind it.
+    pub fn others_from(&self, cookie: u64) -> impl Iterator<Item = (u64, Ino, OsString)> {
+        let temporary = |(place, name): (&u64, &OsString)| Some((place + 1, self.temporary(name)?, name.clone()));
+        let lock_file = self.lock_file.iter().filter(move |_| cookie < LAST).map(|name| (LAST, LOCK_FILE, name.clone()));
+        self.order.range(cookie..).filter_map(temporary).chain(lock_file)
+    }
+
+    /// What is known of a file, if it is not just as SOURCE has it.
+    pub fn get(&self, ino: Ino) -> Option<&Node> {
+        self.nodes.get(&ino)
+    }
+
+    /// The same, to be changed.
+    pub fn get_mut(&mut self, ino: Ino) -> Option<&mut Node> {
+        self.nodes.get_mut(&ino)
+    }
+
+    /// All such files.
+    pub fn iter(&self) -> impl Iterator<Item = (Ino, &Node)> {
+        self.nodes.iter().map(|(ino, node)| (*ino, node))
+    }
+
+    /// Notes that a file is there, with its name and attributes. It has no entry yet.
+    pub fn insert(&mut self, ino: Ino, name: Name, meta: Meta) {
+        self.nodes.insert(ino, Node::new(Some(name), meta));
+    }
+
+    /// A new file, without a name as yet.
+    pub fn make(&mut self, meta: Meta) -> Ino {
+        let ino = Ino(MADE | self.serial());
+        self.nodes.insert(ino, Node::new(None, meta));
+        ino
+    }
+
+    /// Gives a name that is free to a file without one.
+    pub fn link(&mut self, name: Name, ino: Ino) {
+        match &name {
+            Name::Frame(file) => {
+                self.linked.insert(*file, ino);
+            }
+            Name::Temporary(text) => {
+                let place = self.serial();
+                self.temporary.insert(text.clone(), (ino, place));
+                self.order.insert(place, text.clone());
+            }
+            Name::LockFile => {}
+        }
+        if let Some(node) = self.nodes.get_mut(&ino) {
+            node.name = Some(name);
+        }
+        self.directory.mtime = SystemTime::now();
+    }
+
+    /// Takes a name away.
+    pub fn unlink(&mut self, name: &Name) {
+        let ino = match name {
+            Name::Frame(file) => {
+                let ino = self.ino(*file);
+                self.linked.remove(file);
+                Some(ino)
+            }
+            Name::Temporary(text) => self.temporary.remove(text).map(|(ino, place)| {
+                self.order.remove(&place);
+                ino
+            }),
+            Name::LockFile => None,
+        };
+        let now = SystemTime::now();
+        if let Some(node) = ino.and_then(|ino| self.nodes.get_mut(&ino)) {
+            node.name = None;
+            node.meta.ctime = now;
+        }
+        self.directory.mtime = now;
+    }
+
+    /// Ends what is known of a file. What it held is the caller's to give back.
+    pub fn remove(&mut self, ino: Ino) -> Option<Node> {
+        let node = self.nodes.remove(&ino)?;
+        if let Some(writing) = &node.writing {
+            writing.detach();
+        }
+        Some(node)
+    }
+
+    /// The kernel has forgotten a file. True if nobody can use it any more.
+    pub fn forget(&mut self, ino: Ino) -> bool {
+        let open = self.is_open(ino);
+        match self.nodes.get_mut(&ino) {
+            Some(node) if node.name.is_none() => {
+                node.forgotten = open; // its last close is still on the way
+                !open
+            }
+            _ => false,
+        }
+    }
+
+    // --- handles ---
+
+    /// Opens a file.
+    pub fn open(&mut self, ino: Ino, write: bool) -> Handle {
+        let handle = self.serial();
+        self.handles.insert(handle, Open { ino, write, serial: AtomicU64::new(0), version: self.version });
+        *self.open.entry(ino).or_default() += 1;
+        if let Some(node) = self.nodes.get_mut(&ino).filter(|_| write) {
+            node.writers += 1;
+        }
+        Handle(handle)
+    }
+
+    /// Ends a handle. Answers the file, and whether nobody can use it any more.
+    pub fn close(&mut self, handle: Handle) -> Option<(Open, bool)> {
+        let open = self.handles.remove(&handle.0)?;
+        let last = self.open.get_mut(&open.ino).is_none_or(|count| {
+            *count -= 1;
+            *count == 0
+        });
+        if last {
+            self.open.remove(&open.ino);
+        }
+        let node = self.nodes.get_mut(&open.ino);
+        let ends = node.is_some_and(|node| {
+            node.writers = node.writers.saturating_sub(u32::from(open.write));
+            last && node.name.is_none() && node.forgotten
+        });
+        Some((open, ends))
+    }
+
+    /// An open file.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn handle(&self, handle: Handle) -> Result<&Open> {
+        self.handles.get(&handle.0).ok_or(ViewError::BadHandle)
+    }
+
+    /// Whether what a handle was opened for is still there, where its inode does not tell.
+    ///
+    /// # Errors
+    /// [`ViewError::Gone`] if others have changed it since.
+    pub fn check_version(&self, open: &Open) -> Result<()> {
+        if open.ino == ROOT && open.version != self.version { Err(ViewError::Gone) } else { Ok(()) }
+    }
+
+    /// All open files.
+    pub fn handles(&self) -> impl Iterator<Item = &Open> {
+        self.handles.values()
+    }
+
+    /// Whether somebody has a file open.
+    pub fn is_open(&self, ino: Ino) -> bool {
+        self.open.contains_key(&ino)
+    }
+
+    /// Whether nobody uses a file that a mount that begins now would not show.
+    pub fn is_idle(&self) -> bool {
+        self.handles.is_empty() && self.nodes.values().all(|node| node.name.is_some() && !node.kept.is_of_store())
+    }
+
+    /// Handles that may write to a file.
+    pub fn writers(&self, ino: Ino) -> u32 {
+        self.nodes.get(&ino).map_or(0, |node| node.writers)
+    }
+
+    /// Whether nobody has an older version of a file open under the same inode.
+    pub fn is_of_one_version(&self, ino: Ino) -> bool {
+        ino != ROOT || self.handles.values().all(|open| open.ino != ROOT || open.version == self.version)
+    }
+
+    // --- other programs ---
+
+    /// Others have changed SOURCE, which has these attributes now; nothing was uncommitted. Files of the frame, and files that hold
+    /// something of the store's, are gone. Other temporary files stay.
+    pub fn reloaded(&mut self, source: Meta, invals: &mut Invals) {
+        self.version += 1;
+        (self.directory, self.source) = (source.of_directory(), source);
+        self.linked.clear();
+        let (temporary, order) = (&mut self.temporary, &mut self.order);
+        self.nodes.retain(|ino, node| {
+            // Who has the root open keeps it open.
+            let stays = *ino == ROOT || !matches!(node.name, Some(Name::Frame(_))) && !node.kept.is_of_store();
+            if let (false, Some(Name::Temporary(text))) = (stays, &node.name) {
+                if let Some((_, place)) = temporary.remove(text) {
+                    order.remove(&place);
+                }
+                invals.push(Inval::Entry(ROOT, text.clone()));
+            }
+            if let Some(writing) = node.writing.as_ref().filter(|_| !stays) {
+                writing.detach();
+            }
+            stays
+        });
+        self.link_root();
+    }
+
+    /// Takes over owner, mode and times of SOURCE, where a client has set no others; its mtime only if so.
+    pub fn take_attributes(&mut self, now: Meta, mtime: bool) {
+        let now = if mtime { now } else { Meta { mtime: self.source.mtime, ..now } };
+        let before = std::mem::replace(&mut self.source, now);
+        self.directory.take_over(before.of_directory(), now.of_directory());
+        self.nodes.values_mut().for_each(|node| node.meta.take_over(before, now));
+    }
+}
+
+/// The number of a file that SOURCE has, or had in an earlier version, in the frame.
+pub fn number_of(ino: Ino) -> Option<Number> {
+    (ino.0 & MADE == 0 && ino.0 >> NUMBER_BITS >= FIRST_VERSION).then_some(Number(ino.0 & (FIRST_SERIAL - 1)))
+}

@@ -1,0 +1,548 @@
+//! One frame at the root: the file system of a mount of one frame, whatever the layout shown.
+//!
+//! - `state`: the table of nodes and the frame beside it, under one lock;
+//! - `drafts`: bytes that are written to files as a whole;
+//! - `names`: what is made, renamed and removed;
+//! - `attributes`: extended attributes;
+//! - `park`: a frame that is closed, and opened again under its nodes.
+//!
+//! What other programs do is in [`super::follow`] and [`super::locks`], when to commit in [`super::pacer`].
+
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::time::Instant;
+
+use log::debug;
+use parking_lot::{Mutex, RwLock};
+
+use super::content::Content;
+use super::follow::Following;
+use super::frame_view::{Files, FrameView, Standing, Why};
+use super::left::is_final;
+use super::locks::Locks;
+use super::nodes::{LOCK_FILE, Nodes, Root};
+use super::pacer::Pacing;
+use super::writing::Change;
+use super::xattr::{find, names};
+use super::{
+    Attr, Creation, DirEntry, Features, FileSystem, Flock, Handle, Ino, Invals, Kind, Left, Lost, New, OpenMode, Opened, Pages,
+    ROOT, RenameMode, Result, SetAttr, SetMode, ViewError, Wait,
+};
+use crate::format::chunk::ChunkHeader;
+use crate::store::{ChunkKey, FrameStore, ReadAt, Watch};
+
+mod attributes;
+mod drafts;
+mod names;
+mod park;
+mod state;
+
+pub use park::Parked;
+pub use state::{Place, State};
+
+/// Names that are looked up, and nothing read, by those who do not want to read.
+const ONLY_LOOKING: u32 = 8;
+/// The most of a chunk that is read ahead of its header, in bytes.
+const LIKELY_AT_MOST: u64 = 512 << 10;
+/// Entries of a directory that are listed at once, so that who takes them may ask for their attributes.
+const PIECE: usize = 128;
+
+/// Makes a view of what a store has.
+pub type Load<V> = dyn Fn(&dyn FrameStore) -> Result<V> + Send + Sync;
+
+/// A frame, shown as files.
+///
+/// Lock order: `writing`, then `pacer`, then `state`, then the bytes of a draft or an overlay.
+pub struct Single<V: FrameView> {
+    pub(super) store: Arc<dyn FrameStore>,
+    pub(super) load: Box<Load<V>>,
+    pub(super) read_only: bool,
+    pub(super) following: Following,
+    /// Turns with other programs, if these are taken.
+    pub(super) locks: Option<Locks>,
+    /// Whoever changes names has this, or changes a file in place. Held while chunks are compared and staged, so readers never take it.
+    pub(super) writing: Mutex<()>,
+    /// One commit at a time.
+    pub(super) pacer: Pacing,
+    /// Names looked up since a chunk was read.
+    lookups: AtomicU32,
+    /// What is saved beside SOURCE, and where: by its name, and by numbers that no other content of that name has. A leaf.
+    saved: Mutex<HashMap<(String, [u64; 2]), PathBuf>>,
+    /// Held for look-ups and changes in memory, and never across reads of chunks or commits.
+    pub(super) state: RwLock<State<V>>,
+}
+
+impl<V: FrameView> Single<V> {
+    /// Shows a store's frame.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(super) fn over(store: Arc<dyn FrameStore>, root: Root, read_only: bool, load: Box<Load<V>>) -> Result<Self> {
+        let nodes = Nodes::new(root, store.source_stat()?.into());
+        Self::under(nodes, store, read_only, load)
+    }
+
+    /// Shows a store's frame to those who know its files by a table.
+    fn under(nodes: Nodes, store: Arc<dyn FrameStore>, read_only: bool, load: Box<Load<V>>) -> Result<Self> {
+        let state = State { nodes, frame: load(&*store)? };
+        Ok(Single {
+            store,
+            load,
+            read_only,
+            following: Following::default(),
+            locks: None,
+            writing: Mutex::new(()),
+            pacer: Pacing::new(),
+            lookups: AtomicU32::new(0),
+            saved: Mutex::default(),
+            state: RwLock::new(state),
+        })
+    }
+
+    fn attr(&self, ino: Ino) -> Result<Attr> {
+        self.of_one_version(|guard| {
+            let (content, mut meta, nlink) = {
+                let state = self.state.read();
+                match state.place(ino)? {
+                    Place::Root => return Ok(state.nodes.directory.attr(ROOT, Kind::Directory, 4096)),
+                    Place::LockFile => return self.lock_file_attr(),
+                    Place::Frame(_) | Place::Own => {}
+                }
+                let is_removed = state.nodes.get(ino).is_some_and(|node| node.name.is_none());
+                (state.content(ino)?, state.meta(ino), u32::from(!is_removed))
+            };
+            if let Some(when) = content.written() {
+                meta.written(when);
+            }
+            Ok(Attr { nlink, ..meta.attr(ino, Kind::File, self.len(guard, ino, &content)?) })
+        })
+    }
+
+    /// Whoever looks up a name opens it next, as a rule: a chunk whose header has to be read from the disk for its length comes
+    /// with it, or the disk would be waited for twice. Not so for those who only look.
+    fn expect_chunk(&self, ino: Ino) {
+        if self.lookups.load(Relaxed) >= ONLY_LOOKING {
+            return;
+        }
+        self.lookups.fetch_add(1, Relaxed);
+        let (Some(image), state) = (self.store.committed(), self.state.read()) else { return };
+        let (Ok(Content::Chunk(key, None)), Ok(Place::Frame(file))) = (state.content(ino), state.place(ino)) else { return };
+        // Half as much again as the average, but not more than an incompressible one.
+        let average = image.header.cbytes() / (image.entries.len() as u64).max(1);
+        let most = match u64::from(image.header.chunksize()) {
+            0 => LIKELY_AT_MOST,
+            chunksize => (ChunkHeader::LEN as u64 + chunksize).min(LIKELY_AT_MOST),
+        } as u32;
+        let likely = (average + average / 2).clamp(1, most.into()) as u32;
+        let next = state.frame.files(Files::Behind(file), 1).first().and_then(|file| state.frame.content(*file));
+        let next = next.and_then(|content| content.chunk()).map(|(key, _)| key);
+        drop(state);
+        self.store.expect_unknown(key, likely..=most, next);
+    }
+
+    /// Chunks that files hold, with their lengths where these are known.
+    fn chunks(&self, inos: &[Ino]) -> Vec<(Ino, ChunkKey, Option<u32>)> {
+        let state = self.state.read();
+        let chunk = |ino: &Ino| state.content(*ino).ok()?.chunk().map(|(key, len)| (*ino, key, len));
+        inos.iter().filter_map(chunk).collect()
+    }
+
+    /// What the kernel may keep of a file that was just opened.
+    fn opened(&self, ino: Ino, handle: Handle) -> Opened {
+        let pages = match ino {
+            LOCK_FILE => Pages::Foreign,
+            ROOT if !self.state.read().nodes.is_of_one_version(ROOT) => Pages::Direct,
+            _ => Pages::Kept,
+        };
+        Opened { handle, pages }
+    }
+
+    fn open_file(&self, ino: Ino, mode: OpenMode) -> Result<Handle> {
+        if ino == LOCK_FILE {
+            return Ok(self.state.write().nodes.open(ino, true));
+        }
+        if mode.write || mode.truncate {
+            self.check_writable()?;
+        }
+        self.glance_before(true)?;
+        let handle = self.state.write().open(ino, mode.write || mode.truncate)?;
+        if mode.truncate
+            && let Err(error) = self.change(handle, Change::Empty)
+        {
+            self.end_handle(handle);
+            return Err(error);
+        }
+        Ok(handle)
+    }
+
+    /// Changes the bytes of an open file.
+    pub(super) fn change(&self, handle: Handle, change: Change<'_>) -> Result<()> {
+        let place = {
+            let state = self.state.read();
+            let open = state.nodes.handle(handle)?;
+            if !open.write {
+                return Err(ViewError::BadHandle);
+            }
+            state.nodes.check_version(open)?;
+            state.place(open.ino)?
+        };
+        match (place, change) {
+            (Place::Frame(file), _) => V::write(self, handle, Some(file), change),
+            (Place::Own, _) => V::write(self, handle, None, change),
+            (Place::LockFile, Change::Write(offset, data)) => self.write_lock_file(offset, data),
+            // Nobody is to cut the lock file: the count would be gone.
+            (Place::LockFile, _) => Ok(()),
+            (Place::Root, _) => Err(ViewError::IsDirectory),
+        }
+    }
+
+    /// Ends a handle, and with the last one what only it kept alive.
+    fn end_handle(&self, handle: Handle) {
+        let unwritten = self.state.write().close(handle, &*self.store);
+        if let Some(file) = unwritten
+            && let Err(error) = V::settle(self, Why::Unwritten(file), &mut Invals::new())
+        {
+            debug!("{}: {error}", self.store.path().display());
+        }
+    }
+
+    /// Changes a file's length as a write and a close would.
+    fn resize(&self, ino: Ino, size: u64, invals: &mut Invals) -> Result<()> {
+        let handle = self.state.write().open(ino, true)?;
+        let changed = self.change(handle, Change::Resize(size));
+        let changed = changed.and_then(|()| V::settle(self, Why::Truncate(handle), invals));
+        self.end_handle(handle);
+        changed?;
+        self.publish_soon()
+    }
+
+    /// Everything that can be committed is, and on disk.
+    fn commit_all(&self, invals: &mut Invals) -> Result<()> {
+        if let Some(hindrance) = self.following.hindrance(&*self.store) {
+            // What is there cannot be made a part of what others have made.
+            return if self.is(Standing::Uncommitted) { Err(hindrance.into()) } else { Ok(()) };
+        }
+        V::settle(self, Why::Leave, invals)?;
+        self.publish()?;
+        Ok(self.store.sync()?)
+    }
+
+    /// Whether something is so.
+    pub(super) fn is(&self, what: Standing) -> bool {
+        V::is(&self.state.read(), what)
+    }
+
+    /// Saves a file beside SOURCE, unless that was done before; `content` goes by the numbers.
+    pub(super) fn save(&self, name: String, numbers: [u64; 2], content: &dyn ReadAt) -> Lost {
+        let mut before = self.saved.lock();
+        let key = (name.clone(), numbers);
+        let saved = match before.get(&key) {
+            Some(path) => Ok(path.clone()),
+            None => self.store.save_lost(&name, content),
+        };
+        if let Ok(path) = &saved {
+            before.insert(key, path.clone());
+        }
+        Lost { name, saved }
+    }
+}
+
+impl<V: FrameView> FileSystem for Single<V> {
+    fn features(&self) -> Features {
+        let (in_directory, locks) = {
+            let nodes = &self.state.read().nodes;
+            (nodes.in_directory(), nodes.lock_file.is_some())
+        };
+        // Without OPEN there is no RELEASE, which gives locks back. And where the mount point is the file, only handles tell older
+        // versions of it from newer ones.
+        let handles = !self.read_only || !in_directory || locks;
+        Features { read_only: self.read_only, handles, locks, read_ahead: Some(V::READ_AHEAD) }
+    }
+
+    fn lookup(&self, parent: Ino, name: &OsStr) -> Result<Attr> {
+        let ino = self.find(parent, name)?;
+        self.expect_chunk(ino);
+        self.attr(ino)
+    }
+
+    fn forget(&self, ino: Ino) {
+        if self.state.read().nodes.get(ino).is_some_and(|node| node.name.is_none()) {
+            self.state.write().forget(ino, &*self.store);
+        }
+    }
+
+    fn getattr(&self, ino: Ino) -> Result<Attr> {
+        self.attr(ino)
+    }
+
+    fn setattr(&self, ino: Ino, handle: Option<Handle>, set: SetAttr, invals: &mut Invals) -> Result<Attr> {
+        if ino == LOCK_FILE {
+            return self.attr(ino);
+        }
+        self.check_writable()?;
+        match (set.size, handle) {
+            (Some(size), Some(handle)) => self.change(handle, Change::Resize(size))?,
+            (Some(size), None) => self.resize(ino, size, invals)?,
+            (None, _) => {}
+        }
+        let written = self.state.write().set_attributes(ino, &set)?;
+        if let (Some(content), Some(mtime)) = (written, set.mtime) {
+            content.set_written(mtime);
+        }
+        self.attr(ino)
+    }
+
+    fn readlink(&self, _ino: Ino) -> Result<OsString> {
+        Err(ViewError::Invalid)
+    }
+
+    fn open(&self, ino: Ino, mode: OpenMode) -> Result<Opened> {
+        Ok(self.opened(ino, self.open_file(ino, mode)?))
+    }
+
+    fn create(&self, parent: Ino, name: &OsStr, creation: Creation, mode: OpenMode) -> Result<(Attr, Opened)> {
+        let (ino, handle) = self.create_file(parent, name, creation, mode)?;
+        Ok((self.attr(ino)?, self.opened(ino, handle)))
+    }
+
+    fn make(&self, parent: Ino, name: &OsStr, new: New<'_>, creation: Creation, invals: &mut Invals) -> Result<Attr> {
+        if new != New::File {
+            return Err(ViewError::NotPermitted);
+        }
+        let creation = Creation { exclusive: true, ..creation };
+        let (ino, handle) = self.create_file(parent, name, creation, OpenMode { write: true, ..OpenMode::default() })?;
+        self.release(handle, invals);
+        self.attr(ino)
+    }
+
+    fn read(&self, ino: Ino, handle: Option<Handle>, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        if ino == LOCK_FILE {
+            return self.read_lock_file(offset, buf);
+        }
+        self.glance_before(false)?;
+        let read = self.of_one_version(|guard| {
+            let content = {
+                let state = self.state.read();
+                if let Some(Ok(open)) = handle.map(|handle| state.nodes.handle(handle)) {
+                    state.nodes.check_version(open)?;
+                }
+                state.content(ino)?
+            };
+            if matches!(content, Content::Chunk(..)) && self.lookups.load(Relaxed) > 0 {
+                self.lookups.store(0, Relaxed);
+            }
+            self.read_content(guard, ino, &content, offset, buf)
+        });
+        match read {
+            // Others may have taken away what it was, in their turn or in one that is over.
+            Err(ViewError::Store(_)) if self.is_outdated() => Err(ViewError::Locked),
+            read => read,
+        }
+    }
+
+    fn write(&self, handle: Handle, offset: u64, data: &[u8]) -> Result<()> {
+        self.following.check()?;
+        self.change(handle, Change::Write(offset, data))
+    }
+
+    fn flush(&self, handle: Handle, invals: &mut Invals) -> Result<()> {
+        self.following.check()?;
+        V::settle(self, Why::Close(handle), invals)?;
+        self.publish_soon()
+    }
+
+    fn release(&self, handle: Handle, invals: &mut Invals) {
+        // Nearly always a flush came before and there is nothing left: not after writes through a mapping.
+        let left = V::settle(self, Why::Close(handle), invals).and_then(|_| self.publish_soon());
+        if let Err(error) = left {
+            debug!("{}: at the last close: {error}", self.store.path().display());
+        }
+        self.end_handle(handle);
+    }
+
+    fn fsync(&self, ino: Ino, invals: &mut Invals) -> Result<()> {
+        if self.read_only || ino == LOCK_FILE {
+            return Ok(());
+        }
+        self.following.check()?;
+        V::settle(self, Why::Sync(ino), invals)?;
+        self.publish()?;
+        Ok(self.store.sync()?)
+    }
+
+    fn unlink(&self, parent: Ino, name: &OsStr, _invals: &mut Invals) -> Result<()> {
+        self.remove_name(parent, name)
+    }
+
+    fn rmdir(&self, _parent: Ino, _name: &OsStr, _invals: &mut Invals) -> Result<()> {
+        Err(ViewError::NotPermitted)
+    }
+
+    fn rename(&self, from: (Ino, &OsStr), to: (Ino, &OsStr), mode: RenameMode, invals: &mut Invals) -> Result<()> {
+        self.move_name(from, to, mode, invals)?;
+        self.publish_soon()
+    }
+
+    fn xattrs(&self, ino: Ino) -> Result<Vec<u8>> {
+        self.attributes(ino, |attributes| names(attributes))
+    }
+
+    fn xattr(&self, ino: Ino, name: &OsStr) -> Result<Vec<u8>> {
+        self.attributes(ino, |attributes| find(attributes, name.as_bytes()))?
+    }
+
+    fn set_xattr(&self, ino: Ino, name: &OsStr, value: Option<&[u8]>, mode: SetMode, invals: &mut Invals) -> Result<()> {
+        let set = |invals: &mut Invals| self.set_attribute(ino, name.as_bytes(), value, mode, invals);
+        if self.read_only { Err(ViewError::ReadOnly) } else { self.in_turn(set, invals) }
+    }
+
+    fn readdir(&self, ino: Ino, mut cookie: u64, emit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
+        if self.state.read().place(ino)? != Place::Root {
+            return Err(ViewError::NotDirectory);
+        }
+        loop {
+            let piece = self.state.read().list(cookie, PIECE);
+            for (next, ino, name) in &piece {
+                if !emit(DirEntry { ino: *ino, kind: Kind::File, name, next: *next }) {
+                    return Ok(());
+                }
+                cookie = *next;
+            }
+            if piece.len() < PIECE {
+                return Ok(());
+            }
+        }
+    }
+
+    fn next_files(&self, ino: Ino, count: usize) -> Vec<(Ino, u64)> {
+        let state = self.state.read();
+        let Ok(Place::Frame(file)) = state.place(ino) else { return Vec::new() };
+        let len = |file: &_| state.frame.content(*file).and_then(|content| content.chunk()?.1);
+        let files = state.frame.files(Files::Behind(file), count);
+        files.iter().map_while(|file| Some((state.nodes.ino(*file), len(file)?.into()))).collect()
+    }
+
+    fn expect(&self, inos: &[Ino]) {
+        let guard = self.store.enter();
+        let mut unknown = self.chunks(inos);
+        unknown.retain(|(_, _, len)| len.is_none());
+        if unknown.is_empty() {
+            return;
+        }
+        let keys: Vec<ChunkKey> = unknown.iter().map(|(_, key, _)| *key).collect();
+        let lens = self.store.lens_of(&guard, &keys);
+        let state = self.state.read();
+        for ((ino, key, _), len) in unknown.into_iter().zip(lens) {
+            if let Some(len) = len {
+                state.learn(ino, key, len);
+            }
+        }
+    }
+
+    fn expect_reads(&self, inos: &[Ino]) {
+        let chunks = self.chunks(inos).into_iter().filter_map(|(_, key, len)| Some((key, len?)));
+        self.store.expect_chunks(&chunks.collect::<Vec<_>>());
+    }
+
+    fn lock(
+        &self,
+        ino: Ino,
+        handle: Handle,
+        lock: Option<Flock>,
+        until: Option<&AtomicBool>,
+        invals: &mut Invals,
+    ) -> Result<u64> {
+        match lock {
+            Some(lock) => self.take_lock(ino, handle, lock, until, invals),
+            None => self.give_lock_back(ino, handle, until.is_some(), invals),
+        }
+    }
+
+    fn catch_up(&self) -> Result<u64> {
+        self.wait_for_others()
+    }
+
+    fn may_wait(&self, ino: Ino) -> Wait {
+        match &self.locks {
+            Some(_) if ino == LOCK_FILE => Wait::Never,
+            Some(_) if !self.store.sidecar().is_some_and(crate::store::Sidecar::is_clients) => Wait::Others,
+            _ => Wait::Disk,
+        }
+    }
+
+    fn last_name(&self, ino: Ino) -> Option<OsString> {
+        if ino == ROOT { None } else { self.state.read().last_name(ino) }
+    }
+
+    fn watch(&self) -> Option<&Watch> {
+        Some(self.store.watch())
+    }
+
+    fn follow(&self, invals: &mut Invals) -> Option<Instant> {
+        self.look_in_turn(|invals| self.look(invals), invals)
+    }
+
+    fn statfs(&self) -> Result<libc::statvfs> {
+        Ok(self.store.statvfs()?)
+    }
+
+    fn tick(&self, now: Instant, invals: &mut Invals) -> Option<Instant> {
+        if self.read_only {
+            return None;
+        }
+        let again = self.store.tidy().then_some(now);
+        let settle = V::settle(self, Why::Idle(now), invals).unwrap_or_else(|error| {
+            log::error!("{error}");
+            None
+        });
+        [again, settle, self.publish_due(now)].into_iter().flatten().min()
+    }
+
+    fn leave(&self, regardless: bool, invals: &mut Invals) -> Left {
+        if self.read_only {
+            return Left::default();
+        }
+        let committed = self.commit_all(invals);
+        if let Err(error) = &committed
+            && !regardless
+            && !is_final(error)
+        {
+            return Left { failed: committed.err(), lost: Vec::new() };
+        }
+        let all = committed.is_err() || self.is(Standing::Changed);
+        Left { failed: committed.err(), lost: V::save_lost(self, all) }
+    }
+
+    fn source(&self) -> Option<(OwnedFd, PathBuf)> {
+        self.store.source()
+    }
+
+    fn shutdown(&self) -> Result<()> {
+        self.unlock_all();
+        let mut result = Ok(());
+        if !self.read_only {
+            let invals = &mut Invals::new();
+            let left = self.leave(true, invals);
+            left.log(self.store.path());
+            result = left.into_result();
+            if let Err(error) = V::settle(self, Why::End, invals) {
+                debug!("{}: {error}", self.store.path().display());
+            }
+        }
+        self.state.write().unpin_all(&*self.store);
+        let closed = self.store.close().map_err(ViewError::from);
+        debug!("{}: {}", self.store.path().display(), self.report());
+        result.and(closed)
+    }
+
+    fn report(&self) -> String {
+        let (cache, state) = (self.store.cache_stats(), self.state.read());
+        let (files, open) = (state.nodes.iter().count(), state.nodes.handles().count());
+        format!("{cache}; commits: {}; files touched: {files}, open: {open}", self.pacer.lock().commits())
+    }
+}

@@ -1,0 +1,121 @@
+//! Bytes that are being written to a file, whole, in place of what it held.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::SystemTime;
+
+use parking_lot::{RwLock, RwLockReadGuard};
+
+use crate::store::{Draft, ReadAt};
+
+/// A draft of a file.
+///
+/// Lock order: the state of the mount before `inner`. `inner` may be held across I/O, so whoever holds the state must not wait for it. A
+/// close holds it shared while it stores the bytes; those who read them do not queue up behind a writer that waits for that.
+#[derive(Debug)]
+pub struct Writing {
+    /// Tells this draft from others of the same file.
+    pub serial: u64,
+    /// Nothing of what the file held before is in it, but for what was written again.
+    pub from_nothing: bool,
+    /// A close refused it: readers see the old bytes again, but those who were writing may go on.
+    refused: AtomicBool,
+    /// No longer what the file holds: a writer who finds this set, with `inner` locked, must look again.
+    detached: AtomicBool,
+    pub inner: RwLock<Inner>,
+}
+
+/// The part of a draft that changes with every write.
+#[derive(Debug)]
+pub struct Inner {
+    pub bytes: Draft,
+    /// Bytes that it may have: fewer once it is renamed onto a file that may have no more.
+    pub most: u64,
+    /// Counts changes of `bytes`.
+    pub version: u64,
+    /// Changed since a close looked at it.
+    pub dirty: bool,
+    pub mtime: SystemTime,
+}
+
+/// A change of a file's bytes.
+#[derive(Debug, Clone, Copy)]
+pub enum Change<'a> {
+    /// Bytes, and where.
+    Write(u64, &'a [u8]),
+    /// Another length.
+    Resize(u64),
+    /// Nothing is left, as a file is opened to be written anew.
+    Empty,
+}
+
+impl Change<'_> {
+    /// Where the bytes end that it touches.
+    pub fn end(&self) -> u64 {
+        match self {
+            Change::Write(offset, data) => offset.saturating_add(data.len()),
+            Change::Resize(len) => *len,
+            Change::Empty => 0,
+        }
+    }
+}
+
+impl Writing {
+    /// A draft that holds these bytes, written at that time.
+    pub fn new(serial: u64, bytes: Draft, mtime: SystemTime) -> Self {
+        let from_nothing = bytes.is_empty();
+        let inner = Inner { bytes, most: i64::MAX as u64, version: 0, dirty: true, mtime };
+        let (refused, detached) = (AtomicBool::new(false), AtomicBool::new(false));
+        Writing { serial, from_nothing, refused, detached, inner: RwLock::new(inner) }
+    }
+
+    /// The bytes, if they are those of a version and nobody is changing them. Nobody does before the answer is dropped: whoever ends
+    /// the draft keeps it until that is done, or what is written in between would be lost.
+    pub fn still(&self, version: u64) -> Option<RwLockReadGuard<'_, Inner>> {
+        self.inner.try_read_recursive().filter(|inner| inner.version == version)
+    }
+
+    /// Whether readers see the old bytes.
+    pub fn is_refused(&self) -> bool {
+        self.refused.load(Relaxed)
+    }
+
+    /// Refuses it; to be called with `inner` locked, so that whoever goes on writing takes it back. Whether it was refused before.
+    pub fn refuse(&self) -> bool {
+        self.refused.swap(true, Relaxed)
+    }
+
+    /// It is no longer what the file holds.
+    pub fn detach(&self) {
+        self.detached.store(true, Relaxed);
+    }
+
+    /// Whether somebody is writing it from nothing, or has just begun to.
+    pub fn is_begun(&self, writers: u32) -> bool {
+        self.from_nothing && (writers > 0 || self.inner.try_read().is_some_and(|inner| inner.bytes.is_empty()))
+    }
+
+    /// Makes a change; `None` if this is no longer what the file holds.
+    ///
+    /// # Errors
+    /// EFBIG; what the file system says that holds the draft.
+    pub fn apply(&self, change: Change<'_>) -> io::Result<Option<()>> {
+        let mut inner = self.inner.write();
+        if self.detached.load(Relaxed) {
+            return Ok(None);
+        }
+        if change.end() > inner.most {
+            return Err(io::Error::from_raw_os_error(libc::EFBIG));
+        }
+        match change {
+            Change::Write(offset, data) => inner.bytes.write_at(data, offset)?,
+            Change::Resize(len) => inner.bytes.set_len(len)?,
+            Change::Empty => inner.bytes.set_len(0)?,
+        }
+        inner.version += 1;
+        inner.dirty = true;
+        inner.mtime = SystemTime::now();
+        self.refused.store(false, Relaxed);
+        Ok(Some(()))
+    }
+}
