@@ -105,13 +105,14 @@ impl<V: FrameView> Single<V> {
     }
 
     fn attr(&self, ino: Ino) -> Result<Attr> {
+        if ino == LOCK_FILE {
+            return self.lock_file_attr();
+        }
         self.of_one_version(|guard| {
             let (content, mut meta, nlink) = {
                 let state = self.state.read();
-                match state.place(ino)? {
-                    Place::Root => return Ok(state.nodes.directory.attr(ROOT, Kind::Directory, 4096)),
-                    Place::LockFile => return self.lock_file_attr(),
-                    Place::Frame(_) | Place::Own => {}
+                if state.place(ino)? == Place::Root {
+                    return Ok(state.nodes.directory.attr(ROOT, Kind::Directory, 4096));
                 }
                 let is_removed = state.nodes.get(ino).is_some_and(|node| node.name.is_none());
                 (state.content(ino)?, state.meta(ino), u32::from(!is_removed))
@@ -541,8 +542,11 @@ impl<V: FrameView> FileSystem for Single<V> {
     }
 
     fn report(&self) -> String {
-        let (cache, state) = (self.store.cache_stats(), self.state.read());
-        let (files, open) = (state.nodes.iter().count(), state.nodes.handles().count());
-        format!("{cache}; commits: {}; files touched: {files}, open: {open}", self.pacer.lock().commits())
+        let (files, open) = {
+            let nodes = &self.state.read().nodes;
+            (nodes.iter().count(), nodes.handles().count())
+        };
+        let (cache, commits) = (self.store.cache_stats(), self.pacer.lock().commits());
+        format!("{cache}; commits: {commits}; files touched: {files}, open: {open}")
     }
 }
