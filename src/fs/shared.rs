@@ -20,8 +20,10 @@ use super::waiters::Waiters;
 use super::workers::Workers;
 use crate::store::Watch;
 use crate::store::mark::Mark;
-use crate::view::{Attr, Features, FileSystem, Ino, Invals, Kind, OpenMode, Opened, Pages, ROOT};
+use crate::view::{Attr, Features, FileSystem, Ino, Invals, Kind, Meta, OpenMode, Opened, Pages, ROOT};
 
+/// Asks listings for large pieces: glibc sizes its buffer by it.
+const DIRECTORY_BLKSIZE: u32 = 128 * 1024;
 /// For good. The kernel takes any number of seconds and cuts it to what its clock can hold.
 pub(super) const FOREVER: Duration = Duration::from_secs(1 << 31);
 /// Numbers are never given twice, so there are no generations.
@@ -53,7 +55,7 @@ impl Overrides {
             Kind::Directory => (0o777, self.dmask),
             Kind::File => (0o666, self.fmask),
         };
-        mask.map_or(attr.perm & 0o777, |mask| all & !(mask as u16))
+        mask.map_or(attr.meta.mode as u16 & 0o777, |mask| all & !(mask as u16))
     }
 }
 
@@ -155,21 +157,22 @@ impl Shared {
     }
 
     pub(super) fn attr(&self, attr: &Attr) -> FileAttr {
+        let Attr { ino, kind, size, nlink, meta: Meta { uid, gid, atime, mtime, ctime, .. } } = *attr;
         let shown = FileAttr {
-            ino: INodeNo(attr.ino.0),
-            size: attr.size,
-            blocks: attr.blocks,
-            atime: attr.atime,
-            mtime: attr.mtime,
-            ctime: attr.ctime,
-            crtime: attr.ctime,
-            kind: file_type(attr.kind),
+            ino: INodeNo(ino.0),
+            size,
+            blocks: size.div_ceil(512),
+            atime,
+            mtime,
+            ctime,
+            crtime: ctime,
+            kind: file_type(kind),
             perm: self.overrides.perm(attr),
-            nlink: attr.nlink,
-            uid: self.overrides.uid.unwrap_or(attr.uid),
-            gid: self.overrides.gid.unwrap_or(attr.gid),
+            nlink,
+            uid: self.overrides.uid.unwrap_or(uid),
+            gid: self.overrides.gid.unwrap_or(gid),
             rdev: 0,
-            blksize: attr.blksize,
+            blksize: if kind == Kind::Directory { DIRECTORY_BLKSIZE } else { 4096 },
             flags: 0,
         };
         self.private.as_ref().map_or(shown, |private| private.shown(shown))

@@ -3,8 +3,7 @@
 //! A client that asks one thing after the other sleeps while it is answered, and the event loop sleeps while the client goes on.
 //! Each wakes the other out of its core's idling, which takes longer than the work: in a virtual machine most of the time of a
 //! request. So after its answer an event loop looks for the next request for a moment, instead of falling asleep at once: as
-//! long as one client asks alone, and as long as that pays. Whoever else wants the core gets it. How long the moment should be
-//! is a matter of the machine, where waking takes from 2 to 200 us, and of the client: two lengths are tried by turns ([`Pace`]).
+//! long as one client asks alone, and as long as that pays. Whoever else wants the core gets it.
 //!
 //! The other loops are parked meanwhile, or the kernel would wake them for nothing with each request. They are back when the
 //! leading loop gives up, and soon if it does not get on with its work, which may have to wait for a disk.
@@ -20,23 +19,16 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 /// How long a request is waited for awake.
-const MOMENTS: [Duration; 2] = [Duration::from_micros(25), Duration::from_micros(80)];
-/// Requests for which each of them is tried,
-const TRIAL: u32 = 128;
-/// and how many there are from one trial to the next.
-const TRIALS_EVERY: u32 = 8192;
-/// No more time between two requests counts in a trial: the client has rested.
-const MOST_COUNTED: Duration = Duration::from_micros(500);
+const MOMENT: Duration = Duration::from_micros(80);
 /// How long a leading loop may work at one request before the others come to its help.
 const HELP_AFTER: Duration = Duration::from_millis(1);
 /// Requests that a client makes without others in between before it is waited for.
 const READY: u32 = 4;
-/// What a request that came in time adds to the credit, and what one that did not costs.
+/// What a request that came in time earns, and what one that did not costs.
 const EARNED: u32 = 1;
 const LOST: u32 = 4;
-/// The most credit there is, which is there at the beginning.
+/// Once so much is lost, only one in so many requests is waited for.
 const MOST: u32 = 16;
-/// Without credit only one in so many requests is waited for.
 const TRY_EVERY: u32 = 64;
 
 /// Hints to the processor that nothing is done, between two looks: about a microsecond.
@@ -67,8 +59,8 @@ pub(super) struct Spin {
     client: AtomicU32,
     /// Requests that it has made since another did.
     run: AtomicU32,
-    /// A leaf lock.
-    pace: Mutex<Pace>,
+    /// What has been lost by waiting in vain, less what was earned.
+    lost: AtomicU32,
     /// The loop that leads.
     leader: AtomicU32,
     /// Requests answered.
@@ -82,57 +74,8 @@ pub(super) struct Spin {
 /// A request that is being answered. When it is dropped, after the answer, the next one is waited for.
 pub(super) struct Turn<'a> {
     spin: &'a Spin,
-    /// Which of [`MOMENTS`] to wait, if at all.
-    wait: Option<usize>,
-}
-
-/// Whether to wait, and which of [`MOMENTS`].
-#[derive(Default)]
-struct Pace {
-    /// When the client asked last; none if another did.
-    last: Option<Instant>,
-    /// Requests since the trial began.
-    asked: u32,
-    /// What the requests of the trial took, from one to the next, with either moment.
-    took: [Duration; MOMENTS.len()],
-    /// Which took less.
-    best: usize,
-    /// For either moment.
-    credit: [u32; MOMENTS.len()],
-}
-
-impl Pace {
-    /// The moment that is being tried.
-    fn tried(&self) -> Option<usize> {
-        Some((self.asked / TRIAL) as usize).filter(|tried| *tried < MOMENTS.len())
-    }
-
-    /// A client that asks alone has asked again.
-    fn asked(&mut self, now: Instant) -> Option<usize> {
-        if let Some(last) = self.last.replace(now) {
-            if let Some(tried) = self.tried() {
-                self.took[tried] += now.saturating_duration_since(last).min(MOST_COUNTED);
-            }
-            self.asked += 1;
-            if self.asked == TRIAL * MOMENTS.len() as u32 {
-                self.best = usize::from(self.took[1] < self.took[0]);
-            } else if self.asked == TRIALS_EVERY {
-                self.asked = 0;
-                self.took = Default::default();
-            }
-        }
-        let wait = self.tried().unwrap_or(self.best);
-        if self.asked.is_multiple_of(TRIAL) && self.tried().is_some() {
-            self.credit[wait] = MOST;
-        }
-        (self.credit[wait] > 0 || self.asked.is_multiple_of(TRY_EVERY)).then_some(wait)
-    }
-
-    /// After the `waited` moment there was a request, or none.
-    fn waited(&mut self, waited: usize, came: bool) {
-        let credit = &mut self.credit[waited];
-        *credit = if came { (*credit + EARNED).min(MOST) } else { credit.saturating_sub(LOST) };
-    }
+    /// Whether to wait.
+    wait: bool,
 }
 
 impl Drop for Turn<'_> {
@@ -159,27 +102,25 @@ impl Spin {
             self.run.store(0, Relaxed);
             0
         };
-        let wait = match run {
-            _ if self.device.get().is_none() => None,
-            READY.. => self.pace.lock().asked(Instant::now()),
-            _ => {
-                self.pace.lock().last = None;
-                None
-            }
-        };
+        let pays = || self.lost.load(Relaxed) < MOST || run.is_multiple_of(TRY_EVERY);
+        let wait = run >= READY && self.device.get().is_some() && pays();
         Turn { spin: self, wait }
     }
 
     /// What a loop does before it asks the kernel for a request.
-    fn answered(&self, device: &OwnedFd, wait: Option<usize>) {
+    fn answered(&self, device: &OwnedFd, wait: bool) {
         self.turns.fetch_add(1, Relaxed);
-        let Some(wait) = wait else { return self.step_down() };
+        if !wait {
+            return self.step_down();
+        }
         if !self.leads() && self.leader.compare_exchange(NOBODY, me(), SeqCst, SeqCst).is_err() {
             return self.wait();
         }
-        let came = came(device, MOMENTS[wait]);
-        self.pace.lock().waited(wait, came);
-        if !came {
+        let lost = self.lost.load(Relaxed);
+        if came(device) {
+            self.lost.store(lost.saturating_sub(EARNED), Relaxed);
+        } else {
+            self.lost.store((lost + LOST).min(MOST), Relaxed);
             self.step_down();
         }
     }
@@ -216,7 +157,7 @@ impl Spin {
 }
 
 /// Whether a request comes within a moment.
-fn came(device: &OwnedFd, moment: Duration) -> bool {
+fn came(device: &OwnedFd) -> bool {
     let mut event = libc::pollfd { fd: device.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     let began = Instant::now();
     loop {
@@ -224,7 +165,7 @@ fn came(device: &OwnedFd, moment: Duration) -> bool {
         if unsafe { libc::poll(&raw mut event, 1, 0) } != 0 {
             return true;
         }
-        if began.elapsed() > moment {
+        if began.elapsed() > MOMENT {
             return false;
         }
         // Two cores may be one in truth, so it does little.
@@ -291,29 +232,23 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 answer(&spin, [CLIENT; 100]);
-                assert_eq!((spin.pace.lock().credit[0], spin.is_led()), (0, false));
-                answer(&spin, [CLIENT; 2 * TRIAL as usize]);
-                let waited = (0..10 * TRY_EVERY).filter(|_| spin.turn(CLIENT).wait.is_some()).count();
+                assert_eq!((spin.lost.load(SeqCst), spin.is_led()), (MOST, false));
+                let waited = (0..10 * TRY_EVERY).filter(|_| spin.turn(CLIENT).wait).count();
                 assert_eq!(waited, 10);
             });
         });
     }
 
     #[test]
-    fn the_moment_that_makes_requests_come_sooner_is_kept_until_the_next_trial() {
-        let (mut pace, mut now) = (Pace::default(), Instant::now());
-        for best in [1, 0, 1] {
-            let mut used = [0; MOMENTS.len()];
-            for n in 0..TRIALS_EVERY {
-                let wait = pace.asked(now).unwrap();
-                pace.waited(wait, true);
-                used[wait] += 1;
-                // Once in a trial the client rests.
-                now += Duration::from_micros(if wait == best { 30 } else { 60 });
-                now += if n % TRIAL == 9 && wait == best { Duration::from_secs(1) } else { Duration::ZERO };
-            }
-            assert!(used[best] >= TRIALS_EVERY - TRIAL - 1, "{used:?}");
-        }
+    fn who_asks_in_time_again_is_waited_for_again() {
+        let (spin, _requests) = on_a_pipe(true);
+        spin.lost.store(MOST, SeqCst);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                answer(&spin, [CLIENT; 2 * TRY_EVERY as usize]);
+                assert!(spin.is_led() && spin.lost.load(SeqCst) < MOST);
+            });
+        });
     }
 
     #[test]

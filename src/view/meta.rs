@@ -5,17 +5,20 @@ use std::time::SystemTime;
 use super::{Attr, Creation, Ino, Kind, SetAttr};
 use crate::store::SourceStat;
 
-/// Asks listings for large pieces: glibc sizes its buffer by it.
-const DIRECTORY_BLKSIZE: u32 = 128 * 1024;
-
 /// Owner, mode and times of a file.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Meta {
+    /// Permission bits.
     pub mode: u32,
+    /// Owner.
     pub uid: u32,
+    /// Group.
     pub gid: u32,
+    /// Last access.
     pub atime: SystemTime,
+    /// Last change of content.
     pub mtime: SystemTime,
+    /// Last change of the inode.
     pub ctime: SystemTime,
 }
 
@@ -74,20 +77,7 @@ impl Meta {
     }
 
     /// The attributes of a file or directory with these.
-    pub fn attr(&self, ino: Ino, kind: Kind, size: u64) -> Attr {
-        Attr {
-            ino,
-            kind,
-            size,
-            blocks: size.div_ceil(512),
-            blksize: if kind == Kind::Directory { DIRECTORY_BLKSIZE } else { 4096 },
-            perm: (self.mode & 0o7777) as u16,
-            nlink: if kind == Kind::Directory { 2 } else { 1 },
-            uid: self.uid,
-            gid: self.gid,
-            atime: self.atime,
-            mtime: self.mtime,
-            ctime: self.ctime,
-        }
+    pub fn attr(self, ino: Ino, kind: Kind, size: u64) -> Attr {
+        Attr { ino, kind, size, nlink: if kind == Kind::Directory { 2 } else { 1 }, meta: self }
     }
 }

@@ -49,6 +49,7 @@ pub use contiguous::{ContiguousView, Shown};
 pub use error::{Result, ViewError};
 pub use frame_view::FrameView;
 pub use left::{Left, Lost};
+pub use meta::Meta;
 pub use single::{Parked, Single};
 pub use sparse::SparseView;
 pub use xattr::FIRST_LISTED;
@@ -82,24 +83,10 @@ pub struct Attr {
     pub kind: Kind,
     /// Length in bytes.
     pub size: u64,
-    /// 512-byte units on disk.
-    pub blocks: u64,
-    /// Best size for a read, in bytes.
-    pub blksize: u32,
-    /// Permission bits only.
-    pub perm: u16,
     /// Number of names.
     pub nlink: u32,
-    /// Owner.
-    pub uid: u32,
-    /// Group.
-    pub gid: u32,
-    /// Last access.
-    pub atime: SystemTime,
-    /// Last change of content.
-    pub mtime: SystemTime,
-    /// Last change of the inode.
-    pub ctime: SystemTime,
+    /// Owner, mode and times.
+    pub meta: Meta,
 }
 
 /// A change of attributes; `None` leaves one as it is.

@@ -217,21 +217,11 @@ impl State {
     }
 
     fn attr(&self, ino: Ino) -> Result<Attr> {
-        let attr = |kind, size: usize, perm, mtime| Attr {
-            ino,
-            kind,
-            size: size as u64,
-            blocks: (size as u64).div_ceil(512),
-            blksize: 4096,
-            perm,
-            nlink: 1,
-            // SAFETY: neither can fail or touches memory.
-            uid: unsafe { libc::geteuid() },
-            // SAFETY: as above.
-            gid: unsafe { libc::getegid() },
-            atime: mtime,
-            mtime,
-            ctime: mtime,
+        // SAFETY: neither can fail or touches memory.
+        let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
+        let attr = |kind, size: usize, perm: u16, mtime| {
+            let meta = Meta { mode: perm.into(), uid, gid, atime: mtime, mtime, ctime: mtime };
+            Attr { ino, kind, size: size as u64, nlink: 1, meta }
         };
         match self.file(ino) {
             Err(_) if ino == ROOT => Ok(attr(Kind::Directory, 0, 0o755, SystemTime::UNIX_EPOCH)),

@@ -496,7 +496,7 @@ fn times_are_kept_to_the_nanosecond() {
         file.set_modified(time).unwrap();
         let meta = file.metadata().unwrap();
         assert_eq!((meta.mtime(), meta.mtime_nsec()), (seconds, nanoseconds as i64));
-        assert_eq!(mount.view.lookup(ROOT, INDEX.as_ref()).unwrap().mtime, time);
+        assert_eq!(mount.view.lookup(ROOT, INDEX.as_ref()).unwrap().meta.mtime, time);
     }
 }
 

@@ -240,14 +240,16 @@ impl<V: FrameView> State<V> {
     /// What keeps the frame from losing it; then nothing is changed.
     pub fn unlink(&mut self, name: &Name, how: Take, store: &dyn FrameStore) -> Result<Option<Ino>> {
         let Some(ino) = self.find(name) else { return Ok(None) };
+        if *name == Name::LockFile {
+            return Err(ViewError::NotPermitted);
+        }
         let how = if how == Take::Dropped && self.nodes.is_open(ino) { Take::Kept } else { how };
         if how != Take::Dropped {
             self.node(ino)?;
         }
         let kept = match name {
             Name::Frame(file) => Some(V::take(self, *file, how, store)?),
-            Name::Temporary(_) => None,
-            Name::LockFile => return Err(ViewError::NotPermitted),
+            Name::Temporary(_) | Name::LockFile => None,
         };
         self.nodes.unlink(name);
         match (self.nodes.get_mut(ino), kept) {

@@ -461,7 +461,7 @@ fn times_and_modes_set_are_kept() {
     view.setattr(ino, None, set, &mut Vec::new()).unwrap();
     mount.sync();
     let attr = view.getattr(ino).unwrap();
-    assert_eq!((attr.mtime, attr.perm), (then, 0o600));
+    assert_eq!((attr.meta.mtime, attr.meta.mode), (then, 0o600));
 }
 
 /// A hole costs a client nothing, and must not cost the daemon gibibytes.

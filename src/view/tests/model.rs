@@ -40,7 +40,7 @@ impl Model {
         for name in pair.frame_names() {
             let attr = lookup(&*model.fs, name).unwrap();
             let bytes = read(&*model.fs, attr.ino, None).unwrap();
-            model.add(name, attr.ino, bytes, attr.perm.into());
+            model.add(name, attr.ino, bytes, attr.meta.mode);
         }
         model
     }
@@ -95,7 +95,7 @@ impl Model {
             None => {
                 let creation = Creation { uid: 1, gid: 2, mode: 0o640, exclusive: true };
                 let (attr, opened) = self.fs.create(ROOT, OsStr::new(name), creation, mode).unwrap();
-                assert_eq!((attr.size, attr.uid, attr.gid), (0, 1, 2), "{name}");
+                assert_eq!((attr.size, attr.meta.uid, attr.meta.gid), (0, 1, 2), "{name}");
                 (self.add(name, attr.ino, Vec::new(), 0o640), opened.handle)
             }
         };
@@ -177,7 +177,7 @@ impl Model {
                     let mtime = TIME + Duration::from_secs(self.random(1000) as u64);
                     let set = SetAttr { mode: Some(0o604), mtime: Some(mtime), ..SetAttr::default() };
                     let attr = self.fs.setattr(self.files[id].ino, None, set, &mut Invals::new()).unwrap();
-                    assert_eq!((attr.perm, attr.mtime), (0o604, mtime), "{name}");
+                    assert_eq!((attr.meta.mode, attr.meta.mtime), (0o604, mtime), "{name}");
                     (self.files[id].mode, self.files[id].mtime) = (0o604, Some(mtime));
                 }
             }
@@ -211,8 +211,8 @@ impl Model {
             let attr = lookup(&*self.fs, name).unwrap();
             let file = &mut self.files[id];
             assert_eq!((attr.ino, attr.size, attr.nlink), (file.ino, file.bytes.len() as u64, 1), "{name}");
-            assert_eq!(u32::from(attr.perm), file.mode, "{name}");
-            assert!(file.mtime.is_none_or(|mtime| mtime == attr.mtime), "{name}");
+            assert_eq!(attr.meta.mode, file.mode, "{name}");
+            assert!(file.mtime.is_none_or(|mtime| mtime == attr.meta.mtime), "{name}");
             assert_eq!(self.fs.last_name(file.ino).as_deref(), Some(OsStr::new(name)));
             file.forgotten = false;
         }

@@ -34,7 +34,7 @@ fn keeps<V: super::super::frame_view::FrameView>(pair: Pair, path: &Path, frame:
     let is_told = pair.source == Layout::Sparse;
     assert_eq!(!invals.is_empty(), is_told, "only of a cframe it is known that nobody has changed it");
     let after = lookup(&frame, name).unwrap();
-    assert_eq!((after.ino == before.ino, after.perm == 0o604), (!is_told, !is_told));
+    assert_eq!((after.ino == before.ino, after.meta.mode == 0o604), (!is_told, !is_told));
     assert_eq!(read(&frame, lookup(&frame, ".t").unwrap().ino, None).unwrap(), pair.good(9));
     assert_eq!(lookup(&frame, ".t").unwrap().ino, temporary.ino);
 

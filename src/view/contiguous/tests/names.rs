@@ -114,11 +114,11 @@ fn times_and_modes_of_a_copy_are_kept() {
     mount.view().setattr(mount.ino(NAME).unwrap(), Some(handle), set, &mut Vec::new()).unwrap();
     mount.close(handle).unwrap();
     let attr = mount.view().getattr(mount.ino(NAME).unwrap()).unwrap();
-    assert_eq!((attr.mtime, attr.perm), (then, 0o600));
+    assert_eq!((attr.meta.mtime, attr.meta.mode), (then, 0o600));
     // As rsync does it: on the temporary file.
     mount.cp(".t", &frame([6])).unwrap();
     mount.view().setattr(mount.ino(".t").unwrap(), None, set, &mut Vec::new()).unwrap();
     mount.mv(".t", NAME).unwrap();
     let attr = mount.view().getattr(mount.ino(NAME).unwrap()).unwrap();
-    assert_eq!((attr.mtime, attr.perm), (then, 0o600));
+    assert_eq!((attr.meta.mtime, attr.meta.mode), (then, 0o600));
 }

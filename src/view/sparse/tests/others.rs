@@ -176,7 +176,7 @@ fn other_attributes_are_taken_over_where_nobody_has_set_any() {
     mount.cp("00000FFF.chunk", &chunk(3, CHUNKSIZE)).unwrap();
     std::fs::set_permissions(mount.path(), std::fs::Permissions::from_mode(0o640)).unwrap();
     assert_eq!(follow(&mount), [Inval::All]);
-    let perm = |ino| mount.view().getattr(ino).unwrap().perm;
+    let perm = |ino| mount.view().getattr(ino).unwrap().meta.mode;
     assert_eq!((perm(one), perm(two), perm(ROOT)), (0o640, 0o400, 0o750));
     assert_eq!(mount.ino("00000000.chunk").unwrap(), one);
     assert_eq!(mount.view().store.look().unwrap(), Others::Nothing);
@@ -256,7 +256,7 @@ fn attributes_that_others_set_are_shown_but_not_the_time_of_our_own_commits() {
     std::fs::set_permissions(mount.path(), std::fs::Permissions::from_mode(0o604)).unwrap();
     assert_eq!(follow(&mount), [Inval::All]);
     let after = mount.view().getattr(before.ino).unwrap();
-    assert_eq!((after.perm, after.mtime), (0o604, before.mtime));
+    assert_eq!((after.meta.mode, after.meta.mtime), (0o604, before.meta.mtime));
     let written = mount.view().getattr(mount.ino("00000001.chunk").unwrap()).unwrap();
-    assert_eq!(written.perm, 0o640, "a client has set another");
+    assert_eq!(written.meta.mode, 0o640, "a client has set another");
 }

@@ -43,7 +43,7 @@ impl Mount {
     }
 
     fn time(&self, id: u32) -> SystemTime {
-        self.view().lookup(ROOT, OsStr::new(&ChunkId(id).file_name())).unwrap().mtime
+        self.view().lookup(ROOT, OsStr::new(&ChunkId(id).file_name())).unwrap().meta.mtime
     }
 
     fn times(&self, count: u32) -> Vec<SystemTime> {
@@ -84,7 +84,7 @@ fn unchanged_chunks_keep_their_times_from_mount_to_mount() {
     assert_eq!(mount.times(4), times);
     // The index is SOURCE's as ever.
     let index = mount.view().lookup(ROOT, OsStr::new("chunks.b2frame")).unwrap();
-    assert_eq!(index.mtime, mount.source_mtime());
+    assert_eq!(index.meta.mtime, mount.source_mtime());
 }
 
 #[test]
