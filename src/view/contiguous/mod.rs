@@ -107,8 +107,10 @@ impl FrameView for Contiguous {
         let _writing = this.writing.lock();
         let is_former = {
             let state = this.state.read();
-            let ino = state.nodes.handle(handle)?.ino;
-            // It may have lost its place while the lock was waited for.
+            let open = state.nodes.handle(handle)?;
+            let ino = open.ino;
+            // While the lock was waited for, others may have changed SOURCE, or the file may have lost its place.
+            state.nodes.check_version(open)?;
             match state.place(ino)? {
                 Place::Frame(_) if file.is_some() => None,
                 _ if matches!(change, Change::Empty) => Some(false),

@@ -144,3 +144,21 @@ fn a_mount_point_that_is_the_file_keeps_versions_apart_by_handle() {
         view.shutdown().unwrap();
     }
 }
+
+/// As when SOURCE was read again while the write waited for its turn.
+#[test]
+fn a_write_that_was_meant_for_an_older_version_changes_nothing() {
+    let mut mount = Mount::of(&[full(1), full(2)], CHUNKSIZE);
+    mount.unmount().unwrap();
+    let (_, store) = open(&mount.path(), OpenOptions::default()).unwrap();
+    mount.view = Some(ContiguousView::new(store, Shown::OnFile, false).unwrap());
+    let view = mount.view();
+    let handle = view.open(ROOT, WRITING).unwrap().handle;
+    other(&mount, &[full(7), full(8)], false);
+    follow(&mount);
+    let written = Contiguous::write(view, handle, Some(FRAME), Change::Write(0, b"of the older version"));
+    assert_eq!(errno(written), libc::ESTALE);
+    assert!(read_of(view, ROOT, None).unwrap() == frame_of(&[full(7), full(8)]));
+    view.release(handle, &mut Vec::new());
+    view.shutdown().unwrap();
+}
