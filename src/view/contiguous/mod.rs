@@ -103,16 +103,16 @@ impl FrameView for Contiguous {
 
     fn begun(&mut self, _file: Number) {}
 
-    fn write(this: &Single<Self>, handle: Handle, file: Option<Number>, change: Change<'_>) -> Result<()> {
+    fn write(this: &Single<Self>, handle: Handle, _file: Option<Number>, change: Change<'_>) -> Result<()> {
         let _writing = this.writing.lock();
         let is_former = {
             let state = this.state.read();
             let open = state.nodes.handle(handle)?;
             let ino = open.ino;
-            // While the lock was waited for, others may have changed SOURCE, or the file may have lost its place.
+            // While the lock was waited for, others may have changed SOURCE, or the file may have lost its place, or got it.
             state.nodes.check_version(open)?;
             match state.place(ino)? {
-                Place::Frame(_) if file.is_some() => None,
+                Place::Frame(_) => None,
                 _ if matches!(change, Change::Empty) => Some(false),
                 _ => Some(state.nodes.get(ino).is_some_and(|node| node.kept.is_of_store() && node.seen_writing().is_none())),
             }

@@ -122,3 +122,18 @@ fn times_and_modes_of_a_copy_are_kept() {
     let attr = mount.view().getattr(mount.ino(NAME).unwrap()).unwrap();
     assert_eq!((attr.meta.mtime, attr.meta.mode), (then, 0o600));
 }
+
+/// As when the rename ends while the write waits for its turn.
+#[test]
+fn what_is_written_to_a_file_that_has_just_become_the_frame_is_the_frames() {
+    let mut mount = Mount::of(&[full(1), full(2)], CHUNKSIZE);
+    mount.cp(".t", &frame([3, 4])).unwrap();
+    let handle = mount.open(".t", false).unwrap();
+    mount.mv(".t", NAME).unwrap();
+    let after = frame([5, 6]);
+    Contiguous::write(mount.view(), handle, None, Change::Write(0, &after)).unwrap();
+    mount.close(handle).unwrap();
+    assert!(mount.read(NAME) == after);
+    mount.unmount().unwrap();
+    assert_eq!(mount.committed(), [full(5), full(6)]);
+}
