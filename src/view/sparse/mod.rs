@@ -168,6 +168,8 @@ impl FrameView for Sparse {
             }
             Why::LeftBehind => this.drop_unfinished(invals),
             Why::Leave => {
+                // What is there cannot be made a part of what others have made.
+                this.following.hindrance(&*this.store).map_or(Ok(()), Err)?;
                 this.close_all(invals)?;
                 this.settle(invals)?;
             }

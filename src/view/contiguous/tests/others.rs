@@ -162,3 +162,20 @@ fn a_write_that_was_meant_for_an_older_version_changes_nothing() {
     view.release(handle, &mut Vec::new());
     view.shutdown().unwrap();
 }
+
+#[test]
+fn an_accepted_frame_is_saved_rather_than_what_is_half_written_over_it() {
+    let mount = Mount::of(&[full(1), full(2)], CHUNKSIZE);
+    let accepted = frame_of(&[full(3), full(4)]);
+    let committing = mount.view().pacer.committing();
+    mount.cp(NAME, &accepted).unwrap();
+    drop(committing);
+    let handle = mount.open(NAME, true).unwrap();
+    mount.view().write(handle, 0, b"half a frame").unwrap();
+    other(&mount, &[full(7), full(8)], true);
+    assert_eq!(follow(&mount), [Inval::All]);
+    assert_eq!(errno(mount.view().shutdown()), libc::ESTALE);
+    let saved = mount.dir.path().join("f.b2frame.lost").join(NAME);
+    assert!(std::fs::read(saved).unwrap() == accepted);
+    assert_eq!(mount.committed(), [full(7), full(8)]);
+}
