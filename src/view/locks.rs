@@ -476,4 +476,13 @@ mod tests {
         assert_eq!(cells_of(&path), [full(1), full(2)]);
         view.shutdown().unwrap();
     }
+
+    #[test]
+    fn the_lock_file_cannot_be_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let view = mount(&dir.path().join("f.b2frame"), &[full(1)]);
+        let removed = view.unlink(ROOT, OsStr::new(".b2lock"), &mut Invals::new());
+        assert!(matches!(removed, Err(ViewError::NotPermitted)), "{removed:?}");
+        view.shutdown().unwrap();
+    }
 }

@@ -239,6 +239,9 @@ impl<V: FrameView> State<V> {
     /// # Errors
     /// What keeps the frame from losing it; then nothing is changed.
     pub fn unlink(&mut self, name: &Name, how: Take, store: &dyn FrameStore) -> Result<Option<Ino>> {
+        if *name == Name::LockFile {
+            return Err(ViewError::NotPermitted);
+        }
         let Some(ino) = self.find(name) else { return Ok(None) };
         if *name == Name::LockFile {
             return Err(ViewError::NotPermitted);
