@@ -86,7 +86,7 @@ impl Single<Sparse> {
                 _ => None,
             });
             let moved: Vec<_> = moved.collect();
-            let index = index.map(|index| (index, frame.index_changed));
+            let index = index.map(|index| (index, frame.changes));
             ([ids, frame.without_place()].concat(), index, drafts, moved, state.nodes.version())
         };
         let mut lost = Vec::new();

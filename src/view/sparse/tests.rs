@@ -596,3 +596,15 @@ fn names_are_what_the_library_prints() {
         assert_eq!(chunk_of(number(ChunkId(id))), Some(ChunkId(id)));
     }
 }
+
+#[test]
+fn an_index_that_waits_is_saved_again_when_it_is_another() {
+    let mount = Mount::of(&[full(1)], CHUNKSIZE);
+    for missing in [5, 6] {
+        let index = index_file(&[id(0), id(missing)], CHUNKSIZE);
+        mount.cp("chunks.b2frame", &index).unwrap();
+        let left = mount.view().leave(false, &mut Vec::new());
+        let saved = left.lost.iter().find(|lost| lost.name == "chunks.b2frame").unwrap();
+        assert!(std::fs::read(saved.saved.as_ref().unwrap()).unwrap() == index, "{missing}");
+    }
+}

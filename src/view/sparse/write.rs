@@ -173,6 +173,7 @@ impl Single<Sparse> {
             state.frame.known_index = Some(Arc::new(KnownIndex::of(&file, &index)));
         }
         state.frame.index_bytes = Some(Arc::new(file));
+        state.frame.changes += 1;
         state.consider(index, &*self.store, invals)
     }
 
