@@ -399,6 +399,10 @@ impl Nodes {
         self.linked.clear();
         let (temporary, order) = (&mut self.temporary, &mut self.order);
         self.nodes.retain(|ino, node| {
+            if node.seen_writing().is_some() {
+                // Nothing is read of what it held before.
+                node.kept = Content::Empty;
+            }
             // Who has the root open keeps it open.
             let stays = *ino == ROOT || !matches!(node.name, Some(Name::Frame(_))) && !node.kept.is_of_store();
             if let (false, Some(Name::Temporary(text))) = (stays, &node.name) {

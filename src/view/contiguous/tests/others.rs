@@ -179,3 +179,17 @@ fn an_accepted_frame_is_saved_rather_than_what_is_half_written_over_it() {
     assert!(std::fs::read(saved).unwrap() == accepted);
     assert_eq!(mount.committed(), [full(7), full(8)]);
 }
+
+#[test]
+fn a_backup_that_is_written_anew_is_a_temporary_file_like_any() {
+    let mount = Mount::of(&[full(1), full(2)], CHUNKSIZE);
+    let backup = format!("{NAME}~");
+    mount.mv(NAME, &backup).unwrap();
+    mount.cp(NAME, &frame_of(&[full(3)])).unwrap();
+    mount.sync();
+    mount.cp(&backup, b"written anew").unwrap();
+    other(&mount, &[full(7), full(8)], false);
+    follow(&mount);
+    assert_eq!(mount.read(&backup), b"written anew");
+    mount.view().shutdown().unwrap();
+}
