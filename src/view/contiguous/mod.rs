@@ -135,8 +135,7 @@ impl FrameView for Contiguous {
             return Err(ViewError::Invalid);
         }
         state.frame.overlay = None;
-        state.frame.is_gone = true;
-        if how == Take::Dropped {
+        if std::mem::replace(&mut state.frame.is_gone, true) || how == Take::Dropped {
             return Ok(Content::Empty);
         }
         let former = Content::Frame(File { ahead: None, ..state.frame.file() });

@@ -49,9 +49,9 @@ impl<V: FrameView> Single<V> {
         if mode.write {
             return Ok((ino, handle));
         }
-        let reading = self.state.write().open(ino, false)?;
+        let reading = self.state.write().open(ino, false);
         self.end_handle(handle);
-        Ok((ino, reading))
+        Ok((ino, reading?))
     }
 
     /// Removes a name. What the frame's files hold stays in SOURCE until others take their places.

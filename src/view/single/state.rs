@@ -243,9 +243,6 @@ impl<V: FrameView> State<V> {
             return Err(ViewError::NotPermitted);
         }
         let Some(ino) = self.find(name) else { return Ok(None) };
-        if *name == Name::LockFile {
-            return Err(ViewError::NotPermitted);
-        }
         let how = if how == Take::Dropped && self.nodes.is_open(ino) { Take::Kept } else { how };
         if how != Take::Dropped {
             self.node(ino)?;
