@@ -5,7 +5,7 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::path::Path;
-use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering::SeqCst};
 
 use crate::format::plain::plain;
 
@@ -22,6 +22,9 @@ struct Command {
 static COMMAND: AtomicPtr<Command> = AtomicPtr::new(std::ptr::null_mut());
 /// Where its line goes.
 static OUTPUT: AtomicI32 = AtomicI32::new(libc::STDERR_FILENO);
+
+/// A thread is about to end the process: several may find at once that there is no memory.
+static ENDING: AtomicBool = AtomicBool::new(false);
 
 /// From now on, a lack of memory ends the process with an exit code, and a line about this path.
 pub(super) fn end_with(path: &Path, code: i32) {
@@ -51,6 +54,10 @@ fn checked(place: *mut u8) -> *mut u8 {
 fn out_of_memory() {
     // SAFETY: what is pointed to is never freed or changed.
     let Some(Command { line, code }) = (unsafe { COMMAND.load(SeqCst).as_ref() }) else { return };
+    while ENDING.swap(true, SeqCst) {
+        // SAFETY: touches no memory; returns after a signal, if at all.
+        unsafe { libc::pause() };
+    }
     let output = OUTPUT.load(SeqCst);
     // SAFETY: the bytes are there for as long as said; the process ends without a look at anything else.
     unsafe {
