@@ -10,7 +10,7 @@ use super::system;
 /// File system type of our mounts, as the kernel lists it.
 pub const FS_TYPE: &str = "fuse.b2fuse";
 
-/// A flag of mount(2) with the name that mount(8) and fusermount3 have for it.
+/// A flag of mount(2) with the name that mount(8) has for it.
 pub const FLAGS: &[(&str, libc::c_ulong)] = &[
     ("ro", libc::MS_RDONLY),
     ("nosuid", libc::MS_NOSUID),
@@ -22,7 +22,7 @@ pub const FLAGS: &[(&str, libc::c_ulong)] = &[
     ("nodiratime", libc::MS_NODIRATIME),
 ];
 
-/// More of them, for what [`remount`] leaves as it is.
+/// More of them, which a remount leaves as they are.
 const POINT_FLAGS: &[(&str, libc::c_ulong)] = &[("relatime", libc::MS_RELATIME), ("nosymfollow", libc::MS_NOSYMFOLLOW)];
 
 /// A line of /proc/self/mountinfo.

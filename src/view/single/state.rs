@@ -101,11 +101,16 @@ impl<V: FrameView> State<V> {
     /// # Errors
     /// As [`State::content`].
     pub fn settled(&self, ino: Ino) -> Result<Content> {
-        match self.place(ino)? {
-            Place::Root => Err(ViewError::IsDirectory),
-            Place::Frame(file) => Ok(self.frame.content(file).unwrap_or(Content::Empty)),
-            Place::Own => Ok(self.nodes.get(ino).map_or(Content::Empty, |node| node.kept.clone())),
-            Place::LockFile => Err(ViewError::Invalid),
+        if ino == ROOT && self.nodes.in_directory() {
+            return Err(ViewError::IsDirectory);
+        }
+        match self.nodes.name(ino)? {
+            Some(Name::Frame(file)) => {
+                let made = || self.nodes.is_linked(file).then_some(Content::Empty);
+                self.frame.content(file).or_else(made).ok_or(ViewError::Gone)
+            }
+            Some(Name::LockFile) => Err(ViewError::Invalid),
+            Some(Name::Temporary(_)) | None => Ok(self.nodes.get(ino).map_or(Content::Empty, |node| node.kept.clone())),
         }
     }
 
