@@ -14,7 +14,7 @@ use crate::format::times::Times;
 use crate::store::check::{Depth, Kind, check_at};
 use crate::store::in_words;
 use crate::store::times::Records;
-use crate::store::{self, AtClose, Budgets, FrameStore, Location, NewFrame, OpenOptions, Resources};
+use crate::store::{self, AtClose, Budgets, FrameStore, LocalStore, Location, NewFrame, OpenOptions, Resources};
 
 /// Rewrite a frame without holes, its chunks in the order of the index
 ///
@@ -48,7 +48,7 @@ fn compact(frame: &Path) -> Result<(), Failure> {
     if is_compact(&location, layout, &image.entries)? {
         return Ok(());
     }
-    let like = source.like()?;
+    let Some(like) = source.local().map(LocalStore::like).transpose()? else { return Ok(()) };
     let replaced = like.frame.stat().map_err(failed("be read"))?;
     let new = NewFrame { like: Some(like), replaced: Some(replaced), ..NewFrame::default() };
     let last = keep_times(&*source, image.entries.len());

@@ -243,8 +243,9 @@ fn check_target(src: &Location, dst: &Location, force: bool) -> Result<Option<Fi
 /// Permission bits of a frame, as one for all its files: of a sparse frame, what its directory does not let through does not count.
 fn mode_of(src: &Path, source: &dyn FrameStore) -> Result<u32, Failure> {
     let mode = source.source_stat()?.mode & 0o777;
+    let Some(local) = source.local() else { return Ok(mode) };
     let around =
-        source.like()?.frame.stat().map_err(|error| Failure::new(src, format_args!("cannot be read: {}", in_words(&error))))?;
+        local.like()?.frame.stat().map_err(|error| Failure::new(src, format_args!("cannot be read: {}", in_words(&error))))?;
     let through = if around.is_dir() { around.mode & 0o111 } else { 0o111 };
     Ok(mode & (through * 7))
 }

@@ -26,8 +26,8 @@ use super::sidecar::{self, LAST_PATIENCE, PATIENCE, Sidecar};
 use super::source::{ATTEMPTS, Complain, HEADER_ROOM, KEPT_CHANGING, Like, NewFrame, Others, Source, write_from};
 use super::space::Space;
 use super::{
-    AtClose, CacheStats, ChunkKey, DraftPool, Epochs, FrameImage, FrameStore, OpenOptions, ReadAt, ReadGuard, Result, SourceStat,
-    StoreError, birth,
+    AtClose, CacheStats, ChunkKey, DraftPool, Epochs, FrameImage, FrameStore, LocalStore, OpenOptions, ReadAt, ReadGuard, Result,
+    SourceStat, StoreError, birth,
 };
 use crate::format::ChunkOffset;
 use crate::format::chunk::ChunkHeader;
@@ -443,10 +443,6 @@ fn parse(source: &Source, file: &dyn BackendFile, file_len: u64, key_at: impl Fn
 }
 
 impl FrameStore for CframeStore {
-    fn path(&self) -> &Path {
-        &self.source.path
-    }
-
     fn committed(&self) -> Option<Arc<FrameImage>> {
         self.published.read().clone()
     }
@@ -480,10 +476,6 @@ impl FrameStore for CframeStore {
         self.verify_read(guard)
     }
 
-    fn is_current(&self, guard: &ReadGuard<'_>) -> bool {
-        self.epochs.is_of(guard)
-    }
-
     fn expect_chunks(&self, chunks: &[(ChunkKey, u32)]) {
         self.expect_whole(chunks);
     }
@@ -501,11 +493,6 @@ impl FrameStore for CframeStore {
     fn lens_of(&self, guard: &ReadGuard<'_>, keys: &[ChunkKey]) -> Vec<Option<u32>> {
         let lens = self.read_lens(keys);
         if self.verify_read(guard).is_ok() { lens } else { vec![None; keys.len()] }
-    }
-
-    fn check_writable(&self) -> Result<()> {
-        self.claim();
-        self.source.check_writable()
     }
 
     fn stage(&self, chunk: &dyn ReadAt) -> Result<ChunkKey> {
@@ -589,6 +576,31 @@ impl FrameStore for CframeStore {
         super::commit::sync(self)
     }
 
+    fn close(&self) -> Result<()> {
+        self.cache.clear();
+        if self.source.read_only {
+            return Ok(());
+        }
+        let turn = self.wait_for_turn(LAST_PATIENCE);
+        let closed = super::commit::close(self, turn.is_ok());
+        turn.and(closed)
+    }
+
+    fn local(&self) -> Option<&dyn LocalStore> {
+        Some(self)
+    }
+}
+
+impl LocalStore for CframeStore {
+    fn path(&self) -> &Path {
+        &self.source.path
+    }
+
+    fn check_writable(&self) -> Result<()> {
+        self.claim();
+        self.source.check_writable()
+    }
+
     fn is_as_seen(&self) -> bool {
         CframeStore::is_as_seen(self)
     }
@@ -661,16 +673,6 @@ impl FrameStore for CframeStore {
 
     fn at_close(&self, last: AtClose) {
         self.at_close.lock().push(last);
-    }
-
-    fn close(&self) -> Result<()> {
-        self.cache.clear();
-        if self.source.read_only {
-            return Ok(());
-        }
-        let turn = self.wait_for_turn(LAST_PATIENCE);
-        let closed = super::commit::close(self, turn.is_ok());
-        turn.and(closed)
     }
 }
 

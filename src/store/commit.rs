@@ -588,7 +588,7 @@ fn trim(store: &CframeStore, part: u64) {
         })
     });
     if let Err(error) = trimmed {
-        debug!("{}: cannot shorten the file: {}", store.path().display(), in_words(&error));
+        debug!("{}: cannot shorten the file: {}", store.source.path.display(), in_words(&error));
     }
 }
 

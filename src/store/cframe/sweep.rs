@@ -35,7 +35,7 @@ impl CframeStore {
         }
         self.with_ground(|space, _| {
             // A map is exchanged with the ground locked, so this says whose it is.
-            for (position, claim) in positions.iter().zip(&claims).filter(|_| self.epochs.is_of(&guard)) {
+            for (position, claim) in positions.iter().zip(&claims).filter(|_| guard.is_current()) {
                 space.learn(*position, *claim);
             }
         });

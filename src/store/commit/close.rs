@@ -135,7 +135,7 @@ fn punch(store: &CframeStore, disk: &Disk) {
     if !holes.is_empty()
         && let Err(error) = store.writing(&*file, punch)
     {
-        debug!("{}: its holes keep their room: {error}", store.path().display());
+        debug!("{}: its holes keep their room: {error}", store.source.path.display());
     }
 }
 
@@ -143,7 +143,7 @@ fn punch(store: &CframeStore, disk: &Disk) {
 fn report(store: &CframeStore, frame_len: u64) {
     let unused = store.with_ground(|space, _| space.is_long().then(|| space.holes()));
     if let Some(unused) = unused {
-        let path = store.path().display();
+        let path = store.source.path.display();
         info!("{path}: {unused} of its {frame_len} bytes are unused; `b2fuse compact` gives them back");
     }
 }

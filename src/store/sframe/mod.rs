@@ -21,8 +21,8 @@ use super::location::Location;
 use super::sidecar::{self, LAST_PATIENCE, PATIENCE, Sidecar};
 use super::source::{Complain, Like, NewFrame, Others, Source, write_from};
 use super::{
-    CacheStats, ChunkKey, DraftPool, Epochs, FrameImage, FrameStore, OpenOptions, ReadAt, ReadGuard, Result, SourceStat,
-    StoreError, birth,
+    CacheStats, ChunkKey, DraftPool, Epochs, FrameImage, FrameStore, LocalStore, OpenOptions, ReadAt, ReadGuard, Result,
+    SourceStat, StoreError, birth,
 };
 use crate::format::chunk::ChunkHeader;
 use crate::format::{self, INDEX_NAME as INDEX, IndexEntry};
@@ -403,10 +403,6 @@ impl SframeStore {
 }
 
 impl FrameStore for SframeStore {
-    fn path(&self) -> &Path {
-        &self.source.path
-    }
-
     fn committed(&self) -> Option<Arc<FrameImage>> {
         self.published.read().clone()
     }
@@ -433,14 +429,6 @@ impl FrameStore for SframeStore {
         self.verify_read(guard)
     }
 
-    fn is_current(&self, guard: &ReadGuard<'_>) -> bool {
-        self.shared.epochs.is_of(guard)
-    }
-
-    fn file_id(&self, key: ChunkKey) -> Option<crate::format::ChunkId> {
-        Some(files::id_of(key))
-    }
-
     fn chunk_header(&self, guard: &ReadGuard<'_>, key: ChunkKey) -> Result<ChunkHeader> {
         let read = || {
             let len = self.shared.files.lock().len(key);
@@ -451,11 +439,6 @@ impl FrameStore for SframeStore {
         self.verify_read(guard)?;
         let header = header.map_err(self.chunk_io(key, "read a chunk's header"))?;
         header.map_err(|error| self.source.at(name_of(key)).format(error))
-    }
-
-    fn check_writable(&self) -> Result<()> {
-        self.claim();
-        self.source.check_writable()
     }
 
     fn chunk_lens(&self, _guard: &ReadGuard<'_>, entries: &[IndexEntry<ChunkKey>]) -> Result<Vec<u32>> {
@@ -533,6 +516,37 @@ impl FrameStore for SframeStore {
         commit::sync(self)
     }
 
+    fn close(&self) -> Result<()> {
+        self.ahead.stop();
+        self.shared.descriptors.clear();
+        self.cache.clear();
+        if self.source.read_only {
+            return Ok(());
+        }
+        let turn = self.wait_for_turn(LAST_PATIENCE);
+        let closed = commit::close(self, turn.is_ok());
+        turn.and(closed)
+    }
+
+    fn local(&self) -> Option<&dyn LocalStore> {
+        Some(self)
+    }
+}
+
+impl LocalStore for SframeStore {
+    fn path(&self) -> &Path {
+        &self.source.path
+    }
+
+    fn file_id(&self, key: ChunkKey) -> Option<crate::format::ChunkId> {
+        Some(files::id_of(key))
+    }
+
+    fn check_writable(&self) -> Result<()> {
+        self.claim();
+        self.source.check_writable()
+    }
+
     fn is_as_seen(&self) -> bool {
         self.looks_as_seen()
     }
@@ -601,18 +615,6 @@ impl FrameStore for SframeStore {
 
     fn cache_stats(&self) -> CacheStats {
         self.cache.stats()
-    }
-
-    fn close(&self) -> Result<()> {
-        self.ahead.stop();
-        self.shared.descriptors.clear();
-        self.cache.clear();
-        if self.source.read_only {
-            return Ok(());
-        }
-        let turn = self.wait_for_turn(LAST_PATIENCE);
-        let closed = commit::close(self, turn.is_ok());
-        turn.and(closed)
     }
 }
 

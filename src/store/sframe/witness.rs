@@ -125,7 +125,7 @@ impl SframeStore {
         if !guard.is_to_save() {
             self.bracket()?;
         }
-        match self.shared.epochs.is_of(guard) {
+        match guard.is_current() {
             true => Ok(()),
             false => Err(self.source.stale("it has been read again meanwhile")),
         }
@@ -210,7 +210,7 @@ impl SframeStore {
         Ok(self.look_with(disk)?.hindrance())
     }
 
-    /// See [`super::FrameStore::look`]. What has only other attributes is not looked at any closer.
+    /// See [`super::LocalStore::look`]. What has only other attributes is not looked at any closer.
     fn look_with(&self, disk: &Disk) -> Result<Others> {
         let at_path = self.source.stat()?;
         if let Some(unborn) = disk.unborn() {
@@ -264,12 +264,12 @@ impl SframeStore {
         }
     }
 
-    /// See [`super::FrameStore::look`].
+    /// See [`super::LocalStore::look`].
     pub(super) fn look_at_source(&self) -> Result<Others> {
         self.look_behind(&self.disk.lock())
     }
 
-    /// See [`crate::store::FrameStore::glance`].
+    /// See [`crate::store::LocalStore::glance`].
     pub(super) fn glance_at_source(&self) -> Option<Result<Others>> {
         self.disk.try_lock().map(|disk| self.look_behind(&disk))
     }
@@ -325,7 +325,7 @@ impl SframeStore {
 
     // ---- reading again ----
 
-    /// See [`super::FrameStore::reload`].
+    /// See [`super::LocalStore::reload`].
     pub(super) fn read_again(&self) -> Result<Arc<FrameImage>> {
         let mut disk = self.disk.lock();
         let at_path = self.source.frame_at(self.source.stat()?, FileStat::is_dir).map_err(|reason| self.source.stale(reason))?;
