@@ -348,10 +348,10 @@ impl SframeStore {
         };
         let first = self.shared.files.lock().next_first();
         let opened = open::open(&self.source, &dir, dir_stat, first, true)?;
-        let Opened { index, index_stat, image, found, since, recent, allocated } = opened;
-        let lens = found.iter().map(|found| u64::from(found.len)).sum();
+        let Opened { index, index_stat, image, named, found, since, recent, allocated } = opened;
         let image = Arc::new(image);
-        let files = Files::opened(found, since, recent, first);
+        let files = Files::opened(named, &found, since, recent, first);
+        let stored = files.chunks.named_bytes();
         let folder = Folder::opened(Arc::clone(&dir), dir_stat, index_stat);
         let (rest, before) = {
             let _turnover = self.shared.epochs.turn_over();
@@ -369,7 +369,7 @@ impl SframeStore {
             *self.unsynced.lock() = Unsynced::default();
             *self.shared.suspicion.lock() = None;
             self.allocated.store(allocated, Relaxed);
-            *disk = disk.reopened(&image.header, self.sum_of(&image.entries, lens));
+            *disk = disk.reopened(&image.header, stored);
             self.grounded.store(false, Relaxed);
             *self.published.write() = Some(Arc::clone(&image));
             (witness.dir, witness.stale, witness.spoiled) = (dir_stat, None, false);

@@ -14,7 +14,7 @@ use log::{debug, info};
 
 use super::{Change, Disk, SECTOR, settle_while, sync_published, write};
 use crate::store::cframe::CframeStore;
-use crate::store::space::Space;
+use crate::store::cframe::extents::ExtentMap;
 use crate::store::{FrameStore, Result};
 
 /// See [`FrameStore::close`]. Where others have their turn, nothing is written any more.
@@ -62,7 +62,7 @@ fn finish(store: &CframeStore, disk: &mut Disk) -> Result<()> {
     // Step 2. What is staged now no state will ever have.
     {
         let _staged_whole = store.gate.write();
-        store.with_ground(|space, _| space.discard_staged(store.epochs.now()));
+        store.with_ground(|space, _| space.chunks_mut().discard_staged(store.epochs.now()));
     }
     if disk.changed {
         store.sweep_rest();
@@ -100,7 +100,7 @@ fn shorten(store: &CframeStore, disk: &mut Disk) -> Result<()> {
         long
     });
     if long {
-        settle_while(store, disk, Space::is_long);
+        settle_while(store, disk, ExtentMap::is_long);
     }
     // What failed on the way may have ended all writing.
     store.source.check_writable()

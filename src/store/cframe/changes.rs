@@ -9,11 +9,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant, SystemTime};
 
-use super::{CframeStore, Ground, Parsed, Place, open_file, parse, position};
+use super::commit::Disk;
+use super::{CframeStore, Ground, Parsed, Place, key_at, open_file, parse, position};
 use crate::format::IndexEntry;
 use crate::format::times::{Identity, Stamp, checksum};
 use crate::store::backend::{BackendFile, FileStat, read_exact_at};
-use crate::store::commit::Disk;
 use crate::store::local::watch::Watched;
 use crate::store::source::{Complain, Denied, KEPT_CHANGING, Others, Source, TICK, coarse_until, touched_since, written_since};
 use crate::store::{FrameImage, ReadGuard, Result, StoreError};
@@ -270,7 +270,7 @@ impl CframeStore {
     /// Whether all of SOURCE but the chunks is what was committed.
     fn is_same_frame(&self, file: &dyn BackendFile, len: u64) -> bool {
         let Some(image) = self.published.read().clone() else { return false };
-        let Ok(Parsed { image: now, .. }) = parse(&self.source, file, len, |position| self.key_at(position, 0)) else {
+        let Ok(Parsed { image: now, .. }) = parse(&self.source, file, len, |position| key_at(position, 0)) else {
             return false;
         };
         let place = self.place.read();
@@ -356,7 +356,7 @@ impl CframeStore {
         if !is_held {
             self.source.check_follower(&held_stat, &file.stat().map_err(self.io("stat"))?)?;
         }
-        let generation = self.generations.next();
+        let generation = self.generations.next_first();
         let (Parsed { image, sections }, stat) = self.parse_whole(&*file, generation)?;
         let opened = disk.reopened(&image.header, sections.index.is_empty(), self.sidecar.is_some());
         let image = Arc::new(image);
@@ -382,10 +382,10 @@ impl CframeStore {
     }
 
     /// Reads the frame of a file while nobody changes it.
-    fn parse_whole(&self, file: &dyn BackendFile, generation: u16) -> Result<(Parsed, FileStat)> {
+    fn parse_whole(&self, file: &dyn BackendFile, generation: u32) -> Result<(Parsed, FileStat)> {
         for round in 1.. {
             let before = file.stat().map_err(self.io("stat"))?;
-            let parsed = parse(&self.source, file, before.len, |position| super::key_at(position, generation));
+            let parsed = parse(&self.source, file, before.len, |position| key_at(position, generation));
             let after = file.stat().map_err(self.io("stat"))?;
             if !touched_since(&before, &after) {
                 return Ok((parsed?, after));
