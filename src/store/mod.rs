@@ -19,6 +19,7 @@ mod cache;
 pub mod cframe;
 pub mod check;
 mod chunks;
+pub mod copy;
 mod draft;
 mod epochs;
 mod error;
