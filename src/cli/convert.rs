@@ -95,15 +95,15 @@ impl From<StoreError> for Failure {
 /// # Errors
 /// There is not enough, with both numbers.
 fn check_room(need: Need, target: &dyn FrameStore) -> Result<(), Failure> {
-    let system = target.statvfs()?;
+    let space = target.statvfs()?;
     let failed = |reason: String| Err(Failure::new(target.path(), reason));
-    let free = system.f_bavail.saturating_mul(system.f_frsize);
+    let free = space.available_bytes();
     if free < need.bytes {
         return failed(format!("needs {}, and its file system has {} left", HumanBytes(need.bytes), HumanBytes(free)));
     }
     // Where files are not counted, there are none at all.
-    if system.f_files > 0 && system.f_favail < need.files {
-        return failed(format!("needs {} files, and its file system has room for {}", need.files, system.f_favail));
+    if space.files > 0 && space.available_files < need.files {
+        return failed(format!("needs {} files, and its file system has room for {}", need.files, space.available_files));
     }
     Ok(())
 }

@@ -647,7 +647,7 @@ impl LocalStore for CframeStore {
         Some((file.fd()?.try_clone_to_owned().ok()?, self.path().to_owned()))
     }
 
-    fn statvfs(&self) -> Result<libc::statvfs> {
+    fn statvfs(&self) -> Result<super::FsSpace> {
         self.source.backend.statvfs().map_err(self.io("stat the file system"))
     }
 

@@ -597,7 +597,7 @@ impl LocalStore for SframeStore {
         Some((self.itself.read().fd()?.try_clone_to_owned().ok()?, self.path().to_owned()))
     }
 
-    fn statvfs(&self) -> Result<libc::statvfs> {
+    fn statvfs(&self) -> Result<super::FsSpace> {
         self.dir().statvfs().map_err(self.source.io("stat the file system"))
     }
 
