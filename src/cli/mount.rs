@@ -526,6 +526,7 @@ fn named(source: &Path, location: &Location) -> PathBuf {
 
 /// Has all threads take memory from one place. By default each has its own, and keeps there what it has once freed: after some commits
 /// of a million chunks, an index for every thread.
+#[expect(unsafe_code, reason = "mallopt(3)")]
 fn share_memory() {
     #[cfg(target_env = "gnu")]
     // SAFETY: sets a number of the allocator.

@@ -6,6 +6,8 @@
 //!
 //! What each waits in is flock(2), on a thread of ours, which a signal of our own ends.
 
+#![expect(unsafe_code, reason = "a signal handler that does nothing, and tgkill(2)")]
+
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Once};

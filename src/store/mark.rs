@@ -5,6 +5,8 @@
 //! file of its own, is seen from every namespace, and is gone at the latest when the process is. Where locks of this kind cannot be
 //! had, there are no marks.
 
+#![expect(unsafe_code, reason = "locks of open file descriptions, fcntl(2)")]
+
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
