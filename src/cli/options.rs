@@ -10,11 +10,22 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use log::LevelFilter;
 use rustix::process::geteuid;
 
-use super::mount::Show;
 use super::users::{group_number, user_number};
 use super::{hints, wait};
 use crate::fs::kernel::{Access, FLAGS, REMOUNTED};
 use crate::fs::session::Overrides;
+
+/// What is shown of a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub(super) enum Show {
+    /// The layout that SOURCE does not have
+    #[default]
+    Other,
+    /// A directory with a file for each chunk
+    Sparse,
+    /// One file
+    Contiguous,
+}
 
 /// What `-o` says, the last word on each thing counting. Long options of the command line have the same effect.
 #[derive(Debug, Clone, PartialEq, Eq)]
