@@ -14,7 +14,7 @@ use signal_hook::iterator::Signals;
 use super::background::{self, Side, Starter};
 use super::frames::{self, Links};
 use super::log::Target;
-use super::options::{self, Options};
+use super::options::{self, Options, Show};
 use super::{End, Failure, hangup_ignored, memory, panic, remount, strangers, wait};
 use crate::format::Layout;
 use crate::format::plain::plain;
@@ -88,18 +88,6 @@ pub(super) struct Args {
     source: PathBuf,
     /// Where to show it: a directory; or, if one file is shown, a file, which then is the frame
     mountpoint: PathBuf,
-}
-
-/// What is shown of a frame.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
-pub(super) enum Show {
-    /// The layout that SOURCE does not have
-    #[default]
-    Other,
-    /// A directory with a file for each chunk
-    Sparse,
-    /// One file
-    Contiguous,
 }
 
 /// Everything that is known before the store is opened.
@@ -526,6 +514,7 @@ fn named(source: &Path, location: &Location) -> PathBuf {
 
 /// Has all threads take memory from one place. By default each has its own, and keeps there what it has once freed: after some commits
 /// of a million chunks, an index for every thread.
+#[expect(unsafe_code, reason = "mallopt(3)")]
 fn share_memory() {
     #[cfg(target_env = "gnu")]
     // SAFETY: sets a number of the allocator.

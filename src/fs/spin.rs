@@ -11,12 +11,13 @@
 //! All of it is a guess about speed: races between the loops cost a little of that, and nothing else.
 
 use std::cell::Cell;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// How long a request is waited for awake.
 const MOMENT: Duration = Duration::from_micros(80);
@@ -158,11 +159,10 @@ impl Spin {
 
 /// Whether a request comes within a moment.
 fn came(device: &OwnedFd) -> bool {
-    let mut event = libc::pollfd { fd: device.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    let mut event = [PollFd::new(device, PollFlags::IN)];
     let began = Instant::now();
     loop {
-        // SAFETY: one pollfd, as said, that lives through the call.
-        if unsafe { libc::poll(&raw mut event, 1, 0) } != 0 {
+        if poll(&mut event, Some(&Timespec::default())) != Ok(0) {
             return true;
         }
         if began.elapsed() > MOMENT {

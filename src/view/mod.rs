@@ -349,7 +349,7 @@ pub trait FileSystem: Send + Sync {
     fn follow(&self, invals: &mut Invals) -> Option<Instant>;
 
     /// For `df`.
-    fn statfs(&self) -> Result<libc::statvfs>;
+    fn statfs(&self) -> Result<crate::store::FsSpace>;
 
     /// Does what is due: a gathered commit, settling after a second without a change.
     /// Returns when to call again at the latest.
