@@ -27,8 +27,8 @@ use crate::store::{
 };
 use crate::view::{ContiguousView, FileSystem, FrameView, Shown, Single, SparseView, ViewError};
 
-/// Event loops: one more than there are gives nothing, one less doubles the time of a round trip.
-const THREADS: usize = 2;
+/// Event loops: half of them may wait for the disk at one time. More cost a round trip nothing.
+const THREADS: usize = 8;
 /// Bytes of chunks kept in memory.
 const CACHE_SIZE: u64 = 256 << 20;
 
@@ -66,7 +66,7 @@ pub(super) struct Args {
     /// Bytes of chunks to keep in memory, with K, M or G [default: 256M]
     #[arg(long, value_name = "SIZE", value_parser = options::size)]
     cache_size: Option<u64>,
-    /// Threads that answer requests [default: 2]
+    /// Threads that answer requests [default: 8, and at least 4]
     #[arg(long, value_name = "N", value_parser = options::threads)]
     threads: Option<usize>,
     /// Stay in front

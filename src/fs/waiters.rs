@@ -151,10 +151,23 @@ fn accept_nudges() {
 
 /// Whether what /proc has under a number is who the kernel means by it in a request: both go by our own PID namespace. (/proc may be
 /// that of an outer one; and fusermount3, which mounts, may run in an inner one.)
-fn clients_are_visible() -> bool {
+pub(super) fn clients_are_visible() -> bool {
     let namespace = |of: &str| system::read_link(format!("/proc/self/ns/{of}")).ok();
     let ours = read("self").is_ok_and(|status| field(&status, "NSpid:").is_none_or(|ids| ids.split_whitespace().count() == 1));
     ours && namespace("pid") == namespace("pid_for_children")
+}
+
+/// The core on which a client sleeps; `None` if it does not, or cannot be seen.
+pub(super) fn sleeps_on(client: u32) -> Option<u32> {
+    /// The fields behind the program's name, which may hold anything: the state, and proc_pid_stat(5)'s `processor`.
+    const PROCESSOR: usize = 36;
+    let stat = system::read(format!("/proc/{client}/stat")).ok()?;
+    let fields = String::from_utf8_lossy(&stat[stat.iter().rposition(|byte| *byte == b')')? + 1..]).into_owned();
+    let mut fields = fields.split_ascii_whitespace();
+    if !matches!(fields.next()?, "S" | "D") {
+        return None;
+    }
+    fields.nth(PROCESSOR - 1)?.parse().ok()
 }
 
 fn read(process: impl std::fmt::Display) -> io::Result<String> {

@@ -52,7 +52,7 @@ pub use left::{Left, Lost};
 pub use meta::Meta;
 pub use single::{Parked, Single};
 pub use sparse::SparseView;
-pub use xattr::FIRST_LISTED;
+pub use xattr::VLMETA;
 
 /// An inode number. 1 is the root. A number is never used for two different files in a mount's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

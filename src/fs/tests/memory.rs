@@ -84,6 +84,8 @@ pub struct MemoryView {
     pub disk: Gate,
     /// The last close of a file that was open for writing passes this.
     pub last_closes: Gate,
+    /// What changes something, an open for writing included, passes this.
+    pub changes: Gate,
     read_only: bool,
     /// The root is the only file.
     on_file: bool,
@@ -312,6 +314,9 @@ impl FileSystem for MemoryView {
 
     fn open(&self, ino: Ino, mode: OpenMode) -> Result<Opened> {
         self.opens.fetch_add(1, Ordering::SeqCst);
+        if mode.write {
+            self.changes.pass();
+        }
         let mut state = self.state.write();
         let file = state.file_mut(ino)?;
         if mode.truncate {
@@ -321,6 +326,7 @@ impl FileSystem for MemoryView {
     }
 
     fn create(&self, parent: Ino, name: &OsStr, creation: Creation, mode: OpenMode) -> Result<(Attr, Opened)> {
+        self.changes.pass();
         assert_eq!(parent, ROOT);
         if name.to_string_lossy().starts_with("no") {
             return Err(ViewError::NotPermitted);
@@ -372,6 +378,7 @@ impl FileSystem for MemoryView {
     }
 
     fn write(&self, handle: Handle, offset: u64, data: &[u8]) -> Result<()> {
+        self.changes.pass();
         let mut state = self.state.write();
         let (ino, write) = *state.handles.get(&handle.0).ok_or(ViewError::BadHandle)?;
         if !write {
@@ -416,6 +423,7 @@ impl FileSystem for MemoryView {
     }
 
     fn unlink(&self, parent: Ino, name: &OsStr, invals: &mut Invals) -> Result<()> {
+        self.changes.pass();
         assert_eq!(parent, ROOT);
         let ino = self.state.write().remove(name)?;
         invals.extend([Inval::Attr(ino), Inval::Entry(ROOT, name.into())]);
