@@ -24,8 +24,6 @@ use std::time::{Instant, SystemTime};
 
 mod content;
 mod contiguous;
-#[cfg(test)]
-mod counting;
 mod error;
 mod follow;
 mod frame_view;
@@ -39,6 +37,7 @@ mod nodes;
 mod pacer;
 mod single;
 mod sparse;
+mod state_lock;
 #[cfg(test)]
 mod tests;
 mod writing;
