@@ -31,6 +31,8 @@ const ENTRY: u64 = 8;
 const MARGIN: u64 = 4096;
 
 /// Copy a frame into its other layout
+///
+/// The copy has the same chunks, byte for byte, and the same metadata. It gets the name DST when it is whole and on disk.
 #[derive(clap::Args)]
 #[command(after_long_help = "\
 Examples:
@@ -39,7 +41,7 @@ Examples:
   # A directory becomes a file, in place of the one that is there
   b2fuse convert --force many.b2frame pressure.b2frame")]
 pub(super) struct Args {
-    /// Replace DST if it exists
+    /// Replace an existing DST, in one step
     #[arg(long)]
     force: bool,
     /// The frame

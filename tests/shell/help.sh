@@ -51,19 +51,34 @@ test_manual_pages() {
     local page line command
     "$B2FUSE" man "$T/man/man1"
     "$B2FUSE" man "$T/man/man1"
-    for page in "$T"/man/man1/*; do
+    for page in "$T"/man/man*/*; do
         grep -q '^\.TH b2fuse' "$page"
-        grep -q '^\.SH EXAMPLES' "$page"
+        case $page in
+        *.1) grep -q '^\.SH EXAMPLES' "$page" ;;
+        *)
+            grep -q '^\.SH ERRORS' "$page"
+            # Nothing of Markdown is left.
+            if grep -E '[`|#]|\*\*' "$page"; then return 1; fi
+            ;;
+        esac
         # No warning, and the examples to the letter.
         if command -v groff >/dev/null; then
             groff -ww -man -rLL=200n -Tascii "$page" >"$T/.out" 2>"$T/.err"
             equal "$(cat "$T/.err")" ""
             command=${page##*/}
             command=${command#b2fuse} command=${command%.1}
+            case $page in *.7) continue ;; esac
             # shellcheck disable=SC2086 # none, or one word
             while read -r line; do grep -qF -e "$line" "$T/.out"; done < <(examples "$("$B2FUSE" ${command#-} --help)")
         fi
     done
     [ "$(find "$T/man" -type f | wc -l)" -gt 8 ]
+    # In directories that man(1) looks in, or all in one.
+    "$B2FUSE" man "$T/all"
+    cmp "$T/man/man7/b2fuse-views.7" "$T/all/b2fuse-views.7"
+    "$B2FUSE" man --page views | cmp - "$T/all/b2fuse-views.7"
+    "$B2FUSE" man --page b2fuse-mount | cmp - "$T/all/b2fuse-mount.1"
+    exits 2 "$B2FUSE" man --page nonsense
+    exits 2 "$B2FUSE" man
     one_line /dev/null/x "not a directory" "$B2FUSE" man /dev/null/x
 }
