@@ -56,7 +56,7 @@ Options of -o:
   nouser_xattr             no extended attributes; saves a request for each file that is written
   follow_links             with ro: follow links of your own in a directory, see b2fuse-views(7)
   wait=SECONDS             how long to wait for a daemon of SOURCE that is ending (default 30)
-  low_latency              spend processor time to answer single requests sooner: see below
+  low_latency              spend processor time to serve single requests faster: see below
   locking, create, show=, cache_size=, threads=, log_file=, log_level=
                            as the long options; low_latency and user_xattr have opposites with no
   Words for fstab alone (noauto, nofail, _netdev, x-...) are accepted and ignored.

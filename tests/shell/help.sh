@@ -82,3 +82,26 @@ test_manual_pages() {
     exits 2 "$B2FUSE" man
     one_line /dev/null/x "not a directory" "$B2FUSE" man /dev/null/x
 }
+
+# What README's first minute shows is what happens.
+test_first_minute_of_readme() {
+    local line command="" expected="" ran=0
+    export PATH=${B2FUSE%/*}:$PATH
+    # shellcheck disable=SC2317,SC2329 # called by README's commands
+    python() { "$PY" "$@"; }
+    cd "$T"
+    py 'make("pressure.b2frame", "rrzr")'
+    while read -r line; do
+        if [ -n "$command" ] && { [ -z "$line" ] || [ "${line:0:2}" = "$ " ]; }; then
+            eval "$command" >"$T/.out"
+            if [ -n "$expected" ]; then equal "$(cat "$T/.out")" "${expected%$'\n'}"; fi
+            command="" expected="" ran=$((ran + 1))
+        fi
+        case $line in
+        "$ ls "*) command="${line#$ } | paste -sd ' ' | sed 's/ /  /g'" ;;
+        "$ "*) command=${line#$ } ;;
+        *) expected+=${line:+$line$'\n'} ;;
+        esac
+    done < <(sed -n '/^## The first minute/,/^## Commands/s/^    //p; /^## Commands/q' "$ROOT/README.md"; echo)
+    [ "$ran" -ge 10 ]
+}
