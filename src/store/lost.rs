@@ -28,7 +28,7 @@ struct Open {
     path: PathBuf,
 }
 
-/// See [`super::FrameStore::save_lost`].
+/// See [`super::LocalStore::save_lost`].
 pub(super) fn save(source: &Source, name: &str, content: &dyn ReadAt) -> Result<PathBuf> {
     let mut lost = source.lost.lock();
     let owner = source.stat()?.filter(|stat| stat.is_file() || stat.is_dir());

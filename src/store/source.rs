@@ -90,10 +90,10 @@ pub enum Others {
     Nothing,
     /// Its owner, mode or times are others; its content is the same.
     Attributes,
-    /// A part of it may be another that cannot be seen to be the same, in words: [`super::FrameStore::reload`] reads it. Nothing keeps
+    /// A part of it may be another that cannot be seen to be the same, in words: [`super::LocalStore::reload`] reads it. Nothing keeps
     /// from committing.
     Touched(String),
-    /// It is another state, in words: [`super::FrameStore::reload`] reads it.
+    /// It is another state, in words: [`super::LocalStore::reload`] reads it.
     Changed(String),
     /// Nothing that could be a frame has its name, in words. What the store has open goes on being read.
     Gone(String),

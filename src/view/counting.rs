@@ -1,15 +1,11 @@
 //! A store that counts what is staged, committed and read.
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
 use crate::format::IndexEntry;
 use crate::format::chunk::ChunkHeader;
-use crate::store::{
-    CacheStats, ChunkKey, DraftPool, FrameImage, FrameStore, Like, Others, ReadAt, ReadGuard, Result, Sidecar, SourceStat,
-    StoreError, Watch,
-};
+use crate::store::{ChunkKey, FrameImage, FrameStore, LocalStore, ReadAt, ReadGuard, Result, StoreError};
 
 pub struct Counting {
     pub inner: Arc<dyn FrameStore>,
@@ -37,111 +33,75 @@ impl Counting {
 }
 
 impl FrameStore for Counting {
-    fn path(&self) -> &Path {
-        self.inner.path()
-    }
     fn committed(&self) -> Option<Arc<FrameImage>> {
         self.inner.committed()
     }
+
     fn enter(&self) -> ReadGuard<'_> {
         self.inner.enter()
     }
+
     fn read_part(&self, guard: &ReadGuard<'_>, key: ChunkKey, len: u32, offset: u64, buf: &mut [u8]) -> Result<usize> {
         self.reads.fetch_add(1, SeqCst);
         self.inner.read_part(guard, key, len, offset, buf)
     }
+
     fn verify(&self, guard: &ReadGuard<'_>) -> Result<()> {
         self.inner.verify(guard)
-    }
-    fn is_current(&self, guard: &ReadGuard<'_>) -> bool {
-        self.inner.is_current(guard)
-    }
-    fn is_as_seen(&self) -> bool {
-        self.inner.is_as_seen()
-    }
-    fn look(&self) -> Result<Others> {
-        self.inner.look()
-    }
-    fn glance(&self) -> Option<Result<Others>> {
-        self.inner.glance()
-    }
-    fn watch(&self) -> &Watch {
-        self.inner.watch()
-    }
-    fn check_writable(&self) -> Result<()> {
-        self.inner.check_writable()
-    }
-    fn file_id(&self, key: ChunkKey) -> Option<crate::format::ChunkId> {
-        self.inner.file_id(key)
     }
 
     fn chunk_header(&self, guard: &ReadGuard<'_>, key: ChunkKey) -> Result<ChunkHeader> {
         self.reads.fetch_add(1, SeqCst);
         self.inner.chunk_header(guard, key)
     }
+
     fn chunk_lens(&self, guard: &ReadGuard<'_>, entries: &[IndexEntry<ChunkKey>]) -> Result<Vec<u32>> {
         self.inner.chunk_lens(guard, entries)
     }
+
     fn expect_chunks(&self, chunks: &[(ChunkKey, u32)]) {
         self.hinted.fetch_add(chunks.len(), SeqCst);
         self.inner.expect_chunks(chunks);
     }
+
     fn stage(&self, chunk: &dyn ReadAt) -> Result<ChunkKey> {
         if self.full.load(SeqCst) {
             let source = std::io::Error::from_raw_os_error(libc::ENOSPC);
-            return Err(StoreError::Io { path: self.path().into(), action: "write a chunk", source });
+            return Err(StoreError::Io { path: self.inner.path().into(), action: "write a chunk", source });
         }
         self.staged.fetch_add(1, SeqCst);
         self.inner.stage(chunk)
     }
+
     fn discard(&self, key: ChunkKey) {
         self.inner.discard(key);
     }
+
     fn pin(&self, key: ChunkKey) {
         self.inner.pin(key);
     }
+
     fn unpin(&self, key: ChunkKey) {
         self.inner.unpin(key);
     }
+
     fn commit(&self, guard: ReadGuard<'_>, image: FrameImage) -> Result<()> {
         self.commits.fetch_add(1, SeqCst);
         if self.stale.load(SeqCst) {
-            return Err(StoreError::Stale { path: self.path().into(), reason: "told so".into() });
+            return Err(StoreError::Stale { path: self.inner.path().into(), reason: "told so".into() });
         }
         self.inner.commit(guard, image)
     }
+
     fn sync(&self) -> Result<()> {
         self.inner.sync()
     }
-    fn reload(&self) -> Result<Arc<FrameImage>> {
-        self.inner.reload()
-    }
-    fn save_lost(&self, name: &str, content: &dyn ReadAt) -> Result<PathBuf> {
-        self.inner.save_lost(name, content)
-    }
-    fn sidecar(&self) -> Option<&Sidecar> {
-        self.inner.sidecar()
-    }
-    fn source_stat(&self) -> Result<SourceStat> {
-        self.inner.source_stat()
-    }
-    fn like(&self) -> Result<Like> {
-        self.inner.like()
-    }
-    fn statvfs(&self) -> Result<libc::statvfs> {
-        self.inner.statvfs()
-    }
-    fn drafts(&self) -> &Arc<DraftPool> {
-        self.inner.drafts()
-    }
-    fn forget_cached(&self) {
-        self.inner.forget_cached();
-    }
 
-    fn cache_stats(&self) -> CacheStats {
-        self.inner.cache_stats()
-    }
     fn close(&self) -> Result<()> {
         self.inner.close()
+    }
+
+    fn local(&self) -> Option<&dyn LocalStore> {
+        self.inner.local()
     }
 }

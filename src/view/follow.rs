@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use super::frame_view::{FrameView, Standing};
 use super::single::Single;
 use super::{Inval, Invals, Result, ViewError};
-use crate::store::{FrameStore, Others, ReadGuard, StoreError};
+use crate::store::{FrameStore, Others, ReadGuard, StoreError, Watch};
 
 /// How often SOURCE is looked at where nothing tells of changes.
 const WATCH_EVERY: Duration = Duration::from_millis(200);
@@ -93,7 +93,9 @@ impl<V: FrameView> Single<V> {
             self.look_with(&mut seen, false, &mut invals);
             seen.owed.append(&mut invals);
         }
-        self.store.watch().ring();
+        if let Some(watch) = self.store.watch() {
+            watch.ring();
+        }
     }
 
     /// Before a file is opened or read: where nothing tells of changes, or `open` says that this is the moment.
@@ -102,7 +104,7 @@ impl<V: FrameView> Single<V> {
         following.check()?;
         match following.by_turns.load(SeqCst) {
             true if open => self.glance_in_turn(),
-            false if open || self.store.watch().is_blind() => self.glance(),
+            false if open || self.store.watch().is_some_and(Watch::is_blind) => self.glance(),
             _ => return Ok(()),
         }
         following.check()
@@ -114,7 +116,7 @@ impl<V: FrameView> Single<V> {
         for _ in 0..ROUNDS {
             let guard = self.store.enter();
             match read(&guard) {
-                Err(ViewError::Store(StoreError::Stale { .. })) if !self.store.is_current(&guard) => {}
+                Err(ViewError::Store(StoreError::Stale { .. })) if !guard.is_current() => {}
                 Err(ViewError::Store(StoreError::Stale { path, reason })) => {
                     debug!("{}: {reason}", path.display());
                     return Err(ViewError::Gone);
@@ -194,7 +196,7 @@ impl<V: FrameView> Single<V> {
             }
             Err(error) => seen.not_read(&source, &error.into()),
         };
-        match store.watch().is_blind() {
+        match store.watch().is_some_and(Watch::is_blind) {
             true => Some(due.map_or(Instant::now() + WATCH_EVERY, |due| due.min(Instant::now() + WATCH_EVERY))),
             false => due,
         }

@@ -34,7 +34,7 @@ use super::{
     ROOT, RenameMode, Result, SetAttr, SetMode, ViewError, Wait,
 };
 use crate::format::chunk::ChunkHeader;
-use crate::store::{ChunkKey, FrameStore, ReadAt, Watch};
+use crate::store::{ChunkKey, DraftPool, FrameStore, ReadAt, Watch};
 
 mod attributes;
 mod drafts;
@@ -61,6 +61,8 @@ pub type Load<V> = dyn Fn(&dyn FrameStore) -> Result<V> + Send + Sync;
 pub struct Single<V: FrameView> {
     pub(super) store: Arc<dyn FrameStore>,
     pub(super) load: Box<Load<V>>,
+    /// Where a client's unfinished writes are held.
+    pub(super) drafts: Arc<DraftPool>,
     pub(super) read_only: bool,
     pub(super) following: Following,
     /// Turns with other programs, if these are taken.
@@ -91,6 +93,7 @@ impl<V: FrameView> Single<V> {
     fn under(nodes: Nodes, store: Arc<dyn FrameStore>, read_only: bool, load: Box<Load<V>>) -> Result<Self> {
         let state = State { nodes, frame: load(&*store)? };
         Ok(Single {
+            drafts: store.local().map_or_else(DraftPool::elsewhere, |local| Ok(Arc::clone(local.drafts())))?,
             store,
             load,
             read_only,
@@ -480,7 +483,7 @@ impl<V: FrameView> FileSystem for Single<V> {
     }
 
     fn watch(&self) -> Option<&Watch> {
-        Some(self.store.watch())
+        self.store.watch()
     }
 
     fn follow(&self, invals: &mut Invals) -> Option<Instant> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::CframeStore;
+use super::{CframeStore, key_at};
 use crate::store::ChunkKey;
 
 /// How many headers are read at once.
@@ -35,7 +35,7 @@ impl CframeStore {
         }
         self.with_ground(|space, _| {
             // A map is exchanged with the ground locked, so this says whose it is.
-            for (position, claim) in positions.iter().zip(&claims).filter(|_| self.epochs.is_of(&guard)) {
+            for (position, claim) in positions.iter().zip(&claims).filter(|_| guard.is_current()) {
                 space.learn(*position, *claim);
             }
         });
@@ -92,14 +92,14 @@ impl CframeStore {
             if space.next_unknown().is_some() && !space.has_hole(room) {
                 self.want_sweep();
             }
-            let (position, mut generation) = space.stage(len);
-            while self.place.read().moved.contains_key(&self.key_at(position, generation)) {
-                generation = space.regenerate(position);
+            let (position, mut generation) = space.stage(len, &self.generations);
+            while self.place.read().moved.contains_key(&key_at(position, generation)) {
+                generation = self.generations.next();
+                space.chunks_mut().regenerate(position, generation);
             }
-            self.generations.given_out(generation);
             let end = position + space.room(position).unwrap_or(room);
             self.raise_limit(end);
-            let key = self.key_at(position, generation);
+            let key = key_at(position, generation);
             self.cache.remove(key);
             (key, position)
         })

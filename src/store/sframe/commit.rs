@@ -28,7 +28,6 @@
 //! failed fdatasync nobody knows what is on disk, and a second one would not say. A rename that failed for reasons unknown may
 //! have been done, so what N names is not removed any more.
 
-use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::io;
 use std::ops::Range;
@@ -44,12 +43,13 @@ use super::super::image::{self, Encoded};
 use super::super::sidecar::Sidecar;
 use super::super::source::Complain;
 use super::super::{ChunkKey, FrameImage, FrameStore, ReadGuard, Result};
-use super::files::{Files, Known, Seq, State, id_of, name_of};
+use super::files::{Files, Known, id_of, name_of};
 use super::record::temp_name_of;
 use super::{INDEX, SframeStore, index_name};
 use crate::format::header::FrameHeader;
 use crate::format::index_file::IndexFile;
 use crate::format::{IndexEntry, Layout, index};
+use crate::store::chunks::{DroppedRefs, Seq, State};
 use crate::store::in_words;
 
 /// The name of an index file that is not finished. Who has the directory's lock is the only one to use it.
@@ -125,10 +125,9 @@ impl Unsynced {
 
 /// How an image differs from the published one in the chunks it names.
 struct Change {
-    /// Chunks that the published one does not name, and what they were before.
-    admitted: Vec<(ChunkKey, State)>,
-    /// Chunks that only the published one names.
-    dropped: Vec<ChunkKey>,
+    /// Chunks that are named more often, how much more, and what they were before.
+    admitted: Vec<(ChunkKey, u32, State)>,
+    dropped: DroppedRefs,
     /// The lengths of the new one's chunks added up.
     stored: u64,
 }
@@ -225,7 +224,7 @@ impl SframeStore {
             return;
         }
         // Where others have their turn, they may be making files just now that have the names of ours.
-        let turn = self.sidecar.as_ref().filter(|_| self.shared.files.lock().has_retired()).map(Sidecar::to_write);
+        let turn = self.sidecar.as_ref().filter(|_| self.shared.files.lock().chunks.has_retired()).map(Sidecar::to_write);
         if matches!(turn, Some(Ok(None) | Err(_))) {
             return;
         }
@@ -300,39 +299,33 @@ fn remove_chunk(dir: &dyn Backend, key: ChunkKey, known: impl FnOnce(&FileStat) 
 /// Compares the images and makes sure that every chunk the new one names is there, and stays.
 fn admit(store: &SframeStore, disk: &Disk, old: &[IndexEntry<ChunkKey>], new: &[IndexEntry<ChunkKey>]) -> Result<Change> {
     let image::Difference { gone, come } = image::difference(old, new);
-    // Named less often is not dropped.
-    let mut dropped: HashSet<ChunkKey> = gone.keys().copied().collect();
-    if !dropped.is_empty() {
-        for key in new.iter().filter_map(|entry| entry.stored()) {
-            dropped.remove(&key);
-        }
-    }
-    let mut admitted = Vec::new();
+    let (mut admitted, mut dropped) = (Vec::new(), DroppedRefs::new());
     let mut stored = disk.stored;
     let mut files = store.shared.files.lock();
     for (key, times) in gone {
         let len = u64::from(files.len(key).unwrap_or(0));
         stored = stored.saturating_sub(len * u64::from(times));
+        dropped.extend(files.locate(key).map(|place| (place, times)));
     }
     for (key, times) in come {
-        let (Some(len), Some(was)) = (files.len(key), files.admit(key)) else {
+        let (Some(len), Some(place)) = (files.len(key), files.locate(key)) else {
             drop(files);
             expel(store, &admitted);
             return Err(store.source.format(image::unknown(key, new)));
         };
         stored += u64::from(len) * u64::from(times);
-        if was != State::InImage {
-            admitted.push((key, was));
-        }
+        admitted.push((key, times, files.chunks.admit(place, times)));
     }
-    Ok(Change { admitted, dropped: dropped.into_iter().collect(), stored })
+    Ok(Change { admitted, dropped, stored })
 }
 
 /// The commit came to nothing: its new chunks are as they were.
-fn expel(store: &SframeStore, admitted: &[(ChunkKey, State)]) {
+fn expel(store: &SframeStore, admitted: &[(ChunkKey, u32, State)]) {
     let mut files = store.shared.files.lock();
-    for (key, was) in admitted {
-        files.expel(*key, *was, store.shared.epochs.now());
+    for (key, times, was) in admitted {
+        if let Some(place) = files.locate(*key) {
+            files.chunks.expel(place, *times, *was, store.shared.epochs.now());
+        }
     }
 }
 
@@ -397,7 +390,8 @@ fn finish(
     sync_names(store, disk, dir).map_err(|error| Failed::fatal(source.io("sync the directory")(error)))?;
     durable(store, disk);
     // Step 4.
-    store.record_dropped(&change.dropped);
+    let dying = store.shared.files.lock().dying(&change.dropped);
+    store.record_dropped(&dying);
     if let Some(reason) = store.seen_outside(disk).map_err(Failed::harmless)? {
         return Err(Failed::harmless(source.stale(reason)));
     }
@@ -422,8 +416,8 @@ fn finish(
     disk.published += 1;
     disk.stored = change.stored;
     disk.header = image.header.as_bytes().to_vec();
-    store.shared.files.lock().publish(disk.published, &change.dropped);
-    store.held.forget_all(change.admitted.iter().map(|(key, _)| *key));
+    store.shared.files.lock().chunks.publish(disk.published, &change.dropped);
+    store.held.forget_all(change.admitted.iter().map(|(key, ..)| *key));
     *store.published.write() = Some(Arc::new(image));
     if first {
         durable(store, disk);
@@ -450,7 +444,7 @@ fn sync_files(store: &SframeStore, dir: &dyn Backend, index: &dyn BackendFile) -
 /// P is on disk.
 fn durable(store: &SframeStore, disk: &mut Disk) {
     disk.durable = Some(disk.published);
-    store.shared.files.lock().durable(disk.published, store.shared.epochs.now());
+    store.shared.files.lock().chunks.durable(disk.published, store.shared.epochs.now());
 }
 
 /// Has the names in the directory on disk; the first time the directory's own as well, which it may have got only just before.

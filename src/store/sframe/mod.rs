@@ -14,6 +14,7 @@ use parking_lot::{Mutex, RwLock};
 
 use super::backend::{Backend, BackendFile, FileStat, read_exact_at};
 use super::cache::FrameCache;
+use super::chunks::Chunks;
 use super::error::{no_room, refused};
 use super::held::Held;
 use super::local::watch::Watch;
@@ -21,8 +22,8 @@ use super::location::Location;
 use super::sidecar::{self, LAST_PATIENCE, PATIENCE, Sidecar};
 use super::source::{Complain, Like, NewFrame, Others, Source, write_from};
 use super::{
-    CacheStats, ChunkKey, DraftPool, Epochs, FrameImage, FrameStore, OpenOptions, ReadAt, ReadGuard, Result, SourceStat,
-    StoreError, birth,
+    CacheStats, ChunkKey, DraftPool, Epochs, FrameImage, FrameStore, LocalStore, OpenOptions, ReadAt, ReadGuard, Result,
+    SourceStat, StoreError, birth,
 };
 use crate::format::chunk::ChunkHeader;
 use crate::format::{self, INDEX_NAME as INDEX, IndexEntry};
@@ -91,6 +92,14 @@ struct Shared {
 }
 
 impl Shared {
+    /// Does something to a chunk, if its key is good.
+    fn with_chunk(&self, key: ChunkKey, change: impl FnOnce(&mut Chunks, u64)) {
+        let mut files = self.files.lock();
+        if let Some(place) = files.locate(key) {
+            change(&mut files.chunks, place);
+        }
+    }
+
     /// A chunk's file. The guard is what keeps its name.
     fn open_chunk(&self, _guard: &ReadGuard<'_>, key: ChunkKey) -> io::Result<Arc<OpenChunk>> {
         let ticket = match self.descriptors.get(key) {
@@ -185,34 +194,23 @@ impl SframeStore {
         let OpenDir { dir, itself, stat: dir_stat } = open::open_dir(&source, !source.read_only)?;
         let sidecar = options.locking.then(|| lock_file(&source, &dir, options)).transpose()?;
         let turn = sidecar.as_ref().map(|sidecar| sidecar.wait_to_read(PATIENCE)).transpose()?;
-        let Opened { index, index_stat, image, found, since, recent, allocated } = open::open(&source, &dir, dir_stat, 0, false)?;
+        let Opened { index, index_stat, image, named, found, since, recent, allocated } =
+            open::open(&source, &dir, dir_stat, 0, false)?;
         if let Some(sidecar) = &sidecar {
             sidecar.in_step(sidecar.count()?);
         }
         drop(turn);
-        let lens = found.iter().map(|found| u64::from(found.len)).sum();
+        let files = Files::opened(named, &found, since, recent, 0);
+        let stored = files.chunks.named_bytes();
         let folder = Folder::opened(dir, dir_stat, index_stat);
-        let mut store =
-            Self::assemble(source, options, folder, itself, Files::opened(found, since, recent, 0), Witness::new(dir_stat));
+        let mut store = Self::assemble(source, options, folder, itself, files, Witness::new(dir_stat));
         store.sidecar = sidecar;
         store.allocated.store(allocated, Relaxed);
         store.witness.lock().index_is(index, index_stat);
-        *store.disk.lock() = Disk::opened(&image.header, store.sum_of(&image.entries, lens));
+        *store.disk.lock() = Disk::opened(&image.header, stored);
         *store.published.write() = Some(Arc::new(image));
         store.watch_files();
         Ok(store)
-    }
-
-    /// The lengths of an index's chunks added up, where those of its files come to `files` bytes: more if one is named twice.
-    fn sum_of(&self, entries: &[IndexEntry<ChunkKey>], files: u64) -> u64 {
-        let stored = entries.iter().filter(|entry| entry.stored().is_some()).count();
-        let files_known = self.shared.files.lock();
-        match stored == files_known.count() {
-            true => files,
-            false => {
-                entries.iter().filter_map(|entry| entry.stored()).filter_map(|key| files_known.len(key)).map(u64::from).sum()
-            }
-        }
     }
 
     /// A store for a frame that does not exist yet: it comes into being, whole, with the first commit.
@@ -403,10 +401,6 @@ impl SframeStore {
 }
 
 impl FrameStore for SframeStore {
-    fn path(&self) -> &Path {
-        &self.source.path
-    }
-
     fn committed(&self) -> Option<Arc<FrameImage>> {
         self.published.read().clone()
     }
@@ -433,14 +427,6 @@ impl FrameStore for SframeStore {
         self.verify_read(guard)
     }
 
-    fn is_current(&self, guard: &ReadGuard<'_>) -> bool {
-        self.shared.epochs.is_of(guard)
-    }
-
-    fn file_id(&self, key: ChunkKey) -> Option<crate::format::ChunkId> {
-        Some(files::id_of(key))
-    }
-
     fn chunk_header(&self, guard: &ReadGuard<'_>, key: ChunkKey) -> Result<ChunkHeader> {
         let read = || {
             let len = self.shared.files.lock().len(key);
@@ -451,11 +437,6 @@ impl FrameStore for SframeStore {
         self.verify_read(guard)?;
         let header = header.map_err(self.chunk_io(key, "read a chunk's header"))?;
         header.map_err(|error| self.source.at(name_of(key)).format(error))
-    }
-
-    fn check_writable(&self) -> Result<()> {
-        self.claim();
-        self.source.check_writable()
     }
 
     fn chunk_lens(&self, _guard: &ReadGuard<'_>, entries: &[IndexEntry<ChunkKey>]) -> Result<Vec<u32>> {
@@ -504,20 +485,20 @@ impl FrameStore for SframeStore {
     fn discard(&self, key: ChunkKey) {
         if !self.source.read_only {
             self.held.forget(key);
-            self.shared.files.lock().discard(key, self.shared.epochs.now());
+            self.shared.with_chunk(key, |chunks, place| chunks.discard(place, self.shared.epochs.now()));
             self.collect();
         }
     }
 
     fn pin(&self, key: ChunkKey) {
         if !self.source.read_only {
-            self.shared.files.lock().pin(key);
+            self.shared.with_chunk(key, Chunks::pin);
         }
     }
 
     fn unpin(&self, key: ChunkKey) {
         if !self.source.read_only {
-            self.shared.files.lock().unpin(key, self.shared.epochs.now());
+            self.shared.with_chunk(key, |chunks, place| chunks.unpin(place, self.shared.epochs.now()));
             self.collect();
         }
     }
@@ -531,6 +512,37 @@ impl FrameStore for SframeStore {
     fn sync(&self) -> Result<()> {
         let _turn = self.wait_for_turn(PATIENCE)?;
         commit::sync(self)
+    }
+
+    fn close(&self) -> Result<()> {
+        self.ahead.stop();
+        self.shared.descriptors.clear();
+        self.cache.clear();
+        if self.source.read_only {
+            return Ok(());
+        }
+        let turn = self.wait_for_turn(LAST_PATIENCE);
+        let closed = commit::close(self, turn.is_ok());
+        turn.and(closed)
+    }
+
+    fn local(&self) -> Option<&dyn LocalStore> {
+        Some(self)
+    }
+}
+
+impl LocalStore for SframeStore {
+    fn path(&self) -> &Path {
+        &self.source.path
+    }
+
+    fn file_id(&self, key: ChunkKey) -> Option<crate::format::ChunkId> {
+        Some(files::id_of(key))
+    }
+
+    fn check_writable(&self) -> Result<()> {
+        self.claim();
+        self.source.check_writable()
     }
 
     fn is_as_seen(&self) -> bool {
@@ -601,18 +613,6 @@ impl FrameStore for SframeStore {
 
     fn cache_stats(&self) -> CacheStats {
         self.cache.stats()
-    }
-
-    fn close(&self) -> Result<()> {
-        self.ahead.stop();
-        self.shared.descriptors.clear();
-        self.cache.clear();
-        if self.source.read_only {
-            return Ok(());
-        }
-        let turn = self.wait_for_turn(LAST_PATIENCE);
-        let closed = commit::close(self, turn.is_ok());
-        turn.and(closed)
     }
 }
 

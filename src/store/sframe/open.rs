@@ -31,7 +31,8 @@ pub(super) struct Opened {
     pub(super) index: Arc<dyn BackendFile>,
     pub(super) index_stat: FileStat,
     pub(super) image: FrameImage,
-    /// In the order of ids.
+    /// The ids that the index names, in order, each as often as it does; and the files of these.
+    pub(super) named: Vec<u64>,
     pub(super) found: Vec<Found>,
     /// When they began to be looked at, and those that were changed no earlier.
     pub(super) since: Option<SystemTime>,
@@ -62,9 +63,9 @@ pub(super) fn open(source: &Source, dir: &Arc<dyn Backend>, dir_stat: FileStat, 
             }
             return Err(looked_at.err().unwrap_or_else(|| source.stale(KEPT_CHANGING)));
         }
-        let (image, Measured { found, recent, allocated, .. }) = looked_at?;
+        let (image, named, Measured { found, recent, allocated, .. }) = looked_at?;
         let recent = recent.into_iter().collect();
-        return Ok(Opened { index: Arc::from(index), index_stat, image, found, since: Some(since), recent, allocated });
+        return Ok(Opened { index: Arc::from(index), index_stat, image, named, found, since: Some(since), recent, allocated });
     }
 }
 
@@ -112,17 +113,18 @@ fn read(
     len: u64,
     since: SystemTime,
     first: u32,
-) -> Result<(FrameImage, Measured)> {
+) -> Result<(FrameImage, Vec<u64>, Measured)> {
     let frame = read_index(source, index, len)?;
     let mut ids: Vec<u32> = frame.entries.iter().filter_map(|entry| entry.stored().map(|id| id.0)).collect();
     ids.sort_unstable();
+    let named = ids.iter().copied().map(u64::from).collect();
     ids.dedup();
     let measured = measure(folder, &ids, since);
     if measured.bad > 0 {
         return Err(source.unsupported(measured.complaint(ids.len())));
     }
     let entries: Vec<IndexEntry<_>> = frame.entries.into_iter().map(|entry| entry.map(|id| key(id.0, first))).collect();
-    Ok((FrameImage { header: frame.header, trailer: frame.trailer, entries: Arc::new(entries) }, measured))
+    Ok((FrameImage { header: frame.header, trailer: frame.trailer, entries: Arc::new(entries) }, named, measured))
 }
 
 /// What was found of the chunk files.

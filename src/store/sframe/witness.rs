@@ -125,7 +125,7 @@ impl SframeStore {
         if !guard.is_to_save() {
             self.bracket()?;
         }
-        match self.shared.epochs.is_of(guard) {
+        match guard.is_current() {
             true => Ok(()),
             false => Err(self.source.stale("it has been read again meanwhile")),
         }
@@ -210,7 +210,7 @@ impl SframeStore {
         Ok(self.look_with(disk)?.hindrance())
     }
 
-    /// See [`super::FrameStore::look`]. What has only other attributes is not looked at any closer.
+    /// See [`super::LocalStore::look`]. What has only other attributes is not looked at any closer.
     fn look_with(&self, disk: &Disk) -> Result<Others> {
         let at_path = self.source.stat()?;
         if let Some(unborn) = disk.unborn() {
@@ -264,12 +264,12 @@ impl SframeStore {
         }
     }
 
-    /// See [`super::FrameStore::look`].
+    /// See [`super::LocalStore::look`].
     pub(super) fn look_at_source(&self) -> Result<Others> {
         self.look_behind(&self.disk.lock())
     }
 
-    /// See [`crate::store::FrameStore::glance`].
+    /// See [`crate::store::LocalStore::glance`].
     pub(super) fn glance_at_source(&self) -> Option<Result<Others>> {
         self.disk.try_lock().map(|disk| self.look_behind(&disk))
     }
@@ -325,7 +325,7 @@ impl SframeStore {
 
     // ---- reading again ----
 
-    /// See [`super::FrameStore::reload`].
+    /// See [`super::LocalStore::reload`].
     pub(super) fn read_again(&self) -> Result<Arc<FrameImage>> {
         let mut disk = self.disk.lock();
         let at_path = self.source.frame_at(self.source.stat()?, FileStat::is_dir).map_err(|reason| self.source.stale(reason))?;
@@ -348,10 +348,10 @@ impl SframeStore {
         };
         let first = self.shared.files.lock().next_first();
         let opened = open::open(&self.source, &dir, dir_stat, first, true)?;
-        let Opened { index, index_stat, image, found, since, recent, allocated } = opened;
-        let lens = found.iter().map(|found| u64::from(found.len)).sum();
+        let Opened { index, index_stat, image, named, found, since, recent, allocated } = opened;
         let image = Arc::new(image);
-        let files = Files::opened(found, since, recent, first);
+        let files = Files::opened(named, &found, since, recent, first);
+        let stored = files.chunks.named_bytes();
         let folder = Folder::opened(Arc::clone(&dir), dir_stat, index_stat);
         let (rest, before) = {
             let _turnover = self.shared.epochs.turn_over();
@@ -369,7 +369,7 @@ impl SframeStore {
             *self.unsynced.lock() = Unsynced::default();
             *self.shared.suspicion.lock() = None;
             self.allocated.store(allocated, Relaxed);
-            *disk = disk.reopened(&image.header, self.sum_of(&image.entries, lens));
+            *disk = disk.reopened(&image.header, stored);
             self.grounded.store(false, Relaxed);
             *self.published.write() = Some(Arc::clone(&image));
             (witness.dir, witness.stale, witness.spoiled) = (dir_stat, None, false);

@@ -45,8 +45,8 @@ impl Single<Contiguous> {
             // Those who wrote what was refused may go on with it; to others it is as if it had never been.
             let open = state.nodes.handle(handle)?;
             let current = state.frame.overlay.clone().filter(|overlay| !overlay.refused() || open.has_part_in(overlay.serial));
-            let overlay = current
-                .unwrap_or_else(|| Arc::new(Overlay::new(state.nodes.serial(), state.frame.layout.len(), self.store.drafts())));
+            let overlay =
+                current.unwrap_or_else(|| Arc::new(Overlay::new(state.nodes.serial(), state.frame.layout.len(), &self.drafts)));
             state.nodes.handle(handle)?.take_part_in(overlay.serial);
             state.frame.overlay = Some(Arc::clone(&overlay));
             state.frame.is_gone = false;
@@ -331,7 +331,7 @@ impl Single<Contiguous> {
             };
             (Arc::clone(&frame.layout), overlay, frame.name.to_string_lossy().into_owned(), numbers)
         };
-        let overlay = overlay.unwrap_or_else(|| Arc::new(Overlay::new(0, layout.len(), self.store.drafts())));
+        let overlay = overlay.unwrap_or_else(|| Arc::new(Overlay::new(0, layout.len(), &self.drafts)));
         let file = Overlaid { store: &*self.store, guard: &guard, layout: &layout, overlay: &overlay };
         self.save(name, numbers, &file)
     }

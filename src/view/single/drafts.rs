@@ -90,7 +90,7 @@ impl<V: FrameView> Single<V> {
     }
 
     pub(in crate::view) fn empty_draft(&self) -> Draft {
-        Draft::new(self.store.drafts())
+        Draft::new(&self.drafts)
     }
 
     /// Changes the draft of an open file, begun if there is none.

@@ -14,7 +14,7 @@ use log::{debug, info};
 
 use super::{Change, Disk, SECTOR, settle_while, sync_published, write};
 use crate::store::cframe::CframeStore;
-use crate::store::space::Space;
+use crate::store::cframe::extents::ExtentMap;
 use crate::store::{FrameStore, Result};
 
 /// See [`FrameStore::close`]. Where others have their turn, nothing is written any more.
@@ -62,7 +62,7 @@ fn finish(store: &CframeStore, disk: &mut Disk) -> Result<()> {
     // Step 2. What is staged now no state will ever have.
     {
         let _staged_whole = store.gate.write();
-        store.with_ground(|space, _| space.discard_staged(store.epochs.now()));
+        store.with_ground(|space, _| space.chunks_mut().discard_staged(store.epochs.now()));
     }
     if disk.changed {
         store.sweep_rest();
@@ -100,7 +100,7 @@ fn shorten(store: &CframeStore, disk: &mut Disk) -> Result<()> {
         long
     });
     if long {
-        settle_while(store, disk, Space::is_long);
+        settle_while(store, disk, ExtentMap::is_long);
     }
     // What failed on the way may have ended all writing.
     store.source.check_writable()
@@ -135,7 +135,7 @@ fn punch(store: &CframeStore, disk: &Disk) {
     if !holes.is_empty()
         && let Err(error) = store.writing(&*file, punch)
     {
-        debug!("{}: its holes keep their room: {error}", store.path().display());
+        debug!("{}: its holes keep their room: {error}", store.source.path.display());
     }
 }
 
@@ -143,7 +143,7 @@ fn punch(store: &CframeStore, disk: &Disk) {
 fn report(store: &CframeStore, frame_len: u64) {
     let unused = store.with_ground(|space, _| space.is_long().then(|| space.holes()));
     if let Some(unused) = unused {
-        let path = store.path().display();
+        let path = store.source.path.display();
         info!("{path}: {unused} of its {frame_len} bytes are unused; `b2fuse compact` gives them back");
     }
 }

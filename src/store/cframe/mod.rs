@@ -10,13 +10,13 @@ use std::io;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 use super::backend::{Backend, BackendFile, FileStat, read_exact_at};
 use super::cache::FrameCache;
-use super::commit::Disk;
+use super::chunks::Generations;
 use super::error::no_room;
 use super::frame::{FileBytes, Frame, Unread};
 use super::held::Held;
@@ -24,32 +24,35 @@ use super::local::watch::Watch;
 use super::location::Location;
 use super::sidecar::{self, LAST_PATIENCE, PATIENCE, Sidecar};
 use super::source::{ATTEMPTS, Complain, HEADER_ROOM, KEPT_CHANGING, Like, NewFrame, Others, Source, write_from};
-use super::space::Space;
 use super::{
-    AtClose, CacheStats, ChunkKey, DraftPool, Epochs, FrameImage, FrameStore, OpenOptions, ReadAt, ReadGuard, Result, SourceStat,
-    StoreError, birth,
+    AtClose, CacheStats, ChunkKey, DraftPool, Epochs, FrameImage, FrameStore, LocalStore, OpenOptions, ReadAt, ReadGuard, Result,
+    SourceStat, StoreError, birth,
 };
 use crate::format::ChunkOffset;
 use crate::format::chunk::ChunkHeader;
 use crate::format::header::Sections;
 use crate::format::times::Identity;
 
-mod heads;
+mod changes;
+mod chunk_headers;
+mod commit;
+mod extents;
 mod sweep;
-mod witness;
 
-use witness::Witness;
+use changes::Witness;
+use commit::Disk;
+use extents::ExtentMap;
 
 /// Positions that a key has room for.
 const POSITION_BITS: u32 = 48;
 
 /// Where chunks are read from.
-pub(super) struct Place {
-    pub(super) file: Arc<dyn BackendFile>,
+pub(in crate::store) struct Place {
+    pub(in crate::store) file: Arc<dyn BackendFile>,
     /// Positions of chunks that are not where their key says.
-    pub(super) moved: HashMap<ChunkKey, u64>,
+    pub(in crate::store) moved: HashMap<ChunkKey, u64>,
     /// Of those that were moved since the last commit: where they are by SOURCE's index.
-    pub(super) indexed: HashMap<ChunkKey, u64>,
+    pub(in crate::store) indexed: HashMap<ChunkKey, u64>,
 }
 
 impl Place {
@@ -59,58 +62,18 @@ impl Place {
 }
 
 /// Where the chunk of a good key is.
-pub(super) fn position(moved: &HashMap<ChunkKey, u64>, key: ChunkKey) -> u64 {
+pub(in crate::store) fn position(moved: &HashMap<ChunkKey, u64>, key: ChunkKey) -> u64 {
     let moved = if moved.is_empty() { None } else { moved.get(&key) };
     moved.copied().unwrap_or(position_of(key))
 }
 
 /// The map of the file, made when it is first needed: reading needs none.
-pub(super) struct Ground {
-    space: Option<Space>,
+pub(in crate::store) struct Ground {
+    space: Option<ExtentMap>,
     /// Keys of chunks that are not where their key says, by position: the other direction of [`Place::moved`].
-    pub(super) names: HashMap<u64, ChunkKey>,
+    pub(in crate::store) names: HashMap<u64, ChunkKey>,
     /// How the frame lay at open.
     opened: Option<Sections>,
-}
-
-/// Which generations the keys of this version of SOURCE have: those of no other version, but for the ones that are 65,535 chunks and
-/// more behind.
-#[derive(Default)]
-struct Generations {
-    /// That of what was there when SOURCE was read; the map counts from 0.
-    first: AtomicU32,
-    /// The last one that the map has given out.
-    last: AtomicU32,
-}
-
-impl Generations {
-    /// As many as there are: no key has the last number of 16 bits.
-    const COUNT: u32 = u16::MAX as u32;
-
-    /// Of a chunk in the map.
-    fn of(&self, of_space: u16) -> u16 {
-        ((self.first.load(Relaxed) + u32::from(of_space)) % Self::COUNT) as u16
-    }
-
-    /// Whether this version has given it out.
-    fn has(&self, generation: u16) -> bool {
-        let since = (u32::from(generation) + Self::COUNT - self.first.load(Relaxed)) % Self::COUNT;
-        since <= self.last.load(Relaxed)
-    }
-
-    fn given_out(&self, of_space: u16) {
-        self.last.fetch_max(of_space.into(), Relaxed);
-    }
-
-    /// The first one of the next version.
-    fn next(&self) -> u16 {
-        ((self.first.load(Relaxed) + self.last.load(Relaxed).min(Self::COUNT - 2) + 1) % Self::COUNT) as u16
-    }
-
-    fn begin(&self, first: u16) {
-        self.first.store(first.into(), Relaxed);
-        self.last.store(0, Relaxed);
-    }
 }
 
 /// A store for one cframe.
@@ -118,18 +81,18 @@ impl Generations {
 /// Lock order: `disk`, `gate`, `ground`, `witness`, then any one of `place`, `published`, `held` and the cache's. Reads take `place`
 /// and `witness`, for a moment, and no lock is held by them across input; `ground` is held across no input or output but a truncation.
 pub struct CframeStore {
-    pub(super) source: Source,
+    pub(in crate::store) source: Source,
     sidecar: Option<Sidecar>,
-    pub(super) place: RwLock<Place>,
+    pub(in crate::store) place: RwLock<Place>,
     /// No chunk ends behind this.
     limit: AtomicU64,
-    pub(super) epochs: Epochs,
+    pub(in crate::store) epochs: Epochs,
     cache: FrameCache,
     drafts: Arc<DraftPool>,
-    pub(super) published: RwLock<Option<Arc<FrameImage>>>,
-    pub(super) disk: Mutex<Disk>,
+    pub(in crate::store) published: RwLock<Option<Arc<FrameImage>>>,
+    pub(in crate::store) disk: Mutex<Disk>,
     /// Taken for reading while a chunk is being staged, for writing while the file is being exchanged.
-    pub(super) gate: RwLock<()>,
+    pub(in crate::store) gate: RwLock<()>,
     ground: Mutex<Ground>,
     /// Somebody could have used more room than is known, so the rest of the headers is to be read when there is time.
     sweeping: AtomicBool,
@@ -137,7 +100,7 @@ pub struct CframeStore {
     grounded: AtomicBool,
     witness: Mutex<Witness>,
     generations: Generations,
-    pub(super) held: Held,
+    pub(in crate::store) held: Held,
     watch: Watch,
     at_close: Mutex<Vec<AtClose>>,
 }
@@ -148,7 +111,7 @@ struct Parsed {
     sections: Sections,
 }
 
-fn key_at(position: u64, generation: u16) -> ChunkKey {
+fn key_at(position: u64, generation: u32) -> ChunkKey {
     ChunkKey::new(position | u64::from(generation) << POSITION_BITS)
 }
 
@@ -241,7 +204,7 @@ impl CframeStore {
         let stat = file.stat().map_err(source.io("create"))?;
         let sidecar = lock_file(&source, options)?;
         let store = Self::assemble(source, sidecar, options, file, stat, Disk::created(unborn));
-        store.ground.lock().space = Some(Space::new(options.header_room));
+        store.ground.lock().space = Some(ExtentMap::new(options.header_room));
         store.is_grounded();
         Ok(store)
     }
@@ -269,7 +232,7 @@ impl CframeStore {
             sweeping: AtomicBool::new(false),
             grounded: AtomicBool::new(false),
             witness: Mutex::new(Witness::new(stat)),
-            generations: Generations::default(),
+            generations: Generations::new(u16::MAX.into()),
             held: Held::new(options.hold_staged, &options.resources.held),
             watch: Watch::new(options.resources.watcher()),
             at_close: Mutex::default(),
@@ -280,7 +243,7 @@ impl CframeStore {
 
     // ---- errors ----
 
-    pub(super) fn io(&self, action: &'static str) -> impl FnOnce(io::Error) -> StoreError {
+    pub(in crate::store) fn io(&self, action: &'static str) -> impl FnOnce(io::Error) -> StoreError {
         move |error| match error.raw_os_error() {
             Some(libc::ESTALE) => self.source.stale(self.stale_reason().unwrap_or_else(|| "it is another by now".to_owned())),
             _ => self.source.io(action)(error),
@@ -290,28 +253,28 @@ impl CframeStore {
     // ---- the map ----
 
     /// Runs `f` with the map of the file, which is made the first time from the index.
-    pub(super) fn with_ground<T>(&self, f: impl FnOnce(&mut Space, &mut HashMap<u64, ChunkKey>) -> T) -> T {
+    pub(in crate::store) fn with_ground<T>(&self, f: impl FnOnce(&mut ExtentMap, &mut HashMap<u64, ChunkKey>) -> T) -> T {
         let mut ground = self.ground.lock();
         let Ground { space, names, opened } = &mut *ground;
         let space = space.get_or_insert_with(|| {
             let published = self.published.read().clone();
-            let (Some(image), Some(sections)) = (published, opened.take()) else { return Space::new(HEADER_ROOM) };
+            let (Some(image), Some(sections)) = (published, opened.take()) else { return ExtentMap::new(HEADER_ROOM) };
             // Not collected: that grows a vector step by step, and there may be a million.
             let mut stored = Vec::with_capacity(image.entries.len());
             stored.extend(image.entries.iter().filter_map(|entry| entry.stored().map(position_of)));
             let tail = sections.index.start..sections.trailer.end;
-            Space::opened(u64::from(image.header.header_len()), HEADER_ROOM, stored, tail)
+            ExtentMap::opened(u64::from(image.header.header_len()), HEADER_ROOM, stored, self.generations.first(), tail)
         });
         f(space, names)
     }
 
     /// Whether anything has been written, or was about to be.
-    pub(super) fn has_map(&self) -> bool {
+    pub(in crate::store) fn has_map(&self) -> bool {
         self.ground.lock().space.is_some()
     }
 
     /// What is published is on disk, so what it does not need is free.
-    pub(super) fn is_grounded(&self) {
+    pub(in crate::store) fn is_grounded(&self) {
         self.grounded.store(true, Relaxed);
     }
 
@@ -320,7 +283,7 @@ impl CframeStore {
     fn grounded(&self) -> Result<RwLockReadGuard<'_, ()>> {
         loop {
             if !self.grounded.load(Relaxed) {
-                super::commit::ground(self)?;
+                commit::ground(self)?;
             }
             let gate = self.gate.read();
             // With the gate held SOURCE is not read again.
@@ -331,7 +294,7 @@ impl CframeStore {
     }
 
     /// Frees what nobody reads any more.
-    pub(super) fn collect(&self, space: &mut Space, names: &mut HashMap<u64, ChunkKey>) {
+    pub(in crate::store) fn collect(&self, space: &mut ExtentMap, names: &mut HashMap<u64, ChunkKey>) {
         self.epochs.advance();
         let epoch = self.epochs.advance();
         space.collect(epoch, |position| {
@@ -343,27 +306,21 @@ impl CframeStore {
     }
 
     /// Where the chunk of a key is; `None` if the key is not good any more.
-    pub(super) fn locate(&self, space: &Space, key: ChunkKey) -> Option<u64> {
+    pub(in crate::store) fn locate(&self, space: &ExtentMap, key: ChunkKey) -> Option<u64> {
         if let Some(position) = self.place.read().moved.get(&key) {
             return Some(*position);
         }
         let position = position_of(key);
-        let generation = space.generation(position)?;
-        (self.key_at(position, generation) == key).then_some(position)
-    }
-
-    /// The key of a chunk that the map has at a place.
-    pub(super) fn key_at(&self, position: u64, generation: u16) -> ChunkKey {
-        key_at(position, self.generations.of(generation))
+        (key_at(position, space.chunks().get(position)?.generation) == key).then_some(position)
     }
 
     /// Whether a key is one of this version of SOURCE.
     fn is_of_this_version(&self, key: ChunkKey) -> bool {
-        self.generations.has((key.number() >> POSITION_BITS) as u16)
+        self.generations.has((key.number() >> POSITION_BITS) as u32)
     }
 
     /// A chunk ends at `end`.
-    pub(super) fn raise_limit(&self, end: u64) {
+    pub(in crate::store) fn raise_limit(&self, end: u64) {
         self.limit.fetch_max(end, Relaxed);
     }
 }
@@ -417,7 +374,7 @@ fn open_file(source: &Source) -> Result<Arc<dyn BackendFile>> {
 }
 
 /// A new file beside SOURCE, locked.
-pub(super) fn create_locked(backend: &dyn Backend, name: &OsStr, mode: u32) -> io::Result<Arc<dyn BackendFile>> {
+pub(in crate::store) fn create_locked(backend: &dyn Backend, name: &OsStr, mode: u32) -> io::Result<Arc<dyn BackendFile>> {
     let file = backend.create(name, mode)?;
     file.try_lock()?;
     Ok(Arc::from(file))
@@ -443,10 +400,6 @@ fn parse(source: &Source, file: &dyn BackendFile, file_len: u64, key_at: impl Fn
 }
 
 impl FrameStore for CframeStore {
-    fn path(&self) -> &Path {
-        &self.source.path
-    }
-
     fn committed(&self) -> Option<Arc<FrameImage>> {
         self.published.read().clone()
     }
@@ -480,10 +433,6 @@ impl FrameStore for CframeStore {
         self.verify_read(guard)
     }
 
-    fn is_current(&self, guard: &ReadGuard<'_>) -> bool {
-        self.epochs.is_of(guard)
-    }
-
     fn expect_chunks(&self, chunks: &[(ChunkKey, u32)]) {
         self.expect_whole(chunks);
     }
@@ -501,11 +450,6 @@ impl FrameStore for CframeStore {
     fn lens_of(&self, guard: &ReadGuard<'_>, keys: &[ChunkKey]) -> Vec<Option<u32>> {
         let lens = self.read_lens(keys);
         if self.verify_read(guard).is_ok() { lens } else { vec![None; keys.len()] }
-    }
-
-    fn check_writable(&self) -> Result<()> {
-        self.claim();
-        self.source.check_writable()
     }
 
     fn stage(&self, chunk: &dyn ReadAt) -> Result<ChunkKey> {
@@ -551,7 +495,7 @@ impl FrameStore for CframeStore {
         self.held.forget(key);
         self.with_ground(|space, _| {
             if let Some(position) = self.locate(space, key) {
-                space.discard(position, self.epochs.now());
+                space.chunks_mut().discard(position, self.epochs.now());
             }
         });
     }
@@ -562,7 +506,7 @@ impl FrameStore for CframeStore {
         }
         self.with_ground(|space, _| {
             if let Some(position) = self.locate(space, key) {
-                space.pin(position);
+                space.chunks_mut().pin(position);
             }
         });
     }
@@ -573,20 +517,45 @@ impl FrameStore for CframeStore {
         }
         self.with_ground(|space, _| {
             if let Some(position) = self.locate(space, key) {
-                space.unpin(position, self.epochs.now());
+                space.chunks_mut().unpin(position, self.epochs.now());
             }
         });
     }
 
     fn commit(&self, guard: ReadGuard<'_>, image: FrameImage) -> Result<()> {
         let _turn = self.wait_for_turn(PATIENCE)?;
-        super::commit::commit(self, guard, image)?;
+        commit::commit(self, guard, image)?;
         self.sidecar.as_ref().map_or(Ok(()), Sidecar::committed)
     }
 
     fn sync(&self) -> Result<()> {
         let _turn = self.wait_for_turn(PATIENCE)?;
-        super::commit::sync(self)
+        commit::sync(self)
+    }
+
+    fn close(&self) -> Result<()> {
+        self.cache.clear();
+        if self.source.read_only {
+            return Ok(());
+        }
+        let turn = self.wait_for_turn(LAST_PATIENCE);
+        let closed = commit::close(self, turn.is_ok());
+        turn.and(closed)
+    }
+
+    fn local(&self) -> Option<&dyn LocalStore> {
+        Some(self)
+    }
+}
+
+impl LocalStore for CframeStore {
+    fn path(&self) -> &Path {
+        &self.source.path
+    }
+
+    fn check_writable(&self) -> Result<()> {
+        self.claim();
+        self.source.check_writable()
     }
 
     fn is_as_seen(&self) -> bool {
@@ -610,7 +579,7 @@ impl FrameStore for CframeStore {
     }
 
     fn tidy(&self) -> bool {
-        super::commit::prepare(self);
+        commit::prepare(self);
         self.sweep_on()
     }
 
@@ -662,20 +631,10 @@ impl FrameStore for CframeStore {
     fn at_close(&self, last: AtClose) {
         self.at_close.lock().push(last);
     }
-
-    fn close(&self) -> Result<()> {
-        self.cache.clear();
-        if self.source.read_only {
-            return Ok(());
-        }
-        let turn = self.wait_for_turn(LAST_PATIENCE);
-        let closed = super::commit::close(self, turn.is_ok());
-        turn.and(closed)
-    }
 }
 
 impl Drop for CframeStore {
     fn drop(&mut self) {
-        super::commit::abandon(self);
+        commit::abandon(self);
     }
 }

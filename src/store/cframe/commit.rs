@@ -46,22 +46,23 @@ use std::sync::Arc;
 
 use log::debug;
 
-use super::backend::{BackendFile, copy_range, read_exact_at};
-use super::birth::{Unborn, with_temp_name};
-use super::cframe::{CframeStore, create_locked, position};
-use super::error::Failed;
-use super::image::{self, Encoded};
-use super::source::Complain;
-use super::space::{Doomed, Seq, Space, State};
-use super::{ChunkKey, FrameImage, FrameStore, ReadGuard, Result};
+use super::extents::ExtentMap;
+use super::{CframeStore, create_locked, key_at, position};
 use crate::format::header::FrameHeader;
 use crate::format::{ChunkOffset, IndexEntry, Layout, index};
+use crate::store::backend::{BackendFile, copy_range, read_exact_at};
+use crate::store::birth::{Unborn, with_temp_name};
+use crate::store::chunks::{DroppedRefs, Seq, State};
+use crate::store::error::Failed;
+use crate::store::image::{self, Encoded};
 use crate::store::in_words;
+use crate::store::source::Complain;
+use crate::store::{ChunkKey, FrameImage, FrameStore, ReadGuard, Result};
 
 mod close;
 
 use close::remove_unborn;
-pub(super) use close::{abandon, close};
+pub(in crate::store) use close::{abandon, close};
 
 /// What a disk writes whole or not at all.
 const SECTOR: u64 = 512;
@@ -73,7 +74,7 @@ const TRIM_AT: u64 = 64;
 const SETTLE_ROUNDS: usize = 6;
 
 /// What is known of the file's states. Behind the lock that makes commits one at a time.
-pub(super) struct Disk {
+pub(in crate::store) struct Disk {
     /// The header of P.
     header: Vec<u8>,
     /// How far the headers of D and P reach.
@@ -100,7 +101,7 @@ pub(super) struct Disk {
 
 impl Disk {
     /// Of a frame that was opened. What is there need not be on disk: who wrote it may have been killed.
-    pub(super) fn opened(header: &FrameHeader, empty: bool) -> Self {
+    pub(in crate::store) fn opened(header: &FrameHeader, empty: bool) -> Self {
         let (bytes, frame_len) = (header.as_bytes().to_vec(), header.frame_len());
         let high = bytes.len() as u64;
         let lens = VecDeque::from([frame_len]);
@@ -121,12 +122,12 @@ impl Disk {
     }
     /// Of the same frame, read again after others have written it. Only where `turns` are taken with them is the room that this store
     /// left in it still its own to give back.
-    pub(super) fn reopened(&self, header: &FrameHeader, empty: bool, turns: bool) -> Self {
+    pub(in crate::store) fn reopened(&self, header: &FrameHeader, empty: bool, turns: bool) -> Self {
         let written = self.changed || self.written;
         Disk { changed: self.changed && turns, written, ..Disk::opened(header, empty) }
     }
     /// Of a file that has only a temporary name yet.
-    pub(super) fn created(unborn: Unborn) -> Self {
+    pub(in crate::store) fn created(unborn: Unborn) -> Self {
         Disk {
             header: Vec::new(),
             high: 0,
@@ -142,17 +143,17 @@ impl Disk {
             closed: false,
         }
     }
-    pub(super) fn header(&self) -> &[u8] {
+    pub(in crate::store) fn header(&self) -> &[u8] {
         &self.header
     }
     /// Whether SOURCE exists.
-    pub(super) fn linked(&self) -> bool {
+    pub(in crate::store) fn linked(&self) -> bool {
         self.unborn.is_none()
     }
-    pub(super) fn unborn(&self) -> Option<&Unborn> {
+    pub(in crate::store) fn unborn(&self) -> Option<&Unborn> {
         self.unborn.as_ref()
     }
-    pub(super) fn is_closed(&self) -> bool {
+    pub(in crate::store) fn is_closed(&self) -> bool {
         self.closed
     }
 }
@@ -162,13 +163,13 @@ impl Disk {
 struct Change {
     /// Chunks that are named more often, how much more, and what they were before.
     admitted: Vec<(ChunkKey, u32, State)>,
-    doomed: Doomed,
+    dropped: DroppedRefs,
     /// Nothing is new: it is about the places.
     settling: bool,
 }
 
-/// See [`super::FrameStore::commit`].
-pub(super) fn commit(store: &CframeStore, guard: ReadGuard<'_>, image: FrameImage) -> Result<()> {
+/// See [`FrameStore::commit`].
+pub(in crate::store) fn commit(store: &CframeStore, guard: ReadGuard<'_>, image: FrameImage) -> Result<()> {
     let mut disk = store.disk.lock();
     store.source.check_writable()?;
     let old = store.committed();
@@ -181,20 +182,20 @@ pub(super) fn commit(store: &CframeStore, guard: ReadGuard<'_>, image: FrameImag
         sync_published(store, &mut disk)?;
     }
     let old_entries = old.as_ref().map_or(&[][..], |old| &old.entries);
-    let change = admit(store, disk.published, old_entries, &image.entries)?;
+    let change = admit(store, old_entries, &image.entries)?;
     drop(guard); // from here on the image itself keeps its chunks
     write(store, &mut disk, image, change)
 }
 
 /// Has what was found at open on disk.
-pub(super) fn ground(store: &CframeStore) -> Result<()> {
+pub(in crate::store) fn ground(store: &CframeStore) -> Result<()> {
     let mut disk = store.disk.lock();
     store.source.check_writable()?;
     if disk.durable.is_none() { sync_published(store, &mut disk) } else { Ok(()) }
 }
 
-/// See [`super::FrameStore::sync`].
-pub(super) fn sync(store: &CframeStore) -> Result<()> {
+/// See [`FrameStore::sync`].
+pub(in crate::store) fn sync(store: &CframeStore) -> Result<()> {
     let mut disk = store.disk.lock();
     store.source.check_writable()?;
     sync_published(store, &mut disk)?;
@@ -206,7 +207,7 @@ pub(super) fn sync(store: &CframeStore) -> Result<()> {
 }
 
 /// Encodes the index of P before anybody waits for it, if that has not been done: the next commit takes most of it over.
-pub(super) fn prepare(store: &CframeStore) {
+pub(in crate::store) fn prepare(store: &CframeStore) {
     // Whoever has the lock is committing, and leaves the index encoded.
     let Some(mut disk) = store.disk.try_lock() else { return };
     if disk.encoded.is_some() || disk.closed || store.source.check_writable().is_err() {
@@ -220,32 +221,32 @@ pub(super) fn prepare(store: &CframeStore) {
 }
 
 /// Compares the images and makes sure that every chunk the new one names is there, and stays.
-fn admit(store: &CframeStore, published: Seq, old: &[IndexEntry<ChunkKey>], new: &[IndexEntry<ChunkKey>]) -> Result<Change> {
+fn admit(store: &CframeStore, old: &[IndexEntry<ChunkKey>], new: &[IndexEntry<ChunkKey>]) -> Result<Change> {
     let image::Difference { gone, come } = image::difference(old, new);
     let mut change = Change::default();
     let unknown = store.with_ground(|space, _| {
         for (key, times) in come {
             let Some(position) = store.locate(space, key) else { return Some(key) };
-            change.admitted.push((key, times, space.admit(position, times)));
+            change.admitted.push((key, times, space.chunks_mut().admit(position, times)));
         }
         for (key, times) in gone {
             if let Some(position) = store.locate(space, key) {
-                change.doomed.insert(position, times);
+                change.dropped.insert(position, times);
             }
         }
         None
     });
     let Some(key) = unknown else { return Ok(change) };
-    expel(store, &change, published);
+    expel(store, &change);
     Err(store.source.format(image::unknown(key, new)))
 }
 
 /// The commit came to nothing: its new chunks are as they were.
-fn expel(store: &CframeStore, change: &Change, published: Seq) {
+fn expel(store: &CframeStore, change: &Change) {
     store.with_ground(|space, _| {
         for &(key, times, was) in &change.admitted {
             if let Some(position) = store.locate(space, key) {
-                space.expel(position, times, was, published, store.epochs.now());
+                space.chunks_mut().expel(position, times, was, store.epochs.now());
             }
         }
     });
@@ -255,7 +256,7 @@ fn expel(store: &CframeStore, change: &Change, published: Seq) {
 fn write(store: &CframeStore, disk: &mut Disk, image: FrameImage, change: Change) -> Result<()> {
     write_image(store, disk, image, change)?;
     // Where what was dropped is much beside what is there, its space is waited for now rather than the file made longer.
-    if store.with_ground(|space, _| space.waiting_bytes() > space.live() / 16 || space.can_settle()) {
+    if store.with_ground(|space, _| space.chunks().waiting_bytes() > space.live() / 16 || space.can_settle()) {
         sync_published(store, disk)?;
         settle(store, disk);
     }
@@ -272,14 +273,14 @@ fn settle(store: &CframeStore, disk: &mut Disk) {
         space.end()
     });
     if disk.settled_at.take() != Some(end) {
-        let short = settle_while(store, disk, Space::can_settle);
+        let short = settle_while(store, disk, ExtentMap::can_settle);
         disk.settled_at = (!short).then(|| store.with_ground(|space, _| space.end()));
     }
     trim(store, 0);
 }
 
 /// Moves chunks for as long as the file is long and that brings something; answers whether it is not long any more.
-fn settle_while(store: &CframeStore, disk: &mut Disk, is_long: fn(&Space) -> bool) -> bool {
+fn settle_while(store: &CframeStore, disk: &mut Disk, is_long: fn(&ExtentMap) -> bool) -> bool {
     let state = |store: &CframeStore| {
         store.with_ground(|space, names| {
             store.collect(space, names);
@@ -310,7 +311,7 @@ fn write_image(store: &CframeStore, disk: &mut Disk, image: FrameImage, change: 
         None => replace(store, disk, image, &change),
     };
     outcome.map_err(|Failed { error, harmless, .. }| {
-        expel(store, &change, disk.published);
+        expel(store, &change);
         if harmless { error } else { store.source.poisoned_by(error) }
     })
 }
@@ -407,7 +408,7 @@ fn in_place(
             space.low_tail(header_len, tail_len);
             return (header_len, header_len);
         }
-        space.place_tail(tail_len, &change.doomed, |end| disk.lens.contains(&end))
+        space.place_tail(tail_len, &change.dropped, |end| disk.lens.contains(&end))
     });
     image.header.set_cbytes(tail_at - header_len);
     image.header.set_frame_len(tail_at + tail_len);
@@ -466,20 +467,20 @@ fn move_chunks(
 ) -> io::Result<()> {
     let mut moves = store.with_ground(|space, names| {
         store.collect(space, names);
-        space.moves(&change.doomed, change.settling)
+        space.moves(&change.dropped, change.settling)
     });
     let mut lifts: Option<std::vec::IntoIter<u64>> = None;
     let mut moved = false;
     loop {
         let step = store.with_ground(|space, _| {
             if lifts.is_none() {
-                let down = space.next_move(&change.doomed, &mut moves);
+                let down = space.next_move(&change.dropped, &mut moves);
                 if down.is_some() || moved || !change.settling {
                     return down;
                 }
             }
             // They come down again in the next round, into one hole.
-            let lifts = lifts.get_or_insert_with(|| space.lifts(&change.doomed, &moves).into_iter());
+            let lifts = lifts.get_or_insert_with(|| space.lifts(&change.dropped, &moves).into_iter());
             lifts.next().and_then(|from| space.lift(from, &mut moves))
         });
         let Some(step) = step else { return Ok(()) };
@@ -494,12 +495,12 @@ fn move_chunks(
                     store.place.write().indexed.entry(key).or_insert(step.from);
                 }
                 renamed.extend(key);
-                space.moved(step, seq);
+                space.chunks_mut().copied(step.from, step.to, seq);
             }
             Err(_) => {
-                space.discard(step.to, store.epochs.now());
+                space.not_moved(step);
                 if stays {
-                    space.fix(step.from);
+                    space.chunks_mut().set_overlapping(step.from);
                 }
             }
         });
@@ -520,8 +521,8 @@ fn is_readable(file: &dyn BackendFile, offset: u64, len: u64) -> bool {
 }
 
 /// The key of the chunk at `from` stands for `to` from now on.
-fn rename(store: &CframeStore, space: &Space, names: &mut HashMap<u64, ChunkKey>, from: u64, to: u64) -> Option<ChunkKey> {
-    let key = names.remove(&from).or_else(|| space.generation(from).map(|generation| store.key_at(from, generation)));
+fn rename(store: &CframeStore, space: &ExtentMap, names: &mut HashMap<u64, ChunkKey>, from: u64, to: u64) -> Option<ChunkKey> {
+    let key = names.remove(&from).or_else(|| space.chunks().get(from).map(|chunk| key_at(from, chunk.generation)));
     if let Some(key) = key {
         names.insert(to, key);
         store.place.write().moved.insert(key, to);
@@ -533,8 +534,8 @@ fn rename(store: &CframeStore, space: &Space, names: &mut HashMap<u64, ChunkKey>
 /// Step 4: what was written is what SOURCE holds.
 fn published(store: &CframeStore, disk: &mut Disk, image: FrameImage, change: &Change, seq: Seq) {
     store.held.forget_all(change.admitted.iter().map(|(key, ..)| *key));
-    store.with_ground(|space, _| space.publish(seq, &change.doomed));
-    if !change.doomed.is_empty() {
+    store.with_ground(|space, _| space.publish(seq, &change.dropped));
+    if !change.dropped.is_empty() {
         store.want_sweep();
     }
     let header = image.header.as_bytes().to_vec();
@@ -588,7 +589,7 @@ fn trim(store: &CframeStore, part: u64) {
         })
     });
     if let Err(error) = trimmed {
-        debug!("{}: cannot shorten the file: {}", store.path().display(), in_words(&error));
+        debug!("{}: cannot shorten the file: {}", store.source.path.display(), in_words(&error));
     }
 }
 

@@ -9,11 +9,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant, SystemTime};
 
-use super::{CframeStore, Ground, Parsed, Place, open_file, parse, position};
+use super::commit::Disk;
+use super::{CframeStore, Ground, Parsed, Place, key_at, open_file, parse, position};
 use crate::format::IndexEntry;
 use crate::format::times::{Identity, Stamp, checksum};
 use crate::store::backend::{BackendFile, FileStat, read_exact_at};
-use crate::store::commit::Disk;
 use crate::store::local::watch::Watched;
 use crate::store::source::{Complain, Denied, KEPT_CHANGING, Others, Source, TICK, coarse_until, touched_since, written_since};
 use crate::store::{FrameImage, ReadGuard, Result, StoreError};
@@ -80,7 +80,7 @@ impl CframeStore {
         if !guard.is_to_save() {
             self.bracket()?;
         }
-        if self.epochs.is_of(guard) { Ok(()) } else { Err(self.source.stale("it has been read again meanwhile")) }
+        if guard.is_current() { Ok(()) } else { Err(self.source.stale("it has been read again meanwhile")) }
     }
 
     /// Others have not changed the file until now.
@@ -203,7 +203,7 @@ impl CframeStore {
         Ok(self.look_with(disk)?.hindrance())
     }
 
-    /// See [`crate::store::FrameStore::look`]. What has only other attributes is not looked at any closer.
+    /// See [`crate::store::LocalStore::look`]. What has only other attributes is not looked at any closer.
     fn look_with(&self, disk: &Disk) -> Result<Others> {
         let at_path = self.source.stat()?;
         if let Some(unborn) = disk.unborn() {
@@ -237,12 +237,12 @@ impl CframeStore {
         }
     }
 
-    /// See [`crate::store::FrameStore::look`].
+    /// See [`crate::store::LocalStore::look`].
     pub(super) fn look_at_source(&self) -> Result<Others> {
         self.look_behind(&self.disk.lock())
     }
 
-    /// See [`crate::store::FrameStore::glance`].
+    /// See [`crate::store::LocalStore::glance`].
     pub(super) fn glance_at_source(&self) -> Option<Result<Others>> {
         self.disk.try_lock().map(|disk| self.look_behind(&disk))
     }
@@ -270,7 +270,7 @@ impl CframeStore {
     /// Whether all of SOURCE but the chunks is what was committed.
     fn is_same_frame(&self, file: &dyn BackendFile, len: u64) -> bool {
         let Some(image) = self.published.read().clone() else { return false };
-        let Ok(Parsed { image: now, .. }) = parse(&self.source, file, len, |position| self.key_at(position, 0)) else {
+        let Ok(Parsed { image: now, .. }) = parse(&self.source, file, len, |position| key_at(position, 0)) else {
             return false;
         };
         let place = self.place.read();
@@ -287,7 +287,7 @@ impl CframeStore {
 
     // ---- which state it is ----
 
-    /// See [`crate::store::FrameStore::identity`]. If it is too early to tell, the error is how long it is to be waited.
+    /// See [`crate::store::LocalStore::identity`]. If it is too early to tell, the error is how long it is to be waited.
     pub(super) fn identity_with(&self, disk: &Disk) -> std::result::Result<Identity, Option<Duration>> {
         // Where another machine may write, its clock is not known, and what is known here may be old.
         if !disk.linked() || self.source.is_denied() || self.source.backend.clock().is_none() {
@@ -317,7 +317,7 @@ impl CframeStore {
         }
     }
 
-    /// See [`crate::store::FrameStore::at_close`]. `whole` if all has gone well so far.
+    /// See [`crate::store::LocalStore::at_close`]. `whole` if all has gone well so far.
     pub(in crate::store) fn part(&self, disk: &Disk, whole: bool) {
         let last = std::mem::take(&mut *self.at_close.lock());
         if last.is_empty() {
@@ -337,7 +337,7 @@ impl CframeStore {
 
     // ---- reading again ----
 
-    /// See [`crate::store::FrameStore::reload`].
+    /// See [`crate::store::LocalStore::reload`].
     pub(super) fn read_again(&self) -> Result<Arc<FrameImage>> {
         let mut disk = self.disk.lock();
         let _nobody_stages = self.gate.write();
@@ -356,7 +356,7 @@ impl CframeStore {
         if !is_held {
             self.source.check_follower(&held_stat, &file.stat().map_err(self.io("stat"))?)?;
         }
-        let generation = self.generations.next();
+        let generation = self.generations.next_first();
         let (Parsed { image, sections }, stat) = self.parse_whole(&*file, generation)?;
         let opened = disk.reopened(&image.header, sections.index.is_empty(), self.sidecar.is_some());
         let image = Arc::new(image);
@@ -382,10 +382,10 @@ impl CframeStore {
     }
 
     /// Reads the frame of a file while nobody changes it.
-    fn parse_whole(&self, file: &dyn BackendFile, generation: u16) -> Result<(Parsed, FileStat)> {
+    fn parse_whole(&self, file: &dyn BackendFile, generation: u32) -> Result<(Parsed, FileStat)> {
         for round in 1.. {
             let before = file.stat().map_err(self.io("stat"))?;
-            let parsed = parse(&self.source, file, before.len, |position| super::key_at(position, generation));
+            let parsed = parse(&self.source, file, before.len, |position| key_at(position, generation));
             let after = file.stat().map_err(self.io("stat"))?;
             if !touched_since(&before, &after) {
                 return Ok((parsed?, after));
@@ -444,7 +444,7 @@ fn open_again(source: &Source) -> Result<(Arc<dyn BackendFile>, Option<Denied>)>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::{FrameStore, OpenOptions};
+    use crate::store::{LocalStore, OpenOptions};
 
     #[test]
     fn a_glance_waits_for_no_sync() {
