@@ -14,12 +14,15 @@ use std::time::SystemTime;
 use crate::format::{IndexEntry, Layout, Packed, header::FrameHeader, trailer::Trailer};
 
 pub mod backend;
-mod birth;
 mod cache;
 pub mod cframe;
+mod changes;
 pub mod check;
 mod chunks;
+mod commit;
 pub mod copy;
+mod create;
+mod disk_store;
 mod draft;
 mod epochs;
 mod error;

@@ -10,7 +10,7 @@ use log::debug;
 use parking_lot::{Condvar, Mutex};
 
 use super::super::ChunkKey;
-use super::Shared;
+use super::Directory;
 use crate::store::in_words;
 
 /// How many files are hinted at, at most; older hints go.
@@ -62,16 +62,16 @@ fn address(frame: &Arc<dyn Reader>) -> usize {
 }
 
 /// The pool as one frame has it.
-pub(super) struct Ahead {
+pub(super) struct Readahead {
     pool: Arc<Pool>,
     frame: Arc<dyn Reader>,
     /// Written with the queue locked.
     stopped: AtomicBool,
 }
 
-impl Ahead {
+impl Readahead {
     pub(super) fn new(pool: &Arc<Pool>, frame: Arc<dyn Reader>) -> Self {
-        Ahead { pool: Arc::clone(pool), frame, stopped: AtomicBool::new(false) }
+        Readahead { pool: Arc::clone(pool), frame, stopped: AtomicBool::new(false) }
     }
 
     /// Takes a hint.
@@ -177,10 +177,10 @@ impl Drop for UnderWay<'_> {
     }
 }
 
-impl Reader for Shared {
+impl Reader for Directory {
     /// Opens a chunk's file and has the kernel read it. What fails here fails again, and is told, when it is really read.
     fn read_ahead(&self, key: ChunkKey, len: u32) {
-        let guard = self.epochs.enter();
+        let guard = self.shared.epochs.enter();
         if self.files.lock().len(key).is_none() {
             return; // removed since
         }
@@ -221,7 +221,7 @@ mod tests {
         let frame = || {
             let (end, may_end) = channel();
             let gate = Arc::new(Gate { begun: begun.clone(), may_end: Mutex::new(may_end), ended: AtomicUsize::new(0) });
-            (Ahead::new(&pool, gate.clone()), gate, end)
+            (Readahead::new(&pool, gate.clone()), gate, end)
         };
         let ((one, one_reads, end_one), (other, other_reads, end_other)) = (frame(), frame());
         one.expect(&[1, 2, 3].map(|n| (ChunkKey::new(n), 1)));
