@@ -19,6 +19,8 @@ use crate::store::copy::{FrameCopy, Need};
 use crate::store::{AtClose, FrameStore, Location, NewFrame, StoreError, in_words, local};
 
 /// Copy a frame into its other layout
+///
+/// The copy has the same chunks, byte for byte, and the same metadata. It gets the name DST when it is whole and on disk.
 #[derive(clap::Args)]
 #[command(after_long_help = "\
 Examples:
@@ -27,7 +29,7 @@ Examples:
   # A directory becomes a file, in place of the one that is there
   b2fuse convert --force many.b2frame pressure.b2frame")]
 pub(super) struct Args {
-    /// Replace DST if it exists
+    /// Replace an existing DST, in one step
     #[arg(long)]
     force: bool,
     /// The frame

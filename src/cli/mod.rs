@@ -28,6 +28,7 @@ mod hints;
 mod info;
 mod log;
 mod ls;
+mod markdown;
 mod memory;
 mod mount;
 mod options;

@@ -15,6 +15,8 @@
 //!
 //! Nothing here calls the kernel. What it must forget is collected in [`Invals`]; `fs` sees to it that it is forgotten before the
 //! operation that caused it is answered.
+//!
+#![doc = include_str!("views.md")]
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
