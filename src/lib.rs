@@ -39,6 +39,8 @@
 
 #![warn(missing_docs)]
 #![deny(unsafe_op_in_unsafe_fn)]
+// A module that needs it says why.
+#![cfg_attr(not(test), deny(unsafe_code))]
 // Only store::local opens paths (.clippy.toml); tests open what they like.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 

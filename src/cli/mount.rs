@@ -14,7 +14,7 @@ use signal_hook::iterator::Signals;
 use super::background::{self, Side, Starter};
 use super::frames::{self, Links};
 use super::log::Target;
-use super::options::{self, Options};
+use super::options::{self, Options, Show};
 use super::{End, Failure, hangup_ignored, memory, panic, remount, strangers, wait};
 use crate::format::Layout;
 use crate::format::plain::plain;
@@ -27,8 +27,8 @@ use crate::store::{
 };
 use crate::view::{ContiguousView, FileSystem, FrameView, Shown, Single, SparseView, ViewError};
 
-/// Event loops: one more than there are gives nothing, one less doubles the time of a round trip.
-const THREADS: usize = 2;
+/// Event loops: half of them may wait for the disk at one time. More cost a round trip nothing.
+const THREADS: usize = 8;
 /// Bytes of chunks kept in memory.
 const CACHE_SIZE: u64 = 256 << 20;
 
@@ -117,7 +117,7 @@ pub(super) struct Args {
     /// Bytes of chunks to keep in memory, with K, M or G [default: 256M]
     #[arg(long, value_name = "SIZE", value_parser = options::size)]
     cache_size: Option<u64>,
-    /// Threads that serve requests; at least 2 run [default: 2]
+    /// Threads that serve requests; at least 4 run [default: 8]
     #[arg(long, value_name = "N", value_parser = options::threads)]
     threads: Option<usize>,
     /// Stay in the foreground
@@ -139,18 +139,6 @@ pub(super) struct Args {
     source: PathBuf,
     /// Where to show it: a directory; for a frame that is shown as one file, also a file
     mountpoint: PathBuf,
-}
-
-/// What is shown of a frame.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
-pub(super) enum Show {
-    /// The layout that SOURCE does not have
-    #[default]
-    Other,
-    /// A directory with a file for each chunk
-    Sparse,
-    /// One file
-    Contiguous,
 }
 
 /// Everything that is known before the store is opened.
@@ -577,6 +565,7 @@ fn named(source: &Path, location: &Location) -> PathBuf {
 
 /// Has all threads take memory from one place. By default each has its own, and keeps there what it has once freed: after some commits
 /// of a million chunks, an index for every thread.
+#[expect(unsafe_code, reason = "mallopt(3)")]
 fn share_memory() {
     #[cfg(target_env = "gnu")]
     // SAFETY: sets a number of the allocator.

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
-use super::backend::{Backend, BackendFile, FileStat};
+use super::backend::{Backend, BackendFile, FileStat, FsSpace};
 use super::cache::FrameCache;
 use super::changes::Detector;
 use super::chunks::Chunks;
@@ -573,7 +573,7 @@ impl<M: Medium> LocalStore for DiskStore<M> {
         Ok(M::like(self))
     }
 
-    fn statvfs(&self) -> Result<libc::statvfs> {
+    fn statvfs(&self) -> Result<FsSpace> {
         let (_, dir) = self.medium.handle();
         dir.as_ref().unwrap_or(&self.source.backend).statvfs().map_err(self.io("stat the file system"))
     }

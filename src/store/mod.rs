@@ -45,6 +45,7 @@ mod spill;
 pub mod survey;
 pub mod times;
 
+pub use backend::FsSpace;
 pub use cframe::CframeStore;
 pub use draft::{Draft, DraftPool};
 pub use epochs::{Epochs, ReadGuard};

@@ -26,8 +26,6 @@ use std::time::{Instant, SystemTime};
 
 mod content;
 mod contiguous;
-#[cfg(test)]
-mod counting;
 mod error;
 mod follow;
 mod frame_view;
@@ -41,6 +39,7 @@ mod nodes;
 mod pacer;
 mod single;
 mod sparse;
+mod state_lock;
 #[cfg(test)]
 mod tests;
 mod writing;
@@ -54,7 +53,7 @@ pub use left::{Left, Lost};
 pub use meta::Meta;
 pub use single::{Parked, Single};
 pub use sparse::SparseView;
-pub use xattr::FIRST_LISTED;
+pub use xattr::VLMETA;
 
 /// An inode number. 1 is the root. A number is never used for two different files in a mount's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -351,7 +350,7 @@ pub trait FileSystem: Send + Sync {
     fn follow(&self, invals: &mut Invals) -> Option<Instant>;
 
     /// For `df`.
-    fn statfs(&self) -> Result<libc::statvfs>;
+    fn statfs(&self) -> Result<crate::store::FsSpace>;
 
     /// Does what is due: a gathered commit, settling after a second without a change.
     /// Returns when to call again at the latest.

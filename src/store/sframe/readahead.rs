@@ -12,6 +12,7 @@ use parking_lot::{Condvar, Mutex};
 use super::super::ChunkKey;
 use super::Directory;
 use crate::store::in_words;
+use crate::store::local::system::run_on_any_core;
 
 /// How many files are hinted at, at most; older hints go.
 const HINTS: usize = 1024;
@@ -122,7 +123,11 @@ impl Pool {
         let mut threads = self.threads.lock();
         if threads.len() < self.most {
             let work = Arc::clone(&self.work);
-            match std::thread::Builder::new().name("read-ahead".to_owned()).spawn(move || work.run()) {
+            let body = move || {
+                run_on_any_core();
+                work.run();
+            };
+            match std::thread::Builder::new().name("read-ahead".to_owned()).spawn(body) {
                 Ok(thread) => threads.push(thread),
                 Err(error) => debug!("no thread to read ahead: {}", in_words(&error)), // it is only slower
             }

@@ -165,7 +165,7 @@ impl Single<Contiguous> {
         for key in &dropped {
             // One that a commit has taken is the store's affair.
             if frame.staged.remove(key) {
-                self.store.discard(*key);
+                state.chunks.discard(*key);
             }
         }
         debug!("{}: adopted: {} new chunks of {}", self.store.path().display(), staged.len(), layout.image.entries.len());
@@ -202,10 +202,10 @@ impl Single<Contiguous> {
             Ok(Found::Frame(candidate)) => {
                 let holes = candidate.holes.clone();
                 let mut state = self.state.write();
-                state.unlink(&Name::Frame(FRAME), Take::Kept, &*self.store)?;
+                state.unlink(&Name::Frame(FRAME), Take::Kept)?;
                 self.adopt(&mut state, *candidate, &overlay, invals);
-                state.unlink(from, Take::Moved, &*self.store)?;
-                state.link_frame(FRAME, ino, &*self.store);
+                state.unlink(from, Take::Moved)?;
+                state.link_frame(FRAME, ino);
                 state.end_writing(ino, true);
                 state.frame.is_gone = false;
                 invals.extend(holes.iter().map(|hole| Inval::Range(ino, hole.start, hole.end - hole.start)));
