@@ -101,7 +101,7 @@ pub fn remount(mount: &MountInfo, flags: libc::c_ulong) -> io::Result<()> {
     let flags = flags & REMOUNTED | mount.flags & !REMOUNTED;
     // Else the kernel takes this for no change.
     let accessed = if flags & (libc::MS_RELATIME | libc::MS_NOATIME) == 0 { libc::MS_STRICTATIME } else { 0 };
-    let place = mounts::Place::open(&mount.point)?;
+    let place = mounts::MountPlace::open(&mount.point)?;
     place.mount(OsStr::new("none"), "none", libc::MS_REMOUNT | libc::MS_BIND | accessed | flags, "")
 }
 
@@ -214,7 +214,7 @@ fn mount_directly(request: &MountRequest) -> Result<OwnedFd, MountError> {
         _ => MountError::new(&request.point, format!("cannot mount: {}", in_words(&error))),
     };
     let device = open_device()?;
-    let place = mounts::Place::open(&request.point).map_err(failed)?;
+    let place = mounts::MountPlace::open(&request.point).map_err(failed)?;
     let mode = place.stat().map_err(failed)?.mode & libc::S_IFMT;
     let (uid, gid) = (getuid().as_raw(), getgid().as_raw());
     let mut data = format!("fd={},rootmode={mode:o},user_id={uid},group_id={gid}", device.as_raw_fd());

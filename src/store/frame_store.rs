@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    CacheStats, ChunkKey, DraftPool, FrameImage, FsSpace, Like, Others, ReadAt, ReadGuard, Result, Sidecar, SourceStat,
-    StoreError, Turn, Watch,
+    CacheStats, ChunkKey, DraftPool, FrameImage, FrameLock, FsSpace, Like, Others, ReadAt, ReadGuard, Result, Sidecar,
+    SourceStat, StoreError, Watch,
 };
 use crate::format::chunk::ChunkHeader;
 use crate::format::times::Identity;
@@ -237,7 +237,7 @@ impl dyn FrameStore + '_ {
     ///
     /// # Errors
     /// As [`Sidecar::wait_to_write`].
-    pub fn wait_for_turn(&self, patience: Duration) -> Result<Option<Turn<'_>>> {
+    pub fn wait_for_turn(&self, patience: Duration) -> Result<Option<FrameLock<'_>>> {
         self.local().map_or(Ok(None), |local| local.wait_for_turn(patience))
     }
 
@@ -341,7 +341,7 @@ pub trait LocalStore: FrameStore {
     ///
     /// # Errors
     /// As [`Sidecar::wait_to_write`].
-    fn wait_for_turn(&self, patience: Duration) -> Result<Option<Turn<'_>>> {
+    fn wait_for_turn(&self, patience: Duration) -> Result<Option<FrameLock<'_>>> {
         self.sidecar().map(|sidecar| sidecar.wait_to_write(patience)).transpose()
     }
 }

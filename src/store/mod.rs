@@ -9,7 +9,7 @@
 //! | `disk_store` | opens, reads, stages, commits and closes a frame of either layout, and notices changes by others |
 //! | `cframe`, `sframe` | where the chunks of each layout lie, and the steps that write a state |
 //! | `chunks` | the life of a chunk |
-//! | `copy`, `check`, `repair`, `survey` | what the commands do to a frame |
+//! | `copy`, `check`, `repair`, `inspection` | what the commands do to a frame |
 //! | `backend`, `local` | files and directories, and the local file system |
 //! | `resources` | what all frames of a mount share |
 
@@ -33,11 +33,10 @@ mod disk_store;
 mod draft;
 mod epochs;
 mod error;
-pub mod examine;
 pub mod frame;
 mod frame_store;
-mod held;
 mod image;
+pub mod inspect;
 pub mod local;
 mod location;
 mod lost;
@@ -51,8 +50,9 @@ mod shares;
 pub mod sidecar;
 mod source;
 mod spill;
-pub mod survey;
+mod staged_copies;
 pub mod times;
+pub mod validate;
 
 pub use backend::FsSpace;
 pub use cframe::CframeStore;
@@ -65,7 +65,7 @@ pub use local::watch::{Watch, Watcher};
 pub use location::Location;
 pub use resources::{Budgets, Resources};
 pub use sframe::SframeStore;
-pub use sidecar::{LockFile, Sidecar, Turn};
+pub use sidecar::{FrameLock, LockFile, Sidecar};
 pub use source::{Like, NewFrame, OpenOptions, Others};
 
 /// Names a stored chunk. The store alone knows what the number means: the chunk's position in a cframe's file, or its id in an sframe, and

@@ -47,7 +47,7 @@ pub struct Sidecar {
     path: PathBuf,
     name: OsString,
     read_only: bool,
-    place: RwLock<Arc<Place>>,
+    place: RwLock<Arc<OpenLockFile>>,
     hold: Mutex<Hold>,
     /// Told when `depth` comes to 0.
     idle: Condvar,
@@ -80,7 +80,7 @@ impl Drop for LockFile {
 }
 
 /// Where the lock file is.
-struct Place {
+struct OpenLockFile {
     dir: Arc<dyn Backend>,
     writable: bool,
     /// The daemon's own open file.
@@ -93,7 +93,7 @@ struct Hold {
     /// Turns under way.
     depth: u32,
     /// The daemon's own lock that they are under, and the file that it is on; `None` if it is a client's.
-    own: Option<(Flock, Arc<Place>)>,
+    own: Option<(Flock, Arc<OpenLockFile>)>,
     /// A client of the mount has the exclusive lock.
     client: bool,
     /// Something was committed under it.
@@ -102,7 +102,7 @@ struct Hold {
 
 /// Others wait, or read only, while this is held. Turns of one process do not exclude each other.
 #[must_use]
-pub struct Turn<'a>(&'a Sidecar);
+pub struct FrameLock<'a>(&'a Sidecar);
 
 impl Sidecar {
     /// Opens the lock file of that name, or makes it. A new one belongs to the owner of `frame`, and whoever may write the frame may
@@ -125,7 +125,13 @@ impl Sidecar {
         Ok(Sidecar { path, name, read_only, place, hold, idle, seen, reloads, locks })
     }
 
-    fn open_in(dir: Arc<dyn Backend>, name: &OsStr, path: &PathBuf, read_only: bool, frame: Option<&FileStat>) -> Result<Place> {
+    fn open_in(
+        dir: Arc<dyn Backend>,
+        name: &OsStr,
+        path: &PathBuf,
+        read_only: bool,
+        frame: Option<&FileStat>,
+    ) -> Result<OpenLockFile> {
         let create = || -> io::Result<Box<dyn BackendFile>> {
             let file = dir.create(name, if frame.is_some() { 0o600 } else { 0o666 })?;
             if let Some(frame) = frame {
@@ -157,10 +163,10 @@ impl Sidecar {
             }
             Err(error) => return Err(path.io("open the lock file")(error)),
         };
-        Ok(Place { dir, writable, file })
+        Ok(OpenLockFile { dir, writable, file })
     }
 
-    fn place(&self) -> Arc<Place> {
+    fn place(&self) -> Arc<OpenLockFile> {
         Arc::clone(&self.place.read())
     }
 
@@ -257,7 +263,7 @@ impl Sidecar {
 
     /// The daemon's turn to change SOURCE, as part of one that it has, or under the lock of a client; `None` if others have
     /// theirs.
-    pub fn to_write(&self) -> Result<Option<Turn<'_>>> {
+    pub fn to_write(&self) -> Result<Option<FrameLock<'_>>> {
         let mut hold = self.hold.lock();
         if hold.depth == 0 && !hold.client {
             let place = self.place();
@@ -280,11 +286,11 @@ impl Sidecar {
             return Ok(None);
         }
         hold.depth += 1;
-        Ok(Some(Turn(self)))
+        Ok(Some(FrameLock(self)))
     }
 
     /// A turn to read SOURCE, as part of one that the daemon has; `None` if others are changing it.
-    pub fn to_read(&self) -> Result<Option<Turn<'_>>> {
+    pub fn to_read(&self) -> Result<Option<FrameLock<'_>>> {
         let mut hold = self.hold.lock();
         if hold.depth == 0 && !hold.client {
             let place = self.place();
@@ -294,14 +300,14 @@ impl Sidecar {
             hold.own = Some((Flock::Shared, place));
         }
         hold.depth += 1;
-        Ok(Some(Turn(self)))
+        Ok(Some(FrameLock(self)))
     }
 
     /// Waits for a turn to write.
     ///
     /// # Errors
     /// EAGAIN if others do not give theirs back.
-    pub fn wait_to_write(&self, patience: Duration) -> Result<Turn<'_>> {
+    pub fn wait_to_write(&self, patience: Duration) -> Result<FrameLock<'_>> {
         self.wait(patience, || self.to_write())
     }
 
@@ -309,11 +315,11 @@ impl Sidecar {
     ///
     /// # Errors
     /// As [`Sidecar::wait_to_write`].
-    pub fn wait_to_read(&self, patience: Duration) -> Result<Turn<'_>> {
+    pub fn wait_to_read(&self, patience: Duration) -> Result<FrameLock<'_>> {
         self.wait(patience, || self.to_read())
     }
 
-    fn wait<'a>(&self, patience: Duration, turn: impl Fn() -> Result<Option<Turn<'a>>>) -> Result<Turn<'a>> {
+    fn wait<'a>(&self, patience: Duration, turn: impl Fn() -> Result<Option<FrameLock<'a>>>) -> Result<FrameLock<'a>> {
         let until = Instant::now() + patience;
         loop {
             if let Some(turn) = turn()? {
@@ -371,7 +377,7 @@ fn only_name(file: &dyn BackendFile, path: &PathBuf) -> Result<FileStat> {
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for FrameLock<'_> {
     fn drop(&mut self) {
         let mut hold = self.0.hold.lock();
         hold.depth -= 1;

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use super::backend::{Backend, BackendFile, FileStat, PIECE};
 use super::error::Complain;
 use super::location::Location;
-use super::mark::Holder;
+use super::mark::LockHolder;
 use super::{Budgets, ReadAt, Resources, Result, SourceStat, StoreError};
 use crate::format;
 use crate::store::in_words;
@@ -302,7 +302,7 @@ impl Source {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Denied {
     /// Another mount has its lock.
-    Busy(Holder),
+    Busy(LockHolder),
     /// The system refuses, with this errno.
     Refused(i32),
 }

@@ -75,7 +75,7 @@ type CommitState = commit::CommitState<Cframe>;
 
 /// What is known of the states of a file.
 #[derive(Default)]
-pub(in crate::store) struct States {
+pub(in crate::store) struct FileStates {
     /// How far the headers of D and P reach.
     high: u64,
     /// The frame_len of the last states: the library notices another state by another frame_len.
@@ -88,10 +88,10 @@ pub(in crate::store) struct States {
     encoded_for: u32,
 }
 
-impl States {
+impl FileStates {
     pub(super) fn opened(header: &FrameHeader, empty: bool) -> Self {
         let (high, lens) = (header.as_bytes().len() as u64, VecDeque::from([header.frame_len()]));
-        States { high, lens, empty, ..States::default() }
+        FileStates { high, lens, empty, ..FileStates::default() }
     }
 
     pub(super) fn published(&mut self, before: &[u8], image: &FrameImage) {

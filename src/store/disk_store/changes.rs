@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use super::commit::CommitState;
-use super::{DiskStore, Found, Medium};
+use super::{DiskStore, Medium, ReadFrame};
 use crate::store::backend::{BackendFile, FileStat, read_exact_at};
 use crate::store::error::Complain;
 use crate::store::local::watch::Watched;
@@ -161,7 +161,7 @@ impl<M: Medium> DiskStore<M> {
         }
         let spoiled = if detector.spoiled { detector.stale.clone() } else { None };
         if spoiled.is_some() || detector.touched != touched {
-            self.shared.watch.ring();
+            self.common.watch.ring();
         }
         spoiled.map_or(Ok(()), |reason| Err(self.source.stale(reason)))
     }
@@ -189,14 +189,14 @@ impl<M: Medium> DiskStore<M> {
             return None;
         }
         detector.spoil("its header is another".to_owned());
-        self.shared.watch.ring();
+        self.common.watch.ring();
         detector.stale.clone()
     }
 
     /// See [`crate::store::LocalStore::is_as_seen`].
     pub(in crate::store) fn looks_as_seen(&self) -> bool {
         let root = self.detector.lock().root;
-        let blind = self.shared.watch.is_blind();
+        let blind = self.common.watch.is_blind();
         if blind && !matches!(self.source.stat(), Ok(Some(stat)) if stat.same_file(&root)) {
             return false;
         }
@@ -221,7 +221,7 @@ impl<M: Medium> DiskStore<M> {
         let mut watched: Vec<_> = around.iter().map(|around| Watched::Name(Arc::clone(around), name.clone())).collect();
         watched.extend(self.medium.watched());
         watched.extend(self.detector.lock().header().map(Watched::File));
-        self.shared.watch.set(watched);
+        self.common.watch.set(watched);
     }
 
     // ---- our writes ----
@@ -234,7 +234,7 @@ impl<M: Medium> DiskStore<M> {
             detector.look_at_header()?;
             if detector.stale.is_some() {
                 drop(detector);
-                self.shared.watch.ring();
+                self.common.watch.ring();
                 return Err(io::Error::from_raw_os_error(libc::ESTALE));
             }
             detector.writers += 1;
@@ -360,14 +360,14 @@ impl<M: Medium> DiskStore<M> {
             }
         };
         let generation = self.medium.next_generation();
-        let Found { image, header_file, commits: own, parts } = M::read(&self.source, &handle, generation, true)?;
+        let ReadFrame { image, header_file, commits: own, parts } = M::read(&self.source, &handle, generation, true)?;
         let opened = commits.reopened(&image.header, own, self.sidecar.is_some());
         let image = Arc::new(image);
         let rest = {
-            let _turnover = self.shared.epochs.turn_over();
+            let _turnover = self.common.epochs.turn_over();
             let rest = M::exchange(self, &handle, another.is_some(), parts);
             self.cache.clear();
-            self.held.clear();
+            self.copies.clear();
             *self.image.write() = Some(Arc::clone(&image));
             *commits = opened;
             self.grounded.store(false, Relaxed);
@@ -408,7 +408,7 @@ impl<M: Medium> DiskStore<M> {
             self.source.set_denied(None);
         } else {
             self.detector.lock().touched = true;
-            self.shared.watch.ring();
+            self.common.watch.ring();
         }
     }
 }

@@ -199,7 +199,7 @@ fn expel<M: Medium>(store: &DiskStore<M>, change: &Change) {
     M::with_chunks(store, |chunks, locate| {
         for &(key, times, was) in &change.admitted {
             if let Some(place) = locate(chunks, key) {
-                chunks.expel(place, times, was, store.shared.epochs.now());
+                chunks.expel(place, times, was, store.common.epochs.now());
             }
         }
     });
@@ -227,7 +227,7 @@ pub(in crate::store) fn published<M: Medium>(
     image: FrameImage,
     change: &Change,
 ) {
-    store.held.forget_all(change.admitted.iter().map(|(key, ..)| *key));
+    store.copies.forget_all(change.admitted.iter().map(|(key, ..)| *key));
     commits.published += 1;
     commits.changed = true;
     let before = std::mem::replace(&mut commits.header, image.header.as_bytes().to_vec());

@@ -24,12 +24,12 @@ use crate::format::{ChunkId, IndexEntry, Layout};
 use crate::store::create::PendingFrame;
 use crate::store::error::Complain;
 use crate::store::error::Failed;
-use crate::store::held::Held;
 use crate::store::local::watch::{Watch, Watched};
 use crate::store::location::Location;
 use crate::store::lost::Lost;
 use crate::store::sidecar::{LAST_PATIENCE, PATIENCE, Sidecar};
 use crate::store::source::{Handle, Like, NewFrame, Others, Source};
+use crate::store::staged_copies::StagedCopies;
 use crate::store::{
     AtClose, CacheStats, ChunkKey, DraftPool, Epochs, FrameImage, FrameStore, LocalStore, OpenOptions, ReadAt, ReadGuard,
     Resources, Result, SourceStat, StoreError, lost,
@@ -42,7 +42,7 @@ use changes::Detector;
 use commit::{Change, CommitState};
 
 /// A frame that was read from an open SOURCE.
-pub(in crate::store) struct Found<M: Medium> {
+pub(in crate::store) struct ReadFrame<M: Medium> {
     pub(in crate::store) image: FrameImage,
     /// The file that begins with the header, and the attributes that it had when it was read.
     pub(in crate::store) header_file: (Arc<dyn BackendFile>, FileStat),
@@ -84,11 +84,11 @@ pub(in crate::store) trait Medium: Sized + Send + Sync + 'static {
     /// Creates an empty medium under a temporary name, and locks it.
     fn create(source: &Source, name: &OsStr) -> io::Result<Handle>;
     /// Reads a frame without its chunks. Their keys get that generation. With `whole`, a change by others in the meantime is an error.
-    fn read(source: &Source, handle: &Handle, generation: u32, whole: bool) -> Result<Found<Self>>;
+    fn read(source: &Source, handle: &Handle, generation: u32, whole: bool) -> Result<ReadFrame<Self>>;
     /// Finds the lock file's place. A SOURCE that is not `new` must be a frame, as no lock file is made beside anything else.
     fn lock_place(source: &Source, handle: &Handle, new: bool) -> Result<LockPlace>;
     /// The medium of a frame that was read, or of a new one.
-    fn new(source: &Source, handle: &Handle, parts: Option<Self::Parts>, shared: Arc<Shared>, options: &OpenOptions) -> Self;
+    fn new(source: &Source, handle: &Handle, parts: Option<Self::Parts>, common: Arc<Common>, options: &OpenOptions) -> Self;
     /// The generation for the keys of SOURCE's next version.
     fn next_generation(&self) -> u32;
     /// Replaces the version of SOURCE by one that was read; `another` says that SOURCE was opened anew. Nobody reads, stages or commits in
@@ -201,7 +201,7 @@ pub(in crate::store) trait Medium: Sized + Send + Sync + 'static {
 pub(in crate::store) type Locate<'a> = dyn Fn(&Chunks, ChunkKey) -> Option<u64> + 'a;
 
 /// What background threads need as well.
-pub(in crate::store) struct Shared {
+pub(in crate::store) struct Common {
     pub(in crate::store) epochs: Epochs,
     pub(in crate::store) watch: Watch,
 }
@@ -213,17 +213,17 @@ pub(in crate::store) struct Shared {
 pub struct DiskStore<M: Medium> {
     pub(in crate::store) source: Source,
     pub(in crate::store) sidecar: Option<Sidecar>,
-    pub(in crate::store) shared: Arc<Shared>,
+    pub(in crate::store) common: Arc<Common>,
     pub(in crate::store) cache: FrameCache,
     drafts: Arc<DraftPool>,
     pub(in crate::store) image: RwLock<Option<Arc<FrameImage>>>,
     pub(in crate::store) commits: Mutex<CommitState<M>>,
-    /// Held for reading while a chunk is being staged, for writing while SOURCE's file is being replaced.
+    /// StagedCopies for reading while a chunk is being staged, for writing while SOURCE's file is being replaced.
     pub(in crate::store) gate: RwLock<()>,
     /// The state found at open is known to be on disk, so that space which it does not need is free.
     pub(in crate::store) grounded: AtomicBool,
     pub(in crate::store) detector: Mutex<Detector>,
-    pub(in crate::store) held: Held,
+    pub(in crate::store) copies: StagedCopies,
     /// The directory for bytes that do not fit into SOURCE.
     lost: Mutex<Lost>,
     pub(in crate::store) at_close: Mutex<Vec<AtClose>>,
@@ -261,7 +261,7 @@ impl<M: Medium> DiskStore<M> {
         let handle = M::open(&source, !source.read_only)?;
         let sidecar = options.locking.then(|| Self::lock_file(&source, &handle, options, false)).transpose()?;
         let turn = sidecar.as_ref().map(|sidecar| sidecar.wait_to_read(PATIENCE)).transpose()?;
-        let Found { image, header_file, commits, parts } = M::read(&source, &handle, 0, false)?;
+        let ReadFrame { image, header_file, commits, parts } = M::read(&source, &handle, 0, false)?;
         if let Some(sidecar) = &sidecar {
             sidecar.in_step(sidecar.count()?);
         }
@@ -320,7 +320,7 @@ impl<M: Medium> DiskStore<M> {
         detector: Detector,
     ) -> Self {
         let resources: &Resources = &options.resources;
-        let shared = Arc::new(Shared { epochs: Epochs::default(), watch: Watch::new(resources.watcher()) });
+        let common = Arc::new(Common { epochs: Epochs::default(), watch: Watch::new(resources.watcher()) });
         let spill = handle.dir.as_ref().unwrap_or(&source.backend);
         let store = DiskStore {
             sidecar,
@@ -331,11 +331,11 @@ impl<M: Medium> DiskStore<M> {
             gate: RwLock::new(()),
             grounded: AtomicBool::new(false),
             detector: Mutex::new(detector),
-            held: Held::new(options.hold_staged, &resources.held),
+            copies: StagedCopies::new(options.hold_staged, &resources.held),
             lost: Mutex::default(),
             at_close: Mutex::default(),
-            medium: M::new(&source, handle, parts, Arc::clone(&shared), options),
-            shared,
+            medium: M::new(&source, handle, parts, Arc::clone(&common), options),
+            common,
             source,
         };
         // In a new directory there are our own files only, until it is SOURCE.
@@ -400,14 +400,14 @@ impl<M: Medium> FrameStore for DiskStore<M> {
     }
 
     fn enter(&self) -> ReadGuard<'_> {
-        self.shared.epochs.enter()
+        self.common.epochs.enter()
     }
 
     fn read_part(&self, guard: &ReadGuard<'_>, key: ChunkKey, len: u32, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let load = |buf: &mut [u8], offset: u64| M::read_chunk(self, guard, key, buf, offset);
         let failed = |error| M::chunk_error(self, key, "read a chunk", error);
         if guard.is_to_save() {
-            if let Some(read) = self.held.read(key, len, offset, buf, |buf| load(buf, 0)) {
+            if let Some(read) = self.copies.read(key, len, offset, buf, |buf| load(buf, 0)) {
                 return read.map_err(failed);
             }
             let read = self.cache.read(key, len, offset, buf, load).map_err(failed);
@@ -470,13 +470,13 @@ impl<M: Medium> FrameStore for DiskStore<M> {
         let _turn = self.wait_for_turn(PATIENCE)?;
         let _gate = self.grounded()?;
         let key = M::stage(self, chunk, len)?;
-        self.held.put(key, chunk);
+        self.copies.put(key, chunk);
         Ok(key)
     }
 
     fn discard(&self, key: ChunkKey) {
-        self.held.forget(key);
-        self.with_chunk(key, |chunks, place| chunks.discard(place, self.shared.epochs.now()));
+        self.copies.forget(key);
+        self.with_chunk(key, |chunks, place| chunks.discard(place, self.common.epochs.now()));
         M::collect(self);
     }
 
@@ -485,7 +485,7 @@ impl<M: Medium> FrameStore for DiskStore<M> {
     }
 
     fn unpin(&self, key: ChunkKey) {
-        self.with_chunk(key, |chunks, place| chunks.unpin(place, self.shared.epochs.now()));
+        self.with_chunk(key, |chunks, place| chunks.unpin(place, self.common.epochs.now()));
         M::collect(self);
     }
 
@@ -542,7 +542,7 @@ impl<M: Medium> LocalStore for DiskStore<M> {
     }
 
     fn watch(&self) -> &Watch {
-        &self.shared.watch
+        &self.common.watch
     }
 
     fn check_writable(&self) -> Result<()> {

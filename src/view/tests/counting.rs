@@ -217,7 +217,7 @@ impl LocalStore for Counting {
         check("changed_outside");
         self.here().changed_outside()
     }
-    fn wait_for_turn(&self, patience: Duration) -> Result<Option<Turn<'_>>> {
+    fn wait_for_turn(&self, patience: Duration) -> Result<Option<FrameLock<'_>>> {
         check("wait_for_turn");
         self.here().wait_for_turn(patience)
     }
