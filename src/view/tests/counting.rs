@@ -8,6 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
+use parking_lot::Mutex;
+
 use crate::format::chunk::ChunkHeader;
 use crate::format::times::Identity;
 use crate::format::{ChunkId, IndexEntry};
@@ -24,13 +26,16 @@ pub struct Counting {
     pub stale: AtomicBool,
     /// Staging fails with ENOSPC.
     pub full: AtomicBool,
+    /// Called when SOURCE has been read again.
+    pub reloaded: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
 impl Counting {
     pub fn new(inner: Arc<dyn FrameStore>) -> Arc<Self> {
         let zero = AtomicUsize::default;
         let no = AtomicBool::default;
-        Arc::new(Counting { inner, staged: zero(), commits: zero(), reads: zero(), hinted: zero(), stale: no(), full: no() })
+        let (staged, commits, reads, hinted) = (zero(), zero(), zero(), zero());
+        Arc::new(Counting { inner, staged, commits, reads, hinted, stale: no(), full: no(), reloaded: Mutex::default() })
     }
 
     /// Counts since the last call: chunks staged, and commits.
@@ -160,7 +165,11 @@ impl LocalStore for Counting {
     }
     fn reload(&self) -> Result<Arc<FrameImage>> {
         check("reload");
-        self.here().reload()
+        let image = self.here().reload();
+        if let Some(reloaded) = self.reloaded.lock().take() {
+            reloaded();
+        }
+        image
     }
     fn watch(&self) -> &Watch {
         self.here().watch()
