@@ -19,8 +19,8 @@ use crate::store::{self, AtClose, FrameStore, LocalStore, Location, NewFrame};
 
 /// Rewrite a frame without holes, its chunks in the order of the index
 ///
-/// Files of a sparse frame are numbered anew, and those that belong to no chunk are removed. Needs room for a second copy of the
-/// frame, which then takes its place at once.
+/// Files of a sparse frame are numbered anew, and files that belong to no chunk are removed. A second copy of the frame is written, and
+/// replaces it in one step; it needs as much space as the frame's chunks.
 #[derive(clap::Args)]
 #[command(after_long_help = "\
 Examples:

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use indicatif::HumanBytes;
+use rustix::fs::Mode;
+use rustix::process::umask;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::{End, Failure, hangup_ignored, progress, wait};
@@ -17,6 +19,8 @@ use crate::store::copy::{FrameCopy, Need};
 use crate::store::{AtClose, FrameStore, Location, NewFrame, StoreError, in_words, local};
 
 /// Copy a frame into its other layout
+///
+/// The copy has the same chunks, byte for byte, and the same metadata. It gets the name DST when it is whole and on disk.
 #[derive(clap::Args)]
 #[command(after_long_help = "\
 Examples:
@@ -25,7 +29,7 @@ Examples:
   # A directory becomes a file, in place of the one that is there
   b2fuse convert --force many.b2frame pressure.b2frame")]
 pub(super) struct Args {
-    /// Replace DST if it exists
+    /// Replace an existing DST, in one step
     #[arg(long)]
     force: bool,
     /// The frame
@@ -95,15 +99,15 @@ impl From<StoreError> for Failure {
 /// # Errors
 /// There is not enough, with both numbers.
 fn check_room(need: Need, target: &dyn FrameStore) -> Result<(), Failure> {
-    let system = target.statvfs()?;
+    let space = target.statvfs()?;
     let failed = |reason: String| Err(Failure::new(target.path(), reason));
-    let free = system.f_bavail.saturating_mul(system.f_frsize);
+    let free = space.available_bytes();
     if free < need.bytes {
         return failed(format!("needs {}, and its file system has {} left", HumanBytes(need.bytes), HumanBytes(free)));
     }
     // Where files are not counted, there are none at all.
-    if system.f_files > 0 && system.f_favail < need.files {
-        return failed(format!("needs {} files, and its file system has room for {}", need.files, system.f_favail));
+    if space.files > 0 && space.available_files < need.files {
+        return failed(format!("needs {} files, and its file system has room for {}", need.files, space.available_files));
     }
     Ok(())
 }
@@ -152,9 +156,7 @@ fn mode_of(src: &Path, source: &dyn FrameStore) -> Result<u32, Failure> {
 /// umask. Its owner can always read and write for the time being.
 fn mask(mode: u32, to: Layout) {
     let searchable = if to == Layout::Sparse { (mode & 0o444) >> 2 } else { 0 };
-    // SAFETY: neither call can fail or touches memory; there is only one thread that makes files.
-    unsafe {
-        let umask = libc::umask(0);
-        libc::umask(umask | 0o077 & !(mode | searchable) as libc::mode_t);
-    }
+    let more = Mode::from_raw_mode(0o077 & !(mode | searchable));
+    // There is only one thread that makes files.
+    umask(umask(Mode::empty()) | more);
 }

@@ -3,17 +3,14 @@
 //! Attributes and names are cached by the kernel for good; what a call makes untrue is told through [`Notify`](super::notify). Names that
 //! are not there are not cached at all. Permissions are the kernel's affair (`default_permissions`), unless the one user of a mount
 //! does without: ACCESS comes here then, from access(2) and chdir(2) only.
-//! Locks of both kinds work inside the kernel, unless the file system wants those of flock(2): then these come here, and wait
-//! on threads of their own, as does everything that may have to wait until other processes give their locks back. What may have to wait
-//! for the disk never keeps the last event loop.
+//! Locks of both kinds work inside the kernel, unless the file system wants those of flock(2): then these come here. What may have to
+//! wait runs as the [executor](super::executor) has it.
 //!
 //! A read-only mount answers ENOSYS to OPEN and FLUSH as well, after which the kernel sends no more of either, and RELEASE
 //! neither: reading then runs at the page cache's own speed. A mount for writing needs both, as its close has something to say, and
 //! OPEN is needed where the file system must know its handles.
 
-use std::cell::RefCell;
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
@@ -31,8 +28,8 @@ use parking_lot::RwLockReadGuard;
 
 use super::answers::{Ask, Call, Op, Reply, errno};
 use super::notify::Held;
+use super::pm_qos::PmQos;
 use super::shared::{Shared, opened};
-use super::spin::Turn;
 use super::waiting::Patience;
 use super::{unmount, xattr};
 use crate::view::{Creation, Flock, Handle, Ino, Inval, Invals, New, OpenMode, ROOT, RenameMode, SetAttr, ViewError, Wait};
@@ -42,36 +39,34 @@ const MAX_WRITE: u32 = 1 << 20;
 /// The longest READ that is answered in one piece, in bytes; the kernel asks for [`MAX_WRITE`] at most.
 const MAX_READ: usize = 16 << 20;
 
-thread_local! {
-    /// Where an event loop reads into: a fresh buffer for each READ costs up to a quarter of the time.
-    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
-
 /// The file system that fuser calls.
 pub(super) struct Adapter {
     shared: Arc<Shared>,
-    /// Where requests come from.
-    device: File,
     /// The kernel can do without OPEN, if told ENOSYS.
     no_open: bool,
     /// The kernel can do without OPENDIR, if told ENOSYS, and caches listings then.
     no_opendir: bool,
     /// Whether there are extended attributes.
     xattrs: bool,
+    /// With `low_latency`.
+    pm_qos: Option<Arc<PmQos>>,
 }
 
 impl Adapter {
     /// A mount that fusermount3 is to unmount if we die must not do without OPENDIR: by opening the mount point it finds out.
-    pub(super) fn new(shared: Arc<Shared>, device: File, auto_unmount: bool, xattrs: bool) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, auto_unmount: bool, xattrs: bool, pm_qos: Option<Arc<PmQos>>) -> Self {
         let no_open = shared.features.read_only && !shared.features.handles;
-        Adapter { no_open, no_opendir: !auto_unmount, xattrs, device, shared }
+        Adapter { no_open, no_opendir: !auto_unmount, xattrs, pm_qos, shared }
     }
 
     /// To be held while a request is answered: none is after the end, when there is no device any more (ENODEV).
-    fn enter(&self, req: &Request) -> Option<(&Arc<Shared>, Entered<'_>)> {
+    fn enter(&self, req: &Request) -> Option<(&Arc<Shared>, RwLockReadGuard<'_, bool>)> {
         let open = self.shared.enter()?;
-        self.shared.awake.asked();
-        Some((&self.shared, Entered { _open: open, _turn: self.shared.spin.turn(req.pid()) }))
+        if let Some(pm_qos) = &self.pm_qos {
+            pm_qos.asked();
+        }
+        self.shared.placement.serve(req.pid());
+        Some((&self.shared, open))
     }
 
     /// A request that changes nothing.
@@ -123,18 +118,12 @@ fn open_mode(flags: i32) -> OpenMode {
     }
 }
 
-/// Held while a request is answered. The fields are dropped in their order.
-struct Entered<'a> {
-    _open: RwLockReadGuard<'a, bool>,
-    _turn: Turn<'a>,
-}
-
 impl fuser::Filesystem for Adapter {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
         let (offered, features) = (config.capabilities(), self.shared.features);
         let wanted = InitFlags::FUSE_PARALLEL_DIROPS
-            // Whether attributes come with the names is for us to choose: see `listing`.
             | InitFlags::FUSE_DO_READDIRPLUS
+            | if self.shared.is_large() { InitFlags::FUSE_READDIRPLUS_AUTO } else { InitFlags::empty() }
             | InitFlags::FUSE_NO_OPENDIR_SUPPORT
             // With this, no file is asked for its capabilities at each write.
             | InitFlags::FUSE_HANDLE_KILLPRIV_V2
@@ -151,11 +140,7 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        self.ask("lookup", req, parent, reply, |shared, parent| {
-            let attr = shared.view.lookup(parent, name)?;
-            shared.lists.looked_up();
-            Ok(shared.entry(&attr))
-        });
+        self.ask("lookup", req, parent, reply, |shared, parent| shared.view.lookup(parent, name).map(|attr| shared.entry(&attr)));
     }
 
     fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
@@ -192,7 +177,7 @@ impl fuser::Filesystem for Adapter {
         let held = if size.is_some() { Held::File(Ino(ino.0)) } else { Held::Nothing };
         // A length that is set without a handle is a write and a close.
         let whole = size.is_some() && fh.is_none();
-        let op = Op { waits: whole, changes: whole, ..Op::change("setattr", ino, held) };
+        let op = Op { turns: whole, changes: whole, ..Op::change("setattr", ino, held) };
         self.perform(req, op, reply, move |shared, ino, invals| {
             shared.view.setattr(ino, handle, set, invals).map(|attr| shared.attr(&attr))
         });
@@ -254,7 +239,7 @@ impl fuser::Filesystem for Adapter {
             _ => return reply.error(Errno::EINVAL),
         };
         let (name, newname) = (name.to_owned(), newname.to_owned());
-        let op = Op { waits: true, ..Op::change("rename", parent, Held::Directory) };
+        let op = Op { turns: true, ..Op::change("rename", parent, Held::Directory) };
         self.perform(req, op, reply, move |shared, parent, invals| {
             shared.view.rename((parent, &name), (Ino(newparent.0), &newname), mode, invals)
         });
@@ -317,23 +302,20 @@ impl fuser::Filesystem for Adapter {
         let handle = (!self.no_open).then_some(Handle(fh.0));
         let len = (size as usize).min(MAX_READ);
         shared.reads.fetch_add(1, Relaxed);
-        BUFFER.with_borrow_mut(|buffer| {
-            if buffer.len() < len {
-                buffer.resize(len, 0);
-            }
-            match shared.view.read(ino, handle, offset, &mut buffer[..len]) {
-                Ok(n) => reply.data(&buffer[..n]),
-                Err(ViewError::Locked) => shared.read_patiently(ino, handle, offset, len, reply),
-                Err(refusal) => {
-                    reply.error(errno("read", ino, &refusal));
-                    // Who opens a file without asking must look its name up anew.
-                    if matches!(refusal, ViewError::Gone) && self.no_open {
-                        let name = shared.view.last_name(ino).map(|name| Inval::Entry(ROOT, name));
-                        shared.notify.forget(name.into_iter().collect());
-                    }
+        let mut buffer = shared.buffers.take(len);
+        match shared.view.read(ino, handle, offset, &mut buffer[..len]) {
+            Ok(n) => reply.data(&buffer[..n]),
+            Err(ViewError::Locked) => shared.read_patiently(ino, handle, offset, len, reply),
+            Err(refusal) => {
+                reply.error(errno("read", ino, &refusal));
+                // Who opens a file without asking must look its name up anew.
+                if matches!(refusal, ViewError::Gone) && self.no_open {
+                    let name = shared.view.last_name(ino).map(|name| Inval::Entry(ROOT, name));
+                    shared.notify.forget(name.into_iter().collect());
                 }
             }
-        });
+        }
+        shared.buffers.give_back(buffer);
         shared.touched(req.pid(), ino, Some((offset, size)));
     }
 
@@ -350,9 +332,7 @@ impl fuser::Filesystem for Adapter {
         reply: ReplyWrite,
     ) {
         let Some((shared, _entered)) = self.enter(req) else { return reply.error(Errno::ENODEV) };
-        shared.answer(Op::change("write", ino, Held::Nothing), reply, |shared, _, _| {
-            shared.view.write(Handle(fh.0), offset, data).map(|()| data.len() as u32)
-        });
+        shared.write(ino, Handle(fh.0), offset, data, reply);
     }
 
     fn flush(&self, req: &Request, ino: INodeNo, fh: FileHandle, _owner: LockOwner, reply: ReplyEmpty) {
@@ -377,9 +357,10 @@ impl fuser::Filesystem for Adapter {
         let Some((shared, _entered)) = self.enter(req) else { return reply.error(Errno::ENODEV) };
         let (ino, handle, write) = (Ino(ino.0), Handle(fh.0), open_mode(flags.0).write);
         // Only for an open file that has asked for a lock an owner is named. What was written under the lock is committed.
-        let wait = match if write { shared.view.may_wait(ino) } else { Wait::Never } {
-            Wait::Never if owner.is_some() => Wait::Disk,
-            wait => wait,
+        let wait = match (write, owner) {
+            (true, _) => shared.view.may_wait(ino),
+            (false, Some(_)) => Wait::Disk,
+            (false, None) => Wait::Never,
         };
         shared.run(wait, move |shared| {
             let mut invals = Invals::new();
@@ -471,21 +452,17 @@ impl fuser::Filesystem for Adapter {
         };
         let (name, value) = (name.to_owned(), value.to_vec());
         // The kernel holds the inode, which may be the directory.
-        let op = Op { waits: true, ..Op::change("setxattr", ino, Held::Directory) };
-        self.perform(req, op, reply, move |shared, ino, invals| shared.view.set_xattr(ino, &name, Some(&value), mode, invals));
+        let op = Op { turns: true, ..Op::change("setxattr", ino, Held::Directory) };
+        self.perform(req, op, reply, move |shared, ino, invals| shared.set_xattr(ino, &name, &value, mode, invals));
     }
 
     fn removexattr(&self, req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let Some((shared, _entered)) = self.enter(req) else { return reply.error(Errno::ENODEV) };
         if let Some(errno) = self.no_xattr(name) {
             return reply.error(errno);
         }
-        let (client, name) = (req.pid(), name.to_owned());
-        if shared.is_stripped(client, Ino(ino.0), &name) {
-            return reply.error(Errno::EOPNOTSUPP);
-        }
-        let op = Op { waits: true, ..Op::change("setxattr", ino, Held::Directory) };
-        shared.perform(op, reply, move |shared, ino, invals| shared.remove_xattr(client, ino, &name, invals));
+        let name = name.to_owned();
+        let op = Op { turns: true, ..Op::change("setxattr", ino, Held::Directory) };
+        self.perform(req, op, reply, move |shared, ino, invals| shared.remove_xattr(ino, &name, invals));
     }
 
     fn opendir(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
@@ -505,18 +482,9 @@ impl fuser::Filesystem for Adapter {
 
     fn readdirplus(&self, req: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
         let Some((shared, _entered)) = self.enter(req) else { return reply.error(Errno::ENODEV) };
-        let ino = Ino(ino.0);
-        if shared.wants_names(ino, offset) {
-            return shared.list_names(&self.device, req.unique().0, ino, offset, reply);
-        }
-        match shared.readdirplus(ino, offset, &mut reply) {
-            Ok(goes_on) => {
-                reply.ok();
-                if let Some(goes_on) = goes_on {
-                    shared.list_on(ino, &goes_on);
-                }
-            }
-            Err(refusal) => reply.error(errno("readdir", ino, &refusal)),
+        match shared.readdirplus(Ino(ino.0), offset, &mut reply) {
+            Ok(()) => reply.ok(),
+            Err(refusal) => reply.error(errno("readdir", Ino(ino.0), &refusal)),
         }
     }
 

@@ -1,5 +1,5 @@
-//! One way for all operations: from a request to the call that it is for, on a thread where that may wait, and from what the file
-//! system answers, or refuses, to a reply.
+//! One way for all operations: from a request to the call that it is for, and from what the file system answers, or refuses, to
+//! a reply.
 
 use std::sync::Arc;
 
@@ -12,7 +12,8 @@ use log::{debug, error, warn};
 use super::notify::Held;
 use super::shared::{FOREVER, GENERATION, Shared};
 use super::xattr;
-use crate::view::{Ino, Invals, Result, ViewError, Wait};
+use crate::store::FsSpace;
+use crate::view::{Handle, Ino, Invals, Result, ViewError, Wait};
 
 /// A reply that is made of a value, or of an error.
 pub(super) trait Reply: Send + 'static {
@@ -47,9 +48,9 @@ replies! {
     ReplyData, Vec<u8> => |reply, bytes| reply.data(&bytes);
     ReplyWrite, u32 => ReplyWrite::written;
     ReplyXattr, (u32, Vec<u8>) => |reply, (size, bytes)| xattr::reply(reply, size, &bytes);
-    ReplyStatfs, libc::statvfs => |reply, s| {
-        let (bsize, namemax, frsize) = (s.f_bsize as u32, s.f_namemax as u32, s.f_frsize as u32);
-        reply.statfs(s.f_blocks, s.f_bfree, s.f_bavail, s.f_files, s.f_ffree, bsize, namemax, frsize);
+    ReplyStatfs, FsSpace => |reply, s| {
+        let (bsize, namemax, frsize) = (s.io_size as u32, s.name_max as u32, s.block_size as u32);
+        reply.statfs(s.blocks, s.free, s.available, s.files, s.free_files, bsize, namemax, frsize);
     };
 }
 
@@ -79,28 +80,28 @@ pub(super) struct Op {
     pub(super) what: &'static str,
     pub(super) ino: Ino,
     pub(super) held: Held,
-    /// It may have to wait as [`FileSystem::may_wait`](crate::view::FileSystem::may_wait) says. Others wait for nothing.
-    pub(super) waits: bool,
+    /// It may have to wait as [`FileSystem::may_wait`](crate::view::FileSystem::may_wait) says, and not for the disk alone.
+    pub(super) turns: bool,
     /// It changes what the mount shows, so it waits while an unmount is being tried.
     pub(super) changes: bool,
 }
 
 impl Op {
     pub(super) fn change(what: &'static str, ino: INodeNo, held: Held) -> Self {
-        Op { what, ino: Ino(ino.0), held, waits: false, changes: true }
+        Op { what, ino: Ino(ino.0), held, turns: false, changes: true }
     }
 
     /// By which what was changed before takes effect.
     pub(super) fn settle(what: &'static str, ino: INodeNo, held: Held) -> Self {
-        Op { waits: true, changes: false, ..Op::change(what, ino, held) }
+        Op { turns: true, changes: false, ..Op::change(what, ino, held) }
     }
 }
 
 impl Shared {
-    /// Carries out an operation on the thread on which it may wait for what it waits for, and answers it.
+    /// Carries out an operation when it may wait for what it waits for, and answers it.
     pub(super) fn perform<R: Reply>(self: &Arc<Self>, op: Op, reply: R, call: impl Call<R> + Send + 'static) {
         self.unless_sealed(op.changes, move |shared, change| {
-            let wait = if op.waits { shared.view.may_wait(op.ino) } else { Wait::Never };
+            let wait = if op.turns { shared.view.may_wait(op.ino) } else { Wait::Disk };
             shared.run(wait, move |shared| {
                 shared.answer(op, reply, call);
                 drop(change);
@@ -114,5 +115,21 @@ impl Shared {
         let outcome = call(self, op.ino, &mut invals).map_err(|refusal| errno(op.what, op.ino, &refusal));
         self.notify.answer(invals, op.held, move || reply.send(outcome));
         self.changed();
+    }
+
+    /// Writes, and answers. What has to be queued is copied out of the event loop's buffer.
+    pub(super) fn write(self: &Arc<Self>, ino: INodeNo, handle: Handle, offset: u64, data: &[u8], reply: ReplyWrite) {
+        let op = Op::change("write", ino, Held::Nothing);
+        let write = move |shared: &Shared, data: &[u8]| shared.view.write(handle, offset, data).map(|()| data.len() as u32);
+        let mut reply = Some(reply);
+        self.try_run(Wait::Disk, |shared| {
+            if let Some(reply) = reply.take() {
+                shared.answer(op, reply, |shared, _, _| write(shared, data));
+            }
+        });
+        if let Some(reply) = reply {
+            let data = data.to_vec();
+            self.run(Wait::Disk, move |shared| shared.answer(op, reply, move |shared, _, _| write(shared, &data)));
+        }
     }
 }

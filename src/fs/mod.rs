@@ -7,12 +7,12 @@
 //! | `shared` | what all threads of a mount share |
 //! | `notify` | what the kernel must forget, and the replies that wait for it |
 //! | `push` | the next files of a sequential reader, into the page cache ahead of it |
-//! | `spin` | one event loop that waits awake for its only client |
-//! | `awake` | on request, no core sleeps while requests come in quick succession |
+//! | `executor` | which thread does what, and what has to wait for a turn |
+//! | `waiting` | locks, and reads that found others at work |
+//! | `placement` | a client that asks alone is served on its own core |
+//! | `pm_qos` | with `low_latency`: no core sleeps while requests come in quick succession |
 //! | `inodes` | which inodes the kernel knows |
 //! | `housekeeping` | calls the file system when one of its frames wants to be called |
-//! | `waiting` | requests that may have to wait for other processes |
-//! | `workers` | who does what may have to wait |
 //! | `waiters` | clients that wait for a lock and get a signal meanwhile |
 //! | `listing` | listings, with attributes or of names alone |
 //! | `xattr` | extended attributes |
@@ -24,22 +24,22 @@
 
 mod adapter;
 mod answers;
-mod awake;
+mod executor;
 mod housekeeping;
 mod inodes;
 pub mod kernel;
 mod listing;
 mod notify;
+mod placement;
+mod pm_qos;
 mod push;
 pub mod session;
 mod shared;
-mod spin;
 #[cfg(test)]
 mod tests;
 pub mod unmount;
 mod waiters;
 mod waiting;
-mod workers;
 mod xattr;
 
 /// The name under which the FUSE library logs.
@@ -47,6 +47,11 @@ pub const LIBRARY: &str = "fuser";
 
 /// Starts a thread that nobody waits for. Without one, says what it was to be for.
 fn spawn(name: &str, purpose: &str, body: impl FnOnce() + Send + 'static) -> bool {
-    let thread = std::thread::Builder::new().name(name.into()).spawn(body);
+    let anywhere = move || {
+        // Where the event loop that starts it is kept is no place for it.
+        crate::store::local::system::run_on_any_core();
+        body();
+    };
+    let thread = std::thread::Builder::new().name(name.into()).spawn(anywhere);
     thread.inspect_err(|error| log::error!("no thread for {purpose}: {}", crate::store::in_words(error))).is_ok()
 }

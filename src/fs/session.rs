@@ -22,8 +22,10 @@ use fuser::SessionACL;
 use log::{debug, error, info, warn};
 
 use super::adapter::Adapter;
+use super::executor::LEAST;
 use super::kernel::Mountpoint;
 pub use super::kernel::{Access, MountError, MountRequest};
+use super::pm_qos::PmQos;
 pub use super::shared::Overrides;
 use super::shared::Shared;
 use crate::store::in_words;
@@ -38,9 +40,6 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// How long open files of a detached mount are waited for.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// One event loop may wait for the disk, and one reads on. A single one would hand over every close.
-const LEAST: usize = 2;
-
 /// How to mount.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -48,7 +47,7 @@ pub struct Config {
     pub mount: MountRequest,
     /// Keep the machine's cores awake while requests come in quick succession, where that can be and is of use.
     pub low_latency: bool,
-    /// Event loops. There are at least two.
+    /// Event loops. There are at least [`LEAST`].
     pub threads: usize,
     /// What is shown instead of a view's own attributes.
     pub overrides: Overrides,
@@ -91,6 +90,7 @@ pub struct Mounted {
     events: Receiver<Event>,
     control: Control,
     helpers: Vec<JoinHandle<()>>,
+    pm_qos: Option<Arc<PmQos>>,
     finished: bool,
 }
 
@@ -123,7 +123,7 @@ impl Mounted {
         let (sender, events) = channel();
         let control = Control(sender);
         // From here on dropping it unmounts.
-        let mut mounted = Mounted { shared, point, events, control, helpers: Vec::new(), finished: false };
+        let mut mounted = Mounted { shared, point, events, control, helpers: Vec::new(), pm_qos: None, finished: false };
         mounted.serve(device, config).map_err(|error| refused(format!("cannot start: {}", in_words(&error))))?;
         Ok(mounted)
     }
@@ -135,8 +135,9 @@ impl Mounted {
         // The kernel lets in only the owner, or everyone. That root is the only other, fuser sees to for requests, and `Private` for
         // what is cached.
         let acl = if config.mount.access == Access::Root { SessionACL::RootAndOwner } else { SessionACL::All };
-        let adapter = Adapter::new(self.shared.clone(), device.try_clone()?.into(), config.mount.auto_unmount, config.xattrs);
-        self.shared.spin.start(device.try_clone()?);
+        self.pm_qos = if config.low_latency { PmQos::open().map(Arc::new) } else { None };
+        self.shared.placement.start();
+        let adapter = Adapter::new(self.shared.clone(), config.mount.auto_unmount, config.xattrs, self.pm_qos.clone());
         let names = device.try_clone()?.into();
         let session = fuser::Session::from_fd(adapter, device, acl, options)?;
         if let Some(bytes) = self.shared.features.read_ahead
@@ -150,8 +151,8 @@ impl Mounted {
         self.help("b2fuse-pages", move |shared| shared.notify.run_pages(&notifier, &*shared.view, &shared.inodes))?;
         self.help("b2fuse-tick", |shared| shared.housekeeping.run(&*shared.view, |invals| shared.notify.forget(invals)))?;
         self.help("b2fuse-watch", |shared| shared.follow_others())?;
-        if config.low_latency && self.shared.awake.start() {
-            self.help("b2fuse-awake", |shared| shared.awake.run())?;
+        if let Some(pm_qos) = self.pm_qos.clone() {
+            self.help("b2fuse-awake", move |_| pm_qos.run())?;
         }
         let ended = self.control.0.clone();
         // Not one of the helpers: it may outlive a detached mount, and is not waited for.
@@ -178,6 +179,11 @@ impl Mounted {
             self.unmount();
         }
         self.finish()
+    }
+
+    #[cfg(test)]
+    pub(super) fn shared(&self) -> Arc<Shared> {
+        Arc::clone(&self.shared)
     }
 
     fn ended(&self, outcome: io::Result<()>) {
@@ -249,9 +255,10 @@ impl Mounted {
             watch.watcher().stop();
         }
         self.shared.notify.stop();
-        self.shared.awake.stop();
+        if let Some(pm_qos) = &self.pm_qos {
+            pm_qos.stop();
+        }
         *self.shared.closed.write() = true;
-        self.shared.workers.finish();
         for helper in self.helpers.drain(..) {
             // It has panicked if this fails, which the log knows.
             let _ = helper.join();

@@ -1,23 +1,21 @@
 //! What the event loops, the notifying threads and the session of a mount share, and what answers are made of.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
 use fuser::{FileAttr, FileHandle, FileType, FopenFlags, Generation, INodeNo};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
-use super::awake::Awake;
+use super::executor::Executor;
 use super::housekeeping::Housekeeping;
 use super::inodes::Inodes;
 use super::kernel::Access;
-use super::listing::Lists;
 use super::notify::Notify;
+use super::placement::Placement;
 use super::push::Streams;
-use super::spin::Spin;
 use super::unmount::Unmounting;
 use super::waiters::Waiters;
-use super::workers::Workers;
 use crate::store::Watch;
 use crate::store::mark::Mark;
 use crate::view::{Attr, Features, FileSystem, Ino, Invals, Kind, Meta, OpenMode, Opened, Pages, ROOT};
@@ -86,6 +84,26 @@ impl Private {
     }
 }
 
+/// Where READs are read into: a fresh buffer for each costs up to a quarter of the time, and one for each event loop would be
+/// cold in the core's cache.
+#[derive(Default)]
+pub(super) struct Buffers(Mutex<Vec<Vec<u8>>>);
+
+impl Buffers {
+    /// Of at least so many bytes: the one that was used last.
+    pub(super) fn take(&self, len: usize) -> Vec<u8> {
+        let mut buffer = self.0.lock().pop().unwrap_or_default();
+        if buffer.len() < len {
+            buffer.resize(len, 0);
+        }
+        buffer
+    }
+
+    pub(super) fn give_back(&self, buffer: Vec<u8>) {
+        self.0.lock().push(buffer);
+    }
+}
+
 /// What the event loops, the notifying threads and the session share.
 pub(super) struct Shared {
     pub(super) view: Arc<dyn FileSystem>,
@@ -93,13 +111,11 @@ pub(super) struct Shared {
     pub(super) inodes: Inodes,
     pub(super) notify: Notify,
     pub(super) housekeeping: Housekeeping,
-    pub(super) spin: Spin,
-    pub(super) awake: Awake,
-    pub(super) lists: Lists,
     pub(super) waiters: Arc<Waiters>,
-    pub(super) workers: Workers,
-    /// True once the view is being shut down while the kernel may still ask. Held for reading through every request
-    /// that is not handed to another thread.
+    pub(super) executor: Executor,
+    pub(super) placement: Placement,
+    /// True once the view is being shut down while the kernel may still ask. Held for reading through every request, those included
+    /// that the same event loop does behind it.
     pub(super) closed: RwLock<bool>,
     pub(super) unmounting: Unmounting,
     /// What is said of this mount on SOURCE. A leaf.
@@ -108,6 +124,7 @@ pub(super) struct Shared {
     pub(super) ending: AtomicBool,
     /// The mount's device number.
     pub(super) device: OnceLock<u32>,
+    pub(super) buffers: Buffers,
     streams: Streams,
     overrides: Overrides,
     private: Option<Private>,
@@ -115,8 +132,6 @@ pub(super) struct Shared {
     pub(super) forgotten: AtomicU64,
     /// READs answered.
     pub(super) reads: AtomicU64,
-    /// Who was last refused the removal of an attribute.
-    pub(super) stripper: AtomicU32,
 }
 
 impl Shared {
@@ -128,21 +143,19 @@ impl Shared {
             inodes: Inodes::default(),
             notify: Notify::default(),
             housekeeping: Housekeeping::default(),
-            spin: Spin::default(),
-            awake: Awake::default(),
-            lists: Lists::default(),
             waiters: Arc::default(),
-            workers: Workers::new(loops),
+            executor: Executor::new(loops),
+            placement: Placement::new(),
             closed: RwLock::new(false),
             unmounting: Unmounting::default(),
             mark: Mutex::default(),
             ending: AtomicBool::new(false),
             device: OnceLock::new(),
+            buffers: Buffers::default(),
             streams: Streams::default(),
             overrides,
             private: (access == Access::Root).then(Private::new),
             reads: AtomicU64::new(0),
-            stripper: AtomicU32::new(0),
         }
     }
 

@@ -21,6 +21,8 @@
 //! A second `Begin` takes the place of the first, whose ticket means nothing any more. Only the user who mounted, and root, are
 //! answered. No process id is part of this: it would say nothing in another namespace.
 
+#![expect(unsafe_code, reason = "ioctl(2) with a request of our own")]
+
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
@@ -199,10 +201,12 @@ struct State {
     /// Changes under way.
     changing: u32,
     /// Changes that wait.
-    waiting: u32,
+    waiting: Vec<Waiting>,
     /// The mount is gone: nothing waits any more.
     ended: bool,
 }
+
+type Waiting = Box<dyn FnOnce(&Arc<Shared>, Option<Change>) + Send>;
 
 /// Held while something is changed that an unmount's report is to have.
 pub(super) struct Change(Arc<Shared>);
@@ -218,6 +222,11 @@ impl Unmounting {
     pub(super) fn end(&self) {
         self.state.lock().ended = true;
         self.changed.notify_all();
+    }
+
+    #[cfg(test)]
+    pub(super) fn waiting(&self) -> usize {
+        self.state.lock().waiting.len()
     }
 
     /// Keeps changes waiting from now on, if none is under way and no file is open for writing: soon, or never.
@@ -241,36 +250,39 @@ impl Unmounting {
 }
 
 impl Shared {
-    /// Runs `work`: at once, or what `changes` what the mount shows while an unmount is being tried on a thread of its own when it has
-    /// failed.
+    /// Runs `work`: at once, or what `changes` what the mount shows while an unmount is being tried when it has failed.
     pub(super) fn unless_sealed(self: &Arc<Self>, changes: bool, work: impl FnOnce(&Arc<Self>, Option<Change>) + Send + 'static) {
         if !changes {
             return work(self, None);
         }
-        {
+        let change = {
             let mut state = self.unmounting.state.lock();
-            if !state.sealed {
-                state.changing += 1;
-                drop(state);
-                return work(self, Some(Change(Arc::clone(self))));
+            if state.sealed && !state.ended {
+                return state.waiting.push(Box::new(work));
             }
-            state.waiting += 1;
-        }
-        let shared = Arc::clone(self);
-        let started = spawn("b2fuse-later", "a request that has to wait for an unmount, which fails", move || {
-            {
-                let mut state = shared.unmounting.state.lock();
-                shared.unmounting.changed.wait_while(&mut state, |state| state.sealed && !state.ended);
-                state.waiting -= 1;
-                state.changing += 1;
+            self.changing(&mut state)
+        };
+        work(self, Some(change));
+    }
+
+    fn changing(self: &Arc<Self>, state: &mut State) -> Change {
+        state.changing += 1;
+        Change(Arc::clone(self))
+    }
+
+    /// Runs the changes that have waited, if they need not any more.
+    fn go_on(self: &Arc<Self>) {
+        let waiting: Vec<_> = {
+            let mut state = self.unmounting.state.lock();
+            if state.sealed && !state.ended {
+                return;
             }
-            let change = Some(Change(Arc::clone(&shared)));
-            if let Some(_entered) = shared.enter() {
-                work(&shared, change);
+            std::mem::take(&mut state.waiting).into_iter().map(|work| (work, self.changing(&mut state))).collect()
+        };
+        for (work, change) in waiting {
+            if let Some(_entered) = self.enter() {
+                work(self, Some(change));
             }
-        });
-        if !started {
-            self.unmounting.state.lock().waiting -= 1;
         }
     }
 
@@ -284,7 +296,11 @@ impl Shared {
                 state.answer = Answer::Working;
                 self.unmounting.changed.notify_all();
                 let (shared, ticket) = (Arc::clone(self), state.ticket);
-                if !spawn("b2fuse-umount", "an unmount", move || shared.make_ready(ticket, regardless)) {
+                let body = move || {
+                    shared.make_ready(ticket, regardless);
+                    shared.go_on();
+                };
+                if !spawn("b2fuse-umount", "an unmount", body) {
                     state.answer = Answer::Refused("the daemon has no thread for it".into());
                 }
             }
@@ -299,7 +315,7 @@ impl Shared {
             }
             Question::HowFar(_) => {}
             Question::Resume(ticket) => {
-                let answer = if state.waiting > 0 { Answer::Working } else { Answer::Busy };
+                let answer = if !state.waiting.is_empty() { Answer::Working } else { Answer::Busy };
                 state.answer = Answer::Busy;
                 state.sealed = false;
                 self.unmounting.changed.notify_all();

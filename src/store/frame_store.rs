@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    CacheStats, ChunkKey, DraftPool, FrameImage, Like, Others, ReadAt, ReadGuard, Result, Sidecar, SourceStat, StoreError, Turn,
-    Watch,
+    CacheStats, ChunkKey, DraftPool, FrameImage, FsSpace, Like, Others, ReadAt, ReadGuard, Result, Sidecar, SourceStat,
+    StoreError, Turn, Watch,
 };
 use crate::format::chunk::ChunkHeader;
 use crate::format::times::Identity;
@@ -187,7 +187,7 @@ impl dyn FrameStore + '_ {
     ///
     /// # Errors
     /// What the system refuses; that the frame is not on a local disk.
-    pub fn statvfs(&self) -> Result<libc::statvfs> {
+    pub fn statvfs(&self) -> Result<FsSpace> {
         self.local().ok_or_else(|| self.not_local("stat the file system"))?.statvfs()
     }
 
@@ -307,8 +307,8 @@ pub trait LocalStore: FrameStore {
     /// The open files of SOURCE, for a copy that is to have their owner, mode and attributes.
     fn like(&self) -> Result<Like>;
 
-    /// statvfs of the file system that holds SOURCE.
-    fn statvfs(&self) -> Result<libc::statvfs>;
+    /// What there is in the file system that holds SOURCE.
+    fn statvfs(&self) -> Result<FsSpace>;
 
     /// The lock file by which SOURCE is shared with other processes, where locking was asked for.
     fn sidecar(&self) -> Option<&Sidecar> {

@@ -15,6 +15,8 @@
 //!
 //! Nothing here calls the kernel. What it must forget is collected in [`Invals`]; `fs` sees to it that it is forgotten before the
 //! operation that caused it is answered.
+//!
+#![doc = include_str!("views.md")]
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
@@ -51,7 +53,7 @@ pub use left::{Left, Lost};
 pub use meta::Meta;
 pub use single::{Parked, Single};
 pub use sparse::SparseView;
-pub use xattr::FIRST_LISTED;
+pub use xattr::VLMETA;
 
 /// An inode number. 1 is the root. A number is never used for two different files in a mount's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -348,7 +350,7 @@ pub trait FileSystem: Send + Sync {
     fn follow(&self, invals: &mut Invals) -> Option<Instant>;
 
     /// For `df`.
-    fn statfs(&self) -> Result<libc::statvfs>;
+    fn statfs(&self) -> Result<crate::store::FsSpace>;
 
     /// Does what is due: a gathered commit, settling after a second without a change.
     /// Returns when to call again at the latest.

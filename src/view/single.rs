@@ -35,7 +35,7 @@ use super::{
     ROOT, RenameMode, Result, SetAttr, SetMode, ViewError, Wait,
 };
 use crate::format::chunk::ChunkHeader;
-use crate::store::{ChunkKey, DraftPool, FrameStore, ReadAt, Watch};
+use crate::store::{ChunkKey, DraftPool, FrameStore, FsSpace, ReadAt, Watch};
 
 mod attributes;
 mod drafts;
@@ -493,7 +493,7 @@ impl<V: FrameView> FileSystem for Single<V> {
         self.look_in_turn(|invals| self.look(invals), invals)
     }
 
-    fn statfs(&self) -> Result<libc::statvfs> {
+    fn statfs(&self) -> Result<FsSpace> {
         Ok(self.store.statvfs()?)
     }
 

@@ -30,11 +30,11 @@ use crate::format::{Layout, Special};
 
 /// The longest value that the kernel takes, and the longest list of names, in bytes.
 const MOST: usize = 64 << 10;
-/// What every frame has, and its list begins with.
-pub const FIRST_LISTED: &str = "user.b2frame.layout";
+const LAYOUT: &str = "user.b2frame.layout";
 const FRAME: &str = "user.b2frame.";
 const META: &str = "user.b2frame.meta.";
-const VLMETA: &str = "user.b2frame.vlmeta.";
+/// What the names of vlmetalayers begin with.
+pub const VLMETA: &str = "user.b2frame.vlmeta.";
 
 /// One attribute. Its name is in two parts.
 pub struct Attribute<'a> {
@@ -83,7 +83,7 @@ pub fn of_frame<'a>(header: &'a FrameHeader, trailer: &'a Trailer) -> impl Itera
         Layout::Contiguous => "contiguous",
         Layout::Sparse => "sparse",
     };
-    let layout = std::iter::once(text("", FIRST_LISTED, layout));
+    let layout = std::iter::once(text("", LAYOUT, layout));
     let meta =
         header.metalayers().map(|Metalayer { name, content }| Attribute { prefix: META, name, value: Value::Bytes(content) });
     let vlmeta = trailer.vlmetalayers().map(|Metalayer { name, content }| Attribute {

@@ -111,7 +111,7 @@ class Kind:
 
         def apply(path):
             if is_mount(path):
-                os.removexattr(path, attribute) if value is None else os.setxattr(path, attribute, value)
+                os.setxattr(path, attribute, b"" if value is None else value)
                 return
             frame = blosc2.open(path, mode="a")
             vlmeta = getattr(frame, "schunk", frame).vlmeta

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant, SystemTime};
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::format;
+use crate::store::FsSpace;
 use crate::view::*;
 
 /// The file that the view writes by itself.
@@ -83,6 +84,8 @@ pub struct MemoryView {
     pub disk: Gate,
     /// The last close of a file that was open for writing passes this.
     pub last_closes: Gate,
+    /// What changes something, an open for writing included, passes this.
+    pub changes: Gate,
     read_only: bool,
     /// The root is the only file.
     on_file: bool,
@@ -311,6 +314,9 @@ impl FileSystem for MemoryView {
 
     fn open(&self, ino: Ino, mode: OpenMode) -> Result<Opened> {
         self.opens.fetch_add(1, Ordering::SeqCst);
+        if mode.write {
+            self.changes.pass();
+        }
         let mut state = self.state.write();
         let file = state.file_mut(ino)?;
         if mode.truncate {
@@ -320,6 +326,7 @@ impl FileSystem for MemoryView {
     }
 
     fn create(&self, parent: Ino, name: &OsStr, creation: Creation, mode: OpenMode) -> Result<(Attr, Opened)> {
+        self.changes.pass();
         assert_eq!(parent, ROOT);
         if name.to_string_lossy().starts_with("no") {
             return Err(ViewError::NotPermitted);
@@ -371,6 +378,7 @@ impl FileSystem for MemoryView {
     }
 
     fn write(&self, handle: Handle, offset: u64, data: &[u8]) -> Result<()> {
+        self.changes.pass();
         let mut state = self.state.write();
         let (ino, write) = *state.handles.get(&handle.0).ok_or(ViewError::BadHandle)?;
         if !write {
@@ -415,6 +423,7 @@ impl FileSystem for MemoryView {
     }
 
     fn unlink(&self, parent: Ino, name: &OsStr, invals: &mut Invals) -> Result<()> {
+        self.changes.pass();
         assert_eq!(parent, ROOT);
         let ino = self.state.write().remove(name)?;
         invals.extend([Inval::Attr(ino), Inval::Entry(ROOT, name.into())]);
@@ -489,11 +498,9 @@ impl FileSystem for MemoryView {
         None
     }
 
-    fn statfs(&self) -> Result<libc::statvfs> {
-        // SAFETY: all zeros are a valid statvfs.
-        let mut stat: libc::statvfs = unsafe { std::mem::zeroed() };
-        (stat.f_blocks, stat.f_bfree, stat.f_bavail, stat.f_bsize, stat.f_frsize, stat.f_namemax) = (1000, 10, 9, 4096, 512, 255);
-        Ok(stat)
+    fn statfs(&self) -> Result<FsSpace> {
+        let space = FsSpace { blocks: 1000, free: 10, available: 9, ..FsSpace::default() };
+        Ok(FsSpace { io_size: 4096, block_size: 512, name_max: 255, ..space })
     }
 
     fn tick(&self, now: Instant, invals: &mut Invals) -> Option<Instant> {

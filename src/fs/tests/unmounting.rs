@@ -16,12 +16,6 @@ fn ready() -> Answer {
     Answer::Ready { left: String::new(), source: None }
 }
 
-/// Requests of this process's mounts that wait for an unmount; no other test has any.
-fn waiting() -> usize {
-    let names = fs::read_dir("/proc/self/task").unwrap().filter_map(|task| fs::read(task.ok()?.path().join("comm")).ok());
-    names.filter(|name| name == b"b2fuse-later\n").count()
-}
-
 fn call(path: &Path, call: impl FnOnce(*const libc::c_char) -> libc::c_int) -> io::Result<()> {
     let path = CString::new(path.to_str().unwrap()).unwrap();
     if call(path.as_ptr()) == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
@@ -59,8 +53,9 @@ fn what_would_change_something_waits_and_goes_on_when_unmounting_is_given_up() {
         |dir| fs::remove_file(dir.join("b")),
         |dir| fs::rename(dir.join("c"), dir.join("e")),
         |dir| OpenOptions::new().write(true).create_new(true).open(dir.join("new")).map(drop),
-        // SAFETY: `path` is a C string, here and below.
+        // SAFETY: `path` is a C string.
         |dir| call(&dir.join("made"), |path| unsafe { libc::mknod(path, libc::S_IFREG | 0o600, 0) }),
+        // SAFETY: `path` is a C string.
         |dir| call(&dir.join("d"), |path| unsafe { libc::truncate(path, 5) }),
     ];
     let before = mount.names();
@@ -73,17 +68,17 @@ fn what_would_change_something_waits_and_goes_on_when_unmounting_is_given_up() {
         assert_eq!(begun.1, ready());
         let dir = mount.dir.path().to_owned();
         let client = std::thread::spawn(move || change(&dir));
-        eventually("waits", || waiting() == 1);
+        eventually("waits", || mount.waiting() == 1);
         assert!(!client.is_finished(), "{number}");
         assert_eq!(mount.read("a").unwrap(), file(1), "who reads does not wait");
         if number == 0 {
             // Of another attempt.
             assert_eq!(ask(&root, Question::Resume(begun.0.wrapping_sub(1))), Answer::Busy);
-            assert!(!client.is_finished() && waiting() == 1);
+            assert!(!client.is_finished() && mount.waiting() == 1);
         }
         assert_eq!(ask(&root, Question::Resume(begun.0)), Answer::Working, "somebody waits");
         client.join().unwrap().unwrap();
-        eventually("over", || waiting() == 0);
+        eventually("over", || mount.waiting() == 0);
     }
     assert_eq!(before, ["a", "b", "c", "d", INDEX]);
     assert_eq!(mount.names(), ["a", "d", "e", INDEX, "made", "new"]);
@@ -92,14 +87,14 @@ fn what_would_change_something_waits_and_goes_on_when_unmounting_is_given_up() {
     // A file that is open for writing.
     let open = OpenOptions::new().write(true).open(mount.path("a")).unwrap();
     assert_eq!(begin(&root).1, Answer::Busy);
-    assert_eq!(waiting(), 0);
+    assert_eq!(mount.waiting(), 0);
     open_to_write(&mount.path("d")).unwrap();
     drop(open);
 
     // Who began is gone without a word.
     eventually("ready", || begin(&root).1 == ready());
     open_to_write(&mount.path("a")).unwrap();
-    eventually("over", || waiting() == 0);
+    eventually("over", || mount.waiting() == 0);
 
     // A second one takes the place of the first.
     let mut first = begin(&root);

@@ -3,7 +3,7 @@
 use std::os::unix::fs::FileExt;
 use std::sync::mpsc::channel;
 
-use super::super::workers;
+use super::super::executor::{self, LEAST};
 use super::*;
 
 const FILES: usize = 80;
@@ -30,7 +30,7 @@ fn who_reads_goes_on_while_any_number_of_fsyncs_waits() {
     if !fuse() {
         return;
     }
-    for (threads, clients) in [(2, 2), (1, 1), (1, 64), (2, 64), (4, 4)] {
+    for (threads, clients) in [(8, 2), (1, 1), (1, 64), (2, 2), (8, 64)] {
         let mount = mount(threads);
         let disk = &mount.view.disk;
         let synced = std::thread::scope(|scope| {
@@ -38,7 +38,7 @@ fn who_reads_goes_on_while_any_number_of_fsyncs_waits() {
             let path = |n: usize| mount.path(&format!("f{n:02}"));
             let sync = |n| scope.spawn(move || File::open(path(n)).and_then(|file| file.sync_all()));
             let clients: Vec<_> = (0..clients).map(sync).collect();
-            let most = threads.max(2) - 1 + workers::MOST;
+            let most = executor::disk(threads.max(LEAST));
             eventually("they wait", || disk.waiting.load(Ordering::SeqCst) == clients.len().min(most));
             let dir = mount.dir.path().to_owned();
             goes_on(&format!("{threads} threads, {} fsyncs", clients.len()), move || {
@@ -62,7 +62,7 @@ fn who_reads_goes_on_while_closes_renames_and_truncations_wait() {
     if !fuse() {
         return;
     }
-    let mount = mount(2);
+    let mount = mount(8);
     let disk = &mount.view.disk;
     let written = OpenOptions::new().write(true).open(mount.path("f01")).unwrap();
     let read = File::open(mount.path("f79")).unwrap();
@@ -91,27 +91,63 @@ fn who_reads_goes_on_while_closes_renames_and_truncations_wait() {
 }
 
 #[test]
+fn who_reads_goes_on_while_changes_wait() {
+    if !fuse() {
+        return;
+    }
+    let mount = mount(1);
+    let changes = &mount.view.changes;
+    let written = OpenOptions::new().write(true).open(mount.path("f01")).unwrap();
+    fs::metadata(mount.path("f02")).unwrap();
+    let read = File::open(mount.path("f79")).unwrap();
+    let dir = mount.dir.path().to_owned();
+    std::thread::scope(|scope| {
+        let closed = changes.close();
+        let dir = &dir;
+        let clients = [
+            scope.spawn(move || written.write_at(b"changed", 0).map(drop)),
+            scope.spawn(move || OpenOptions::new().write(true).open(dir.join("f02")).map(drop)),
+            scope.spawn(move || File::create_new(dir.join("new")).map(drop)),
+            scope.spawn(move || fs::remove_file(dir.join("f03"))),
+        ];
+        let most = executor::disk(LEAST);
+        eventually("they wait", || changes.waiting.load(Ordering::SeqCst) == most);
+        goes_on("what is open", move || {
+            let mut bytes = vec![0; LEN];
+            read.read_exact_at(&mut bytes, 0).unwrap();
+            assert_eq!(bytes, [7; LEN]);
+        });
+        assert!(!clients.iter().any(|client| client.is_finished()));
+        drop(closed);
+        clients.into_iter().for_each(|client| client.join().unwrap().unwrap());
+    });
+    assert!(mount.read("f01").unwrap().starts_with(b"changed"), "also if it was queued");
+    assert!(mount.path("new").exists() && !mount.path("f03").exists());
+}
+
+#[test]
 fn what_waits_is_done_before_the_view_is_shut_down() {
     if !fuse() {
         return;
     }
     in_time("last closes", || {
-        for threads in [1, 2] {
+        for threads in [LEAST, 16] {
             let mut mount = mount(threads);
             let view = Arc::clone(&mount.view);
             let closed = view.last_closes.close();
             let point = mount.dir.path().canonicalize().unwrap();
-            for n in 0..5 {
+            let closes = executor::disk(threads);
+            for n in 0..closes {
                 drop(OpenOptions::new().write(true).open(point.join(format!("f{n:02}"))).unwrap());
             }
-            eventually("they wait", || view.last_closes.waiting.load(Ordering::SeqCst) == 5);
+            eventually("they wait", || view.last_closes.waiting.load(Ordering::SeqCst) == closes);
             kernel::unmount(&point, false).unwrap();
             // Time for the wrong thing to happen.
             std::thread::sleep(Duration::from_millis(100));
             assert!(!view.shut_down.load(Ordering::SeqCst));
             drop(closed);
             mount.finished().unwrap();
-            assert_eq!(view.last_closes.passed.load(Ordering::SeqCst), 5);
+            assert_eq!(view.last_closes.passed.load(Ordering::SeqCst), closes);
             assert!(view.shut_down.load(Ordering::SeqCst));
         }
     });
@@ -122,17 +158,18 @@ fn a_client_that_waits_is_answered_when_the_mount_ends() {
     if !fuse() {
         return;
     }
-    let mut mount = mount(2);
+    let mut mount = mount(LEAST);
     let disk = &Arc::clone(&mount.view).disk;
     std::thread::scope(|scope| {
         let closed = disk.close();
         let dir = mount.dir.path().to_owned();
         let files: Vec<_> = (0..40).map(|n| File::open(dir.join(format!("f{n:02}"))).unwrap()).collect();
         let clients: Vec<_> = files.into_iter().map(|file| scope.spawn(move || file.sync_all())).collect();
-        eventually("they wait", || disk.waiting.load(Ordering::SeqCst) == 1 + workers::MOST);
+        let most = executor::disk(LEAST);
+        eventually("they wait", || disk.waiting.load(Ordering::SeqCst) == most);
         mount.control.send(Signal::End);
         // Its own fsync waits as well.
-        eventually("it ends", || disk.waiting.load(Ordering::SeqCst) == 2 + workers::MOST);
+        eventually("it ends", || disk.waiting.load(Ordering::SeqCst) == most + 1);
         drop(closed);
         clients.into_iter().for_each(|client| client.join().unwrap().unwrap());
         mount.control.send(Signal::End);

@@ -10,6 +10,8 @@ use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
+use rustix::process::getpid;
+use rustix::thread::{sched_getaffinity, sched_setaffinity};
 
 use super::FileBackend;
 use crate::store::backend::{Backend, FileStat};
@@ -20,6 +22,14 @@ use crate::store::backend::{Backend, FileStat};
 /// What the system refuses.
 pub fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
     std::fs::read(path)
+}
+
+/// Has this thread run on every core that the process may use, wherever the thread that started it is kept. That is what the first
+/// thread may use.
+pub fn run_on_any_core() {
+    if let Ok(cores) = sched_getaffinity(Some(getpid())) {
+        let _ = sched_setaffinity(None, &cores);
+    }
 }
 
 /// Whether the kernel shows something at a path, as far as this process can see.

@@ -15,22 +15,10 @@ use crate::format::ChunkId;
 use crate::store::ChunkKey;
 use crate::store::backend::FileStat;
 use crate::store::chunks::{Chunk, Chunks, DroppedRefs, Generations, State};
+use crate::store::open_files::Stamp;
 
 /// As many generations as a key has room for.
 const GENERATIONS: u32 = (ChunkKey::MAX >> 32) as u32;
-
-/// What tells that nobody has written a file since.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Stamp {
-    mtime: SystemTime,
-    len: u64,
-}
-
-impl From<&FileStat> for Stamp {
-    fn from(stat: &FileStat) -> Self {
-        Stamp { mtime: stat.mtime, len: stat.len }
-    }
-}
 
 /// What is known of a file that is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,7 +33,7 @@ pub(super) enum Known {
 
 /// A file that was there at open.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Found {
+pub(super) struct FoundFile {
     pub(super) id: u32,
     /// Length in bytes.
     pub(super) len: u32,
@@ -80,7 +68,7 @@ pub(super) fn id_of(key: ChunkKey) -> ChunkId {
 }
 
 /// Where a chunk is among [`Chunks`].
-pub(super) fn place_of(key: ChunkKey) -> u64 {
+fn place_of(key: ChunkKey) -> u64 {
     id_of(key).0.into()
 }
 
@@ -90,6 +78,12 @@ pub(super) fn key(id: u32, generation: u32) -> ChunkKey {
 
 fn generation_of(key: ChunkKey) -> u32 {
     (key.number() >> 32) as u32
+}
+
+/// Where the chunk of a key is among [`Chunks`], if the key is good.
+pub(super) fn locate(chunks: &Chunks, key: ChunkKey) -> Option<u64> {
+    let place = place_of(key);
+    chunks.get(place).filter(|chunk| chunk.generation == generation_of(key)).map(|_| place)
 }
 
 /// The key of a chunk at a place.
@@ -108,7 +102,7 @@ impl Files {
     /// which were looked at from `since` on. `first` is the generation of their keys.
     pub(super) fn opened(
         named: Vec<u64>,
-        found: &[Found],
+        found: &[FoundFile],
         since: Option<SystemTime>,
         recent: HashMap<u32, FileStat>,
         first: u32,
@@ -116,7 +110,7 @@ impl Files {
         let generations = Generations::new(GENERATIONS);
         generations.begin(first);
         let mut chunks = Chunks::opened(named, first);
-        found.iter().for_each(|Found { id, len }| chunks.set_len(u64::from(*id), *len));
+        found.iter().for_each(|FoundFile { id, len }| chunks.set_len(u64::from(*id), *len));
         let (stamps, removing) = (HashMap::new(), HashMap::new());
         Files { chunks, generations, since, recent, stamps, removing, next: 0, spare: BTreeSet::new() }
     }
@@ -182,12 +176,7 @@ impl Files {
 
     /// The chunk of a key, if that is good.
     fn chunk(&self, key: ChunkKey) -> Option<Chunk> {
-        self.chunks.get(place_of(key)).filter(|chunk| chunk.generation == generation_of(key))
-    }
-
-    /// Where the chunk of a key is among [`Chunks`], if the key is good.
-    pub(super) fn locate(&self, key: ChunkKey) -> Option<u64> {
-        self.chunk(key).map(|_| place_of(key))
+        self.chunks.get(locate(&self.chunks, key)?)
     }
 
     /// The length of a chunk's file in bytes, if the key is good.

@@ -198,7 +198,7 @@ impl LocalStore for Counting {
         check("like");
         self.here().like()
     }
-    fn statvfs(&self) -> Result<libc::statvfs> {
+    fn statvfs(&self) -> Result<crate::store::FsSpace> {
         check("statvfs");
         self.here().statvfs()
     }

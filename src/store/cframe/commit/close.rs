@@ -8,77 +8,40 @@
 //!
 //! What this store has not changed costs nothing here.
 
-use std::sync::Arc;
-
 use log::{debug, info};
 
-use super::{Change, Disk, SECTOR, settle_while, sync_published, write};
+use super::{CommitState, SECTOR, settle_while};
 use crate::store::cframe::CframeStore;
 use crate::store::cframe::extents::ExtentMap;
+use crate::store::disk_store::commit::{self, Change, sync_published};
 use crate::store::{FrameStore, Result};
 
-/// See [`FrameStore::close`]. Where others have their turn, nothing is written any more.
-pub(in crate::store) fn close(store: &CframeStore, our_turn: bool) -> Result<()> {
-    let mut disk = store.disk.lock();
-    if std::mem::replace(&mut disk.closed, true) {
-        return Ok(());
-    }
-    // Where another mount has the lock, all is its own.
-    let result = if our_turn && !store.source.is_denied() { finish(store, &mut disk) } else { Ok(()) };
-    store.source.seal();
-    remove_unborn(store, &mut disk);
-    store.part(&disk, our_turn && result.is_ok());
-    let file = Arc::clone(&store.place.read().file);
-    let unlocked = file.unlock().map_err(store.io("unlock"));
-    result.and(unlocked)
-}
-
-/// The store goes without having been closed: a file that never became SOURCE goes with it.
-pub(in crate::store) fn abandon(store: &CframeStore) {
-    let mut disk = store.disk.lock();
-    if !std::mem::replace(&mut disk.closed, true) {
-        remove_unborn(store, &mut disk);
-    }
-}
-
-pub(super) fn remove_unborn(store: &CframeStore, disk: &mut Disk) {
-    if let Some(unborn) = disk.unborn.take() {
-        unborn.remove(&store.source);
-    }
-}
-
-fn finish(store: &CframeStore, disk: &mut Disk) -> Result<()> {
-    let written = disk.durable.is_some() || disk.changed || disk.written;
-    if !disk.linked() || !written {
-        return Ok(());
-    }
-    // Step 1.
-    store.source.check_writable()?;
-    sync_published(store, disk)?;
+/// See [`Medium::finish`](crate::store::disk_store::Medium::finish): after step 1.
+pub(in crate::store::cframe) fn finish(store: &CframeStore, commits: &mut CommitState) -> Result<()> {
     // What others have written since is not ours to cut; all that was committed is on disk.
-    if !(disk.changed || store.has_map()) || store.seen_outside(disk)?.is_some() {
+    if !(commits.changed || store.has_map()) || store.seen_outside(commits)?.is_some() {
         return Ok(());
     }
     // Step 2. What is staged now no state will ever have.
     {
         let _staged_whole = store.gate.write();
-        store.with_ground(|space, _| space.chunks_mut().discard_staged(store.epochs.now()));
+        store.with_map(|map, _| map.chunks_mut().discard_staged(store.shared.epochs.now()));
     }
-    if disk.changed {
+    if commits.changed {
         store.sweep_rest();
-        shorten(store, disk)?;
+        shorten(store, commits)?;
     }
-    lower_tail(store, disk)?;
+    lower_tail(store, commits)?;
     // Step 3. Moving took its time.
-    if store.seen_outside(disk)?.is_some() {
+    if store.seen_outside(commits)?.is_some() {
         return Ok(());
     }
-    punch(store, disk);
-    if store.seen_outside(disk)?.is_some() {
+    punch(store, commits);
+    if store.seen_outside(commits)?.is_some() {
         return Ok(());
     }
     let frame_len = store.committed().map_or(0, |image| image.header.frame_len());
-    let file = Arc::clone(&store.place.read().file);
+    let file = store.file();
     let trimmed = store.writing(&*file, || match file.stat()?.len > frame_len {
         true => file.set_len(frame_len),
         false => Ok(()),
@@ -90,47 +53,40 @@ fn finish(store: &CframeStore, disk: &mut Disk) -> Result<()> {
 
 /// Moves chunks down where the file is longer than it should be: what was written pays for it, and where that does not do, a part of
 /// what lives is moved nevertheless.
-fn shorten(store: &CframeStore, disk: &mut Disk) -> Result<()> {
-    let long = store.with_ground(|space, names| {
-        store.collect(space, names);
-        let long = space.is_long() && space.next_unknown().is_none();
+fn shorten(store: &CframeStore, commits: &mut CommitState) -> Result<()> {
+    let long = store.with_free_map(|map| {
+        let long = map.is_long() && map.next_unknown().is_none();
         if long {
-            space.grant_moves();
+            map.grant_moves();
         }
         long
     });
     if long {
-        settle_while(store, disk, ExtentMap::is_long);
+        settle_while(store, commits, ExtentMap::is_long);
     }
     // What failed on the way may have ended all writing.
     store.source.check_writable()
 }
 
 /// Room that was left for appending goes.
-fn lower_tail(store: &CframeStore, disk: &mut Disk) -> Result<()> {
+fn lower_tail(store: &CframeStore, commits: &mut CommitState) -> Result<()> {
     // Without chunks there is no room to give back, and cbytes means nothing.
-    let Some(image) = store.committed().filter(|_| !disk.empty) else { return Ok(()) };
-    let slack = store.with_ground(|space, names| {
-        store.collect(space, names);
-        space.tail_slack()
-    });
+    let Some(image) = store.committed().filter(|_| !commits.own.empty) else { return Ok(()) };
+    let slack = store.with_free_map(|map| map.tail_slack());
     let tail_len = image.header.frame_len() - u64::from(image.header.header_len()) - image.header.cbytes();
     if slack >= tail_len.max(SECTOR) {
-        write(store, disk, (*image).clone(), Change::default())?;
-        sync_published(store, disk)?;
+        commit::write(store, commits, (*image).clone(), &Change::default())?;
+        sync_published(store, commits)?;
     }
     Ok(())
 }
 
 /// Gives the blocks of holes back, which neither the state on disk nor any read needs.
-fn punch(store: &CframeStore, disk: &Disk) {
-    debug_assert_eq!(disk.durable, Some(disk.published), "a crash may bring an older state back");
+fn punch(store: &CframeStore, commits: &CommitState) {
+    debug_assert!(commits.is_durable(), "a crash may bring an older state back");
     let _nothing_staged_meanwhile = store.gate.write();
-    let holes = store.with_ground(|space, names| {
-        store.collect(space, names);
-        space.blocks_to_give_back()
-    });
-    let file = Arc::clone(&store.place.read().file);
+    let holes = store.with_free_map(|map| map.blocks_to_give_back());
+    let file = store.file();
     let punch = || holes.iter().try_for_each(|(start, len)| file.punch_hole(*start, *len));
     if !holes.is_empty()
         && let Err(error) = store.writing(&*file, punch)
@@ -141,7 +97,7 @@ fn punch(store: &CframeStore, disk: &Disk) {
 
 /// Says so where much of the file is unused all the same.
 fn report(store: &CframeStore, frame_len: u64) {
-    let unused = store.with_ground(|space, _| space.is_long().then(|| space.holes()));
+    let unused = store.with_map(|map, _| map.is_long().then(|| map.holes()));
     if let Some(unused) = unused {
         let path = store.source.path.display();
         info!("{path}: {unused} of its {frame_len} bytes are unused; `b2fuse compact` gives them back");

@@ -8,12 +8,9 @@
 //! It is a setting of the whole machine, so it is for who mounts to ask for it: a daemon that is stopped meanwhile (SIGSTOP, a frozen
 //! cgroup) keeps all cores awake until it goes on. The host pays with the cores' whole time. So a machine with many cores is left
 //! alone, and one that is not virtual as well: what it would cost and gain there has not been measured.
-//!
-//! What [`spin`](super::spin) does is of use besides: one event loop rather than two is woken by turns.
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
@@ -41,14 +38,13 @@ const ENOUGH: u32 = 8;
 const AT_ONCE: i32 = 0;
 const ANY: i32 = -1;
 
-/// Shared by the event loops of a mount and the thread that runs [`Awake::run`].
-#[derive(Default)]
-pub(super) struct Awake {
-    /// Where to ask; none if we may not, or should not.
-    device: OnceLock<File>,
+/// Shared by the event loops of a mount and the thread that runs [`PmQos::run`].
+pub(super) struct PmQos {
+    /// Where to ask.
+    device: File,
     /// Requests so far.
     requests: AtomicU32,
-    /// Cores are awake. Changed under the lock only.
+    /// Cores are qos. Changed under the lock only.
     held: AtomicBool,
     /// A leaf lock.
     state: Mutex<State>,
@@ -63,9 +59,9 @@ struct State {
     stop: bool,
 }
 
-impl Awake {
-    /// Opens the device, where that is allowed and of use. Whether it did, and so needs a thread for [`Awake::run`].
-    pub(super) fn start(&self) -> bool {
+impl PmQos {
+    /// Opens the device, where that is allowed and of use. It needs a thread for [`PmQos::run`].
+    pub(super) fn open() -> Option<Self> {
         let at = |path, error: io::Error| io::Error::other(format!("{path}: {}", in_words(&error)));
         let device = system::read(DRIVER)
             .map_err(|error| at(DRIVER, error))
@@ -74,16 +70,17 @@ impl Awake {
                 (VIRTUAL, ..=MOST_CORES) => system::open_device(DEVICE).map_err(|error| at(DEVICE, error)),
                 (VIRTUAL, cores) => Err(io::Error::other(format!("found {cores} cores, expected at most {MOST_CORES}"))),
                 (driver, _) => Err(io::Error::other(format!("{DRIVER}: found {driver}, expected {VIRTUAL}"))),
-            })
-            .inspect_err(|error| warn!("low_latency has no effect: {}", in_words(error)));
-        device.is_ok_and(|device| self.device.set(device).is_ok())
+            });
+        device.inspect_err(|error| warn!("low_latency has no effect: {}", in_words(error))).ok().map(Self::over)
+    }
+
+    fn over(device: File) -> Self {
+        PmQos { device, requests: AtomicU32::new(0), held: AtomicBool::new(false), state: Mutex::default(), wake: Condvar::new() }
     }
 
     /// A request has come.
     pub(super) fn asked(&self) {
-        if self.device.get().is_some() {
-            self.asked_at(Instant::now);
-        }
+        self.asked_at(Instant::now);
     }
 
     fn asked_at(&self, now: impl FnOnce() -> Instant) {
@@ -101,9 +98,7 @@ impl Awake {
     }
 
     fn ask_for(&self, latency: i32) {
-        if let Some(mut device) = self.device.get()
-            && let Err(error) = device.write_all(&latency.to_ne_bytes())
-        {
+        if let Err(error) = (&self.device).write_all(&latency.to_ne_bytes()) {
             debug!("{DEVICE}: {}", in_words(&error));
         }
     }
@@ -137,8 +132,8 @@ impl Awake {
 
 /// Cores that the kernel has, whether or not we may run on them.
 fn cores() -> usize {
-    // SAFETY: takes and returns numbers.
-    usize::try_from(unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }).unwrap_or(usize::MAX)
+    let cores = nix::unistd::sysconf(nix::unistd::SysconfVar::_NPROCESSORS_ONLN);
+    cores.ok().flatten().and_then(|cores| usize::try_from(cores).ok()).unwrap_or(usize::MAX)
 }
 
 #[cfg(test)]
@@ -149,11 +144,9 @@ mod tests {
 
     use super::*;
 
-    fn on_a_pipe() -> (Awake, PipeReader) {
+    fn on_a_pipe() -> (PmQos, PipeReader) {
         let (reader, writer) = pipe().unwrap();
-        let awake = Awake::default();
-        assert!(awake.device.set(File::from(OwnedFd::from(writer))).is_ok());
-        (awake, reader)
+        (PmQos::over(File::from(OwnedFd::from(writer))), reader)
     }
 
     fn asked_for(device: &mut impl Read) -> i32 {
@@ -162,32 +155,32 @@ mod tests {
         i32::from_ne_bytes(bytes)
     }
 
-    /// `count` requests from the second `from` on, one every `pause`; after how many of them cores were awake.
-    fn requests(awake: &Awake, from: u64, pause: Duration, count: u32) -> u32 {
+    /// `count` requests from the second `from` on, one every `pause`; after how many of them cores were qos.
+    fn requests(qos: &PmQos, from: u64, pause: Duration, count: u32) -> u32 {
         static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
         let from = *BEGAN + Duration::from_secs(from);
         let one = |n: u32| {
-            awake.asked_at(|| from + pause * n);
-            u32::from(awake.held.load(Relaxed))
+            qos.asked_at(|| from + pause * n);
+            u32::from(qos.held.load(Relaxed))
         };
         (0..count).map(one).sum()
     }
 
     #[test]
     fn cores_are_awake_while_requests_come_in_quick_succession() {
-        let (awake, mut device) = on_a_pipe();
+        let (qos, mut device) = on_a_pipe();
         std::thread::scope(|scope| {
-            scope.spawn(|| awake.run());
+            scope.spawn(|| qos.run());
             for round in 1..4 {
-                assert!(requests(&awake, round, Duration::from_micros(50), 2 * BURST) > 0);
+                assert!(requests(&qos, round, Duration::from_micros(50), 2 * BURST) > 0);
                 assert_eq!(asked_for(&mut device), AT_ONCE);
                 // No more requests come.
                 assert_eq!(asked_for(&mut device), ANY);
-                assert!(!awake.held.load(Relaxed));
+                assert!(!qos.held.load(Relaxed));
             }
-            awake.stop();
+            qos.stop();
         });
-        drop(awake);
+        drop(qos);
         let mut rest = Vec::new();
         device.read_to_end(&mut rest).unwrap();
         assert!(rest.is_empty(), "{rest:?}");
@@ -195,35 +188,28 @@ mod tests {
 
     #[test]
     fn requests_now_and_then_let_cores_sleep() {
-        let (awake, mut device) = on_a_pipe();
+        let (qos, mut device) = on_a_pipe();
         let pause = WITHIN / BURST + Duration::from_micros(1);
-        assert_eq!(requests(&awake, 1, pause, 100 * BURST), 0);
+        assert_eq!(requests(&qos, 1, pause, 100 * BURST), 0);
         // Bursts of half of what counts.
         for second in 1000..1100 {
-            assert_eq!(requests(&awake, second, Duration::ZERO, BURST / 2), 0);
+            assert_eq!(requests(&qos, second, Duration::ZERO, BURST / 2), 0);
         }
-        drop(awake);
+        drop(qos);
         assert_eq!(device.read(&mut [0]).unwrap(), 0);
     }
 
     #[test]
     fn at_the_end_cores_may_sleep() {
-        let (awake, mut device) = on_a_pipe();
-        requests(&awake, 1, Duration::ZERO, 2 * BURST);
+        let (qos, mut device) = on_a_pipe();
+        requests(&qos, 1, Duration::ZERO, 2 * BURST);
         assert_eq!(asked_for(&mut device), AT_ONCE);
-        awake.stop();
-        awake.run();
+        qos.stop();
+        qos.run();
         assert_eq!(asked_for(&mut device), ANY);
         // Nobody is there to see to it later.
-        assert_eq!(requests(&awake, 2, Duration::ZERO, 4 * BURST), 0);
-        drop(awake);
+        assert_eq!(requests(&qos, 2, Duration::ZERO, 4 * BURST), 0);
+        drop(qos);
         assert_eq!(device.read(&mut [0]).unwrap(), 0);
-    }
-
-    #[test]
-    fn nothing_is_asked_for_without_a_device() {
-        let awake = Awake::default();
-        (0..100 * BURST).for_each(|_| awake.asked());
-        assert!(!awake.held.load(Relaxed));
     }
 }

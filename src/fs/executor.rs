@@ -1,0 +1,191 @@
+//! Which thread does what, and what has to wait for a turn.
+//!
+//! All requests are done by fuser's event loops, a fixed number of threads ([`Config::threads`](super::session::Config)) of which the
+//! kernel wakes one for each request. No request is handed to another thread at once: that takes longer than most of them. Instead
+//! only so many event loops do at one time what may wait, by what it waits for ([`Wait`]):
+//!
+//! | | waits for | at one time |
+//! | --- | --- | --- |
+//! | `Never` | at most what it reads from the disk: look-ups, reads, listings | as many as come |
+//! | `Disk` | all that changes something, commits or syncs | half of the event loops |
+//! | `Others` | other processes, until they give back a lock: 5 seconds at most | a quarter |
+//!
+//! So a quarter of the event loops, and no less than one, is there for those who read, however many others wait for the disk.
+//! What finds its number used up is queued, and done by the event loop that is done with its own first. A
+//! queue is as long as there are threads of clients at most, as each waits for its answer, and the few requests that the kernel sends on its own.
+//!
+//! What is `Disk` goes on without any other request, and what is `Others` ends of its own accord. A lock is given back by
+//! what is `Disk`, and who waits for one for as long as it takes has a thread besides ([`Shared::lock`]). So nobody waits in
+//! a queue for a request that is behind it.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::shared::Shared;
+use crate::view::Wait;
+
+/// The fewest event loops: one for each of the above, and one that does what comes next.
+pub const LEAST: usize = 4;
+
+type Work = Box<dyn FnOnce(&Arc<Shared>) + Send>;
+
+/// What event loops do that may wait.
+pub(super) struct Executor {
+    disk: Mutex<Lane>,
+    others: Mutex<Lane>,
+}
+
+/// What waits for one thing. A leaf lock.
+struct Lane {
+    most: usize,
+    running: usize,
+    queue: VecDeque<Work>,
+}
+
+impl Lane {
+    fn new(most: usize) -> Mutex<Self> {
+        Mutex::new(Lane { most, running: 0, queue: VecDeque::new() })
+    }
+}
+
+impl Executor {
+    pub(super) fn new(loops: usize) -> Self {
+        Executor { disk: Lane::new(disk(loops)), others: Lane::new(loops / 4) }
+    }
+
+    fn lane(&self, wait: Wait) -> Option<&Mutex<Lane>> {
+        match wait {
+            Wait::Never => None,
+            Wait::Disk => Some(&self.disk),
+            Wait::Others => Some(&self.others),
+        }
+    }
+}
+
+/// So many of these event loops may wait for the disk at one time.
+pub(super) fn disk(loops: usize) -> usize {
+    loops / 2
+}
+
+impl Shared {
+    /// Runs `work`, which may have to wait: now, or behind what waits already.
+    pub(super) fn run(self: &Arc<Self>, wait: Wait, work: impl FnOnce(&Arc<Self>) + Send + 'static) {
+        if let Some(lane) = self.executor.lane(wait) {
+            let mut lane = lane.lock();
+            if lane.running == lane.most {
+                return lane.queue.push_back(Box::new(work));
+            }
+            lane.running += 1;
+        }
+        self.run_with_queue(wait, work);
+    }
+
+    /// Runs `work`, unless it would have to be queued.
+    pub(super) fn try_run(self: &Arc<Self>, wait: Wait, work: impl FnOnce(&Arc<Self>)) {
+        if let Some(lane) = self.executor.lane(wait) {
+            let mut lane = lane.lock();
+            if lane.running == lane.most {
+                return;
+            }
+            lane.running += 1;
+        }
+        self.run_with_queue(wait, work);
+    }
+
+    /// Runs what counts as running, and then what is queued.
+    fn run_with_queue(self: &Arc<Self>, wait: Wait, work: impl FnOnce(&Arc<Self>)) {
+        let Some(lane) = self.executor.lane(wait) else { return work(self) };
+        self.attempt(work);
+        loop {
+            let next = {
+                let mut lane = lane.lock();
+                let next = lane.queue.pop_front();
+                lane.running -= usize::from(next.is_none());
+                next
+            };
+            let Some(work) = next else { return };
+            self.attempt(work);
+        }
+    }
+
+    /// If it panics, its client gets EIO; those in the queue are not to wait for nobody.
+    fn attempt(self: &Arc<Self>, work: impl FnOnce(&Arc<Self>)) {
+        drop(catch_unwind(AssertUnwindSafe(|| work(self))));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Sender, channel};
+    use std::thread::spawn;
+    use std::time::Duration;
+
+    use super::super::kernel::Access;
+    use super::super::tests::memory::MemoryView;
+    use super::*;
+
+    const IN_TIME: Duration = Duration::from_secs(20);
+
+    fn shared(loops: usize) -> Arc<Shared> {
+        let view = Arc::new(MemoryView::new(false, []));
+        Arc::new(Shared::new(view, super::super::session::Overrides::default(), Access::Owner, loops))
+    }
+
+    /// Work that goes on until what is answered is dropped, on a thread of its own.
+    fn block(shared: &Arc<Shared>, wait: Wait) -> Sender<()> {
+        let (until, blocked) = channel::<()>();
+        let (began, has_begun) = channel();
+        let shared = Arc::clone(shared);
+        spawn(move || {
+            shared.run(wait, move |_| {
+                began.send(()).unwrap();
+                let _ = blocked.recv();
+            });
+        });
+        has_begun.recv_timeout(IN_TIME).unwrap();
+        until
+    }
+
+    #[test]
+    fn what_is_full_is_queued_and_nothing_else_waits_for_it() {
+        for loops in [LEAST, 8] {
+            for (full, other, most) in [(Wait::Disk, Wait::Others, loops / 2), (Wait::Others, Wait::Disk, loops / 4)] {
+                let shared = shared(loops);
+                let mut running: Vec<_> = (0..most).map(|_| block(&shared, full)).collect();
+                let (done, is_done) = channel();
+                for n in 0..100 {
+                    let done = done.clone();
+                    // Comes back at once.
+                    shared.run(full, move |_| done.send(n).unwrap());
+                }
+                shared.try_run(full, |_| panic!("it is full"));
+                for free in [other, Wait::Never] {
+                    let mut ran = false;
+                    shared.run(free, |_| {});
+                    shared.try_run(free, |_| ran = true);
+                    assert!(ran);
+                }
+                assert!(is_done.try_recv().is_err());
+                // Whoever is done does what is queued, in its order.
+                running.pop();
+                let order: Vec<_> = (0..100).map(|_| is_done.recv_timeout(IN_TIME).unwrap()).collect();
+                assert!(order.is_sorted());
+                drop(block(&shared, full));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_queued_is_done_though_what_was_before_it_panics() {
+        let shared = shared(LEAST);
+        let running: Vec<_> = (0..disk(LEAST)).map(|_| block(&shared, Wait::Disk)).collect();
+        let (done, is_done) = channel();
+        shared.run(Wait::Disk, |_| panic!("on purpose"));
+        shared.run(Wait::Disk, move |_| done.send(()).unwrap());
+        drop(running);
+        is_done.recv_timeout(IN_TIME).unwrap();
+    }
+}
