@@ -1,7 +1,6 @@
 //! A store that counts what is staged, committed and read, and panics where I/O is asked of it by a thread that has locked what
 //! readers need. All views of these tests are over one.
 
-use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -79,15 +78,10 @@ impl FrameStore for Counting {
         self.inner.lens_of(guard, keys)
     }
 
-    fn expect_unknown(&self, key: ChunkKey, bytes: RangeInclusive<u32>, next: Option<ChunkKey>) {
-        check("expect_unknown");
-        self.inner.expect_unknown(key, bytes, next);
-    }
-
-    fn expect_chunks(&self, chunks: &[(ChunkKey, u32)]) {
-        check("expect_chunks");
-        self.hinted.fetch_add(chunks.len(), SeqCst);
-        self.inner.expect_chunks(chunks);
+    fn prefetch(&self, wants: &[Want]) {
+        check("prefetch");
+        self.hinted.fetch_add(wants.iter().filter_map(Want::known).count(), SeqCst);
+        self.inner.prefetch(wants);
     }
 
     fn stage(&self, chunk: &dyn ReadAt) -> Result<ChunkKey> {
