@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::error::Complain;
 use super::{
     Budgets, CframeStore, FrameImage, FrameStore, Location, NewFrame, OpenOptions, Resources, Result, SframeStore, StoreError,
-    StoredChunk, open_at,
+    StoredChunk, Want, open_at,
 };
 use crate::format::{IndexEntry, Layout};
 
@@ -94,8 +94,8 @@ impl FrameCopy {
         let failed = |reason| StoreError::Unsupported { path: source.path().to_owned(), reason };
         let announce = |from: usize| {
             let window = image.entries.iter().skip(from).zip(lens.iter().skip(from)).take(WINDOW);
-            let stored = window.filter_map(|(entry, len)| Some((entry.stored()?, *len)));
-            source.expect_chunks(&stored.collect::<Vec<_>>());
+            let stored = window.filter_map(|(entry, len)| Some(Want::Known(entry.stored()?, *len)));
+            source.prefetch(&stored.collect::<Vec<_>>());
         };
         let guard = source.enter();
         let (mut entries, mut bytes) = (Vec::with_capacity(lens.len()), Vec::new());

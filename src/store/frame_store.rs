@@ -1,7 +1,6 @@
 //! The interface of a store: [`FrameStore`] is what every store does, [`LocalStore`] what one on a local disk does besides.
 
 use std::io;
-use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,6 +16,32 @@ use crate::format::{ChunkId, IndexEntry};
 
 /// See [`LocalStore::at_close`].
 pub type AtClose = Box<dyn FnOnce(Option<Identity>) + Send>;
+
+/// A chunk that will be read soon, from its beginning to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Want {
+    /// It has so many bytes.
+    Known(ChunkKey, u32),
+    /// Nobody knows its length yet, so its header is read first. It has as many bytes as are before the next one, if these are no more
+    /// than `most`; or else it is likely to have so many.
+    Unknown {
+        /// Which.
+        key: ChunkKey,
+        /// How many bytes are likely.
+        likely: u32,
+        /// How many it has at most.
+        most: u32,
+        /// The chunk behind it in the index.
+        next: Option<ChunkKey>,
+    },
+}
+
+impl Want {
+    /// The chunk and its length, if that is known.
+    pub fn known(&self) -> Option<(ChunkKey, u32)> {
+        if let Want::Known(key, len) = self { Some((*key, *len)) } else { None }
+    }
+}
 
 /// A frame: a list of chunks between a header and a trailer. Every method may be called from any thread.
 ///
@@ -58,13 +83,8 @@ pub trait FrameStore: Send + Sync {
         entries.iter().map(len).collect()
     }
 
-    /// These chunks, with their lengths, will be read soon and whole, in this order: a hint, which costs the caller no waiting.
-    fn expect_chunks(&self, _chunks: &[(ChunkKey, u32)]) {}
-
-    /// A chunk whose length nobody knows yet will be read soon: its header first, then all of it. It has as many bytes as are
-    /// before `next`, the chunk behind it in the index, if that is no more than the end of the range; or else it is likely to have
-    /// as many as its beginning. A hint, which costs the caller no waiting.
-    fn expect_unknown(&self, _key: ChunkKey, _bytes: RangeInclusive<u32>, _next: Option<ChunkKey>) {}
+    /// These chunks will be read soon, in this order: a hint, which costs the caller no waiting.
+    fn prefetch(&self, _wants: &[Want]) {}
 
     /// Writes a new chunk to free space, without making it part of the frame.
     fn stage(&self, chunk: &dyn ReadAt) -> Result<ChunkKey>;

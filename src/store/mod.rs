@@ -60,7 +60,7 @@ pub use draft::{Draft, DraftPool};
 pub use epochs::{Epochs, ReadGuard};
 pub(crate) use error::in_words;
 pub use error::{Result, StoreError};
-pub use frame_store::{AtClose, FrameStore, LocalStore};
+pub use frame_store::{AtClose, FrameStore, LocalStore, Want};
 pub use local::watch::{Watch, Watcher};
 pub use location::Location;
 pub use resources::{Budgets, Resources};

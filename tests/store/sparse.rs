@@ -11,7 +11,7 @@ use b2fuse::format::{ChunkId, IndexEntry, Special};
 use b2fuse::store::{ChunkKey, FrameImage, FrameStore, LocalStore, OpenOptions, SframeStore, StoreError};
 
 use crate::driver::Store;
-use crate::frames::{chunk, content, data, dir_for_many, header, image, read, try_content};
+use crate::frames::{chunk, content, data, dir_for_many, header, image, read, try_content, wants};
 
 type Entry = IndexEntry<ChunkId>;
 
@@ -567,7 +567,7 @@ fn few_files_are_open_at_a_time() {
     let keys: Vec<_> = (0..2000).map(ChunkKey::new).collect();
     let hints: Vec<_> = keys.iter().map(|key| (*key, 500)).collect();
     for part in hints.chunks(100) {
-        store.expect_chunks(part);
+        store.prefetch(&wants(part));
         for (key, _) in part {
             assert!(read(&store, *key) == of(key.number() as u32));
         }
@@ -581,7 +581,7 @@ fn few_files_are_open_at_a_time() {
     store.sync().unwrap();
     assert_eq!(names(&path), [RECORD, &name(0), "chunks.b2frame"]);
     assert!(open() <= 8, "{} files are open that have no name any more", open());
-    store.expect_chunks(&hints); // nothing is there any more
+    store.prefetch(&wants(&hints)); // nothing is there any more
     store.close().unwrap();
 }
 

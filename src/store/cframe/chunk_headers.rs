@@ -132,7 +132,7 @@ fn runs(positions: &[u64]) -> impl Iterator<Item = &[u64]> {
     positions.chunk_by(close).flat_map(|run| run.chunks(AT_ONCE))
 }
 
-/// What to ask the disk for, as positions and lengths: see [`FrameStore::expect_unknown`](super::FrameStore::expect_unknown). The
+/// What to ask the disk for, as positions and lengths: see [`Want::Unknown`](super::Want::Unknown). The
 /// header by itself, which is there sooner than the whole.
 fn guess(start: u64, bytes: RangeInclusive<u32>, next: Option<u64>) -> impl Iterator<Item = (u64, u64)> {
     let to_next = next.and_then(|next| next.checked_sub(start)).filter(|len| (1..=u64::from(*bytes.end())).contains(len));

@@ -7,7 +7,6 @@
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, SystemTime};
@@ -24,7 +23,7 @@ use super::error::{Failed, no_room};
 use super::frame::{FileBytes, Frame, Unread};
 use super::sidecar;
 use super::source::{ATTEMPTS, HEADER_ROOM, Handle, KEPT_CHANGING, Like, Source, TICK, touched_since, write_from};
-use super::{ChunkKey, FrameImage, FrameStore, OpenOptions, ReadAt, ReadGuard, Result, SourceStat, StoreError};
+use super::{ChunkKey, FrameImage, FrameStore, OpenOptions, ReadAt, ReadGuard, Result, SourceStat, StoreError, Want};
 use crate::format::chunk::ChunkHeader;
 use crate::format::header::Sections;
 use crate::format::times::{Identity, Stamp, checksum};
@@ -359,12 +358,16 @@ impl Medium for Cframe {
         store.read_lens(keys)
     }
 
-    fn expect_chunks(store: &CframeStore, chunks: &[(ChunkKey, u32)]) {
-        store.medium.expect_whole(chunks);
-    }
-
-    fn expect_unknown(store: &CframeStore, key: ChunkKey, bytes: RangeInclusive<u32>, next: Option<ChunkKey>) {
-        store.medium.expect_by_guess(key, bytes, next);
+    fn prefetch(store: &CframeStore, wants: &[Want]) {
+        let known: Vec<_> = wants.iter().filter_map(Want::known).collect();
+        if !known.is_empty() {
+            store.medium.expect_whole(&known);
+        }
+        for want in wants {
+            if let Want::Unknown { key, likely, most, next } = *want {
+                store.medium.expect_by_guess(key, likely..=most, next);
+            }
+        }
     }
 
     // ---- the life of a chunk ----

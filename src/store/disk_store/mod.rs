@@ -6,7 +6,6 @@
 
 use std::ffi::OsStr;
 use std::io;
-use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -32,7 +31,7 @@ use crate::store::source::{Handle, Like, NewFrame, Others, Source};
 use crate::store::staged_copies::StagedCopies;
 use crate::store::{
     AtClose, CacheStats, ChunkKey, DraftPool, Epochs, FrameImage, FrameStore, LocalStore, OpenOptions, ReadAt, ReadGuard,
-    Resources, Result, SourceStat, StoreError, lost,
+    Resources, Result, SourceStat, StoreError, Want, lost,
 };
 
 pub(in crate::store) mod changes;
@@ -109,10 +108,8 @@ pub(in crate::store) trait Medium: Sized + Send + Sync + 'static {
     fn chunk_error(store: &DiskStore<Self>, key: ChunkKey, action: &'static str, error: io::Error) -> StoreError;
     /// See [`FrameStore::lens_of`].
     fn lens_of(store: &DiskStore<Self>, guard: &ReadGuard<'_>, keys: &[ChunkKey]) -> Vec<Option<u32>>;
-    /// See [`FrameStore::expect_chunks`].
-    fn expect_chunks(store: &DiskStore<Self>, chunks: &[(ChunkKey, u32)]);
-    /// See [`FrameStore::expect_unknown`].
-    fn expect_unknown(_store: &DiskStore<Self>, _key: ChunkKey, _bytes: RangeInclusive<u32>, _next: Option<ChunkKey>) {}
+    /// See [`FrameStore::prefetch`].
+    fn prefetch(store: &DiskStore<Self>, wants: &[Want]);
     /// See [`LocalStore::file_id`].
     fn file_id(_key: ChunkKey) -> Option<ChunkId> {
         None
@@ -456,12 +453,8 @@ impl<M: Medium> FrameStore for DiskStore<M> {
         Ok(lens)
     }
 
-    fn expect_chunks(&self, chunks: &[(ChunkKey, u32)]) {
-        M::expect_chunks(self, chunks);
-    }
-
-    fn expect_unknown(&self, key: ChunkKey, bytes: RangeInclusive<u32>, next: Option<ChunkKey>) {
-        M::expect_unknown(self, key, bytes, next);
+    fn prefetch(&self, wants: &[Want]) {
+        M::prefetch(self, wants);
     }
 
     fn stage(&self, chunk: &dyn ReadAt) -> Result<ChunkKey> {

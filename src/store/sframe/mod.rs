@@ -24,7 +24,7 @@ use super::open_files::{Descriptors, OpenChunk, Stamp};
 use super::readahead::{Readahead, Reader};
 use super::sidecar;
 use super::source::{Handle, Like, Source, write_from};
-use super::{ChunkKey, FrameImage, OpenOptions, ReadAt, ReadGuard, Result, SourceStat, StoreError};
+use super::{ChunkKey, FrameImage, OpenOptions, ReadAt, ReadGuard, Result, SourceStat, StoreError, Want};
 use crate::format::chunk::ChunkHeader;
 use crate::format::{self, ChunkId, INDEX_NAME as INDEX, Layout};
 
@@ -394,8 +394,9 @@ impl Medium for Sframe {
         keys.iter().map(|key| files.len(*key)).collect()
     }
 
-    fn expect_chunks(store: &SframeStore, chunks: &[(ChunkKey, u32)]) {
-        store.medium.readahead.expect(chunks);
+    fn prefetch(store: &SframeStore, wants: &[Want]) {
+        // A file's length is known to whoever opens it.
+        store.medium.readahead.expect(&wants.iter().filter_map(Want::known).collect::<Vec<_>>());
     }
 
     fn file_id(key: ChunkKey) -> Option<ChunkId> {

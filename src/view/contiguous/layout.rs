@@ -1,12 +1,13 @@
 //! Where in the file which chunk is: what the view shows where nothing is written over it.
 
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::format::header::FrameHeader;
 use crate::format::trailer::Trailer;
 use crate::format::{self, ChunkOffset, IndexEntry, index};
-use crate::store::{ChunkKey, FrameImage, FrameStore, ReadGuard, StoreError};
+use crate::store::{ChunkKey, FrameImage, FrameStore, ReadGuard, StoreError, Want};
 
 /// A stored chunk's place in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -133,6 +134,13 @@ impl Layout {
     /// Length of the file in bytes.
     pub fn len(&self) -> u64 {
         self.tail_start.saturating_add(self.tail.len() as u64)
+    }
+
+    /// The chunks that begin in a part of the file: what reaches into it was wanted before, or is being read.
+    pub fn wants(&self, part: Range<u64>) -> Vec<Want> {
+        let behind = self.extents.from(self.extents.reaching(part.start)).skip_while(|extent| extent.start < part.start);
+        let wanted = behind.take_while(|extent| extent.start < part.end);
+        wanted.map(|extent| Want::Known(extent.key, extent.len)).collect()
     }
 
     /// The header's bytes.
