@@ -5,7 +5,7 @@
 //! [`BackendFile::sync_data`] that began after it has returned; names are on disk after [`Backend::sync_dir`]. Before that, any
 //! subset of the 512-byte sectors written may be on disk.
 //!
-//! The backend of real directories and files is [`FileBackend`].
+//! The backend of real directories and files is `local::FileBackend`.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -15,8 +15,6 @@ use std::time::SystemTime;
 
 use rustix::fs::copy_file_range;
 use rustix::io::Errno;
-
-pub use super::local::FileBackend;
 
 /// What `stat` says of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::source::Complain;
+use super::error::Complain;
 use super::{
     Budgets, CframeStore, FrameImage, FrameStore, Location, NewFrame, OpenOptions, Resources, Result, SframeStore, StoreError,
     StoredChunk, open_at,

@@ -5,7 +5,8 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::backend::{Backend, FileBackend};
+use super::backend::Backend;
+use super::local::FileBackend;
 use super::resources::{Budget, Budgets};
 use super::spill::{Spill, Spilled};
 use super::{ReadAt, Result as StoreResult, StoreError};
@@ -270,7 +271,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    use crate::store::backend::FileBackend;
+    use crate::store::local::FileBackend;
 
     fn pool(budget: u64) -> (tempfile::TempDir, Arc<DraftPool>) {
         let dir = tempfile::tempdir().unwrap();

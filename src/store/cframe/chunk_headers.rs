@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::{Cframe, CframeStore};
 use crate::format::{self, chunk::ChunkHeader};
 use crate::store::backend::{BackendFile, read_exact_at};
-use crate::store::source::Complain;
+use crate::store::error::Complain;
 use crate::store::{ChunkKey, Result};
 
 const HEADER: u64 = ChunkHeader::LEN as u64;

@@ -1,5 +1,5 @@
 //! How a state of a cframe is written: the one place that decides what of it is on disk before what. The rest of a commit is
-//! [`crate::store::commit`]'s, states P, D and N are explained there.
+//! [`crate::store::disk_store::commit`]'s, states P, D and N are explained there.
 //!
 //! # In place
 //!
@@ -51,11 +51,11 @@ use crate::format::header::FrameHeader;
 use crate::format::{ChunkOffset, index};
 use crate::store::backend::{BackendFile, copy_range, read_exact_at};
 use crate::store::chunks::Seq;
-use crate::store::commit::{self, Change, sync_published};
 use crate::store::create::with_temp_name;
+use crate::store::disk_store::commit::{self, Change, sync_published};
+use crate::store::error::Complain;
 use crate::store::error::Failed;
 use crate::store::image::Encoded;
-use crate::store::source::Complain;
 use crate::store::{ChunkKey, FrameImage, FrameStore, Result, in_words};
 
 mod close;

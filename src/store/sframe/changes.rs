@@ -1,5 +1,5 @@
 //! What others do to chunk files, and to the name of the index file. They are held to what the library itself notices; who only writes a
-//! chunk file is noticed when that is read, and where the system tells of it. The rest is in [`crate::store::changes`].
+//! chunk file is noticed when that is read, and where the system tells of it. The rest is in [`crate::store::disk_store::changes`].
 
 use std::ffi::OsStr;
 use std::io;
@@ -9,7 +9,7 @@ use super::files::{Known, name_of};
 use super::{Directory, INDEX, SframeStore, has_header, index_name};
 use crate::format::ChunkId;
 use crate::store::backend::{Backend, FileStat};
-use crate::store::changes::Detector;
+use crate::store::disk_store::changes::Detector;
 use crate::store::{ChunkKey, FrameStore};
 
 /// What stands for the index file by its name.

@@ -12,37 +12,39 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use parking_lot::{Mutex, RwLock};
 
 use super::backend::{Backend, BackendFile, FileStat, read_exact_at};
-use super::changes::{Detector, has_header};
 use super::chunks::Chunks;
-use super::commit::{Change, CommitState};
-use super::disk_store::{DiskStore, Found, Handle, Locate, LockPlace, Medium, Shared};
+use super::disk_store::changes::{Detector, has_header};
+use super::disk_store::commit::{Change, CommitState};
+use super::disk_store::{DiskStore, Found, Locate, LockPlace, Medium, Shared};
+use super::error::Complain;
 use super::error::{Failed, no_room, refused};
 use super::frame::{FileBytes, Frame};
 use super::local::watch::Watched;
+use super::open_files::{Descriptors, OpenChunk, Stamp};
+use super::readahead::{Readahead, Reader};
 use super::sidecar;
-use super::source::{Complain, Like, Source, write_from};
+use super::source::{Handle, Like, Source, write_from};
 use super::{ChunkKey, FrameImage, OpenOptions, ReadAt, ReadGuard, Result, SourceStat, StoreError};
 use crate::format::chunk::ChunkHeader;
 use crate::format::{self, ChunkId, INDEX_NAME as INDEX, Layout};
 
 mod changes;
 mod commit;
-mod descriptors;
 mod files;
-pub(super) mod folder;
+mod folder;
 mod open;
-mod readahead;
 mod record;
 
 use changes::Suspicion;
 use commit::Unsynced;
-use descriptors::{Descriptors, OpenChunk};
-pub(super) use descriptors::{OpenFiles, open_files};
-use files::{Files, Known, Stamp, id_of, name_of};
+use files::{Files, Known, id_of, name_of};
 use folder::Folder;
-pub(super) use readahead::Pool;
-use readahead::Readahead;
 use record::{Record, temp_name_of};
+
+/// How much of a file is read ahead, in bytes: for the rest the kernel's own read-ahead does.
+const MOST: u64 = 8 << 20;
+/// What the kernel reads at one request, at least, in bytes: its default read-ahead. It cuts off what is longer.
+const STRIDE: u64 = 128 << 10;
 
 fn index_name() -> &'static OsStr {
     OsStr::new(INDEX)
@@ -130,6 +132,20 @@ impl Directory {
             return Err(io::Error::from_raw_os_error(libc::ESTALE));
         }
         read
+    }
+}
+
+impl Reader for Directory {
+    /// Opens a chunk's file and has the kernel read it. What fails here fails again, and is told, when it is really read.
+    fn read_ahead(&self, key: ChunkKey, len: u32) {
+        let guard = self.shared.epochs.enter();
+        if self.files.lock().len(key).is_none() {
+            return; // removed since
+        }
+        let Ok(open) = self.open_chunk(&guard, key) else { return };
+        drop(guard);
+        let len = u64::from(len).min(MOST);
+        (0..len).step_by(STRIDE as usize).for_each(|from| open.file.will_need(from, STRIDE.min(len - from)));
     }
 }
 

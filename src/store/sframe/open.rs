@@ -6,10 +6,12 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use super::super::backend::{BackendFile, FileStat};
-use super::super::disk_store::{Found, Handle};
+use super::super::disk_store::Found;
+use super::super::error::Complain;
 use super::super::error::in_words;
 use super::super::frame::{FileBytes, Frame, Unread};
-use super::super::source::{ATTEMPTS, Complain, KEPT_CHANGING, Source, touched_since};
+use super::super::source::Handle;
+use super::super::source::{ATTEMPTS, KEPT_CHANGING, Source, touched_since};
 use super::super::{FrameImage, Result, StoreError};
 use super::files::{Files, FoundFile, key, name_of};
 use super::folder::Folder;

@@ -13,7 +13,7 @@ use log::{debug, info};
 use super::{CommitState, SECTOR, settle_while};
 use crate::store::cframe::CframeStore;
 use crate::store::cframe::extents::ExtentMap;
-use crate::store::commit::{self, Change, sync_published};
+use crate::store::disk_store::commit::{self, Change, sync_published};
 use crate::store::{FrameStore, Result};
 
 /// See [`Medium::finish`](crate::store::disk_store::Medium::finish): after step 1.

@@ -1,5 +1,5 @@
 //! One commit at a time: what is the same in both layouts. In which order a state is written, [`Medium::write`] says: see
-//! [`super::cframe`] and [`super::sframe`].
+//! [`crate::store::cframe`] and [`crate::store::sframe`].
 //!
 //! State *P* is published. State *D* is known to be on disk: *P*, or the one before it. State *N* comes next. What is found at open is P,
 //! and D only after a sync: who wrote it may have been killed. So nothing is staged before that, and nothing removed.
@@ -23,18 +23,18 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::chunks::{DroppedRefs, Seq, State};
-use super::create::PendingFrame;
-use super::disk_store::{DiskStore, Medium};
-use super::error::Failed;
-use super::image::{self, Encoded};
-use super::source::Complain;
-use super::{ChunkKey, FrameImage, FrameStore, ReadGuard, Result};
+use super::{DiskStore, Medium};
 use crate::format::IndexEntry;
 use crate::format::header::FrameHeader;
+use crate::store::chunks::{DroppedRefs, Seq, State};
+use crate::store::create::PendingFrame;
+use crate::store::error::Complain;
+use crate::store::error::Failed;
+use crate::store::image::{self, Encoded};
+use crate::store::{ChunkKey, FrameImage, FrameStore, ReadGuard, Result};
 
 /// What is known of the states. Behind the lock that makes commits one at a time.
-pub(super) struct CommitState<M: Medium> {
+pub(in crate::store) struct CommitState<M: Medium> {
     /// The header of P.
     header: Vec<u8>,
     /// P and D, which is P or the one before; `None` while it is not known what is on disk.
@@ -43,31 +43,31 @@ pub(super) struct CommitState<M: Medium> {
     /// For as long as SOURCE does not exist.
     pending: Option<PendingFrame>,
     /// Something was committed since SOURCE was read, so its room is this store's to give back.
-    pub(super) changed: bool,
+    pub(in crate::store) changed: bool,
     /// Something was committed before that, which need not be on disk.
     written: bool,
     /// The index of P.
-    pub(super) encoded: Option<Encoded>,
+    pub(in crate::store) encoded: Option<Encoded>,
     closed: bool,
     /// What the medium knows besides.
-    pub(super) own: M::Commits,
+    pub(in crate::store) own: M::Commits,
 }
 
 impl<M: Medium> CommitState<M> {
     /// Of a frame that was opened. What is there need not be on disk: who wrote it may have been killed.
-    pub(super) fn opened(header: &FrameHeader, own: M::Commits) -> Self {
+    pub(in crate::store) fn opened(header: &FrameHeader, own: M::Commits) -> Self {
         CommitState { header: header.as_bytes().to_vec(), own, ..Self::empty() }
     }
 
     /// Of the same frame, read again after others have written it. Only where `turns` are taken with them is the room that this store
     /// left in it still its own to give back.
-    pub(super) fn reopened(&self, header: &FrameHeader, own: M::Commits, turns: bool) -> Self {
+    pub(in crate::store) fn reopened(&self, header: &FrameHeader, own: M::Commits, turns: bool) -> Self {
         let written = self.changed || self.written;
         CommitState { changed: self.changed && turns, written, ..Self::opened(header, own) }
     }
 
     /// Of a frame that has only a temporary name yet.
-    pub(super) fn created(pending: PendingFrame) -> Self {
+    pub(in crate::store) fn created(pending: PendingFrame) -> Self {
         CommitState { durable: Some(0), pending: Some(pending), ..Self::empty() }
     }
 
@@ -86,57 +86,57 @@ impl<M: Medium> CommitState<M> {
     }
 
     /// The header of P.
-    pub(super) fn header(&self) -> &[u8] {
+    pub(in crate::store) fn header(&self) -> &[u8] {
         &self.header
     }
 
     /// The number of P.
-    pub(super) fn published(&self) -> Seq {
+    pub(in crate::store) fn published(&self) -> Seq {
         self.published
     }
 
     /// Whether P is on disk.
-    pub(super) fn is_durable(&self) -> bool {
+    pub(in crate::store) fn is_durable(&self) -> bool {
         self.durable == Some(self.published)
     }
 
     /// Whether it is not known what is on disk: P, or an older state.
-    pub(super) fn is_unknown(&self) -> bool {
+    pub(in crate::store) fn is_unknown(&self) -> bool {
         self.durable.is_none()
     }
 
     /// What has only a temporary name yet.
-    pub(super) fn pending(&self) -> Option<&PendingFrame> {
+    pub(in crate::store) fn pending(&self) -> Option<&PendingFrame> {
         self.pending.as_ref()
     }
 
     /// Whether SOURCE does not exist yet.
-    pub(super) fn is_pending(&self) -> bool {
+    pub(in crate::store) fn is_pending(&self) -> bool {
         self.pending.is_some()
     }
 
     /// SOURCE has its name.
-    pub(super) fn has_name(&mut self) -> Option<PendingFrame> {
+    pub(in crate::store) fn has_name(&mut self) -> Option<PendingFrame> {
         self.pending.take()
     }
 
-    pub(super) fn is_closed(&self) -> bool {
+    pub(in crate::store) fn is_closed(&self) -> bool {
         self.closed
     }
 }
 
 /// How an image differs from the published one in the chunks that it names.
 #[derive(Default)]
-pub(super) struct Change {
+pub(in crate::store) struct Change {
     /// Chunks that are named more often, how much more, and what they were before.
-    pub(super) admitted: Vec<(ChunkKey, u32, State)>,
-    pub(super) dropped: DroppedRefs,
+    pub(in crate::store) admitted: Vec<(ChunkKey, u32, State)>,
+    pub(in crate::store) dropped: DroppedRefs,
     /// Nothing is new: it is about the places.
-    pub(super) settling: bool,
+    pub(in crate::store) settling: bool,
 }
 
 /// See [`FrameStore::commit`].
-pub(super) fn commit<M: Medium>(store: &DiskStore<M>, guard: ReadGuard<'_>, image: FrameImage) -> Result<()> {
+pub(in crate::store) fn commit<M: Medium>(store: &DiskStore<M>, guard: ReadGuard<'_>, image: FrameImage) -> Result<()> {
     let mut commits = store.commits.lock();
     store.source.check_writable()?;
     let old = store.committed();
@@ -156,7 +156,7 @@ pub(super) fn commit<M: Medium>(store: &DiskStore<M>, guard: ReadGuard<'_>, imag
 }
 
 /// Has what was found at open on disk, before anything is staged or removed.
-pub(super) fn ground<M: Medium>(store: &DiskStore<M>) -> Result<()> {
+pub(in crate::store) fn ground<M: Medium>(store: &DiskStore<M>) -> Result<()> {
     let mut commits = store.commits.lock();
     store.source.check_writable()?;
     if commits.is_unknown() {
@@ -167,7 +167,7 @@ pub(super) fn ground<M: Medium>(store: &DiskStore<M>) -> Result<()> {
 }
 
 /// See [`FrameStore::sync`].
-pub(super) fn sync<M: Medium>(store: &DiskStore<M>) -> Result<()> {
+pub(in crate::store) fn sync<M: Medium>(store: &DiskStore<M>) -> Result<()> {
     let mut commits = store.commits.lock();
     store.source.check_writable()?;
     sync_published(store, &mut commits)?;
@@ -204,7 +204,7 @@ fn expel<M: Medium>(store: &DiskStore<M>, change: &Change) {
 }
 
 /// Writes an image whose chunks are admitted.
-pub(super) fn write<M: Medium>(
+pub(in crate::store) fn write<M: Medium>(
     store: &DiskStore<M>,
     commits: &mut CommitState<M>,
     image: FrameImage,
@@ -219,7 +219,12 @@ pub(super) fn write<M: Medium>(
 }
 
 /// What was written is what SOURCE holds.
-pub(super) fn published<M: Medium>(store: &DiskStore<M>, commits: &mut CommitState<M>, image: FrameImage, change: &Change) {
+pub(in crate::store) fn published<M: Medium>(
+    store: &DiskStore<M>,
+    commits: &mut CommitState<M>,
+    image: FrameImage,
+    change: &Change,
+) {
     store.held.forget_all(change.admitted.iter().map(|(key, ..)| *key));
     commits.published += 1;
     commits.changed = true;
@@ -229,14 +234,14 @@ pub(super) fn published<M: Medium>(store: &DiskStore<M>, commits: &mut CommitSta
 }
 
 /// State `seq` is on disk.
-pub(super) fn durable<M: Medium>(store: &DiskStore<M>, commits: &mut CommitState<M>) {
+pub(in crate::store) fn durable<M: Medium>(store: &DiskStore<M>, commits: &mut CommitState<M>) {
     commits.durable = Some(commits.published);
     store.grounded.store(true, Relaxed);
     M::is_durable(store, commits);
 }
 
 /// Has P on disk; the first time its name as well, which it may have got only just before.
-pub(super) fn sync_published<M: Medium>(store: &DiskStore<M>, commits: &mut CommitState<M>) -> Result<()> {
+pub(in crate::store) fn sync_published<M: Medium>(store: &DiskStore<M>, commits: &mut CommitState<M>) -> Result<()> {
     if commits.durable >= Some(commits.published) {
         return Ok(());
     }
@@ -248,7 +253,7 @@ pub(super) fn sync_published<M: Medium>(store: &DiskStore<M>, commits: &mut Comm
 }
 
 /// See [`FrameStore::close`]. Where others have their turn, nothing is written any more.
-pub(super) fn close<M: Medium>(store: &DiskStore<M>, our_turn: bool) -> Result<()> {
+pub(in crate::store) fn close<M: Medium>(store: &DiskStore<M>, our_turn: bool) -> Result<()> {
     let mut commits = store.commits.lock();
     if std::mem::replace(&mut commits.closed, true) {
         return Ok(());
@@ -283,7 +288,7 @@ fn clean_up<M: Medium>(store: &DiskStore<M>, commits: &mut CommitState<M>, synce
 }
 
 /// The store goes without having been closed: what never was part of the frame goes with it.
-pub(super) fn abandon<M: Medium>(store: &DiskStore<M>) {
+pub(in crate::store) fn abandon<M: Medium>(store: &DiskStore<M>) {
     let mut commits = store.commits.lock();
     if !std::mem::replace(&mut commits.closed, true) && !store.source.read_only {
         clean_up(store, &mut commits, Some(false));
@@ -291,7 +296,7 @@ pub(super) fn abandon<M: Medium>(store: &DiskStore<M>) {
 }
 
 impl<M: Medium> DiskStore<M> {
-    /// See [`super::LocalStore::at_close`]. `whole` if all has gone well so far.
+    /// See [`crate::store::LocalStore::at_close`]. `whole` if all has gone well so far.
     fn part(&self, commits: &CommitState<M>, whole: bool) {
         let last = std::mem::take(&mut *self.at_close.lock());
         if last.is_empty() {

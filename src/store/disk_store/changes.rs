@@ -13,19 +13,21 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use super::backend::{BackendFile, FileStat, read_exact_at};
 use super::commit::CommitState;
-use super::disk_store::{DiskStore, Found, Handle, Medium};
-use super::local::watch::Watched;
-use super::source::{Complain, Denied, Others, Source, coarse_until, touched_since, written_since};
-use super::{FrameImage, Result};
+use super::{DiskStore, Found, Medium};
+use crate::store::backend::{BackendFile, FileStat, read_exact_at};
+use crate::store::error::Complain;
+use crate::store::local::watch::Watched;
+use crate::store::source::Handle;
+use crate::store::source::{Denied, Others, Source, coarse_until, touched_since, written_since};
+use crate::store::{FrameImage, Result};
 
 /// How many older files are kept open that were replaced, so that their inode numbers are not given out again: the library tells a
 /// replaced file by that number.
 const OLD: usize = 8;
 
 /// What SOURCE looked like after our last write, to notice those of others. A leaf, but for a look at attributes.
-pub(super) struct Detector {
+pub(in crate::store) struct Detector {
     /// What has SOURCE's name.
     root: FileStat,
     /// The file that begins with the header, as it was seen.
@@ -45,7 +47,7 @@ pub(super) struct Detector {
 
 impl Detector {
     /// Of a SOURCE as it was when it was read, or made.
-    pub(super) fn new(root: FileStat, header: Option<(Arc<dyn BackendFile>, FileStat)>) -> Self {
+    pub(in crate::store) fn new(root: FileStat, header: Option<(Arc<dyn BackendFile>, FileStat)>) -> Self {
         let coarse = header.as_ref().and_then(|(_, seen)| coarse_until(seen));
         let (old, stale) = (VecDeque::new(), None);
         Detector { root, header, old, writers: 0, stale, spoiled: false, touched: false, coarse }
@@ -61,7 +63,7 @@ impl Detector {
     }
 
     /// This is the file with the header from now on, by our own doing.
-    pub(super) fn header_is(&mut self, file: Arc<dyn BackendFile>, stat: FileStat) {
+    pub(in crate::store) fn header_is(&mut self, file: Arc<dyn BackendFile>, stat: FileStat) {
         self.touched = false;
         if let Some((before, seen)) = self.header.replace((file, stat))
             && !seen.same_file(&stat)
@@ -72,32 +74,32 @@ impl Detector {
     }
 
     /// SOURCE itself is another from now on, by our own doing.
-    pub(super) fn root_is(&mut self, root: FileStat) {
+    pub(in crate::store) fn root_is(&mut self, root: FileStat) {
         self.root = root;
     }
 
     /// The file with the header.
-    pub(super) fn header(&self) -> Option<Arc<dyn BackendFile>> {
+    pub(in crate::store) fn header(&self) -> Option<Arc<dyn BackendFile>> {
         self.header.as_ref().map(|(file, _)| Arc::clone(file))
     }
 
     /// Its attributes when it was last looked at.
-    pub(super) fn header_stat(&self) -> Option<FileStat> {
+    pub(in crate::store) fn header_stat(&self) -> Option<FileStat> {
         self.header.as_ref().map(|(_, stat)| *stat)
     }
 
     /// What others have done, in words.
-    pub(super) fn stale(&self) -> Option<&str> {
+    pub(in crate::store) fn stale(&self) -> Option<&str> {
         self.stale.as_deref()
     }
 
     /// Whether attributes are those that were seen, and nobody has done anything else.
-    pub(super) fn is_as_seen(&self, now: &FileStat) -> bool {
+    pub(in crate::store) fn is_as_seen(&self, now: &FileStat) -> bool {
         self.stale.is_none() && self.writers == 0 && self.header.as_ref().is_some_and(|(_, seen)| !touched_since(seen, now))
     }
 
     /// Others have put something else in the place of what is open.
-    pub(super) fn replaced(&mut self, reason: impl FnOnce() -> String) {
+    pub(in crate::store) fn replaced(&mut self, reason: impl FnOnce() -> String) {
         self.stale.get_or_insert_with(reason);
     }
 
@@ -107,7 +109,7 @@ impl Detector {
     }
 
     /// Looks whether others have written to the file with the header.
-    pub(super) fn look_at_header(&mut self) -> io::Result<()> {
+    pub(in crate::store) fn look_at_header(&mut self) -> io::Result<()> {
         let Some((file, seen)) = self.header.as_ref().filter(|_| self.writers == 0) else { return Ok(()) };
         let now = file.stat()?;
         self.touched |= touched_since(seen, &now);
@@ -132,7 +134,7 @@ impl<M: Medium> DiskStore<M> {
     // ---- reads ----
 
     /// Others have not changed the file with the header until now.
-    pub(super) fn check_bytes(&self) -> Result<()> {
+    pub(in crate::store) fn check_bytes(&self) -> Result<()> {
         let Some((file, seen)) = self.detector.lock().header.clone() else { return Ok(()) };
         let now = file.stat().map_err(self.io("stat"))?;
         let coarse = {
@@ -192,7 +194,7 @@ impl<M: Medium> DiskStore<M> {
     }
 
     /// Whether others have changed the file with the header, or SOURCE's name, as far as a glance at the file tells.
-    pub(super) fn looks_as_seen(&self) -> bool {
+    pub(in crate::store) fn looks_as_seen(&self) -> bool {
         let root = self.detector.lock().root;
         let blind = self.shared.watch.is_blind();
         if blind && !matches!(self.source.stat(), Ok(Some(stat)) if stat.same_file(&root)) {
@@ -214,7 +216,7 @@ impl<M: Medium> DiskStore<M> {
     }
 
     /// Has the system tell of what others do.
-    pub(super) fn watch_files(&self) {
+    pub(in crate::store) fn watch_files(&self) {
         let Source { name, around, .. } = &self.source;
         let mut watched: Vec<_> = around.iter().map(|around| Watched::Name(Arc::clone(around), name.clone())).collect();
         watched.extend(self.medium.watched());
@@ -226,7 +228,7 @@ impl<M: Medium> DiskStore<M> {
 
     /// Runs a write of ours to the file with the header, so that it does not count as a change by others. Where others have written,
     /// nothing of ours is written any more: what is free to us may hold their data.
-    pub(super) fn writing<T>(&self, file: &dyn BackendFile, write: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    pub(in crate::store) fn writing<T>(&self, file: &dyn BackendFile, write: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         {
             let mut detector = self.detector.lock();
             detector.look_at_header()?;
@@ -250,11 +252,11 @@ impl<M: Medium> DiskStore<M> {
     // ---- what others have done ----
 
     /// What others have done to SOURCE since we last read or wrote it, in words.
-    pub(super) fn seen_outside(&self, commits: &CommitState<M>) -> Result<Option<String>> {
+    pub(in crate::store) fn seen_outside(&self, commits: &CommitState<M>) -> Result<Option<String>> {
         Ok(self.look_with(commits)?.hindrance())
     }
 
-    /// See [`super::LocalStore::look`]. What has only other attributes is not looked at any closer.
+    /// See [`crate::store::LocalStore::look`]. What has only other attributes is not looked at any closer.
     fn look_with(&self, commits: &CommitState<M>) -> Result<Others> {
         let at_path = self.source.stat()?;
         if let Some(pending) = commits.pending() {
@@ -298,8 +300,8 @@ impl<M: Medium> DiskStore<M> {
         })
     }
 
-    /// See [`super::LocalStore::look`].
-    pub(super) fn look_at_source(&self, commits: &CommitState<M>) -> Result<Others> {
+    /// See [`crate::store::LocalStore::look`].
+    pub(in crate::store) fn look_at_source(&self, commits: &CommitState<M>) -> Result<Others> {
         let others = self.look_with(commits)?;
         if others != Others::Attributes {
             return Ok(others);
@@ -325,15 +327,15 @@ impl<M: Medium> DiskStore<M> {
     }
 
     /// Whether others have written, as far as that is cheap to see; where that cannot be seen, they may have.
-    pub(super) fn others_wrote(&self) -> bool {
+    pub(in crate::store) fn others_wrote(&self) -> bool {
         let mut detector = self.detector.lock();
         !matches!(M::look_at_header(self, &mut detector), Ok(true)) || detector.stale.is_some()
     }
 
     // ---- reading again ----
 
-    /// See [`super::LocalStore::reload`].
-    pub(super) fn read_again(&self) -> Result<Arc<FrameImage>> {
+    /// See [`crate::store::LocalStore::reload`].
+    pub(in crate::store) fn read_again(&self) -> Result<Arc<FrameImage>> {
         let mut commits = self.commits.lock();
         let _nobody_stages = self.gate.write();
         let at_path = self.source.frame_at(self.source.stat()?, M::is_kind).map_err(|reason| self.source.stale(reason))?;
@@ -388,7 +390,7 @@ impl<M: Medium> DiskStore<M> {
     }
 
     /// Takes SOURCE for writing, if it could not be taken when it got its name and can be by now.
-    pub(super) fn claim(&self) {
+    pub(in crate::store) fn claim(&self) {
         if !self.source.is_denied() {
             return;
         }
@@ -412,7 +414,7 @@ impl<M: Medium> DiskStore<M> {
 }
 
 /// Whether a file begins with a header.
-pub(super) fn has_header(file: &dyn BackendFile, header: &[u8]) -> bool {
+pub(in crate::store) fn has_header(file: &dyn BackendFile, header: &[u8]) -> bool {
     let mut on_disk = vec![0; header.len()];
     read_exact_at(file, &mut on_disk, 0).is_ok() && on_disk == header
 }

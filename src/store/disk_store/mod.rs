@@ -1,6 +1,6 @@
 //! A store on a local disk, whatever its layout: a [`Medium`] says where chunks lie and how a state becomes durable; all else is here.
 //!
-//! What becomes durable when is in [`super::commit`], what others do to SOURCE in [`super::changes`].
+//! What becomes durable when is in [`commit`], what others do to SOURCE in [`changes`].
 
 #![expect(private_bounds, reason = "only this layer has media")]
 
@@ -14,57 +14,55 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
-use super::backend::{Backend, BackendFile, FileStat, FsSpace};
-use super::cache::FrameCache;
-use super::changes::Detector;
-use super::chunks::Chunks;
-use super::commit::{self, Change, CommitState};
-use super::create::PendingFrame;
-use super::error::Failed;
-use super::held::Held;
-use super::local::watch::{Watch, Watched};
-use super::location::Location;
-use super::sidecar::{LAST_PATIENCE, PATIENCE, Sidecar};
-use super::source::{Complain, Like, NewFrame, Others, Source};
-use super::{
-    AtClose, CacheStats, ChunkKey, DraftPool, Epochs, FrameImage, FrameStore, LocalStore, OpenOptions, ReadAt, ReadGuard,
-    Resources, Result, SourceStat, lost,
-};
+use crate::store::backend::{Backend, BackendFile, FileStat, FsSpace};
+use crate::store::cache::FrameCache;
+use crate::store::chunks::Chunks;
+
 use crate::format::chunk::ChunkHeader;
 use crate::format::times::Identity;
 use crate::format::{ChunkId, IndexEntry, Layout};
+use crate::store::create::PendingFrame;
+use crate::store::error::Complain;
+use crate::store::error::Failed;
+use crate::store::held::Held;
+use crate::store::local::watch::{Watch, Watched};
+use crate::store::location::Location;
+use crate::store::lost::Lost;
+use crate::store::sidecar::{LAST_PATIENCE, PATIENCE, Sidecar};
+use crate::store::source::{Handle, Like, NewFrame, Others, Source};
+use crate::store::{
+    AtClose, CacheStats, ChunkKey, DraftPool, Epochs, FrameImage, FrameStore, LocalStore, OpenOptions, ReadAt, ReadGuard,
+    Resources, Result, SourceStat, StoreError, lost,
+};
 
-/// SOURCE as it is open, and locked if it is written to.
-pub(super) struct Handle {
-    /// The frame's file, or its directory as a file.
-    pub(super) file: Arc<dyn BackendFile>,
-    /// The directory.
-    pub(super) dir: Option<Arc<dyn Backend>>,
-    pub(super) stat: FileStat,
-}
+pub(in crate::store) mod changes;
+pub(in crate::store) mod commit;
+
+use changes::Detector;
+use commit::{Change, CommitState};
 
 /// A frame as it was read from an open SOURCE.
-pub(super) struct Found<M: Medium> {
-    pub(super) image: FrameImage,
+pub(in crate::store) struct Found<M: Medium> {
+    pub(in crate::store) image: FrameImage,
     /// The file that begins with the header, and its attributes when it was read.
-    pub(super) header_file: (Arc<dyn BackendFile>, FileStat),
-    pub(super) commits: M::Commits,
-    pub(super) parts: M::Parts,
+    pub(in crate::store) header_file: (Arc<dyn BackendFile>, FileStat),
+    pub(in crate::store) commits: M::Commits,
+    pub(in crate::store) parts: M::Parts,
 }
 
 /// The lock file of a frame.
-pub(super) struct LockPlace {
-    pub(super) dir: Arc<dyn Backend>,
-    pub(super) name: std::ffi::OsString,
-    pub(super) path: PathBuf,
+pub(in crate::store) struct LockPlace {
+    pub(in crate::store) dir: Arc<dyn Backend>,
+    pub(in crate::store) name: std::ffi::OsString,
+    pub(in crate::store) path: PathBuf,
     /// What a new one is to belong to.
-    pub(super) owner: Option<FileStat>,
+    pub(in crate::store) owner: Option<FileStat>,
 }
 
 /// Where the chunks of a frame lie, and how a state of it becomes durable: a file, or a directory of files.
 ///
 /// Functions with `commits` are called with its lock held. All else may be called from any thread.
-pub(super) trait Medium: Sized + Send + Sync + 'static {
+pub(in crate::store) trait Medium: Sized + Send + Sync + 'static {
     /// Which layout SOURCE has.
     const LAYOUT: Layout;
     /// What SOURCE is, in a word.
@@ -109,7 +107,7 @@ pub(super) trait Medium: Sized + Send + Sync + 'static {
     /// Reads and checks a chunk's header. Whether others have changed SOURCE is not looked at.
     fn read_header(store: &DiskStore<Self>, guard: &ReadGuard<'_>, key: ChunkKey) -> Result<ChunkHeader>;
     /// A failure that has to do with a chunk.
-    fn chunk_error(store: &DiskStore<Self>, key: ChunkKey, action: &'static str, error: io::Error) -> super::StoreError;
+    fn chunk_error(store: &DiskStore<Self>, key: ChunkKey, action: &'static str, error: io::Error) -> StoreError;
     /// See [`FrameStore::lens_of`].
     fn lens_of(store: &DiskStore<Self>, guard: &ReadGuard<'_>, keys: &[ChunkKey]) -> Vec<Option<u32>>;
     /// See [`FrameStore::expect_chunks`].
@@ -201,12 +199,12 @@ pub(super) trait Medium: Sized + Send + Sync + 'static {
 }
 
 /// How to find a chunk by its key: its place, if the key is good.
-pub(super) type Locate<'a> = dyn Fn(&Chunks, ChunkKey) -> Option<u64> + 'a;
+pub(in crate::store) type Locate<'a> = dyn Fn(&Chunks, ChunkKey) -> Option<u64> + 'a;
 
 /// What is needed in the background as well.
-pub(super) struct Shared {
-    pub(super) epochs: Epochs,
-    pub(super) watch: Watch,
+pub(in crate::store) struct Shared {
+    pub(in crate::store) epochs: Epochs,
+    pub(in crate::store) watch: Watch,
 }
 
 /// A store for one frame.
@@ -214,21 +212,23 @@ pub(super) struct Shared {
 /// Lock order: `commits`, `gate`, the medium's maps, `detector`, then any one of the others. Reads take `detector` and what leads to a
 /// chunk, for a moment, and no lock is held by them across input.
 pub struct DiskStore<M: Medium> {
-    pub(super) source: Source,
-    pub(super) sidecar: Option<Sidecar>,
-    pub(super) shared: Arc<Shared>,
-    pub(super) cache: FrameCache,
+    pub(in crate::store) source: Source,
+    pub(in crate::store) sidecar: Option<Sidecar>,
+    pub(in crate::store) shared: Arc<Shared>,
+    pub(in crate::store) cache: FrameCache,
     drafts: Arc<DraftPool>,
-    pub(super) image: RwLock<Option<Arc<FrameImage>>>,
-    pub(super) commits: Mutex<CommitState<M>>,
+    pub(in crate::store) image: RwLock<Option<Arc<FrameImage>>>,
+    pub(in crate::store) commits: Mutex<CommitState<M>>,
     /// Taken for reading while a chunk is being staged, for writing while SOURCE is being exchanged.
-    pub(super) gate: RwLock<()>,
+    pub(in crate::store) gate: RwLock<()>,
     /// What SOURCE held at open is on disk, so what it does not need is free.
-    pub(super) grounded: AtomicBool,
-    pub(super) detector: Mutex<Detector>,
-    pub(super) held: Held,
-    pub(super) at_close: Mutex<Vec<AtClose>>,
-    pub(super) medium: M,
+    pub(in crate::store) grounded: AtomicBool,
+    pub(in crate::store) detector: Mutex<Detector>,
+    pub(in crate::store) held: Held,
+    /// Where what found no place in SOURCE goes.
+    lost: Mutex<Lost>,
+    pub(in crate::store) at_close: Mutex<Vec<AtClose>>,
+    pub(in crate::store) medium: M,
 }
 
 impl<M: Medium> DiskStore<M> {
@@ -333,6 +333,7 @@ impl<M: Medium> DiskStore<M> {
             grounded: AtomicBool::new(false),
             detector: Mutex::new(detector),
             held: Held::new(options.hold_staged, &resources.held),
+            lost: Mutex::default(),
             at_close: Mutex::default(),
             medium: M::new(&source, handle, parts, Arc::clone(&shared), options),
             shared,
@@ -352,12 +353,12 @@ impl<M: Medium> DiskStore<M> {
     }
 
     /// Spills drafts to another directory from now on.
-    pub(super) fn move_drafts(&self, dir: &Arc<dyn Backend>) {
+    pub(in crate::store) fn move_drafts(&self, dir: &Arc<dyn Backend>) {
         self.drafts.move_to(Arc::clone(dir));
     }
 
     /// The error of a system call that has to do with SOURCE.
-    pub(super) fn io(&self, action: &'static str) -> impl FnOnce(io::Error) -> super::StoreError {
+    pub(in crate::store) fn io(&self, action: &'static str) -> impl FnOnce(io::Error) -> StoreError {
         move |error| match error.raw_os_error() {
             Some(libc::ESTALE) => {
                 let reason = self.detector.lock().stale().map(str::to_owned);
@@ -555,7 +556,7 @@ impl<M: Medium> LocalStore for DiskStore<M> {
     }
 
     fn save_lost(&self, name: &str, content: &dyn ReadAt) -> Result<PathBuf> {
-        lost::save(&self.source, name, content)
+        lost::save(&self.source, &self.lost, name, content)
     }
 
     fn source(&self) -> Option<(OwnedFd, PathBuf)> {
