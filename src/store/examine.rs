@@ -26,6 +26,9 @@ pub enum Examined {
 }
 
 /// Checks that bytes are one whole chunk of a size that fits, without decoding it.
+///
+/// # Errors
+/// See [`Examined`].
 pub fn examine(bytes: &dyn ReadAt, fit: Fit) -> Result<ChunkHeader, Examined> {
     let len = bytes.len();
     if len < MIN_CHUNK_LEN {

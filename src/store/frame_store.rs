@@ -22,6 +22,7 @@ pub type AtClose = Box<dyn FnOnce(Option<Identity>) + Send>;
 ///
 /// After a failed write or sync every later `stage`, `commit` and `sync` answers [`StoreError::Poisoned`]
 /// with the first failure's words; reading goes on.
+#[expect(clippy::missing_errors_doc, reason = "what the system refuses, where a method says nothing else")]
 pub trait FrameStore: Send + Sync {
     /// The last committed image; `None` for a SOURCE that does not exist yet.
     fn committed(&self) -> Option<Arc<FrameImage>>;
@@ -256,6 +257,7 @@ impl dyn FrameStore + '_ {
 }
 
 /// What a store on a local disk does besides: SOURCE has a path, attributes and room, others may change it, and it can be locked.
+#[expect(clippy::missing_errors_doc, reason = "what the system refuses, where a method says nothing else")]
 pub trait LocalStore: FrameStore {
     /// SOURCE as the user named it.
     fn path(&self) -> &Path;

@@ -162,7 +162,10 @@ pub trait ReadAt {
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// Fills `buf` from `offset`; what lies past the end is an error.
+    /// Fills `buf` from `offset`.
+    ///
+    /// # Errors
+    /// What cannot be read, and what lies past the end.
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()>;
     /// All bytes, where they are in memory: saves a copy.
     fn as_slice(&self) -> Option<&[u8]> {

@@ -247,6 +247,7 @@ pub enum New<'a> {
 ///
 /// Methods take the [`Invals`] to fill where they can make something known to the kernel untrue, other than what the kernel
 /// knows from the operation anyway (its own writes, the name it creates, removes or renames).
+#[expect(clippy::missing_errors_doc, reason = "what the system refuses, where a method says nothing else")]
 pub trait FileSystem: Send + Sync {
     /// What holds from the first request to the last.
     fn features(&self) -> Features;
