@@ -30,20 +30,20 @@ const BUFFER: usize = 64 << 10;
 #[derive(clap::Args)]
 #[command(after_long_help = "\
 JSON:
-  Of --json, each line is an object with all of these members:
+  With --json, each line is an object with all of these members:
   position  number
   offset    number: the byte of the file at which the chunk begins; null in a sparse frame
   id        number: the name of its file without .chunk, in hexadecimal; null in a contiguous frame
-  cbytes    number: 0 of a chunk that is stored nowhere
+  cbytes    number: 0 if the chunk is not stored
   nbytes    number
   ratio     number: nbytes / cbytes; null if cbytes is 0
-  codec     string: of what is not compressed, the one that was tried; null of a chunk that is stored nowhere
+  codec     string: for an uncompressed chunk the codec that was tried; null if the chunk is not stored
   filters   array of {\"name\": string, \"meta\": number}
   special   \"zeros\", \"nan\", \"uninit\" or \"value\" (a run of another one, which is stored); or null
-  copy      boolean: the bytes are stored as they are, neither filtered nor compressed
+  copy      boolean: the bytes are neither filtered nor compressed
   place     array of numbers; null if the frame is no array
   error     string: what is wrong with the chunk; or null
-  What cannot be known is null.
+  null also means not known.
 
 Examples:
   b2fuse ls pressure.b2frame

@@ -29,15 +29,15 @@ const MOST_FINDINGS: usize = 20;
 /// line on stderr for each such frame and exits with 1; `b2fuse check` finds more. A mount is shown as the frame that it
 /// looks like.
 ///
-/// Sizes are in bytes. cbytes is what the frame's header says: of a file the length of its chunks section, holes included; of a
-/// directory the sum of its chunks. Headers of chunks tell how large they are, which are copies or repeated values, and what room is
-/// not used. They are read if a file has at most 1,048,576 stored chunks or a directory 65,536, which takes about a second;
-/// otherwise only with --all.
+/// Sizes are in bytes. cbytes is the value in the frame's header: in a file the length of the chunks section with its holes, in a
+/// directory the sum of the chunks. Sizes of chunks, numbers of copies and repeated values, and unused space come from the headers of the
+/// chunks. These are read, in about a second, if a file has at most 1,048,576 stored chunks or a directory 65,536; otherwise only with
+/// --all.
 #[derive(clap::Args)]
 #[command(after_long_help = "\
 Fields of --json:
   One object a line for each frame. Fields may be added, and are not removed or changed.
-  Sizes are bytes. null is what is not known, or, where it says so, not there.
+  Sizes are in bytes. null means not known, or not present where the list says so.
 
   frame            the path, as given
   error            only for what cannot be read at all; there are no other fields then
@@ -88,7 +88,7 @@ Fields of --json:
 
 Examples:
   b2fuse info pressure.b2frame
-  # All of many frames, for a program
+  # Print JSON for several frames
   b2fuse info --json pressure.b2frame many.b2frame >frames.json")]
 pub(super) struct Args {
     /// Print one JSON object for each frame; --help has its fields
