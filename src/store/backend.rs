@@ -211,6 +211,7 @@ pub trait BackendFile: Send + Sync {
 ///
 /// # Errors
 /// What cannot be read; the file ends before.
+#[expect(clippy::indexing_slicing, reason = "a backend reads no more than there is room for")]
 pub fn read_exact_at(file: &dyn BackendFile, mut buf: &mut [u8], mut offset: u64) -> io::Result<()> {
     while !buf.is_empty() {
         match file.read_at(buf, offset)? {
@@ -243,6 +244,7 @@ pub(crate) const PIECE: usize = 1 << 20;
 ///
 /// # Errors
 /// What cannot be read or written.
+#[expect(clippy::indexing_slicing, reason = "no more is counted than there is in the buffer")]
 pub fn copy_range(from: &dyn BackendFile, from_offset: u64, to: &dyn BackendFile, to_offset: u64, len: u64) -> io::Result<()> {
     let mut done = 0;
     if let (Some(from_fd), Some(to_fd)) = (from.fd(), to.fd()) {

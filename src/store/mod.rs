@@ -13,6 +13,8 @@
 //! | `backend`, `local` | files and directories, and the local file system |
 //! | `resources` | what all frames of a mount share |
 
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::indexing_slicing))]
+
 use std::fmt;
 use std::io;
 use std::ops::Range;

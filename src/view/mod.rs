@@ -16,6 +16,8 @@
 //! Nothing here calls the kernel. What it must forget is collected in [`Invals`]; `fs` sees to it that it is forgotten before the
 //! operation that caused it is answered.
 //!
+
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::indexing_slicing))]
 #![doc = include_str!("views.md")]
 
 use std::ffi::{OsStr, OsString};

@@ -88,7 +88,7 @@ fn unescape(field: &[u8]) -> OsString {
         match octal.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
             Some(byte) => {
                 out.push(byte);
-                rest = &tail[3..];
+                rest = tail.get(3..).unwrap_or_default();
             }
             None => {
                 out.push(*first);
