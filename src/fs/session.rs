@@ -47,7 +47,7 @@ pub struct Config {
     pub mount: MountRequest,
     /// Keep the machine's cores awake while requests come in quick succession, where that can be and is of use.
     pub low_latency: bool,
-    /// Event loops. There are at least `LEAST`.
+    /// Event loops. There are at least 4.
     pub threads: usize,
     /// What is shown instead of a view's own attributes.
     pub overrides: Overrides,

@@ -219,7 +219,8 @@ impl ReadAt for StoredChunk<'_> {
 /// Opens a frame of either layout: a directory is an sframe, a file a cframe.
 ///
 /// # Errors
-/// What is there and no frame; what the system refuses.
+/// What the system refuses; what is not a frame, in the format's words; chunk files that are missing or damaged; another mount that
+/// writes to it.
 pub fn open(path: &Path, options: OpenOptions) -> Result<(Layout, Arc<dyn FrameStore>)> {
     open_at(&Location::existing(path)?, options)
 }
