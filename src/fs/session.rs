@@ -96,6 +96,9 @@ pub struct Mounted {
 
 impl Mounted {
     /// Mounts `view` and begins to answer. Files of the mount can be opened once this has returned.
+    ///
+    /// # Errors
+    /// Why it cannot be mounted or served.
     pub fn start(view: Arc<dyn FileSystem>, config: &Config) -> Result<Self, MountError> {
         let features = view.features();
         let Config { mut mount, .. } = config.clone();
@@ -174,6 +177,9 @@ impl Mounted {
     }
 
     /// Waits for the end, whoever brings it about, and returns when everything is in SOURCE, or says what is not.
+    ///
+    /// # Errors
+    /// What could not be saved.
     pub fn run(mut self) -> Result<(), ViewError> {
         if !self.wait(None) {
             self.unmount();

@@ -47,6 +47,7 @@ impl Want {
 ///
 /// After a failed write or sync every later `stage`, `commit` and `sync` fails with [`StoreError::Poisoned`], which tells the first
 /// failure. Reading goes on.
+#[expect(clippy::missing_errors_doc, reason = "what the system refuses, where a method says nothing else")]
 pub trait FrameStore: Send + Sync {
     /// The last committed image; `None` while the frame does not exist yet.
     fn committed(&self) -> Option<Arc<FrameImage>>;
@@ -275,6 +276,7 @@ impl dyn FrameStore + '_ {
 }
 
 /// What a store on a local disk does besides: SOURCE has a path, attributes and room, others may change it, and it can be locked.
+#[expect(clippy::missing_errors_doc, reason = "what the system refuses, where a method says nothing else")]
 pub trait LocalStore: FrameStore {
     /// SOURCE as the user named it.
     fn path(&self) -> &Path;

@@ -13,6 +13,8 @@
 //! | `backend`, `local` | files and directories, and the local file system |
 //! | `resources` | what all frames of a mount share |
 
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::indexing_slicing))]
+
 use std::fmt;
 use std::io;
 use std::ops::Range;
@@ -171,7 +173,10 @@ pub trait ReadAt {
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// Fills `buf` from `offset`; what lies past the end is an error.
+    /// Fills `buf` from `offset`.
+    ///
+    /// # Errors
+    /// What cannot be read, and what lies past the end.
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()>;
     /// All bytes, if they are in memory, so that they need not be copied.
     fn as_slice(&self) -> Option<&[u8]> {

@@ -201,13 +201,18 @@ impl Sidecar {
         self.lock_file(|| place.file.reopen(place.writable))
     }
 
-    /// A file without a name, beside the lock file, for locks that only this process knows. Errors as [`Sidecar::open`], as those of
-    /// the next.
+    /// A file without a name, beside the lock file, for locks that only this process knows.
+    ///
+    /// # Errors
+    /// As [`Sidecar::open`].
     pub fn unnamed(&self) -> Result<LockFile> {
         self.lock_file(|| self.place().dir.create_unnamed())
     }
 
     /// The same file, opened anew: two locks on one open file would be one.
+    ///
+    /// # Errors
+    /// As [`Sidecar::open`].
     pub fn again(&self, file: &LockFile) -> Result<LockFile> {
         self.lock_file(|| file.reopen(false))
     }
@@ -222,11 +227,17 @@ impl Sidecar {
     }
 
     /// Reads its bytes as they are now.
+    ///
+    /// # Errors
+    /// What the system refuses.
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         self.place().file.read_at(buf, offset).map_err(self.path.io("read the lock file"))
     }
 
     /// Writes to it what a client writes: the count, and what else the library may keep in its few bytes.
+    ///
+    /// # Errors
+    /// What the system refuses; EFBIG behind the few bytes that it has.
     pub fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
         if offset.checked_add(data.len() as u64).is_none_or(|end| end > LEN) {
             return Err(self.path.io("write the lock file")(io::Error::from_raw_os_error(libc::EFBIG)));
@@ -235,6 +246,9 @@ impl Sidecar {
     }
 
     /// Exclusive locks until now.
+    ///
+    /// # Errors
+    /// What the system refuses.
     pub fn count(&self) -> Result<u64> {
         let mut bytes = [0; 8];
         // As the library has it, a file that is too short says 0.
@@ -263,6 +277,9 @@ impl Sidecar {
 
     /// The daemon's turn to change SOURCE, as part of one that it has, or under the lock of a client; `None` if others have
     /// theirs.
+    ///
+    /// # Errors
+    /// What the system refuses.
     pub fn to_write(&self) -> Result<Option<FrameLock<'_>>> {
         let mut hold = self.hold.lock();
         if hold.depth == 0 && !hold.client {
@@ -290,6 +307,9 @@ impl Sidecar {
     }
 
     /// A turn to read SOURCE, as part of one that the daemon has; `None` if others are changing it.
+    ///
+    /// # Errors
+    /// What the system refuses.
     pub fn to_read(&self) -> Result<Option<FrameLock<'_>>> {
         let mut hold = self.hold.lock();
         if hold.depth == 0 && !hold.client {
@@ -340,6 +360,9 @@ impl Sidecar {
 
     /// A client is about to give back the exclusive lock that it got when the count was `before`: returns when nothing is done
     /// under it any more, and sees to it that what was is counted, should the client not have done so.
+    ///
+    /// # Errors
+    /// What the system refuses.
     pub fn client_leaves(&self, before: u64) -> Result<()> {
         let mut hold = self.hold.lock();
         while hold.depth > 0 {

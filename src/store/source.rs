@@ -334,6 +334,7 @@ pub(super) struct WriteFailed {
 }
 
 /// Writes `len` bytes from anywhere to a file.
+#[expect(clippy::indexing_slicing, reason = "no more is counted than there is in the buffer")]
 pub(super) fn write_from(
     bytes: &dyn ReadAt,
     len: u64,

@@ -76,6 +76,7 @@ impl StagedCopies {
 
     /// Reads a part of a staged chunk: from its copy, or by `load` from SOURCE if all of it is there as it was. `None` if the chunk is
     /// not held.
+    #[expect(clippy::indexing_slicing, reason = "no more is counted than there is in the buffer")]
     pub(super) fn read(
         &self,
         key: ChunkKey,
@@ -118,6 +119,7 @@ impl Drop for StagedCopies {
 }
 
 /// A sum in which any change is seen that is not made on purpose. Four by turns, as one alone waits for each of its multiplications.
+#[expect(clippy::indexing_slicing, reason = "two bits of four; the rest is shorter than a word")]
 fn sum_of(bytes: &[u8]) -> u64 {
     let mix = |sum: u64, word: u64| (sum ^ word).wrapping_mul(0x9FB2_1C65_1E98_DF25).rotate_left(29);
     let mut sums = [0x9E37_79B9_7F4A_7C15, 0xC2B2_AE3D_27D4_EB4F, 0x1656_67B1_9E37_79F9, 0x27D4_EB2F_1656_67C5];

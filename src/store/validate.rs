@@ -26,6 +26,9 @@ pub enum InvalidChunk {
 }
 
 /// Checks that bytes are one whole chunk of a size that fits, without decoding it.
+///
+/// # Errors
+/// See [`InvalidChunk`].
 pub fn validate_chunk(bytes: &dyn ReadAt, fit: Fit) -> Result<ChunkHeader, InvalidChunk> {
     let len = bytes.len();
     if len < MIN_CHUNK_LEN {

@@ -64,7 +64,9 @@ fn has_mapped(process: &Path, point: &Path) -> bool {
     let mut text = Vec::new();
     let read = std::fs::File::open(process.join("maps")).and_then(|maps| maps.take(MOST_MAPS).read_to_end(&mut text));
     // The path is the sixth field, and may have spaces; the others are shorter than 74 bytes, and have no slash.
-    let path = |line: &[u8]| line.iter().position(|byte| *byte == b'/').map(|at| OsString::from(OsStr::from_bytes(&line[at..])));
+    let path = |line: &[u8]| {
+        line.iter().position(|byte| *byte == b'/').map(|at| OsString::from(OsStr::from_bytes(line.get(at..).unwrap_or_default())))
+    };
     read.is_ok() && text.split(|byte| *byte == b'\n').filter_map(path).any(|path| is_below(&path, point))
 }
 

@@ -150,6 +150,7 @@ impl Reader for Directory {
 }
 
 /// The header at the beginning of a chunk's file of `len` bytes.
+#[expect(clippy::indexing_slicing, reason = "no more is counted than there is in the buffer")]
 fn header_of(file: &dyn BackendFile, len: u64) -> io::Result<format::Result<ChunkHeader>> {
     let mut bytes = [0; ChunkHeader::LEN];
     let have = bytes.len().min(usize::try_from(len).unwrap_or(usize::MAX));

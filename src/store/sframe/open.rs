@@ -156,6 +156,7 @@ fn measure(folder: &Folder, ids: &[u32], since: SystemTime) -> Measured {
     all
 }
 
+#[expect(clippy::indexing_slicing, reason = "the part is one of these ids")]
 fn measure_part(folder: &Folder, ids: &[u32], part: Range<usize>, step: usize, since: SystemTime) -> Measured {
     let mut out = Measured { found: Vec::with_capacity(part.len()), ..Measured::default() };
     for (at, id) in part.clone().zip(&ids[part]) {

@@ -299,6 +299,7 @@ impl Considering<'_> {
     }
 
     /// Finds or stages each chunk.
+    #[expect(clippy::indexing_slicing, reason = "found has a place for each chunk, and entries one for each position")]
     fn chunks(
         &mut self,
         offsets: &[IndexEntry<ChunkOffset>],
