@@ -1,6 +1,7 @@
 //! The store, on real files and on simulated disks.
 
 mod ahead;
+mod anew;
 mod broken;
 mod changes;
 mod crash;
@@ -13,6 +14,7 @@ mod model;
 mod mounts;
 mod native;
 mod others;
+mod parsed;
 mod real;
 mod room;
 mod shared;
