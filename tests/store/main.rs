@@ -16,6 +16,7 @@ mod native;
 mod others;
 mod parsed;
 mod real;
+mod rest;
 mod room;
 mod shared;
 mod soak;
