@@ -7,6 +7,7 @@ mod changes;
 mod crash;
 mod disk;
 mod driver;
+mod folders;
 mod frames;
 mod history;
 mod hostile;
