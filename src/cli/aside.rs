@@ -1,6 +1,9 @@
 //! Work in a process of its own, because it may hang: a process that waits for a FUSE daemon's answer is not even ended by SIGKILL.
 //! It may be another user's as well.
 
+#![expect(unsafe_code, reason = "fork(2), and closing what was inherited")]
+
+use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
@@ -8,8 +11,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use rustix::process::{Gid, Pid, Signal, Uid, WaitOptions, kill_process, waitpid};
+use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
+use super::memory;
 use crate::store::local::system;
 
 /// A user and a group.
@@ -32,20 +37,15 @@ impl Aside {
     pub(super) fn start(patience: Duration, work: impl FnOnce(UnixStream)) -> io::Result<Self> {
         let (ours, theirs) = UnixStream::pair()?;
         ours.set_read_timeout(Some(patience))?;
-        // SAFETY: with a single thread, the child may do all that the parent may.
-        match unsafe { libc::fork() } {
-            -1 => Err(io::Error::last_os_error()),
-            0 => {
-                let done = catch_unwind(AssertUnwindSafe(|| {
-                    if close_others(&theirs).is_ok() {
-                        work(theirs);
-                    }
-                }));
-                // SAFETY: ends the process, and runs nothing of what the parent had in mind for its own end.
-                unsafe { libc::_exit(i32::from(done.is_err())) }
-            }
-            pid => Ok(Aside { pid: Pid::from_raw(pid), stream: ours }),
+        if let pid @ Some(_) = fork()? {
+            return Ok(Aside { pid, stream: ours });
         }
+        let done = catch_unwind(AssertUnwindSafe(|| {
+            if close_others(&theirs).is_ok() {
+                work(theirs);
+            }
+        }));
+        memory::exit_at_once(i32::from(done.is_err()))
     }
 
     /// Says that there is nothing more to do, and waits until the process has closed its end of the stream.
@@ -73,18 +73,31 @@ pub(super) fn in_time(error: io::Error) -> io::Error {
     if error.kind() == io::ErrorKind::WouldBlock { io::ErrorKind::TimedOut.into() } else { error }
 }
 
+/// Makes a second process, which has `None` for the other's id. To be called while there is one thread only.
+///
+/// # Errors
+/// When there is none.
+pub(super) fn fork() -> io::Result<Option<Pid>> {
+    // SAFETY: with a single thread, the child may do all that the parent may.
+    match unsafe { libc::fork() } {
+        -1 => Err(io::Error::last_os_error()),
+        pid => Ok(Pid::from_raw(pid)),
+    }
+}
+
+/// From now on standard input, output and error are this file.
+pub(super) fn nothing_on_standard_files(null: &File) -> rustix::io::Result<()> {
+    dup2_stdin(null)?;
+    dup2_stdout(null)?;
+    dup2_stderr(null)
+}
+
 /// Whoever waits for the end of what the parent has open is not to wait for this process, which may hang.
 fn close_others(stream: &UnixStream) -> io::Result<()> {
-    let null = system::open_device("/dev/null")?;
+    nothing_on_standard_files(&system::open_device("/dev/null")?)?;
     let kept = stream.as_raw_fd();
-    // SAFETY: none of these touches memory; only the stream is used from here on.
+    // SAFETY: of all descriptors, only the stream is used from here on.
     unsafe {
-        for standard in 0..=2 {
-            if libc::dup2(null.as_raw_fd(), standard) < 0 {
-                return Err(io::Error::last_os_error());
-            }
-        }
-        drop(null);
         for (first, last) in [(3, kept - 1), (kept + 1, i32::MAX)] {
             if first <= last && libc::syscall(libc::SYS_close_range, first, last, 0) < 0 {
                 // Before Linux 5.9.

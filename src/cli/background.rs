@@ -2,10 +2,12 @@
 //! says how it went.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Write};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::io::{self, BufRead, BufReader, PipeWriter, Write};
+use std::os::fd::AsRawFd;
 
-use super::memory;
+use rustix::process::setsid;
+
+use super::{aside, memory};
 use crate::store::local::system;
 
 /// What a daemon that has begun to serve sends.
@@ -23,7 +25,7 @@ pub(super) enum Side {
 
 /// The process that waits to hear how it went.
 pub(super) struct Starter {
-    ear: File,
+    ear: PipeWriter,
     null: File,
 }
 
@@ -38,16 +40,9 @@ impl Starter {
     /// What the system refuses.
     pub(super) fn leave(&self) -> io::Result<()> {
         std::env::set_current_dir("/")?;
-        // SAFETY: none of these touches memory.
-        unsafe {
-            libc::setsid();
-            for standard in 0..=2 {
-                if libc::dup2(self.null.as_raw_fd(), standard) < 0 {
-                    return Err(io::Error::last_os_error());
-                }
-            }
-        }
-        Ok(())
+        // Not where it has one already.
+        let _ = setsid();
+        Ok(aside::nothing_on_standard_files(&self.null)?)
     }
 
     /// All is well. False if nobody waits any more.
@@ -72,27 +67,14 @@ impl Starter {
 /// When there is no second process, and this one has changed nothing.
 pub(super) fn split() -> io::Result<Side> {
     let null = system::open_device("/dev/null")?;
-    let mut ends = [0; 2];
-    // SAFETY: two descriptors are written to an array of two, and belong to nobody else.
-    let (read, write) = unsafe {
-        if libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1]))
-    };
-    // SAFETY: with a single thread, the child may do all that the parent may.
-    match unsafe { libc::fork() } {
-        -1 => Err(io::Error::last_os_error()),
-        0 => {
-            drop(read);
-            memory::say_to(write.as_raw_fd());
-            Ok(Side::Daemon(Starter { ear: write.into(), null }))
-        }
-        _ => {
-            drop(write);
-            Ok(Side::Starter(listen(&mut BufReader::new(File::from(read)))?))
-        }
+    let (read, write) = io::pipe()?;
+    if aside::fork()?.is_none() {
+        drop(read);
+        memory::say_to(write.as_raw_fd());
+        return Ok(Side::Daemon(Starter { ear: write, null }));
     }
+    drop(write);
+    Ok(Side::Starter(listen(&mut BufReader::new(read))?))
 }
 
 /// Passes on what a daemon says, and answers how it went: why not, if it has said so.

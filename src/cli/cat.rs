@@ -19,14 +19,14 @@ const BUFFER: usize = 64 << 10;
 
 /// Write chunks to standard output, decompressed
 ///
-/// Chunks are written one after the other, in the order of the command line. Of a chunk that is all zeros, NaN or a repeated value,
-/// these are written, and zeros for one that was never initialised.
+/// Chunks are written in the order of the command line. A chunk of zeros, NaN or a repeated value is written as these values, an
+/// uninitialised one as zeros.
 ///
-/// Of an array, a chunk holds its blocks one after the other, and padding where it hangs over the edge. Where this is not the array's
-/// own order, a warning says so.
+/// A chunk of an array holds its blocks one after the other, with padding beyond the array's edge. If that is not the array's own order, a
+/// warning says so.
 ///
-/// With --raw, the chunks themselves are written, byte for byte as they are stored, header included; for a special one of which
-/// nothing is stored, the 32 bytes of a chunk that stands for it, as the library makes them.
+/// With --raw, chunks are written byte for byte as they are stored, header included. A special chunk that is not stored is written as the
+/// 32 bytes that the library would store for it.
 #[derive(clap::Args)]
 #[command(after_long_help = "\
 Examples:
@@ -41,7 +41,7 @@ pub(super) struct Args {
     /// Write the chunks as they are stored
     #[arg(long)]
     raw: bool,
-    /// Write to a terminal, too
+    /// Write even to a terminal
     #[arg(short, long)]
     force: bool,
     /// The frame, of either layout

@@ -16,13 +16,13 @@ const MOST: u64 = 10_000;
 /// Look for damage in frames, without changing anything
 ///
 /// Prints a line for each finding. Exits with 0 if all frames are sound, 1 if something is damaged, 2 if a frame cannot be read at
-/// all. What is only unused (holes in a file, files in a directory that belong to no chunk), or cannot be decoded without a plugin of the
-/// library, is a note, and no damage.
+/// all. Some findings are notes, not damage: holes in a file, files in a directory that belong to no chunk, chunks that only a plugin of
+/// the library decodes.
 #[derive(clap::Args)]
 #[command(after_long_help = "\
 Examples:
   b2fuse check pressure.b2frame many.b2frame
-  # Every byte that is stored, for a program to read
+  # Check every stored byte, and print JSON
   b2fuse check --deep --json pressure.b2frame >report.json
 
 Fields of --json:
@@ -45,13 +45,13 @@ Fields of --json:
   findings_left_out
                    the others: how many")]
 pub(super) struct Args {
-    /// Decode every chunk, and not only look at its header
+    /// Decode every chunk, not only its header
     #[arg(long)]
     deep: bool,
     /// Print one JSON object for each frame
     #[arg(long)]
     json: bool,
-    /// Threads that look at chunks [default: all cores]
+    /// Threads that check chunks [default: all cores]
     #[arg(long, value_name = "N", value_parser = super::options::threads)]
     threads: Option<usize>,
     /// The frames, of either layout

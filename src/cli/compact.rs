@@ -6,20 +6,21 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::convert::{copy_whole, interrupts};
+use super::convert::make;
 use super::{End, Failure};
 use super::{frames, memory};
 use crate::format::Layout;
 use crate::format::times::Times;
 use crate::store::check::{Depth, Kind, check_at};
+use crate::store::copy::FrameCopy;
 use crate::store::in_words;
 use crate::store::times::Records;
-use crate::store::{self, AtClose, Budgets, FrameStore, Location, NewFrame, OpenOptions, Resources};
+use crate::store::{self, AtClose, FrameStore, LocalStore, Location, NewFrame};
 
 /// Rewrite a frame without holes, its chunks in the order of the index
 ///
-/// Files of a sparse frame are numbered anew, and those that belong to no chunk are removed. Needs room for a second copy of the
-/// frame, which then takes its place at once.
+/// Files of a sparse frame are numbered anew, and files that belong to no chunk are removed. A second copy of the frame is written, and
+/// replaces it in one step; it needs as much space as the frame's chunks.
 #[derive(clap::Args)]
 #[command(after_long_help = "\
 Examples:
@@ -37,22 +38,18 @@ fn compact(frame: &Path) -> Result<(), Failure> {
     memory::end_with(frame, 1);
     let failed =
         |action: &'static str| move |error: io::Error| Failure::new(frame, format_args!("cannot {action}: {}", in_words(&error)));
-    let interrupted = interrupts().map_err(failed("handle signals"))?;
     // The new frame takes the place of the frame itself, not of a link to it.
     let (location, layout) = frames::existing(frame)?;
-    let resources = Resources::new(Budgets { cache_bytes: 0, ..Budgets::default() });
-    let reading = OpenOptions { read_only: true, resources, ..OpenOptions::default() };
-    let (_, source) = store::open_at(&location, reading).map_err(frames::damaged)?;
-    let Some(image) = source.committed() else { return Err(Failure::new(frame, "holds no frame")) };
-    let lens = source.chunk_lens(&source.enter(), &image.entries)?;
-    if is_compact(&location, layout, &image.entries)? {
+    let copy = FrameCopy::of(&location).map_err(frames::damaged)?;
+    let (source, entries) = (&*copy.source, &copy.image.entries);
+    if is_compact(&location, layout, entries)? {
         return Ok(());
     }
-    let like = source.like()?;
+    let Some(like) = source.local().map(LocalStore::like).transpose()? else { return Ok(()) };
     let replaced = like.frame.stat().map_err(failed("be read"))?;
     let new = NewFrame { like: Some(like), replaced: Some(replaced), ..NewFrame::default() };
-    let last = keep_times(&*source, image.entries.len());
-    copy_whole(&*source, &image, &lens, layout, &location, (true, new, last), &interrupted)
+    let last = keep_times(source, entries.len());
+    make(&copy, layout, &location, new, last)
 }
 
 /// Has the chunk files of a mount have the times that they had before. They have the same names: positions stay what they are.

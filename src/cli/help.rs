@@ -1,7 +1,7 @@
 //! Help in its forms: `--help` and `--version`, completions for shells, manual pages; all made from the same definitions.
 //!
 //! What a command's help says last (`after_long_help`) is sections: a title that ends with a colon, and lines that are indented by
-//! two spaces. Every command has one that is called Examples, in which what is no comment (`#`) runs as it stands: tests do so.
+//! two spaces. Every command has a section Examples. Each line of it that is not a comment (`#`) is run by tests.
 
 use std::ffi::OsStr;
 use std::io::{self, Write};
@@ -13,7 +13,7 @@ use clap_complete::Shell;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, roman};
 
-use super::{End, Failure, output};
+use super::{End, Failure, markdown, output};
 use crate::format::{array, chunk, header};
 use crate::store::in_words;
 use crate::store::local::system;
@@ -31,20 +31,32 @@ pub(super) struct Completions {
     shell: Shell,
 }
 
-/// Write the manual pages into a directory
+/// Write the manual pages to a directory, or print one
 ///
-/// One for b2fuse, and one for each command: b2fuse.1, b2fuse-mount.1 and so on. man(1) finds them in the directories `man1` of its
-/// path, such as those below.
+/// The pages are b2fuse(1), one for each command, such as b2fuse-mount(1), and b2fuse-views(7): what a mount promises. man(1) finds pages
+/// in the directories below. If DIR is named man1, pages of section 7 go to man7 beside it.
 #[derive(clap::Args)]
 #[command(after_long_help = "\
 Examples:
   b2fuse man ~/.local/share/man/man1
   # For all users
-  sudo b2fuse man /usr/local/share/man/man1")]
+  sudo b2fuse man /usr/local/share/man/man1
+  # One page; to read it at once: b2fuse man --page views | man -l -
+  b2fuse man --page views >b2fuse-views.7")]
 pub(super) struct Manual {
-    /// Where to; made if there is none
-    dir: PathBuf,
+    /// The directory to write to; created if it does not exist
+    #[arg(required_unless_present = "page")]
+    dir: Option<PathBuf>,
+    /// Print the source of one page: views, b2fuse, or a command
+    #[arg(long, value_name = "NAME", conflicts_with = "dir")]
+    page: Option<String>,
 }
+
+/// The contract of the views, which rustdoc shows with `crate::view`.
+const VIEWS: &str = include_str!("../view/views.md");
+
+/// What the foot of a page names.
+const SOURCE: &str = concat!("b2fuse ", env!("CARGO_PKG_VERSION"));
 
 /// What `--version` says behind the name.
 pub(super) fn version() -> &'static str {
@@ -68,26 +80,56 @@ pub(super) fn completions(args: &Completions) -> End {
 }
 
 pub(super) fn manual(args: &Manual) -> End {
-    write_pages(&args.dir).into()
+    match (&args.page, &args.dir) {
+        (Some(name), _) => print_page(name),
+        (None, Some(dir)) => write_pages(dir).into(),
+        (None, None) => End::Done,
+    }
+}
+
+fn print_page(name: &str) -> End {
+    let wanted = if name.starts_with("b2fuse") { name.to_owned() } else { format!("b2fuse-{name}") };
+    let page = pages().into_iter().find(|page| page.name == wanted);
+    page.map_or_else(
+        || End::Usage(format!("no page '{name}'; expected views, b2fuse, or a command")),
+        |page| output::written(io::stdout().write_all(&page.source)).into(),
+    )
 }
 
 fn write_pages(dir: &Path) -> Result<(), Failure> {
-    for (name, page) in pages() {
-        system::write_output(dir, OsStr::new(&name), &page)
+    for Page { name, section, source } in pages() {
+        let is_man1 = dir.file_name() == Some(OsStr::new("man1"));
+        let dir = if is_man1 { dir.with_file_name(format!("man{section}")) } else { dir.to_owned() };
+        let name = format!("{name}.{section}");
+        system::write_output(&dir, OsStr::new(&name), &source)
             .map_err(|error| Failure::new(&dir.join(&name), format_args!("cannot be written: {}", in_words(&error))))?;
     }
     Ok(())
 }
 
-/// Names of files, and what is in them.
-fn pages() -> Vec<(String, Vec<u8>)> {
+struct Page {
+    name: String,
+    section: u8,
+    source: Vec<u8>,
+}
+
+fn pages() -> Vec<Page> {
     let mut program = super::Args::command();
     program.build();
     let commands: Vec<_> = program.get_subcommands().filter(|command| !command.is_hide_set()).cloned().collect();
-    std::iter::once(program).chain(commands).map(page).collect()
+    std::iter::once(program).chain(commands).map(page).chain([views()]).collect()
 }
 
-fn page(command: clap::Command) -> (String, Vec<u8>) {
+fn views() -> Page {
+    let mut roff = Roff::new();
+    roff.control("TH", ["b2fuse-views", "7", "", SOURCE, "b2fuse"]);
+    roff.control("SH", ["NAME"]).text([roman("b2fuse-views - what a mount of a Blosc2 frame promises")]);
+    roff.extend([markdown::to_roff(VIEWS)]);
+    roff.control("SH", ["SEE ALSO"]).text([roman("b2fuse(1), b2fuse-mount(1)")]);
+    Page { name: "b2fuse-views".into(), section: 7, source: roff.render().into_bytes() }
+}
+
+fn page(command: clap::Command) -> Page {
     let name = command.get_display_name().unwrap_or("b2fuse").to_owned();
     let whole = command.has_subcommands();
     let closing = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
@@ -99,16 +141,15 @@ fn page(command: clap::Command) -> (String, Vec<u8>) {
     if whole {
         end.control("SH", ["VERSION"]);
         verbatim(&mut end, version().lines());
-    } else {
-        end.control("SH", ["SEE ALSO"]);
-        end.text([roman("b2fuse(1)")]);
     }
+    end.control("SH", ["SEE ALSO"]);
+    end.text([roman(if whole { "b2fuse-mount(1), b2fuse-views(7)" } else { "b2fuse(1), b2fuse-views(7)" })]);
     let rest = command.after_long_help(None::<&str>).version(None::<&str>).long_version(None::<&str>);
     let mut out = Vec::new();
     // Into memory, where nothing fails.
-    let _ = Man::new(rest).source(concat!("b2fuse ", env!("CARGO_PKG_VERSION"))).manual("b2fuse").render(&mut out);
+    let _ = Man::new(rest).source(SOURCE).manual("b2fuse").render(&mut out);
     out.extend(end.to_roff().bytes());
-    (format!("{name}.1"), out)
+    Page { name, section: 1, source: out }
 }
 
 /// Lines as they stand.
@@ -168,16 +209,20 @@ mod tests {
     #[test]
     fn a_manual_page_for_each_command() {
         let pages = pages();
-        assert_eq!(pages.len(), examples().len());
-        for (name, page) in pages {
-            let page = String::from_utf8(page).unwrap();
-            let called = name.strip_suffix(".1").unwrap();
+        assert_eq!(pages.len(), examples().len() + 1, "and one for the views");
+        for Page { name, section, source } in pages {
+            let page = String::from_utf8(source).unwrap();
             let has = |part: &str| assert!(page.lines().any(|line| line.starts_with(part)), "{name}: no {part} in\n{page}");
-            has(&format!(".TH {called} 1 "));
-            has(&format!("{} \\- ", called.replace('-', "\\-")));
-            for title in [".SH NAME", ".SH SYNOPSIS", ".SH DESCRIPTION", ".SH OPTIONS", ".SH EXAMPLES"] {
+            has(&format!(".TH {name} {section} "));
+            has(&format!("{} \\- ", name.replace('-', "\\-")));
+            for title in [".SH NAME", ".SH DESCRIPTION", ".SH \"SEE ALSO\""] {
                 has(title);
             }
+            let of_section: &[_] = match section {
+                1 => &[".SH SYNOPSIS", ".SH OPTIONS", ".SH EXAMPLES"],
+                _ => &[".SH ERRORS", ".SH LIMITS", ".TP\nESTALE\n"],
+            };
+            of_section.iter().for_each(|part| assert!(page.contains(part), "{name}: no {part} in\n{page}"));
         }
     }
 

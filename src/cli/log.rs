@@ -436,16 +436,17 @@ impl Utc {
 impl fmt::Display for Utc {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let since = self.0.duration_since(UNIX_EPOCH).unwrap_or_default();
-        let seconds = since.as_secs() as libc::time_t;
-        // SAFETY: all zeros are a valid tm, and gmtime_r fills it from a valid time_t.
-        let tm = unsafe {
-            let mut tm: libc::tm = std::mem::zeroed();
-            libc::gmtime_r(&raw const seconds, &raw mut tm);
-            tm
-        };
-        let (year, month) = (tm.tm_year + 1900, tm.tm_mon + 1);
-        let (hour, minute, second, millis) = (tm.tm_hour, tm.tm_min, tm.tm_sec, since.subsec_millis());
-        write!(f, "{year:04}-{month:02}-{:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z", tm.tm_mday)
+        let (days, seconds) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
+        let (hour, minute, second, millis) = (seconds / 3600, seconds / 60 % 60, seconds % 60, since.subsec_millis());
+        // Years begin in March here, so that a leap day is the last of its year; an era has 400 of them.
+        let (era, day) = ((days + 719_468) / 146_097, (days + 719_468) % 146_097);
+        let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+        let day = day - (365 * year + year / 4 - year / 100);
+        let month = (5 * day + 2) / 153;
+        let day = day - (153 * month + 2) / 5 + 1;
+        let (year, month) = if month < 10 { (year, month + 3) } else { (year + 1, month - 9) };
+        let year = era * 400 + year;
+        write!(f, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
     }
 }
 
@@ -455,7 +456,6 @@ mod tests {
     use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
     use std::os::fd::OwnedFd;
-    use std::os::unix::ffi::OsStrExt;
 
     use super::*;
     use crate::store::local::open_log_file;
@@ -465,6 +465,18 @@ mod tests {
         assert_eq!(Utc(UNIX_EPOCH).to_string(), "1970-01-01T00:00:00.000Z");
         let leap = UNIX_EPOCH + Duration::from_millis(951_827_696_789);
         assert_eq!(Utc(leap).to_string(), "2000-02-29T12:34:56.789Z");
+        let day = |n: u64| Utc(UNIX_EPOCH + Duration::from_secs(n * 86_400)).to_string();
+        let days = [(58, "1970-02-28"), (59, "1970-03-01"), (364, "1970-12-31"), (365, "1971-01-01"), (11_017, "2000-03-01")];
+        let far = [
+            (19_782, "2024-02-29"),
+            (20_453, "2025-12-31"),
+            (47_540, "2100-02-28"),
+            (47_541, "2100-03-01"),
+            (157_113, "2400-02-29"),
+        ];
+        for (n, expected) in days.into_iter().chain(far) {
+            assert_eq!(day(n), format!("{expected}T00:00:00.000Z"));
+        }
     }
 
     #[test]
@@ -543,8 +555,7 @@ mod tests {
         (&open_log_file(&path("log")).unwrap()).write_all(b"two").unwrap();
         assert_eq!(std::fs::read(path("log")).unwrap(), b"onetwo");
         assert!(open_log_file(Path::new("/dev/null")).is_ok());
-        // SAFETY: a path that ends with a zero byte.
-        unsafe { libc::mkfifo(std::ffi::CString::new(path("fifo").as_os_str().as_bytes()).unwrap().as_ptr(), 0o600) };
+        rustix::fs::mkfifoat(rustix::fs::CWD, path("fifo"), rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR).unwrap();
         refused("fifo", "neither a regular file nor a character device");
         let _reader = File::options().read(true).write(true).open(path("fifo")).unwrap();
         refused("fifo", "neither a regular file nor a character device");

@@ -21,13 +21,12 @@ const BUFFER: usize = 64 << 10;
 
 /// List the chunks of a frame
 ///
-/// A line for each chunk: position; where it is stored: in a contiguous frame the offset, which is the byte of the file at which it
-/// begins, in a sparse frame the id, which is the name of its file; cbytes and nbytes, its compressed and uncompressed sizes, and
-/// their ratio; the codec, or `copy` if the bytes are stored as they are; filters, in the order in which they were applied; which
-/// special value it is a run of, if it is one; in an array, its place in the grid of chunks. A chunk that is all zeros, NaN or
-/// uninitialised is often an entry of the index only, stored nowhere.
+/// Prints a line for each chunk: its position; in a contiguous frame its offset, the byte of the file at which it begins, in a sparse frame
+/// its id, the name of its file; cbytes and nbytes, its compressed and decompressed sizes, and their ratio; its codec, or `copy` if the bytes
+/// are not compressed; its filters, in the order in which they were applied; its special value, if it has one; in an array, its place in
+/// the grid of chunks. A chunk that is all zeros, NaN or uninitialised often has no bytes of its own, only an entry in the index.
 ///
-/// Only headers are read. Exits with 1 if a chunk is damaged, as far as they tell; `b2fuse check` looks closer.
+/// Only headers are read. Exits with 1 if a header shows damage; `b2fuse check` finds more.
 #[derive(clap::Args)]
 #[command(after_long_help = "\
 JSON:
@@ -53,10 +52,10 @@ Examples:
   # Positions of all chunks that are stored uncompressed
   b2fuse ls --json pressure.b2frame | sed -n 's/^{\"position\":\\([0-9]*\\),.*\"copy\":true.*/\\1/p'")]
 pub(super) struct Args {
-    /// What to sort by; `id` is the same as `offset`. Chunks that are equal stay in the order of their positions
+    /// Column to sort by; `id` is the same as `offset`. Equal chunks stay in the order of their positions
     #[arg(long, value_name = "COLUMN", default_value = "position")]
     sort: Sort,
-    /// Sort the other way round
+    /// Reverse the order
     #[arg(long)]
     reverse: bool,
     /// Print a JSON object on each line

@@ -11,6 +11,7 @@ use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
+use rustix::process::{getegid, geteuid, getgid, getuid};
 
 use crate::format::plain::{is_plain, plain};
 
@@ -27,6 +28,7 @@ mod hints;
 mod info;
 mod log;
 mod ls;
+mod markdown;
 mod memory;
 mod mount;
 mod options;
@@ -217,12 +219,15 @@ fn as_subcommand(mut args: Vec<OsString>) -> Vec<OsString> {
 
 /// Whether the program file gives rights to whoever runs it. Paths, options and the environment are then a stranger's, who could read
 /// and write with those rights whatever a command can name.
+#[expect(unsafe_code, reason = "getauxval(3)")]
 fn has_more_rights_than_its_caller() -> bool {
-    // SAFETY: these take and return numbers, and cannot fail.
-    unsafe { libc::getauxval(libc::AT_SECURE) != 0 || libc::getuid() != libc::geteuid() || libc::getgid() != libc::getegid() }
+    // SAFETY: takes and returns numbers, and cannot fail.
+    let secure = unsafe { libc::getauxval(libc::AT_SECURE) != 0 };
+    secure || getuid() != geteuid() || getgid() != getegid()
 }
 
 /// nohup(1) asks for a mount that outlives its terminal.
+#[expect(unsafe_code, reason = "sigaction(2)")]
 fn hangup_ignored() -> bool {
     // SAFETY: all zeros are a valid sigaction, which the call only fills.
     unsafe {

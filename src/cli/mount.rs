@@ -14,7 +14,7 @@ use signal_hook::iterator::Signals;
 use super::background::{self, Side, Starter};
 use super::frames::{self, Links};
 use super::log::Target;
-use super::options::{self, Options};
+use super::options::{self, Options, Show};
 use super::{End, Failure, hangup_ignored, memory, panic, remount, strangers, wait};
 use crate::format::Layout;
 use crate::format::plain::plain;
@@ -32,74 +32,113 @@ const THREADS: usize = 8;
 /// Bytes of chunks kept in memory.
 const CACHE_SIZE: u64 = 256 << 20;
 
-/// Mount a frame in its other layout, or in the one that it has
+/// Mount a frame in its other layout, or in its own
+///
+/// The mount serves in the background until it is unmounted. This command returns when the mount can be used, and its exit code says whether
+/// it can. A file is shown as a directory of chunk files. A directory is shown as one file: in the directory MOUNTPOINT, with SOURCE's
+/// name, or as MOUNTPOINT itself if that is a file. b2fuse-views(7) says what reading and writing the mount does.
 #[derive(clap::Args)]
 #[command(after_long_help = "\
+Options of -o:
+  Words as in mount(8) and fstab, separated by commas. A backslash takes a comma as part of a value.
+
+  ro, rw                   accept no writes; accept them (default)
+  allow_other              let all users in, as far as modes allow
+  allow_root               let root in; MOUNTPOINT must be a directory
+  nodefault_permissions    do not enforce modes; not with allow_other or allow_root
+  uid=, gid=               owner and group of everything that is shown, by name or number
+  umask=, fmask=, dmask=   octal permission bits that are taken away: from all, files, directories
+  fsname=NAME              what lists of mounts call SOURCE
+  auto_unmount             unmount if the daemon dies
+  nosuid, nodev, noexec, noatime, nodiratime, sync, dirsync, and their opposites
+  remount                  change these flags, but sync and dirsync, or ro and rw of a mount; one
+                           that began read-only stays so
+  nouser_xattr             no extended attributes; saves a request for each file that is written
+  follow_links             with ro: follow links of your own in a directory, see b2fuse-views(7)
+  wait=SECONDS             how long to wait for a daemon of SOURCE that is ending (default 30)
+  low_latency              spend processor time to serve single requests faster: see below
+  locking, create, show=, cache_size=, threads=, log_file=, log_level=
+                           as the long options; low_latency and user_xattr have opposites with no
+  Words for fstab alone (noauto, nofail, _netdev, x-...) are accepted and ignored.
+
+Low latency:
+  With -o low_latency, in root's mounts in a virtual machine of at most 8 cores, the kernel keeps
+  idle cores awake while requests come in quick succession. That holds for the whole machine, and
+  while the daemon is stopped (SIGSTOP). The default uses no such means.
+
+Signals:
+  SIGTERM, SIGINT   end the mount as b2fuse umount does; the log names what is not in SOURCE
+  SIGHUP            open the log file again; with -f at a terminal, end the mount
+  SIGUSR1           write counts of the chunk cache to the log
+
+Log:
+  Without /dev/log, the daemon writes a log of its own in /run/b2fuse (root) or
+  $XDG_RUNTIME_DIR/b2fuse, 1 MiB at most, and removes it at the end unless it holds a warning.
+  The daemon never waits for its log: messages that cannot be written are dropped and counted.
+  A --log-file is a regular file or a character device. A link to it is followed only if no other
+  user could have made it.
+
+fstab and autofs:
+  b2fuse must be in /usr/bin or /usr/local/bin.
+
+  /data/pressure.b2frame /mnt/p fuse.b2fuse ro,allow_other,nofail 0 0
+  p -fstype=fuse.b2fuse,ro,allow_other :/data/pressure.b2frame
+
+  The second line is of an indirect map of autofs. For systemd, add to the first one
+  x-systemd.automount,x-systemd.idle-timeout=60
+
 Examples:
   # A file as a directory of chunk files
   b2fuse mount pressure.b2frame view
-  # A directory as one file, view/many.b2frame; nobody writes to it
+  # A directory as one file, view/many.b2frame, for reading
   b2fuse mount --read-only many.b2frame view
-  # For others as well, as fstab would have it
+  # For other users too, with fstab's options
   b2fuse mount -o ro,allow_other,umask=022 pressure.b2frame view
-  # In the layout that it has, so that a program's changes are all or nothing
+  # In its own layout, so that changes by a program are atomic
   b2fuse mount --show contiguous pressure.b2frame view
-  # A new frame: a sparse one that is copied to the mount becomes a file
+  # A new frame: copy a sparse frame to the mount, and new.b2frame is the file
   b2fuse mount --create new.b2frame view")]
 pub(super) struct Args {
-    /// Options as mount(8) and fstab spell them: ro, allow_other, fsname=NAME, uid=USER, umask=OCTAL, ...
+    /// Options as in mount(8) and fstab: ro, allow_other, fsname=NAME, uid=USER, umask=OCTAL, ...
     #[arg(short = 'o', value_name = "OPTION,...")]
     options: Vec<OsString>,
     /// Accept no writes
     #[arg(short, long)]
     read_only: bool,
-    /// The layout to show: the other one than SOURCE has, or a named one, which may be the same [default: other]
+    /// The layout to show: the one that SOURCE does not have, or a named one, which may be SOURCE's own [default: other]
     #[arg(long, value_name = "LAYOUT", ignore_case = true)]
     show: Option<Show>,
-    /// Begin a new frame, in one file, if SOURCE does not exist
+    /// If SOURCE does not exist, make a new contiguous frame. The mount is empty until a sparse frame is copied into it
     #[arg(long)]
     create: bool,
-    /// Take turns with other processes that use the library's locking, by SOURCE's lock file [default: if $BLOSC_LOCKING asks for
-    /// it]
+    /// Follow the library's locking, with SOURCE's lock file [default: if $BLOSC_LOCKING is set]
     #[arg(long)]
     locking: bool,
     /// Bytes of chunks to keep in memory, with K, M or G [default: 256M]
     #[arg(long, value_name = "SIZE", value_parser = options::size)]
     cache_size: Option<u64>,
-    /// Threads that answer requests [default: 8, and at least 4]
+    /// Threads that serve requests; at least 4 run [default: 8]
     #[arg(long, value_name = "N", value_parser = options::threads)]
     threads: Option<usize>,
-    /// Stay in front
+    /// Stay in the foreground
     #[arg(short, long)]
     foreground: bool,
-    /// Where messages go [default: the system's log; with -f, stderr]
+    /// Where to write messages [default: the system's log; with -f, stderr]
     #[arg(long, value_name = "FILE")]
     log_file: Option<PathBuf>,
-    /// Least important messages to log [default: info]
+    /// Log messages of this level and above [default: info]
     #[arg(long, value_name = "LEVEL", value_parser = options::levels(), ignore_case = true, hide_possible_values = false)]
     log_level: Option<LevelFilter>,
     /// Log more; twice for everything
     #[arg(short, action = ArgAction::Count)]
     verbose: u8,
-    /// Look at everything that can be wrong, and do not mount
+    /// Check everything, and do not mount
     #[arg(long, hide = true)]
     fake: bool,
-    /// The frame: a file, to be shown as a directory of chunk files, or such a directory, to be shown as one file (but see --show)
+    /// The frame: a file, shown as a directory of chunk files, or a directory, shown as one file (see --show)
     source: PathBuf,
-    /// Where to show it: a directory; or, if one file is shown, a file, which then is the frame
+    /// Where to show it: a directory; for a frame that is shown as one file, also a file
     mountpoint: PathBuf,
-}
-
-/// What is shown of a frame.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
-pub(super) enum Show {
-    /// The layout that SOURCE does not have
-    #[default]
-    Other,
-    /// A directory with a file for each chunk
-    Sparse,
-    /// One file
-    Contiguous,
 }
 
 /// Everything that is known before the store is opened.
@@ -526,6 +565,7 @@ fn named(source: &Path, location: &Location) -> PathBuf {
 
 /// Has all threads take memory from one place. By default each has its own, and keeps there what it has once freed: after some commits
 /// of a million chunks, an index for every thread.
+#[expect(unsafe_code, reason = "mallopt(3)")]
 fn share_memory() {
     #[cfg(target_env = "gnu")]
     // SAFETY: sets a number of the allocator.

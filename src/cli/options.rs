@@ -8,12 +8,24 @@ use std::time::Duration;
 use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use log::LevelFilter;
+use rustix::process::geteuid;
 
-use super::mount::Show;
 use super::users::{group_number, user_number};
 use super::{hints, wait};
 use crate::fs::kernel::{Access, FLAGS, REMOUNTED};
 use crate::fs::session::Overrides;
+
+/// What is shown of a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub(super) enum Show {
+    /// The layout that SOURCE does not have
+    #[default]
+    Other,
+    /// A directory with a file for each chunk
+    Sparse,
+    /// One file
+    Contiguous,
+}
 
 /// What `-o` says, the last word on each thing counting. Long options of the command line have the same effect.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -148,8 +160,7 @@ impl Options {
         if !self.default_permissions {
             return Err(format!("mount option 'nodefault_permissions' cannot stand beside '{others}'"));
         }
-        // SAFETY: cannot fail, and touches no memory.
-        if self.access == Access::Root && self.overrides.uid.is_some_and(|uid| uid != unsafe { libc::geteuid() }) {
+        if self.access == Access::Root && self.overrides.uid.is_some_and(|uid| uid != geteuid().as_raw()) {
             return Err("mount option 'uid' cannot stand beside 'allow_root', by which all belongs to the one who mounts".into());
         }
         Ok(())
@@ -385,8 +396,7 @@ mod tests {
             assert_eq!(conflict(&format!("nodefault_permissions,{others},default_permissions")), Ok(()));
         }
         assert_eq!(conflict("nodefault_permissions"), Ok(()));
-        // SAFETY: cannot fail, and touches no memory.
-        let own = unsafe { libc::geteuid() };
+        let own = geteuid().as_raw();
         assert!(conflict(&format!("allow_root,uid={}", own + 1)).is_err());
         assert!(conflict(&format!("uid={},allow_root", own + 1)).is_err());
         assert_eq!(conflict(&format!("allow_root,uid={own},gid={},umask=0", own + 1)), Ok(()));

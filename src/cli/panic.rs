@@ -4,6 +4,8 @@ use std::panic::PanicHookInfo;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use rustix::process::{Signal, getpid, kill_process};
+
 use crate::format::plain::plain;
 
 /// What the first panic said.
@@ -26,8 +28,8 @@ pub(super) fn install_hook() {
         }
         FIRST.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(line);
         if SERVING.load(Ordering::SeqCst) {
-            // The way out that commits all there is. SAFETY: a signal to ourselves, which is handled.
-            unsafe { libc::kill(libc::getpid(), libc::SIGTERM) };
+            // The way out that commits all there is.
+            let _ = kill_process(getpid(), Signal::TERM);
         }
     }));
 }

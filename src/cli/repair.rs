@@ -9,19 +9,20 @@ use crate::format::plain::plain;
 use crate::store::check::{Depth, Finding, Severity, check};
 use crate::store::repair::{Outlook, plan};
 
-/// Mend a frame that was damaged when a writer was killed
+/// Repair a frame that was damaged when a writer was killed
 ///
-/// Says what is wrong and what would be done about it, and changes nothing; with --yes, does it. Every byte that is changed is copied
-/// to FRAME.before-repair first. Data is never guessed: a chunk that is gone becomes an uninitialised one, and is named. Exits with
-/// 0 if the frame is sound or was mended, 1 if it is damaged still.
+/// Repairs a lost trailer, counts and lengths that disagree with the data, an overwritten index, chunks that an unfinished update has
+/// moved, and missing chunk files. Without --yes, prints what is wrong and what would be done, and changes nothing. Every byte that is
+/// changed is first copied to FRAME.before-repair. Data is never guessed: a lost chunk becomes an uninitialised one and is named. Exits
+/// with 0 if the frame is sound or was repaired, 1 if it is still damaged.
 #[derive(clap::Args)]
 #[command(after_long_help = "\
 Examples:
-  # What would be done
+  # Print what would be done, then do it
   b2fuse repair pressure.b2frame
   b2fuse repair --yes pressure.b2frame")]
 pub(super) struct Args {
-    /// Do it
+    /// Repair the frame, rather than only print what would be done
     #[arg(long)]
     yes: bool,
     /// The frame, of either layout

@@ -34,17 +34,18 @@ const COMING_AND_GOING: Duration = Duration::from_secs(2);
 const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
 
 /// Unmount, and return when everything is in the frame, on disk
+///
+/// Data that has no place in SOURCE is saved in SOURCE.lost; the message names it, and the exit code is 1. If it cannot be saved, the
+/// frame stays mounted. root may unmount any user's mount. umount(8), fusermount3 -u, SIGTERM and SIGINT end a mount in the same way,
+/// except that only the log names what is not in SOURCE.
 #[derive(clap::Args)]
 #[command(after_long_help = "\
-What is not in the frame at the end is named and saved in SOURCE.lost, and the exit code is 1.
-If it cannot be saved, the frame stays mounted.
-
 Examples:
   b2fuse umount view
-  # Although some process works in it, or something cannot be saved
+  # Even if files are open, or data cannot be saved
   b2fuse umount -z view")]
 pub(super) struct Args {
-    /// Unmount although files are open, with which the mount ends, and although something cannot be saved
+    /// Unmount even if files are open or data cannot be saved. The mount ends when the last file is closed
     #[arg(short = 'z', long)]
     lazy: bool,
     /// Where the frame is mounted: a directory or a file

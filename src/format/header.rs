@@ -50,7 +50,7 @@ const CODEC_META: usize = 78;
 const FILTERS_META: usize = 79;
 const FLAGS2: usize = 85;
 /// Where the fixed part ends and the metalayers begin.
-pub(super) const METALAYERS: usize = 87;
+const METALAYERS: usize = Part::Header.at();
 
 const VERSION_MASK: u8 = 0x0f;
 const OFFSETS_64: u8 = 0x10;

@@ -40,10 +40,10 @@ pub(super) enum Part {
 
 impl Part {
     /// Where the part has its metalayers.
-    const fn at(self) -> usize {
+    pub(super) const fn at(self) -> usize {
         match self {
-            Part::Header => super::header::METALAYERS,
-            Part::Trailer => super::trailer::METALAYERS,
+            Part::Header => 87,
+            Part::Trailer => 2,
         }
     }
     /// Where idx_size begins to count.

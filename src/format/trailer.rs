@@ -15,8 +15,6 @@ use super::metalayer::{self, Metalayer, Part, Table};
 use super::msgpack::put;
 use super::{Error, Result};
 
-/// Where the vlmetalayers begin.
-pub(super) const METALAYERS: usize = 2;
 /// The smallest trailer: nothing but what stands around the vlmetalayers.
 pub(super) const MIN_LEN: usize = 25;
 /// From the marker of trailer_len to the end.

@@ -12,6 +12,7 @@ use log::{debug, error, warn};
 use super::notify::Held;
 use super::shared::{FOREVER, GENERATION, Shared};
 use super::xattr;
+use crate::store::FsSpace;
 use crate::view::{Handle, Ino, Invals, Result, ViewError, Wait};
 
 /// A reply that is made of a value, or of an error.
@@ -47,9 +48,9 @@ replies! {
     ReplyData, Vec<u8> => |reply, bytes| reply.data(&bytes);
     ReplyWrite, u32 => ReplyWrite::written;
     ReplyXattr, (u32, Vec<u8>) => |reply, (size, bytes)| xattr::reply(reply, size, &bytes);
-    ReplyStatfs, libc::statvfs => |reply, s| {
-        let (bsize, namemax, frsize) = (s.f_bsize as u32, s.f_namemax as u32, s.f_frsize as u32);
-        reply.statfs(s.f_blocks, s.f_bfree, s.f_bavail, s.f_files, s.f_ffree, bsize, namemax, frsize);
+    ReplyStatfs, FsSpace => |reply, s| {
+        let (bsize, namemax, frsize) = (s.io_size as u32, s.name_max as u32, s.block_size as u32);
+        reply.statfs(s.blocks, s.free, s.available, s.files, s.free_files, bsize, namemax, frsize);
     };
 }
 

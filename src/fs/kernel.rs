@@ -10,14 +10,13 @@ use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::io::{self, IoSliceMut, Read};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use rustix::io::{FdFlags, fcntl_setfd, retry_on_intr};
+use rustix::io::retry_on_intr;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use rustix::process::{geteuid, getgid, getuid};
 
@@ -240,19 +239,17 @@ fn mount_by_helper(request: &MountRequest) -> Result<(OwnedFd, Option<UnixStream
         open_device()?;
     }
     let (ours, theirs) = UnixStream::pair().map_err(|error| failed(in_words(&error)))?;
-    let socket = theirs.as_raw_fd();
     let mut command = Command::new(HELPER);
     command.arg("-o").arg(helper_options(request)).arg("--").arg(&request.point);
-    command.env(HELPER_SOCKET, socket.to_string());
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    // Its standard input, which it does not read otherwise: a descriptor that no other program inherits.
+    command.env(HELPER_SOCKET, "0").stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(Stdio::piped());
     descriptors::lower_for(&mut command);
-    // SAFETY: fcntl(2) may be called between fork and exec, and the socket is open until then.
-    unsafe { command.pre_exec(move || Ok(fcntl_setfd(BorrowedFd::borrow_raw(socket), FdFlags::empty())?)) };
     let mut child = command.spawn().map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => failed(format!("{HELPER} is not installed (package fuse3), and only root can do without")),
         _ => failed(format!("cannot run {HELPER}: {}", in_words(&error))),
     })?;
-    drop(theirs);
+    // It holds the socket.
+    drop(command);
     let device = receive_fd(&ours);
     if request.auto_unmount
         && let Ok(Some(device)) = device

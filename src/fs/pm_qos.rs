@@ -132,8 +132,8 @@ impl PmQos {
 
 /// Cores that the kernel has, whether or not we may run on them.
 fn cores() -> usize {
-    // SAFETY: takes and returns numbers.
-    usize::try_from(unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }).unwrap_or(usize::MAX)
+    let cores = nix::unistd::sysconf(nix::unistd::SysconfVar::_NPROCESSORS_ONLN);
+    cores.ok().flatten().and_then(|cores| usize::try_from(cores).ok()).unwrap_or(usize::MAX)
 }
 
 #[cfg(test)]

@@ -21,6 +21,8 @@
 //! A second `Begin` takes the place of the first, whose ticket means nothing any more. Only the user who mounted, and root, are
 //! answered. No process id is part of this: it would say nothing in another namespace.
 
+#![expect(unsafe_code, reason = "ioctl(2) with a request of our own")]
+
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;

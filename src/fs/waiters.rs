@@ -6,6 +6,8 @@
 //!
 //! What each waits in is flock(2), on a thread of ours, which a signal of our own ends.
 
+#![expect(unsafe_code, reason = "a signal handler that does nothing, and tgkill(2)")]
+
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Once};
@@ -13,6 +15,8 @@ use std::time::{Duration, Instant};
 
 use log::debug;
 use parking_lot::Mutex;
+use rustix::process::Pid;
+use rustix::thread::gettid;
 
 use crate::store::in_words;
 use crate::store::local::system;
@@ -40,7 +44,7 @@ struct Waiter {
     /// A thread of a client, by its id.
     client: u32,
     /// The thread of ours that waits for it, by its id.
-    thread: libc::pid_t,
+    thread: Pid,
     /// It has been seen: if it cannot be seen later, it is gone.
     seen: AtomicBool,
     /// It is to wait no longer.
@@ -64,13 +68,7 @@ impl Waiters {
     /// set. A client that cannot be seen (0: it is in another PID namespace) waits on.
     pub(super) fn wait<T>(self: &Arc<Self>, client: u32, work: impl FnOnce(&AtomicBool) -> T) -> T {
         accept_nudges();
-        let waiter = Arc::new(Waiter {
-            client,
-            // SAFETY: cannot fail, and touches no memory.
-            thread: unsafe { libc::gettid() },
-            seen: AtomicBool::new(false),
-            until: AtomicBool::new(false),
-        });
+        let waiter = Arc::new(Waiter { client, thread: gettid(), seen: AtomicBool::new(false), until: AtomicBool::new(false) });
         if client != 0 {
             self.add(Arc::clone(&waiter));
         }
@@ -129,7 +127,7 @@ impl Waiters {
         }
         // Again and again: it may be about to wait, and just not do so yet. If the thread has ended, this fails.
         // SAFETY: takes numbers; what is sent does nothing but end a system call.
-        unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), waiter.thread, NUDGE) };
+        unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), waiter.thread.as_raw_nonzero(), NUDGE) };
     }
 }
 
@@ -137,14 +135,13 @@ impl Waiters {
 fn accept_nudges() {
     extern "C" fn nothing(_: libc::c_int) {}
     static HANDLER: Once = Once::new();
-    // SAFETY: the handler does nothing; a sigaction of zeros has no flags, and an empty mask.
-    HANDLER.call_once(|| unsafe {
-        let mut action: libc::sigaction = std::mem::zeroed();
-        action.sa_sigaction = nothing as extern "C" fn(libc::c_int) as usize;
-        libc::sigaction(NUDGE, &raw const action, std::ptr::null_mut());
-    });
-    // SAFETY: the set is filled before it is used, and lives through the call.
+    // SAFETY: the handler does nothing; a sigaction of zeros has no flags, and an empty mask. The set is filled before it is used.
     unsafe {
+        HANDLER.call_once(|| {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = nothing as extern "C" fn(libc::c_int) as usize;
+            libc::sigaction(NUDGE, &raw const action, std::ptr::null_mut());
+        });
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&raw mut set);
         libc::sigaddset(&raw mut set, NUDGE);
@@ -262,10 +259,10 @@ mod tests {
             let waiters = Arc::clone(&waiters);
             move || {
                 waiters.wait(client, |until| {
-                    let mut byte = 0_u8;
+                    let mut byte = [0_u8];
                     while !until.load(SeqCst) {
-                        // SAFETY: there is room for the one byte, which never comes.
-                        unsafe { libc::read(std::os::fd::AsRawFd::as_raw_fd(&reader), (&raw mut byte).cast(), 1) };
+                        // It never comes.
+                        let _ = rustix::io::read(&reader, &mut byte);
                     }
                 })
             }

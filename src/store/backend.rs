@@ -5,15 +5,16 @@
 //! [`BackendFile::sync_data`] that began after it has returned; names are on disk after [`Backend::sync_dir`]. Before that, any
 //! subset of the 512-byte sectors written may be on disk.
 //!
-//! The backend of real directories and files is [`FileBackend`].
+//! The backend of real directories and files is `local::FileBackend`.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::AtomicBool;
 use std::time::SystemTime;
 
-pub use super::local::FileBackend;
+use rustix::fs::copy_file_range;
+use rustix::io::Errno;
 
 /// What `stat` says of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,6 +67,36 @@ impl FileStat {
     }
 }
 
+/// What there is in a file system, and what is left of it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct FsSpace {
+    /// Bytes that are best read and written at once.
+    pub io_size: u64,
+    /// Bytes of a block.
+    pub block_size: u64,
+    /// Blocks.
+    pub blocks: u64,
+    /// Of them, free.
+    pub free: u64,
+    /// Of them, free to an ordinary user.
+    pub available: u64,
+    /// Files; 0 where they are not counted.
+    pub files: u64,
+    /// Of them, free.
+    pub free_files: u64,
+    /// Of them, free to an ordinary user.
+    pub available_files: u64,
+    /// The longest name, in bytes.
+    pub name_max: u64,
+}
+
+impl FsSpace {
+    /// Bytes that an ordinary user may take.
+    pub fn available_bytes(&self) -> u64 {
+        self.available.saturating_mul(self.block_size)
+    }
+}
+
 /// A directory, and the names in it. Names are single components, and no symbolic link is followed.
 pub trait Backend: Send + Sync {
     /// A time before which no file that is changed from now on was changed, by the clock that times of files are taken from; `None` if
@@ -109,7 +140,7 @@ pub trait Backend: Send + Sync {
     /// Attributes of what a name stands for, without following a symbolic link.
     fn stat(&self, name: &OsStr) -> io::Result<FileStat>;
     /// The file system's size and room.
-    fn statvfs(&self) -> io::Result<libc::statvfs>;
+    fn statvfs(&self) -> io::Result<FsSpace>;
 }
 
 /// The locks of flock(2).
@@ -208,11 +239,13 @@ pub fn copy_range(from: &dyn BackendFile, from_offset: u64, to: &dyn BackendFile
     let mut done = 0;
     if let (Some(from_fd), Some(to_fd)) = (from.fd(), to.fd()) {
         while done < len {
-            match kernel_copy(from_fd, from_offset + done, to_fd, to_offset + done, len - done) {
+            let (mut from_at, mut to_at) = (from_offset + done, to_offset + done);
+            let most = usize::try_from(len - done).unwrap_or(usize::MAX).min(1 << 30);
+            match copy_file_range(from_fd, Some(&mut from_at), to_fd, Some(&mut to_at), most) {
                 Ok(0) => break, // the file ends here; the loop below says so
-                Ok(n) => done += n,
-                Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
-                Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT | libc::EIO)) => return Err(error),
+                Ok(n) => done += n as u64,
+                Err(Errno::INTR) => {}
+                Err(error @ (Errno::NOSPC | Errno::DQUOT | Errno::IO)) => return Err(error.into()),
                 Err(_) => break, // not possible between these two
             }
         }
@@ -225,16 +258,4 @@ pub fn copy_range(from: &dyn BackendFile, from_offset: u64, to: &dyn BackendFile
         done += piece as u64;
     }
     Ok(())
-}
-
-fn kernel_copy(from: BorrowedFd<'_>, from_offset: u64, to: BorrowedFd<'_>, to_offset: u64, len: u64) -> io::Result<u64> {
-    let (mut from_offset, mut to_offset) = (offset_of(from_offset)?, offset_of(to_offset)?);
-    let len = usize::try_from(len).unwrap_or(usize::MAX).min(1 << 30);
-    // SAFETY: both descriptors are borrowed for the call, and both offsets point to locals.
-    let n = unsafe { libc::copy_file_range(from.as_raw_fd(), &mut from_offset, to.as_raw_fd(), &mut to_offset, len, 0) };
-    u64::try_from(n).map_err(|_| io::Error::last_os_error())
-}
-
-fn offset_of(value: u64) -> io::Result<libc::off_t> {
-    libc::off_t::try_from(value).map_err(|_| io::Error::from_raw_os_error(libc::EFBIG))
 }

@@ -5,10 +5,11 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::ReadAt;
 use super::backend::Backend;
-use super::resources::Budget;
+use super::local::FileBackend;
+use super::resources::{Budget, Budgets};
 use super::spill::{Spill, Spilled};
+use super::{ReadAt, Result as StoreResult, StoreError};
 
 /// A draft that grows beyond this is held in a file.
 const SPILL: usize = 1 << 20;
@@ -35,6 +36,16 @@ impl DraftPool {
     /// A pool whose drafts share a budget with others'.
     pub(super) fn sharing(backend: Arc<dyn Backend>, budget: &Arc<Budget>) -> Arc<Self> {
         Arc::new(DraftPool { spill: Spill::new(backend), budget: Arc::clone(budget) })
+    }
+
+    /// A pool of its own that spills to the directory for temporary files.
+    ///
+    /// # Errors
+    /// What the system refuses.
+    pub fn elsewhere() -> StoreResult<Arc<Self>> {
+        let path = std::env::temp_dir();
+        let backend = FileBackend::open(&path).map_err(|source| StoreError::Io { path, action: "open", source })?;
+        Ok(Self::new(Arc::new(backend), Budgets::default().draft_bytes))
     }
 
     /// Spills to another directory from now on.
@@ -260,7 +271,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    use crate::store::backend::FileBackend;
+    use crate::store::local::FileBackend;
 
     fn pool(budget: u64) -> (tempfile::TempDir, Arc<DraftPool>) {
         let dir = tempfile::tempdir().unwrap();

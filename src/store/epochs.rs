@@ -35,10 +35,16 @@ pub struct Epochs {
 pub struct ReadGuard<'a> {
     count: &'a AtomicU64,
     version: u64,
+    version_now: &'a AtomicU64,
     to_save: bool,
 }
 
 impl ReadGuard<'_> {
+    /// Whether there has been one version of SOURCE since it was taken.
+    pub fn is_current(&self) -> bool {
+        self.version & 1 == 0 && self.version == self.version_now.load(SeqCst)
+    }
+
     /// Taken to save what a mount holds: others may have changed SOURCE, as long as the bytes asked for are still there.
     pub(crate) fn is_to_save(&self) -> bool {
         self.to_save
@@ -75,16 +81,12 @@ impl Epochs {
             let count = &self.reads[(epoch & 1) as usize].0;
             count.fetch_add(1, SeqCst);
             if self.current.load(SeqCst) == epoch {
-                return ReadGuard { count, version: self.version.load(SeqCst), to_save: false };
+                let version_now = &self.version;
+                return ReadGuard { count, version: version_now.load(SeqCst), version_now, to_save: false };
             }
             // The epoch went on between the two: counted in a counter that may already have been found empty.
             count.fetch_sub(1, SeqCst);
         }
-    }
-
-    /// Whether there has been one version of SOURCE since a guard was taken.
-    pub(crate) fn is_of(&self, guard: &ReadGuard<'_>) -> bool {
-        guard.version & 1 == 0 && guard.version == self.version.load(SeqCst)
     }
 
     /// Another version begins. What is read with a guard that was taken before the end of the answer is refused.
@@ -142,12 +144,12 @@ mod tests {
     fn a_guard_is_of_one_version() {
         let epochs = Epochs::default();
         let before = epochs.enter();
-        assert!(epochs.is_of(&before));
+        assert!(before.is_current());
         let turnover = epochs.turn_over();
         let meanwhile = epochs.enter();
         drop(turnover);
-        assert!(!epochs.is_of(&before) && !epochs.is_of(&meanwhile));
-        assert!(epochs.is_of(&epochs.enter()));
+        assert!(!before.is_current() && !meanwhile.is_current());
+        assert!(epochs.enter().is_current());
     }
 
     #[test]

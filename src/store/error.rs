@@ -167,3 +167,28 @@ pub(super) fn refused(error: &io::Error) -> bool {
     ];
     no_room(error) || error.raw_os_error().is_some_and(|errno| PASSING.contains(&errno))
 }
+
+/// What errors are told of.
+pub(super) trait Complain {
+    /// By the user's name.
+    fn called(&self) -> &Path;
+
+    fn io(&self, action: &'static str) -> impl FnOnce(io::Error) -> StoreError {
+        move |source| StoreError::Io { path: self.called().to_owned(), action, source }
+    }
+    fn format(&self, source: format::Error) -> StoreError {
+        StoreError::Format { path: self.called().to_owned(), source }
+    }
+    fn unsupported(&self, reason: impl Into<String>) -> StoreError {
+        StoreError::Unsupported { path: self.called().to_owned(), reason: reason.into() }
+    }
+    fn stale(&self, reason: impl Into<String>) -> StoreError {
+        StoreError::Stale { path: self.called().to_owned(), reason: reason.into() }
+    }
+}
+
+impl Complain for PathBuf {
+    fn called(&self) -> &Path {
+        self
+    }
+}

@@ -5,6 +5,8 @@
 //! file of its own, is seen from every namespace, and is gone at the latest when the process is. Where locks of this kind cannot be
 //! had, there are no marks.
 
+#![expect(unsafe_code, reason = "locks of open file descriptions, fcntl(2)")]
+
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -145,12 +147,8 @@ fn process(file: BorrowedFd<'_>) -> Option<u32> {
 
 /// Sets a lock on bytes of a file, or asks for the first that is in the way of one, which is answered by its first byte.
 fn lock(file: BorrowedFd<'_>, command: libc::c_int, kind: libc::c_int, start: i64, len: i64) -> io::Result<Option<i64>> {
-    // SAFETY: all zeros are a valid flock.
-    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
-    lock.l_type = kind as libc::c_short;
-    lock.l_whence = libc::SEEK_SET as libc::c_short;
-    lock.l_start = start;
-    lock.l_len = len;
+    let (kind, whence) = (kind as libc::c_short, libc::SEEK_SET as libc::c_short);
+    let mut lock = libc::flock { l_type: kind, l_whence: whence, l_start: start, l_len: len, l_pid: 0 };
     // SAFETY: these commands take a flock, which is read and perhaps written.
     if unsafe { libc::fcntl(file.as_raw_fd(), command, &raw mut lock) } < 0 {
         return Err(io::Error::last_os_error());
@@ -173,8 +171,7 @@ mod tests {
             // A reader is not who has it.
             let reader = Mark::new(File::open(&path).unwrap().into(), 7, false, Life::Serving).unwrap();
             assert_eq!(seen(), Holder::default());
-            // SAFETY: touches no memory.
-            assert_eq!(unsafe { libc::flock(ours.as_raw_fd(), libc::LOCK_EX) }, 0);
+            rustix::fs::flock(&ours, rustix::fs::FlockOperation::LockExclusive).unwrap();
             let process = Some(std::process::id());
             assert_eq!(seen(), Holder { says: None, process });
             let mark = Mark::new(ours.into(), 50, true, Life::Serving).unwrap();

@@ -6,48 +6,52 @@
 
 use std::fmt;
 use std::io;
-use std::ops::{Range, RangeInclusive};
-use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
-use crate::format::times::Identity;
-use crate::format::{ChunkId, IndexEntry, Layout, Packed, chunk::ChunkHeader, header::FrameHeader, trailer::Trailer};
+use crate::format::{IndexEntry, Layout, Packed, header::FrameHeader, trailer::Trailer};
 
 pub mod backend;
-mod birth;
 mod cache;
 pub mod cframe;
 pub mod check;
-mod commit;
+mod chunks;
+pub mod copy;
+mod create;
+mod disk_store;
 mod draft;
 mod epochs;
 mod error;
 pub mod examine;
 pub mod frame;
+mod frame_store;
 mod held;
 mod image;
 pub mod local;
 mod location;
 mod lost;
 pub mod mark;
+mod open_files;
+mod readahead;
 pub mod repair;
 mod resources;
 pub mod sframe;
 mod shares;
 pub mod sidecar;
 mod source;
-mod space;
 mod spill;
 pub mod survey;
 pub mod times;
 
+pub use backend::FsSpace;
 pub use cframe::CframeStore;
 pub use draft::{Draft, DraftPool};
 pub use epochs::{Epochs, ReadGuard};
 pub(crate) use error::in_words;
 pub use error::{Result, StoreError};
+pub use frame_store::{AtClose, FrameStore, LocalStore};
 pub use local::watch::{Watch, Watcher};
 pub use location::Location;
 pub use resources::{Budgets, Resources};
@@ -116,6 +120,15 @@ pub struct SourceStat {
     pub allocated: u64,
 }
 
+impl SourceStat {
+    /// Of a frame that no file stands for.
+    pub fn of_this_process() -> Self {
+        let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let now = SystemTime::now();
+        SourceStat { mode: 0o600, uid, gid, atime: now, mtime: now, ctime: now, allocated: 0 }
+    }
+}
+
 /// Counts of the chunk cache, for the log.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CacheStats {
@@ -170,7 +183,7 @@ pub struct StoredChunk<'a> {
     pub key: ChunkKey,
     /// Its length in bytes.
     pub len: u32,
-    /// It is read to be saved: see [`FrameStore::enter_to_save`].
+    /// It is read to be saved, whatever others have done to SOURCE.
     pub to_save: bool,
 }
 
@@ -179,205 +192,14 @@ impl ReadAt for StoredChunk<'_> {
         u64::from(self.len)
     }
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        let guard = if self.to_save { self.store.enter_to_save() } else { self.store.enter() };
+        let guard = self.store.enter();
+        let guard = if self.to_save { guard.saving() } else { guard };
         match self.store.read_chunk(&guard, self.key, self.len, offset, buf) {
             Ok(count) if count == buf.len() => Ok(()),
             Ok(_) => Err(io::ErrorKind::UnexpectedEof.into()),
             Err(error) => Err(io::Error::other(error)),
         }
     }
-}
-
-/// See [`FrameStore::at_close`].
-pub type AtClose = Box<dyn FnOnce(Option<Identity>) + Send>;
-
-/// A frame on disk in one of the layouts. Every method may be called from any thread.
-///
-/// After a failed write or sync every later `stage`, `commit` and `sync` answers [`StoreError::Poisoned`] with the first
-/// failure's words; reading goes on.
-pub trait FrameStore: Send + Sync {
-    /// SOURCE as the user named it.
-    fn path(&self) -> &Path;
-
-    /// The last committed image; `None` for a SOURCE that does not exist yet.
-    fn committed(&self) -> Option<Arc<FrameImage>>;
-
-    /// See [`ReadGuard`].
-    fn enter(&self) -> ReadGuard<'_>;
-
-    /// As [`FrameStore::enter`], to save what a mount holds: what of it is in SOURCE can be read for as long as it is there, whatever
-    /// else others have done to SOURCE.
-    fn enter_to_save(&self) -> ReadGuard<'_> {
-        self.enter().saving()
-    }
-
-    /// Reads `buf.len()` bytes of a stored chunk from `offset` on; a short count means the chunk ends there.
-    ///
-    /// # Errors
-    /// [`StoreError::Stale`] if others have changed SOURCE since the guard was taken; what the system refuses.
-    fn read_chunk(&self, guard: &ReadGuard<'_>, key: ChunkKey, len: u32, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        let count = self.read_part(guard, key, len, offset, buf)?;
-        self.verify(guard)?;
-        Ok(count)
-    }
-
-    /// As [`FrameStore::read_chunk`], for who reads several chunks: what was read is good only if [`FrameStore::verify`] says so
-    /// afterwards.
-    fn read_part(&self, guard: &ReadGuard<'_>, key: ChunkKey, len: u32, offset: u64, buf: &mut [u8]) -> Result<usize>;
-
-    /// What was read with this guard until now is of the version of SOURCE that there was when the guard was taken.
-    ///
-    /// # Errors
-    /// [`StoreError::Stale`] if that is not known to be so.
-    fn verify(&self, guard: &ReadGuard<'_>) -> Result<()>;
-
-    /// Whether SOURCE has not been read again since the guard was taken.
-    fn is_current(&self, guard: &ReadGuard<'_>) -> bool;
-
-    /// Reads and checks a stored chunk's header: its sizes agree with each other and with the room it has in SOURCE.
-    fn chunk_header(&self, guard: &ReadGuard<'_>, key: ChunkKey) -> Result<ChunkHeader>;
-
-    /// The id of the file that holds a stored chunk, in a store that has a file for each.
-    fn file_id(&self, _key: ChunkKey) -> Option<ChunkId> {
-        None
-    }
-
-    /// The lengths of chunks in bytes by their headers, which are read together where they lie close to each other: what has no
-    /// length, [`FrameStore::chunk_header`] says the error of.
-    fn lens_of(&self, guard: &ReadGuard<'_>, keys: &[ChunkKey]) -> Vec<Option<u32>> {
-        keys.iter().map(|key| self.chunk_header(guard, *key).ok().map(|header| header.cbytes)).collect()
-    }
-
-    /// Lengths in bytes of the chunks of an index, in order; 0 for a special one. What a store knows from opening costs
-    /// nothing more; otherwise every header is read.
-    fn chunk_lens(&self, guard: &ReadGuard<'_>, entries: &[IndexEntry<ChunkKey>]) -> Result<Vec<u32>> {
-        let len = |entry: &IndexEntry<ChunkKey>| match entry {
-            IndexEntry::Stored(key) => Ok(self.chunk_header(guard, *key)?.cbytes),
-            IndexEntry::Special(_) => Ok(0),
-        };
-        entries.iter().map(len).collect()
-    }
-
-    /// These chunks, with their lengths, will be read soon and whole, in this order: a hint, which costs the caller no waiting.
-    fn expect_chunks(&self, _chunks: &[(ChunkKey, u32)]) {}
-
-    /// A chunk whose length nobody knows yet will be read soon: its header first, then all of it. It has as many bytes as are
-    /// before `next`, the chunk behind it in the index, if that is no more than the end of the range; or else it is likely to have
-    /// as many as its beginning. A hint, which costs the caller no waiting.
-    fn expect_unknown(&self, _key: ChunkKey, _bytes: RangeInclusive<u32>, _next: Option<ChunkKey>) {}
-
-    /// Writes a new chunk's bytes where no durable state has any, without making it part of the frame.
-    fn stage(&self, chunk: &dyn ReadAt) -> Result<ChunkKey>;
-
-    /// Gives back a staged chunk that never was in an image handed to `commit`. Of any other key it is a no-op.
-    fn discard(&self, key: ChunkKey);
-
-    /// Keeps a key good although no image names it any more, for a file that was removed while open. Counted.
-    fn pin(&self, key: ChunkKey);
-
-    /// Takes one `pin` back.
-    fn unpin(&self, key: ChunkKey);
-
-    /// Makes `image` what SOURCE holds: at every instant until this returns, and after any crash, SOURCE is the last durable
-    /// state or this one. Durable at the latest with the next `commit` or [`FrameStore::sync`]. Readers are not held up.
-    ///
-    /// Keys stay what they are, wherever the store moves the chunks. `guard` is one that was taken **before** the image was put
-    /// together: it keeps chunks good that other threads discard in between. From the call on nobody may take a guard and then
-    /// look up a key that the image has dropped, unless that is pinned.
-    ///
-    /// # Errors
-    /// [`StoreError::Stale`] if another process has changed SOURCE since this store last read or wrote it;
-    /// [`StoreError::Format`] for an image whose header and entries disagree, or which names what is not stored; ENOSPC, after
-    /// which all is as before and another commit may succeed.
-    fn commit(&self, guard: ReadGuard<'_>, image: FrameImage) -> Result<()>;
-
-    /// Returns when the last committed image is on disk.
-    fn sync(&self) -> Result<()>;
-
-    /// Whether others have left SOURCE alone, as far as a glance tells that waits for nothing.
-    fn is_as_seen(&self) -> bool;
-
-    /// What others have done to SOURCE since this store last read or wrote it.
-    fn look(&self) -> Result<Others>;
-
-    /// The same, unless a commit or a sync would have to be waited for.
-    fn glance(&self) -> Option<Result<Others>>;
-
-    /// Whether another process has changed or replaced SOURCE since this store last read or wrote it.
-    fn changed_outside(&self) -> Result<bool> {
-        Ok(self.look()?.hindrance().is_some())
-    }
-
-    /// Reads SOURCE again, which others may have changed: what has its name now. No key that was given out before is good any more, and
-    /// what was read with an older guard is refused. Nothing may be staged, pinned or in an image to be committed. What is no frame
-    /// changes nothing.
-    fn reload(&self) -> Result<Arc<FrameImage>>;
-
-    /// Tells who waits in it that others may have done something to SOURCE.
-    fn watch(&self) -> &Watch;
-
-    /// Whether this store writes to SOURCE. Where another mount had a SOURCE that took the place of the one before, that is tried again.
-    ///
-    /// # Errors
-    /// Why not.
-    fn check_writable(&self) -> Result<()>;
-
-    /// Does some of the work that nobody waits for, and says whether there is more. To be called now and then, by one thread.
-    fn tidy(&self) -> bool {
-        false
-    }
-
-    /// Saves bytes that found no place in the frame to `SOURCE.lost/NAME`, never over an older file; returns where.
-    fn save_lost(&self, name: &str, content: &dyn ReadAt) -> Result<PathBuf>;
-
-    /// SOURCE as it is open, and where it is, as the user named it.
-    fn source(&self) -> Option<(OwnedFd, PathBuf)> {
-        None
-    }
-
-    /// For attributes of the view.
-    fn source_stat(&self) -> Result<SourceStat>;
-
-    /// The open files of SOURCE, for a copy that is to have their owner, mode and attributes.
-    fn like(&self) -> Result<Like>;
-
-    /// statvfs of the file system that holds SOURCE.
-    fn statvfs(&self) -> Result<libc::statvfs>;
-
-    /// The lock file by which SOURCE is shared with other processes, where locking was asked for.
-    fn sidecar(&self) -> Option<&Sidecar> {
-        None
-    }
-
-    /// Waits for the turn to change SOURCE, where others are to be given theirs. Whoever commits without having it waits for it
-    /// then.
-    ///
-    /// # Errors
-    /// As [`Sidecar::wait_to_write`].
-    fn wait_for_turn(&self, patience: Duration) -> Result<Option<Turn<'_>>> {
-        self.sidecar().map(|sidecar| sidecar.wait_to_write(patience)).transpose()
-    }
-
-    /// Where a client's unfinished writes are held.
-    fn drafts(&self) -> &Arc<DraftPool>;
-
-    /// Forgets what it has in memory of chunks.
-    fn forget_cached(&self);
-
-    /// Cache counts.
-    fn cache_stats(&self) -> CacheStats;
-
-    /// Which state of SOURCE's file this store has, if nothing that happens to the file from now on leaves it the same.
-    fn identity(&self) -> Option<Identity> {
-        None
-    }
-
-    /// Has [`FrameStore::close`] call this when it writes nothing more to SOURCE, before others may have it, with the state that SOURCE is
-    /// left in.
-    fn at_close(&self, _last: AtClose) {}
-
-    /// The end: makes the last commit durable, gives what the frame does not need back to the file system, and releases SOURCE.
-    fn close(&self) -> Result<()>;
 }
 
 /// Opens a frame of either layout: a directory is an sframe, a file a cframe.

@@ -22,8 +22,9 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use super::backend::{Backend, BackendFile, FileStat, Flock};
+use super::error::Complain;
 use super::resources::Budget;
-use super::source::{Complain, OpenOptions};
+use super::source::OpenOptions;
 use super::{Result, StoreError};
 use crate::store::in_words;
 
@@ -387,7 +388,7 @@ impl Drop for Turn<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::backend::FileBackend;
+    use super::super::local::FileBackend;
     use super::*;
 
     fn sidecar(dir: &Path) -> Sidecar {

@@ -15,7 +15,8 @@ use parking_lot::{Mutex, RwLock};
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
 use rustix::io::Errno;
 
-use super::backend::{Backend, BackendFile, FileBackend};
+use super::backend::{Backend, BackendFile};
+use super::local::FileBackend;
 
 /// Bytes of a block; fewer in unit tests, so that they cross the ends of many.
 const BLOCK: u64 = if cfg!(test) { 64 << 10 } else { 4 << 20 };

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use log::debug;
 
 use super::backend::{Backend, read_exact_at};
-use super::birth::{TEMP_PREFIX, with_temp_name};
+use super::create::{TEMP_PREFIX, with_temp_name};
 use super::local::system;
 use crate::format::times::{Identity, MAX_LEN, Times};
 

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use super::contiguous::File;
 use super::writing::Writing;
-use crate::store::{ChunkKey, FrameStore};
+use crate::store::ChunkKey;
 
 /// What a file holds. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -28,17 +28,8 @@ impl Content {
         matches!(self, Content::Chunk(..) | Content::Frame(_))
     }
 
-    /// Keeps the chunks of it in the store, whatever becomes of the frame.
-    pub fn pin(&self, store: &dyn FrameStore) {
-        self.keys().iter().for_each(|key| store.pin(*key));
-    }
-
-    /// Takes one [`Content::pin`] back.
-    pub fn unpin(&self, store: &dyn FrameStore) {
-        self.keys().iter().for_each(|key| store.unpin(*key));
-    }
-
-    fn keys(&self) -> &[ChunkKey] {
+    /// The chunks that it is made of.
+    pub fn keys(&self) -> &[ChunkKey] {
         match self {
             Content::Chunk(key, _) => std::slice::from_ref(key),
             Content::Frame(file) => file.layout.extents.keys(),

@@ -8,16 +8,18 @@
 //! file in a mount for writing, before it is opened.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use log::{debug, error, info, warn};
 use parking_lot::Mutex;
 
 use super::frame_view::{FrameView, Standing};
+use super::meta::Meta;
 use super::single::Single;
+use super::state_lock::Changing;
 use super::{Inval, Invals, Result, ViewError};
-use crate::store::{FrameStore, Others, ReadGuard, StoreError};
+use crate::store::{FrameStore, Others, ReadGuard, StoreError, Watch};
 
 /// How often SOURCE is looked at where nothing tells of changes.
 const WATCH_EVERY: Duration = Duration::from_millis(200);
@@ -42,8 +44,8 @@ pub enum Again {
 }
 
 impl<V: FrameView> Single<V> {
-    /// Reads SOURCE again, in which others may have changed anything, and shows it. The state is held meanwhile: what it names is not
-    /// there any more.
+    /// Reads SOURCE again, in which others may have changed anything, and shows it. Meanwhile no draft is begun, and whoever fails to read
+    /// a chunk of the state before waits: see [`Single::of_one_version`].
     ///
     /// # Errors
     /// What is wrong with SOURCE.
@@ -52,17 +54,42 @@ impl<V: FrameView> Single<V> {
         let Some(_nobody_writes) = writing else { return Ok(Again::Busy) };
         let pacer = if wait { Some(self.pacer.lock()) } else { self.pacer.try_lock() };
         let Some(_nobody_commits) = pacer else { return Ok(Again::Busy) };
-        let mut state = self.state.write();
-        if V::is(&state, Standing::Uncommitted) {
-            return Ok(Again::Uncommitted);
+        let _reloading = self.following.reloading.lock();
+        {
+            let mut state = self.state.write();
+            if V::is(&state, Standing::Uncommitted) {
+                return Ok(Again::Uncommitted);
+            }
+            state.is_reloading = true;
+            self.following.reloads.fetch_add(1, SeqCst);
         }
-        self.store.reload()?;
-        self.following.out_of_step(true);
-        let (frame, source) = ((self.load)(&*self.store)?, self.store.source_stat()?.into());
+        let loaded = self.load_again();
+        let mut state = self.state.write();
+        state.is_reloading = false;
+        let (frame, source) = loaded?;
         state.frame = frame;
         state.nodes.reloaded(source, invals);
+        self.following.reloads.fetch_add(1, SeqCst);
         self.following.out_of_step(false);
         Ok(Again::Done)
+    }
+
+    fn load_again(&self) -> Result<(V, Meta)> {
+        self.store.reload()?;
+        self.following.out_of_step(true);
+        Ok(((self.load)(&*self.store)?, self.store.source_stat()?.into()))
+    }
+
+    /// The state, to begin a draft in it: not while SOURCE is read again, upon which the draft would be gone.
+    pub(super) fn change_to_begin(&self) -> Changing<'_, V> {
+        loop {
+            let state = self.state.write();
+            if !state.is_reloading {
+                return state;
+            }
+            drop(state);
+            self.following.wait_for_reload();
+        }
     }
 
     /// Takes over SOURCE's owner, mode and times.
@@ -93,7 +120,9 @@ impl<V: FrameView> Single<V> {
             self.look_with(&mut seen, false, &mut invals);
             seen.owed.append(&mut invals);
         }
-        self.store.watch().ring();
+        if let Some(watch) = self.store.watch() {
+            watch.ring();
+        }
     }
 
     /// Before a file is opened or read: where nothing tells of changes, or `open` says that this is the moment.
@@ -102,7 +131,7 @@ impl<V: FrameView> Single<V> {
         following.check()?;
         match following.by_turns.load(SeqCst) {
             true if open => self.glance_in_turn(),
-            false if open || self.store.watch().is_blind() => self.glance(),
+            false if open || self.store.watch().is_some_and(Watch::is_blind) => self.glance(),
             _ => return Ok(()),
         }
         following.check()
@@ -112,14 +141,23 @@ impl<V: FrameView> Single<V> {
     /// guard that is older.
     pub(super) fn of_one_version<T>(&self, mut read: impl FnMut(&ReadGuard<'_>) -> Result<T>) -> Result<T> {
         for _ in 0..ROUNDS {
+            let reloads = self.following.reloads.load(SeqCst);
             let guard = self.store.enter();
-            match read(&guard) {
-                Err(ViewError::Store(StoreError::Stale { .. })) if !self.store.is_current(&guard) => {}
-                Err(ViewError::Store(StoreError::Stale { path, reason })) => {
+            let error = match read(&guard) {
+                Err(ViewError::Store(error)) => error,
+                read => return read,
+            };
+            let mut is_overtaken = matches!(error, StoreError::Stale { .. }) && !guard.is_current();
+            drop(guard);
+            self.following.wait_for_reload();
+            is_overtaken |= self.following.reloads.load(SeqCst) != reloads;
+            match error {
+                _ if is_overtaken => {}
+                StoreError::Stale { path, reason } => {
                     debug!("{}: {reason}", path.display());
                     return Err(ViewError::Gone);
                 }
-                read => return read,
+                error => return Err(ViewError::Store(error)),
             }
         }
         Err(ViewError::Gone)
@@ -194,7 +232,7 @@ impl<V: FrameView> Single<V> {
             }
             Err(error) => seen.not_read(&source, &error.into()),
         };
-        match store.watch().is_blind() {
+        match store.watch().is_some_and(Watch::is_blind) {
             true => Some(due.map_or(Instant::now() + WATCH_EVERY, |due| due.min(Instant::now() + WATCH_EVERY))),
             false => due,
         }
@@ -230,6 +268,10 @@ pub struct Following {
     out_of_step: AtomicBool,
     /// Programs take turns, and somebody else says when to look.
     by_turns: AtomicBool,
+    /// Held while SOURCE is read again, and taken before the state.
+    reloading: Mutex<()>,
+    /// Counts when that begins, and when what was read is shown.
+    reloads: AtomicU64,
 }
 
 /// What was seen by the one who looked last. Taken before any lock of the view.
@@ -264,6 +306,11 @@ impl Following {
     /// While the answer lives, the store knows more than the view does; at its end as well, unless it is told otherwise.
     pub fn out_of_step(&self, yes: bool) {
         self.out_of_step.store(yes, SeqCst);
+    }
+
+    /// Waits until SOURCE has been read again, if that is under way.
+    fn wait_for_reload(&self) {
+        drop(self.reloading.lock());
     }
 
     /// From now on somebody else says when to look.

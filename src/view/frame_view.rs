@@ -12,11 +12,12 @@ use std::time::{Instant, SystemTime};
 use super::content::Content;
 use super::nodes::{Name, Number};
 use super::single::{Single, State};
+use super::state_lock::Changing;
 use super::writing::Change;
 use super::{Handle, Ino, Invals, Lost, Result};
 use crate::format::header::FrameHeader;
 use crate::format::trailer::Trailer;
-use crate::store::{ChunkKey, FrameImage, FrameStore};
+use crate::store::{ChunkKey, FrameImage};
 
 /// A frame as files.
 pub trait FrameView: Sized + Send + Sync + 'static {
@@ -54,8 +55,11 @@ pub trait FrameView: Sized + Send + Sync + 'static {
     /// Gives a file, whose name is `from`, the name of a file of the frame, with what it holds. What does not fit there changes nothing.
     fn put(this: &Single<Self>, from: &Name, ino: Ino, file: Number, invals: &mut Invals) -> Result<()>;
 
+    /// The state, to take away what files of these names hold: what has to be read of them for that is read before.
+    fn change_to_take<'a>(this: &'a Single<Self>, names: &[&Name]) -> Changing<'a, Self>;
+
     /// Takes what a file holds away from it, as its name goes. What is kept is pinned.
-    fn take(state: &mut State<Self>, file: Number, how: Take, store: &dyn FrameStore) -> Result<Content>;
+    fn take(state: &mut State<Self>, file: Number, how: Take) -> Result<Content>;
 
     /// Gives the frame another trailer.
     fn annotate(state: &mut State<Self>, trailer: Trailer, invals: &mut Invals) -> Result<()>;

@@ -125,7 +125,7 @@ pub fn sframe(path: &Path, frame: &[u8]) {
     let entries = image.entries.iter().map(|entry| {
         entry.map(|key| {
             let mut bytes = vec![0; from.chunk_header(&guard, key).unwrap().cbytes as usize];
-            from.read_chunk(&guard, key, bytes.len() as u32, 0, &mut bytes).unwrap();
+            (&from as &dyn FrameStore).read_chunk(&guard, key, bytes.len() as u32, 0, &mut bytes).unwrap();
             to.stage(&bytes).unwrap()
         })
     });

@@ -329,8 +329,8 @@ mod tests {
 
     use crate::store::backend::BackendFile;
     use crate::store::{CframeStore, FrameStore, OpenOptions};
-    use crate::view::counting::Counting;
     use crate::view::frames::{CHUNKSIZE, Cell, cells_of, cframe, chunk, full};
+    use crate::view::tests::counting::Counting;
     use crate::view::{Creation, FileSystem, OpenMode, ROOT, SparseView};
 
     const ONE: Handle = Handle(1 << 63);

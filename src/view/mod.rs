@@ -15,6 +15,8 @@
 //!
 //! Nothing here calls the kernel. What it must forget is collected in [`Invals`]; `fs` sees to it that it is forgotten before the
 //! operation that caused it is answered.
+//!
+#![doc = include_str!("views.md")]
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
@@ -24,8 +26,6 @@ use std::time::{Instant, SystemTime};
 
 mod content;
 mod contiguous;
-#[cfg(test)]
-mod counting;
 mod error;
 mod follow;
 mod frame_view;
@@ -39,6 +39,7 @@ mod nodes;
 mod pacer;
 mod single;
 mod sparse;
+mod state_lock;
 #[cfg(test)]
 mod tests;
 mod writing;
@@ -349,7 +350,7 @@ pub trait FileSystem: Send + Sync {
     fn follow(&self, invals: &mut Invals) -> Option<Instant>;
 
     /// For `df`.
-    fn statfs(&self) -> Result<libc::statvfs>;
+    fn statfs(&self) -> Result<crate::store::FsSpace>;
 
     /// Does what is due: a gathered commit, settling after a second without a change.
     /// Returns when to call again at the latest.

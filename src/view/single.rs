@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::time::Instant;
 
 use log::debug;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 
 use super::content::Content;
 use super::follow::Following;
@@ -27,6 +27,7 @@ use super::left::is_final;
 use super::locks::Locks;
 use super::nodes::{LOCK_FILE, Nodes, Root};
 use super::pacer::Pacing;
+use super::state_lock::{Chunks, StateLock};
 use super::writing::Change;
 use super::xattr::{find, names};
 use super::{
@@ -34,7 +35,7 @@ use super::{
     ROOT, RenameMode, Result, SetAttr, SetMode, ViewError, Wait,
 };
 use crate::format::chunk::ChunkHeader;
-use crate::store::{ChunkKey, FrameStore, ReadAt, Watch};
+use crate::store::{ChunkKey, DraftPool, FrameStore, FsSpace, ReadAt, Watch};
 
 mod attributes;
 mod drafts;
@@ -61,6 +62,8 @@ pub type Load<V> = dyn Fn(&dyn FrameStore) -> Result<V> + Send + Sync;
 pub struct Single<V: FrameView> {
     pub(super) store: Arc<dyn FrameStore>,
     pub(super) load: Box<Load<V>>,
+    /// Where a client's unfinished writes are held.
+    pub(super) drafts: Arc<DraftPool>,
     pub(super) read_only: bool,
     pub(super) following: Following,
     /// Turns with other programs, if these are taken.
@@ -73,8 +76,8 @@ pub struct Single<V: FrameView> {
     lookups: AtomicU32,
     /// What is saved beside SOURCE, and where: by its name, and by numbers that no other content of that name has. A leaf.
     saved: Mutex<HashMap<(String, [u64; 2]), PathBuf>>,
-    /// Held for look-ups and changes in memory, and never across reads of chunks or commits.
-    pub(super) state: RwLock<State<V>>,
+    /// Held for look-ups and changes in memory, and never across I/O.
+    pub(super) state: StateLock<V>,
 }
 
 impl<V: FrameView> Single<V> {
@@ -89,8 +92,12 @@ impl<V: FrameView> Single<V> {
 
     /// Shows a store's frame to those who know its files by a table.
     fn under(nodes: Nodes, store: Arc<dyn FrameStore>, read_only: bool, load: Box<Load<V>>) -> Result<Self> {
-        let state = State { nodes, frame: load(&*store)? };
+        #[cfg(test)]
+        let store: Arc<dyn FrameStore> = super::tests::counting::Counting::new(store);
+        let state = State { nodes, frame: load(&*store)?, chunks: Chunks::new(Arc::clone(&store)), is_reloading: false };
         Ok(Single {
+            state: StateLock::new(state),
+            drafts: store.local().map_or_else(DraftPool::elsewhere, |local| Ok(Arc::clone(local.drafts())))?,
             store,
             load,
             read_only,
@@ -100,7 +107,6 @@ impl<V: FrameView> Single<V> {
             pacer: Pacing::new(),
             lookups: AtomicU32::new(0),
             saved: Mutex::default(),
-            state: RwLock::new(state),
         })
     }
 
@@ -204,7 +210,7 @@ impl<V: FrameView> Single<V> {
 
     /// Ends a handle, and with the last one what only it kept alive.
     fn end_handle(&self, handle: Handle) {
-        let unwritten = self.state.write().close(handle, &*self.store);
+        let unwritten = self.state.write().close(handle);
         if let Some(file) = unwritten
             && let Err(error) = V::settle(self, Why::Unwritten(file), &mut Invals::new())
         {
@@ -272,7 +278,7 @@ impl<V: FrameView> FileSystem for Single<V> {
 
     fn forget(&self, ino: Ino) {
         if self.state.read().nodes.get(ino).is_some_and(|node| node.name.is_none()) {
-            self.state.write().forget(ino, &*self.store);
+            self.state.write().forget(ino);
         }
     }
 
@@ -480,14 +486,14 @@ impl<V: FrameView> FileSystem for Single<V> {
     }
 
     fn watch(&self) -> Option<&Watch> {
-        Some(self.store.watch())
+        self.store.watch()
     }
 
     fn follow(&self, invals: &mut Invals) -> Option<Instant> {
         self.look_in_turn(|invals| self.look(invals), invals)
     }
 
-    fn statfs(&self) -> Result<libc::statvfs> {
+    fn statfs(&self) -> Result<FsSpace> {
         Ok(self.store.statvfs()?)
     }
 
@@ -534,7 +540,7 @@ impl<V: FrameView> FileSystem for Single<V> {
                 debug!("{}: {error}", self.store.path().display());
             }
         }
-        self.state.write().unpin_all(&*self.store);
+        self.state.write().unpin_all();
         let closed = self.store.close().map_err(ViewError::from);
         debug!("{}: {}", self.store.path().display(), self.report());
         result.and(closed)

@@ -2,12 +2,14 @@
 
 use divan::Bencher;
 
-use crate::space::{Doomed, Space, State};
+use super::chunks::{DroppedRefs, Generations, State};
+use super::extents::ExtentMap;
 use crate::{COUNTS, Random};
 
 /// A file in its steady state, and what is done to it.
 struct File {
-    space: Space,
+    map: ExtentMap,
+    generations: Generations,
     random: Random,
     positions: Vec<u64>,
     commits: u64,
@@ -15,38 +17,38 @@ struct File {
 
 impl File {
     fn of(count: u64) -> File {
-        let mut file = File { space: Space::new(1000), random: Random(1), positions: Vec::new(), commits: 0 };
+        let mut file = File { map: ExtentMap::new(1000), generations: Generations::new(u16::MAX.into()), random: Random(1), positions: Vec::new(), commits: 0 };
         for _ in 0..count {
             let pos = file.stage();
-            file.space.admit(pos, 1);
+            file.map.chunks_mut().admit(pos, 1);
             file.positions.push(pos);
         }
-        file.commit(&Doomed::new());
+        file.commit(&DroppedRefs::new());
         file
     }
 
     fn stage(&mut self) -> u64 {
         let len = 100 + self.random.below(1000) as u32;
-        self.space.stage(len).0
+        self.map.stage(len, &self.generations).0
     }
 
-    fn commit(&mut self, doomed: &Doomed) {
+    fn commit(&mut self, dropped: &DroppedRefs) {
         self.commits += 1;
-        self.space.place_tail(10_000, doomed, |_| false);
-        self.space.publish(self.commits, doomed);
+        self.map.place_tail(10_000, dropped, |_| false);
+        self.map.publish(self.commits, dropped);
         // No readers: every commit is an epoch's end.
-        self.space.durable(self.commits, self.commits * 3);
-        self.space.collect(self.commits * 3 + 2, |_| ());
+        self.map.durable(self.commits, self.commits * 3);
+        self.map.collect(self.commits * 3 + 2, |_| ());
     }
 
     fn replace(&mut self) {
         let place = self.random.below(self.positions.len() as u64) as usize;
         let new = self.stage();
-        let was: State = self.space.admit(new, 1);
+        let was: State = self.map.chunks_mut().admit(new, 1);
         assert_eq!(was, State::Staged);
         let old = std::mem::replace(&mut self.positions[place], new);
-        let doomed = Doomed::from([(old, 1)]);
-        self.commit(&doomed);
+        let dropped = DroppedRefs::from([(old, 1)]);
+        self.commit(&dropped);
     }
 }
 
@@ -56,9 +58,9 @@ fn stage_and_discard(bencher: Bencher, count: u64) {
     let mut epoch = 10;
     bencher.bench_local(|| {
         let pos = file.stage();
-        file.space.discard(pos, epoch);
+        file.map.chunks_mut().discard(pos, epoch);
         epoch += 3;
-        file.space.collect(epoch, |_| ());
+        file.map.collect(epoch, |_| ());
     });
 }
 
@@ -74,5 +76,5 @@ fn open(bencher: Bencher, count: u64) {
     let end = 100 + count * 600;
     bencher
         .with_inputs(|| positions.clone())
-        .bench_local_values(|positions| Space::opened(100, 200, positions, end..end + 10_000));
+        .bench_local_values(|positions| ExtentMap::opened(100, 200, positions, 0, end..end + 10_000));
 }

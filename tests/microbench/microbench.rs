@@ -9,11 +9,18 @@ mod cache;
 #[path = "../../src/store/shares.rs"]
 mod shares;
 #[allow(dead_code)]
+#[path = "."]
 #[rustfmt::skip] // its tests are found from the store only
-#[path = "../../src/store/space.rs"]
-mod space;
+mod store {
+    #[path = "../../src/store/chunks.rs"]
+    mod chunks;
+    #[path = "../../src/store/cframe/extents/mod.rs"]
+    mod extents;
 
-mod allocator;
+    #[path = "allocator.rs"]
+    mod allocator;
+}
+
 mod caching;
 mod codecs;
 mod formats;

@@ -51,19 +51,57 @@ test_manual_pages() {
     local page line command
     "$B2FUSE" man "$T/man/man1"
     "$B2FUSE" man "$T/man/man1"
-    for page in "$T"/man/man1/*; do
+    for page in "$T"/man/man*/*; do
         grep -q '^\.TH b2fuse' "$page"
-        grep -q '^\.SH EXAMPLES' "$page"
+        case $page in
+        *.1) grep -q '^\.SH EXAMPLES' "$page" ;;
+        *)
+            grep -q '^\.SH ERRORS' "$page"
+            # Nothing of Markdown is left.
+            if grep -E '[`|#]|\*\*' "$page"; then return 1; fi
+            ;;
+        esac
         # No warning, and the examples to the letter.
         if command -v groff >/dev/null; then
             groff -ww -man -rLL=200n -Tascii "$page" >"$T/.out" 2>"$T/.err"
             equal "$(cat "$T/.err")" ""
             command=${page##*/}
             command=${command#b2fuse} command=${command%.1}
+            case $page in *.7) continue ;; esac
             # shellcheck disable=SC2086 # none, or one word
             while read -r line; do grep -qF -e "$line" "$T/.out"; done < <(examples "$("$B2FUSE" ${command#-} --help)")
         fi
     done
     [ "$(find "$T/man" -type f | wc -l)" -gt 8 ]
+    # In directories that man(1) looks in, or all in one.
+    "$B2FUSE" man "$T/all"
+    cmp "$T/man/man7/b2fuse-views.7" "$T/all/b2fuse-views.7"
+    "$B2FUSE" man --page views | cmp - "$T/all/b2fuse-views.7"
+    "$B2FUSE" man --page b2fuse-mount | cmp - "$T/all/b2fuse-mount.1"
+    exits 2 "$B2FUSE" man --page nonsense
+    exits 2 "$B2FUSE" man
     one_line /dev/null/x "not a directory" "$B2FUSE" man /dev/null/x
+}
+
+# What README's first minute shows is what happens.
+test_first_minute_of_readme() {
+    local line command="" expected="" ran=0
+    export PATH=${B2FUSE%/*}:$PATH
+    # shellcheck disable=SC2317,SC2329 # called by README's commands
+    python() { "$PY" "$@"; }
+    cd "$T"
+    py 'make("pressure.b2frame", "rrzr")'
+    while read -r line; do
+        if [ -n "$command" ] && { [ -z "$line" ] || [ "${line:0:2}" = "$ " ]; }; then
+            eval "$command" >"$T/.out"
+            if [ -n "$expected" ]; then equal "$(cat "$T/.out")" "${expected%$'\n'}"; fi
+            command="" expected="" ran=$((ran + 1))
+        fi
+        case $line in
+        "$ ls "*) command="${line#$ } | paste -sd ' ' | sed 's/ /  /g'" ;;
+        "$ "*) command=${line#$ } ;;
+        *) expected+=${line:+$line$'\n'} ;;
+        esac
+    done < <(sed -n '/^## The first minute/,/^## Commands/s/^    //p; /^## Commands/q' "$ROOT/README.md"; echo)
+    [ "$ran" -ge 10 ]
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use b2fuse::format::IndexEntry;
 use b2fuse::format::header::FrameHeader;
 use b2fuse::format::metalayer::Metalayer;
-use b2fuse::store::{CframeStore, FrameStore};
+use b2fuse::store::{CframeStore, FrameStore, LocalStore};
 
 use crate::disk::Dir;
 use crate::driver::{NAME, open};

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime};
 
-use b2fuse::store::backend::{Backend, BackendFile, FileStat};
+use b2fuse::store::backend::{Backend, BackendFile, FileStat, FsSpace};
 
 pub use cut::{Cut, cuts, start};
 
@@ -576,7 +576,7 @@ impl Backend for Dir {
         let state = self.state();
         Ok(stat_of(&state, self.node(&state, name)?))
     }
-    fn statvfs(&self) -> io::Result<libc::statvfs> {
+    fn statvfs(&self) -> io::Result<FsSpace> {
         Err(io::ErrorKind::Unsupported.into())
     }
 }

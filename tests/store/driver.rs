@@ -8,7 +8,9 @@ use b2fuse::format::header::{FrameHeader, HeaderFields};
 use b2fuse::format::metalayer::Metalayer;
 use b2fuse::format::trailer::Trailer;
 use b2fuse::format::{IndexEntry, Special};
-use b2fuse::store::{Budgets, CframeStore, ChunkKey, FrameImage, FrameStore, OpenOptions, Resources, Result, SframeStore};
+use b2fuse::store::{
+    Budgets, CframeStore, ChunkKey, FrameImage, FrameStore, LocalStore, OpenOptions, ReadGuard, Resources, Result, SframeStore,
+};
 use b2fuse::view::{ContiguousView, FileSystem, Shown, SparseView};
 
 use crate::disk::Dir;
@@ -55,7 +57,10 @@ fn set_count(header: &mut FrameHeader, count: usize) {
 }
 
 /// Either store, so that one suite does for both.
-pub trait Store: FrameStore + Sized {
+pub trait Store: LocalStore + Sized {
+    fn read_chunk(&self, guard: &ReadGuard<'_>, key: ChunkKey, len: u32, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        (self as &dyn FrameStore).read_chunk(guard, key, len, offset, buf)
+    }
     /// Where real frames of this layout are in `tests/data`.
     const DATA: &str;
     /// The file that every commit changes or replaces: the directory it is in, and its name.

@@ -5,7 +5,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use b2fuse::format::IndexEntry;
-use b2fuse::store::{ChunkKey, FrameStore, OpenOptions, Others, Result, StoreError};
+use b2fuse::store::{ChunkKey, FrameStore, LocalStore, OpenOptions, Others, Result, StoreError};
 
 use crate::driver::Store;
 use crate::frames::{chunk, content, image, try_content};

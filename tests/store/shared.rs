@@ -155,7 +155,7 @@ fn many_frames_share_one_budget_of_each_kind() {
                         let store = store.as_deref().unwrap();
                         // As a view does: what is committed is what a draft has.
                         let id = ids.fetch_add(1, Relaxed);
-                        let mut draft = Draft::new(store.drafts());
+                        let mut draft = Draft::new(store.local().unwrap().drafts());
                         draft.write_at(&marked(id), 0).unwrap();
                         draft.write_at(&[7; 100], random.below(200_000) + 10_000).unwrap();
                         draft.set_len(marked(id).len() as u64).unwrap();
@@ -195,7 +195,7 @@ fn drafts_of_all_frames_share_their_bytes() {
     let resources = Resources::new(Budgets { draft_bytes: 100_000, held_bytes: 3000, ..Budgets::default() });
     let frames: Vec<_> = (0..3).map(|n| create(&dir.path().join(format!("{n}")), n, 1, 0, &resources).0).collect();
     let written = |n: usize| {
-        let mut draft = Draft::new(frames[n].drafts());
+        let mut draft = Draft::new(frames[n].local().unwrap().drafts());
         draft.write_at(&[7; 60_000], 0).unwrap();
         let in_memory = draft.as_slice().is_some();
         (draft, in_memory)
@@ -275,7 +275,7 @@ fn a_frame_that_is_closed_gives_its_share_back_and_leaves_the_others_theirs() {
 /// Which frames are told something, now or within a time.
 fn told(resources: &Resources, frames: &[Arc<dyn FrameStore>], within: Duration) -> Vec<usize> {
     assert!(resources.watcher().wait(Some(Instant::now() + within), Instant::now()));
-    (0..frames.len()).filter(|n| frames[*n].watch().take()).collect()
+    (0..frames.len()).filter(|n| frames[*n].watch().unwrap().take()).collect()
 }
 
 #[test]
@@ -292,8 +292,8 @@ fn one_watcher_tells_each_frame_of_its_own() {
     frames.push(create(&path(7), 7, 3, 0, &resources).0);
     // The directory of that one is watched for the name of another as well.
     frames.push(create(&path(7).join("inner"), 0, 3, 0, &resources).0);
-    assert!(frames.iter().all(|store| !store.watch().is_blind()));
-    frames.iter().for_each(|store| store.watch().ring());
+    assert!(frames.iter().all(|store| !store.watch().unwrap().is_blind()));
+    frames.iter().for_each(|store| store.watch().unwrap().ring());
     assert_eq!(told(&resources, &frames, SOON).len(), 9);
     // What begins to be watched while frames are made may be told of.
     while !told(&resources, &frames, NOW).is_empty() {}
@@ -304,7 +304,7 @@ fn one_watcher_tells_each_frame_of_its_own() {
     for n in [2, 3, 6, 7] {
         touch(n);
         assert_eq!(told(&resources, &frames, SOON), [n]);
-        assert_eq!(frames[n].watch().names().len(), n % 2);
+        assert_eq!(frames[n].watch().unwrap().names().len(), n % 2);
         while !told(&resources, &frames, NOW).is_empty() {}
     }
     fs::create_dir(path(7).join("00000077.chunk")).unwrap();

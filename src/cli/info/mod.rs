@@ -25,8 +25,8 @@ const MOST_FINDINGS: usize = 20;
 
 /// Show what frames are: sizes, chunks, compression, array, metalayers
 ///
-/// Of a frame that is damaged, what can be read is shown, and what cannot be is said. Exits with 0 if all could be read, and 1 if
-/// something could not, with one line on stderr for each such frame; `check` looks closer. A mount is shown as the frame that it
+/// Shows what can be read of a damaged frame, and says where it stopped. Exits with 0 if everything could be read. Otherwise prints one
+/// line on stderr for each such frame and exits with 1; `b2fuse check` finds more. A mount is shown as the frame that it
 /// looks like.
 ///
 /// Sizes are in bytes. cbytes is what the frame's header says: of a file the length of its chunks section, holes included; of a

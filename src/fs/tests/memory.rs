@@ -15,6 +15,7 @@ use std::time::{Duration, Instant, SystemTime};
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::format;
+use crate::store::FsSpace;
 use crate::view::*;
 
 /// The file that the view writes by itself.
@@ -497,11 +498,9 @@ impl FileSystem for MemoryView {
         None
     }
 
-    fn statfs(&self) -> Result<libc::statvfs> {
-        // SAFETY: all zeros are a valid statvfs.
-        let mut stat: libc::statvfs = unsafe { std::mem::zeroed() };
-        (stat.f_blocks, stat.f_bfree, stat.f_bavail, stat.f_bsize, stat.f_frsize, stat.f_namemax) = (1000, 10, 9, 4096, 512, 255);
-        Ok(stat)
+    fn statfs(&self) -> Result<FsSpace> {
+        let space = FsSpace { blocks: 1000, free: 10, available: 9, ..FsSpace::default() };
+        Ok(FsSpace { io_size: 4096, block_size: 512, name_max: 255, ..space })
     }
 
     fn tick(&self, now: Instant, invals: &mut Invals) -> Option<Instant> {

@@ -495,13 +495,7 @@ fn statfs_comes_from_the_view() {
         return;
     }
     let mount = Mount::new(MemoryView::new(true, []));
-    let path = CString::new(mount.dir.path().to_str().unwrap()).unwrap();
-    // SAFETY: all zeros are a valid statvfs, and `path` is a C string.
-    let stat = unsafe {
-        let mut stat: libc::statvfs = std::mem::zeroed();
-        assert_eq!(libc::statvfs(path.as_ptr(), &raw mut stat), 0);
-        stat
-    };
+    let stat = rustix::fs::statvfs(mount.dir.path()).unwrap();
     assert_eq!((stat.f_blocks, stat.f_bfree, stat.f_bavail, stat.f_frsize), (1000, 10, 9, 512));
 }
 

@@ -53,8 +53,9 @@ fn what_would_change_something_waits_and_goes_on_when_unmounting_is_given_up() {
         |dir| fs::remove_file(dir.join("b")),
         |dir| fs::rename(dir.join("c"), dir.join("e")),
         |dir| OpenOptions::new().write(true).create_new(true).open(dir.join("new")).map(drop),
-        // SAFETY: `path` is a C string, here and below.
+        // SAFETY: `path` is a C string.
         |dir| call(&dir.join("made"), |path| unsafe { libc::mknod(path, libc::S_IFREG | 0o600, 0) }),
+        // SAFETY: `path` is a C string.
         |dir| call(&dir.join("d"), |path| unsafe { libc::truncate(path, 5) }),
     ];
     let before = mount.names();

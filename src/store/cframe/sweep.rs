@@ -1,10 +1,9 @@
 //! Learning how long the chunks are that were there at open, so that the room between them can be used.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::CframeStore;
-use crate::store::ChunkKey;
+use super::{CframeStore, key_at};
+use crate::store::{ChunkKey, FrameStore};
 
 /// How many headers are read at once.
 const AT_ONCE: usize = 256;
@@ -22,21 +21,21 @@ impl CframeStore {
     ///
     /// What makes room free is held to what a read is: it is of the version of SOURCE whose map this is, or it is dropped.
     pub(in crate::store) fn sweep(&self, count: usize) -> bool {
-        let guard = self.epochs.enter();
+        let guard = self.shared.epochs.enter();
         let mut positions = Vec::new();
-        self.with_ground(|space, _| space.unknown(count, &mut positions));
+        self.with_map(|map, _| map.unknown(count, &mut positions));
         if positions.is_empty() {
             return false;
         }
-        let file = Arc::clone(&self.place.read().file);
+        let file = self.file();
         let claims = self.read_claims(&*file, &positions);
-        if self.verify_read(&guard).is_err() {
+        if self.verify(&guard).is_err() {
             return false; // others have written: who reads SOURCE again begins a map of its own
         }
-        self.with_ground(|space, _| {
+        self.with_map(|map, _| {
             // A map is exchanged with the ground locked, so this says whose it is.
-            for (position, claim) in positions.iter().zip(&claims).filter(|_| self.epochs.is_of(&guard)) {
-                space.learn(*position, *claim);
+            for (position, claim) in positions.iter().zip(&claims).filter(|_| guard.is_current()) {
+                map.learn(*position, *claim);
             }
         });
         // What cannot be read may claim any room, so nothing behind it is free.
@@ -45,24 +44,24 @@ impl CframeStore {
 
     /// Goes on sweeping where somebody could have used the room, and says whether there is more to do.
     pub(super) fn sweep_on(&self) -> bool {
-        if !self.sweeping.load(Relaxed) {
+        if !self.medium.sweeping.load(Relaxed) {
             return false;
         }
         let more = (0..IN_A_ROW).all(|_| self.sweep(AT_ONCE));
-        self.sweeping.store(more, Relaxed);
+        self.medium.sweeping.store(more, Relaxed);
         more
     }
 
     /// The sweep is worth going on with.
     pub(in crate::store) fn want_sweep(&self) {
-        self.sweeping.store(true, Relaxed);
+        self.medium.sweeping.store(true, Relaxed);
     }
 
     /// Sweeps to the end, unless that would take long and bring little.
     pub(in crate::store) fn sweep_rest(&self) {
-        let (count, sample) = self.with_ground(|space, _| space.sample(SAMPLE));
+        let (count, sample) = self.with_map(|map, _| map.sample(SAMPLE));
         if count > FEW {
-            let file = Arc::clone(&self.place.read().file);
+            let file = self.file();
             let positions: Vec<u64> = sample.iter().map(|(position, _)| *position).collect();
             let claims = self.read_claims(&*file, &positions);
             let room: u64 = sample.iter().map(|(position, next)| next - position).sum();
@@ -81,25 +80,20 @@ impl CframeStore {
     /// Room for a new chunk.
     pub(super) fn allocate(&self, len: u32) -> (ChunkKey, u64) {
         let room = u64::from(len);
-        let must_look = || {
-            self.with_ground(|space, names| {
-                self.collect(space, names);
-                space.must_look(room)
-            })
-        };
+        let must_look = || self.with_free_map(|map| map.must_look(room));
         while must_look() && self.sweep(AT_ONCE) {}
-        self.with_ground(|space, _| {
-            if space.next_unknown().is_some() && !space.has_hole(room) {
+        self.with_map(|map, _| {
+            if map.next_unknown().is_some() && !map.has_hole(room) {
                 self.want_sweep();
             }
-            let (position, mut generation) = space.stage(len);
-            while self.place.read().moved.contains_key(&self.key_at(position, generation)) {
-                generation = space.regenerate(position);
+            let (position, mut generation) = map.stage(len, &self.medium.generations);
+            while self.medium.place.read().moved.contains_key(&key_at(position, generation)) {
+                generation = self.medium.generations.next();
+                map.chunks_mut().regenerate(position, generation);
             }
-            self.generations.given_out(generation);
-            let end = position + space.room(position).unwrap_or(room);
-            self.raise_limit(end);
-            let key = self.key_at(position, generation);
+            let end = position + map.room(position).unwrap_or(room);
+            self.medium.raise_limit(end);
+            let key = key_at(position, generation);
             self.cache.remove(key);
             (key, position)
         })

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use super::{Finding, Kind};
 use crate::format::{ChunkId, INDEX_NAME, IndexEntry, plain::plain};
 use crate::store::backend::Backend;
-use crate::store::source::Complain;
+use crate::store::error::Complain;
 use crate::store::{Location, Result, sidecar};
 
 /// Tells of files that the index does not name. What is held is about files that there are, not about entries of the index.

@@ -1,5 +1,7 @@
 //! How many files this process may have open: as many as it is allowed to ask for. Programs that it runs get what it had.
 
+#![expect(unsafe_code, reason = "a limit is set between fork and exec")]
+
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::OnceLock;

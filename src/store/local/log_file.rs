@@ -1,5 +1,7 @@
 //! Opening a log file that the user of a command names.
 
+#![expect(unsafe_code, reason = "/dev/fd/N names a descriptor by its number")]
+
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;

@@ -19,15 +19,14 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, ResolveFlags};
 
-use super::backend::{Backend, BackendFile, FileStat};
+use super::backend::{Backend, BackendFile, FileStat, FsSpace};
 use spare::{openat, opening};
 
 pub use holders::{Holder, holders};
@@ -398,13 +397,18 @@ impl Backend for FileBackend {
         Ok(rustix::fs::statat(&self.handle, component(name)?, AtFlags::SYMLINK_NOFOLLOW)?.into())
     }
 
-    fn statvfs(&self) -> io::Result<libc::statvfs> {
-        let mut stat = MaybeUninit::<libc::statvfs>::uninit();
-        // SAFETY: the descriptor is open, and `stat` has room for the answer.
-        if unsafe { libc::fstatvfs(self.handle.as_raw_fd(), stat.as_mut_ptr()) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the call succeeded, so it filled the structure.
-        Ok(unsafe { stat.assume_init() })
+    fn statvfs(&self) -> io::Result<FsSpace> {
+        let stat = rustix::fs::fstatvfs(&self.handle)?;
+        Ok(FsSpace {
+            io_size: stat.f_bsize,
+            block_size: stat.f_frsize,
+            blocks: stat.f_blocks,
+            free: stat.f_bfree,
+            available: stat.f_bavail,
+            files: stat.f_files,
+            free_files: stat.f_ffree,
+            available_files: stat.f_favail,
+            name_max: stat.f_namemax,
+        })
     }
 }

@@ -2,12 +2,11 @@
 
 use std::ffi::CString;
 use std::io;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, StatxFlags, statx};
+use rustix::mount::{MountFlags, UnmountFlags};
 
 use crate::store::backend::FileStat;
 
@@ -44,11 +43,9 @@ impl Place {
     /// What the system refuses.
     pub fn mount(&self, source: &std::ffi::OsStr, fs_type: &str, flags: libc::c_ulong, data: &str) -> io::Result<()> {
         // This link leads to what is open, whatever has become of its name.
-        let point = c_string(format!("/proc/self/fd/{}", self.0.as_raw_fd()).as_bytes())?;
-        let (source, fs_type, data) = (c_string(source.as_bytes())?, c_string(fs_type.as_bytes())?, c_string(data.as_bytes())?);
-        // SAFETY: all are C strings that live through the call.
-        let rc = unsafe { libc::mount(source.as_ptr(), point.as_ptr(), fs_type.as_ptr(), flags, data.as_ptr().cast()) };
-        if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+        let point = format!("/proc/self/fd/{}", self.0.as_raw_fd());
+        let data = CString::new(data)?;
+        Ok(rustix::mount::mount(source, point, fs_type, MountFlags::from_bits_retain(flags as u32), data.as_c_str())?)
     }
 }
 
@@ -57,10 +54,8 @@ impl Place {
 /// # Errors
 /// What the system refuses: EBUSY if files are open in it, unless `lazy`; EPERM to an ordinary user.
 pub fn unmount(point: &Path, lazy: bool) -> io::Result<()> {
-    let path = c_string(point.as_os_str().as_bytes())?;
-    let flags = libc::UMOUNT_NOFOLLOW | if lazy { libc::MNT_DETACH } else { 0 };
-    // SAFETY: `path` is a C string that lives through the call.
-    if unsafe { libc::umount2(path.as_ptr(), flags) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    let lazy = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
+    Ok(rustix::mount::unmount(point, UnmountFlags::NOFOLLOW | lazy)?)
 }
 
 /// Whether what is mounted at a path answers.
@@ -74,16 +69,7 @@ pub fn answers(point: &Path) -> io::Result<()> {
 /// The number of the mount on top at a path that the kernel gives to no other, from Linux 6.8 on. Asks nothing of whoever serves that
 /// mount.
 pub fn number(point: &Path) -> Option<u64> {
-    let path = c_string(point.as_os_str().as_bytes()).ok()?;
-    let mut stat = MaybeUninit::<libc::statx>::zeroed();
-    let flags = libc::AT_STATX_DONT_SYNC | libc::AT_SYMLINK_NOFOLLOW | libc::AT_NO_AUTOMOUNT;
-    // SAFETY: `path` is a C string that lives through the call, and `stat` has room for the answer.
-    let rc = unsafe { libc::statx(libc::AT_FDCWD, path.as_ptr(), flags, libc::STATX_MNT_ID_UNIQUE, stat.as_mut_ptr()) };
-    // SAFETY: all zeros are a valid statx, of which the call has filled a part.
-    let stat = unsafe { stat.assume_init() };
-    (rc == 0 && stat.stx_mask & libc::STATX_MNT_ID_UNIQUE != 0).then_some(stat.stx_mnt_id)
-}
-
-fn c_string(bytes: &[u8]) -> io::Result<CString> {
-    CString::new(bytes).map_err(|_| io::Error::other("there is a NUL byte in it"))
+    let flags = AtFlags::STATX_DONT_SYNC | AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+    let stat = statx(CWD, point, flags, StatxFlags::from_bits_retain(libc::STATX_MNT_ID_UNIQUE)).ok()?;
+    (stat.stx_mask & libc::STATX_MNT_ID_UNIQUE != 0).then_some(stat.stx_mnt_id)
 }

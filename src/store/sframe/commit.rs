@@ -1,8 +1,7 @@
-//! Commits of an sframe: the one place that decides what is on disk before what.
+//! How a state of an sframe is written: the one place that decides what of it is on disk before what. The rest of a commit is
+//! [`crate::store::disk_store::commit`]'s, states P, D and N are explained there.
 //!
-//! State *P* is published: its index file has the name `chunks.b2frame`. State *D* is known to be on disk: *P*, or the one
-//! before it. State *N* comes next. What is found at open is P, and D only after a sync of the directory: who published it may
-//! have been killed. So nothing is removed before that.
+//! P is published when its index file has the name `chunks.b2frame`.
 //!
 //! | step | does | a crash here leaves |
 //! | --- | --- | --- |
@@ -24,11 +23,9 @@
 //!
 //! # Failures
 //!
-//! No room in step 0 or 1 is an answer, and nothing has changed. Any other failed write or sync ends all writing: after a
-//! failed fdatasync nobody knows what is on disk, and a second one would not say. A rename that failed for reasons unknown may
+//! No room in step 0 or 1 is an answer. Any other failed write or sync ends all writing. A rename that failed for reasons unknown may
 //! have been done, so what N names is not removed any more.
 
-use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::io;
 use std::ops::Range;
@@ -37,68 +34,25 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use log::debug;
 
-use super::super::backend::{Backend, BackendFile, FileStat};
-use super::super::birth::Unborn;
-use super::super::error::Failed;
-use super::super::image::{self, Encoded};
-use super::super::sidecar::Sidecar;
-use super::super::source::Complain;
-use super::super::{ChunkKey, FrameImage, FrameStore, ReadGuard, Result};
-use super::files::{Files, Known, Seq, State, id_of, name_of};
+use super::files::{Files, Known, id_of, name_of};
 use super::record::temp_name_of;
-use super::{INDEX, SframeStore, index_name};
-use crate::format::header::FrameHeader;
+use super::{INDEX, Sframe, SframeStore, index_name};
+use crate::format::index;
 use crate::format::index_file::IndexFile;
-use crate::format::{IndexEntry, Layout, index};
-use crate::store::in_words;
+use crate::store::backend::{Backend, BackendFile, FileStat};
+use crate::store::disk_store::commit::{self, Change};
+use crate::store::error::Complain;
+use crate::store::error::Failed;
+use crate::store::image::Encoded;
+use crate::store::sidecar::Sidecar;
+use crate::store::{ChunkKey, FrameImage, Result, in_words};
 
 /// The name of an index file that is not finished. Who has the directory's lock is the only one to use it.
 const UNFINISHED: &str = ".b2fuse-chunks.tmp";
 /// From how many new files on all of the file system is synced, rather than each of them.
 const MANY: usize = 8;
 
-/// What is known of the states. Behind the lock that makes commits one at a time.
-#[derive(Default)]
-pub(super) struct Disk {
-    /// The header of P.
-    header: Vec<u8>,
-    /// P and D, which is P or the one before; `None` while it is not known what is on disk.
-    published: Seq,
-    durable: Option<Seq>,
-    /// Something was committed before others wrote and SOURCE was read again, and need not be on disk.
-    written: bool,
-    /// The lengths of the chunks that P names, added up.
-    stored: u64,
-    /// The index of P.
-    encoded: Option<Encoded>,
-    /// For as long as SOURCE does not exist.
-    unborn: Option<Unborn>,
-    closed: bool,
-}
-
-impl Disk {
-    /// Of a frame that was opened. What is there need not be on disk: who wrote it may have been killed.
-    pub(super) fn opened(header: &FrameHeader, stored: u64) -> Self {
-        Disk { header: header.as_bytes().to_vec(), stored, ..Disk::default() }
-    }
-    /// Of a frame that was read again after others have written it.
-    pub(super) fn reopened(&self, header: &FrameHeader, stored: u64) -> Self {
-        Disk { written: self.written || self.published > 0, ..Disk::opened(header, stored) }
-    }
-    /// Of a directory that has only a temporary name yet.
-    pub(super) fn created(unborn: Unborn) -> Self {
-        Disk { unborn: Some(unborn), durable: Some(0), ..Disk::default() }
-    }
-    pub(super) fn header(&self) -> &[u8] {
-        &self.header
-    }
-    pub(super) fn unborn(&self) -> Option<&Unborn> {
-        self.unborn.as_ref()
-    }
-    pub(super) fn is_closed(&self) -> bool {
-        self.closed
-    }
-}
+type CommitState = commit::CommitState<Sframe>;
 
 /// Chunk files that are not known to be on disk.
 #[derive(Default)]
@@ -123,114 +77,20 @@ impl Unsynced {
     }
 }
 
-/// How an image differs from the published one in the chunks it names.
-struct Change {
-    /// Chunks that the published one does not name, and what they were before.
-    admitted: Vec<(ChunkKey, State)>,
-    /// Chunks that only the published one names.
-    dropped: Vec<ChunkKey>,
-    /// The lengths of the new one's chunks added up.
-    stored: u64,
-}
-
-/// See [`super::FrameStore::commit`].
-pub(super) fn commit(store: &SframeStore, guard: ReadGuard<'_>, image: FrameImage) -> Result<()> {
-    let mut disk = store.disk.lock();
-    store.source.check_writable()?;
-    let old = store.committed();
-    let image = image::successor(old.as_deref(), image, Layout::Sparse).map_err(|error| store.source.format(error))?;
-    let Some(image) = image else { return Ok(()) };
-    if let Some(reason) = store.seen_outside(&disk)? {
-        return Err(store.source.stale(reason));
-    }
-    let old_entries = old.as_ref().map_or(&[][..], |old| &old.entries);
-    let change = admit(store, &disk, old_entries, &image.entries)?;
-    drop(guard); // from here on the image itself keeps its chunks
-    let written = write(store, &mut disk, image, &change);
-    written.map_err(|Failed { error, harmless, in_doubt }| {
-        if !in_doubt {
-            expel(store, &change.admitted);
-        }
-        if harmless { error } else { store.source.poisoned_by(error) }
-    })?;
-    store.collect();
-    Ok(())
-}
-
-/// Has what was found at open on disk, before anything is removed that it does not need.
-pub(super) fn ground(store: &SframeStore) -> Result<()> {
-    if store.grounded.load(Relaxed) {
-        return Ok(());
-    }
-    let mut disk = store.disk.lock();
-    store.source.check_writable()?;
-    if disk.durable.is_none() {
-        sync_published(store, &mut disk)?;
-    }
-    store.grounded.store(true, Relaxed);
-    Ok(())
-}
-
-/// See [`super::FrameStore::sync`].
-pub(super) fn sync(store: &SframeStore) -> Result<()> {
-    let mut disk = store.disk.lock();
-    store.source.check_writable()?;
-    sync_published(store, &mut disk)?;
-    store.collect();
-    Ok(())
-}
-
-/// See [`super::FrameStore::close`]. Where others have their turn, nothing is removed any more.
-pub(super) fn close(store: &SframeStore, our_turn: bool) -> Result<()> {
-    let mut disk = store.disk.lock();
-    if std::mem::replace(&mut disk.closed, true) {
-        return Ok(());
-    }
-    // Where another mount has the lock, all is its own. Who only looked leaves all as it is.
-    let denied = store.source.is_denied();
-    let sync = |disk: &mut Disk| if disk.durable.is_some() || disk.written { sync_published(store, disk) } else { Ok(()) };
-    let result = if denied { Ok(()) } else { store.source.check_writable().and_then(|()| sync(&mut disk)) };
-    store.source.seal();
-    if our_turn && !denied {
-        remove_rest(store, &mut disk, result.is_ok());
-    }
-    let unlocked = store.itself.read().unlock().map_err(store.source.io("unlock"));
-    result.and(unlocked)
-}
-
-/// The store goes without having been closed: what never was part of the frame goes with it.
-pub(super) fn abandon(store: &SframeStore) {
-    let mut disk = store.disk.lock();
-    if !std::mem::replace(&mut disk.closed, true) && !store.source.read_only {
-        remove_rest(store, &mut disk, false);
-    }
-}
-
-/// Removes what no state needs; where it is not known what is on disk, only what never was in a state.
-fn remove_rest(store: &SframeStore, disk: &mut Disk, synced: bool) {
-    match disk.unborn.take() {
-        Some(unborn) => unborn.remove(&store.source),
-        None => {
-            let rest = store.shared.files.lock().collect_rest(synced);
-            store.remove(rest);
-            store.remove_record(synced);
-        }
-    }
-}
-
 impl SframeStore {
     /// Removes the files of what nobody needs any more.
-    pub(super) fn collect(&self) {
+    pub(super) fn remove_unneeded(&self) {
         if self.source.is_poisoned() {
             return;
         }
         // Where others have their turn, they may be making files just now that have the names of ours.
-        let turn = self.sidecar.as_ref().filter(|_| self.shared.files.lock().has_retired()).map(Sidecar::to_write);
+        let turn =
+            self.sidecar.as_ref().filter(|_| self.medium.directory.files.lock().chunks.has_retired()).map(Sidecar::to_write);
         if matches!(turn, Some(Ok(None) | Err(_))) {
             return;
         }
         let doomed = {
-            let mut files = self.shared.files.lock();
+            let mut files = self.medium.directory.files.lock();
             self.shared.epochs.advance();
             let epoch = self.shared.epochs.advance();
             files.collect(epoch)
@@ -245,13 +105,15 @@ impl SframeStore {
         }
         let dir = self.dir();
         for (key, len) in doomed {
-            self.shared.descriptors.remove(key);
+            self.medium.directory.descriptors.remove(key);
             self.cache.remove(key);
-            self.unsynced.lock().forget(key); // not before: as long as it is good a commit may name it
-            match remove_chunk(&*dir, key, |stat| self.shared.files.lock().check_doomed(key, stat)) {
+            self.medium.unsynced.lock().forget(key); // not before: as long as it is good a commit may name it
+            match remove_chunk(&*dir, key, |stat| self.medium.directory.files.lock().check_doomed(key, stat)) {
                 Ok(()) => {
-                    self.allocated.fetch_sub(u64::from(len).next_multiple_of(4096).min(self.allocated.load(Relaxed)), Relaxed);
-                    self.shared.files.lock().removed(key);
+                    self.medium
+                        .allocated
+                        .fetch_sub(u64::from(len).next_multiple_of(4096).min(self.medium.allocated.load(Relaxed)), Relaxed);
+                    self.medium.directory.files.lock().removed(key);
                 }
                 Err(error) => debug!("{}: stays: {}", self.source.at(name_of(key)).display(), in_words(&error)),
             }
@@ -297,54 +159,21 @@ fn remove_chunk(dir: &dyn Backend, key: ChunkKey, known: impl FnOnce(&FileStat) 
     }
 }
 
-/// Compares the images and makes sure that every chunk the new one names is there, and stays.
-fn admit(store: &SframeStore, disk: &Disk, old: &[IndexEntry<ChunkKey>], new: &[IndexEntry<ChunkKey>]) -> Result<Change> {
-    let image::Difference { gone, come } = image::difference(old, new);
-    // Named less often is not dropped.
-    let mut dropped: HashSet<ChunkKey> = gone.keys().copied().collect();
-    if !dropped.is_empty() {
-        for key in new.iter().filter_map(|entry| entry.stored()) {
-            dropped.remove(&key);
-        }
-    }
-    let mut admitted = Vec::new();
-    let mut stored = disk.stored;
-    let mut files = store.shared.files.lock();
-    for (key, times) in gone {
-        let len = u64::from(files.len(key).unwrap_or(0));
-        stored = stored.saturating_sub(len * u64::from(times));
-    }
-    for (key, times) in come {
-        let (Some(len), Some(was)) = (files.len(key), files.admit(key)) else {
-            drop(files);
-            expel(store, &admitted);
-            return Err(store.source.format(image::unknown(key, new)));
-        };
-        stored += u64::from(len) * u64::from(times);
-        if was != State::InImage {
-            admitted.push((key, was));
-        }
-    }
-    Ok(Change { admitted, dropped: dropped.into_iter().collect(), stored })
-}
-
-/// The commit came to nothing: its new chunks are as they were.
-fn expel(store: &SframeStore, admitted: &[(ChunkKey, State)]) {
-    let mut files = store.shared.files.lock();
-    for (key, was) in admitted {
-        files.expel(*key, *was, store.shared.epochs.now());
-    }
-}
-
-fn write(store: &SframeStore, disk: &mut Disk, mut image: FrameImage, change: &Change) -> std::result::Result<(), Failed> {
+pub(super) fn write(
+    store: &SframeStore,
+    commits: &mut CommitState,
+    mut image: FrameImage,
+    change: &Change,
+) -> std::result::Result<(), Failed> {
     // Step 1.
-    image.header.set_cbytes(change.stored);
+    let stored = stored(store, commits.own.stored, change);
+    image.header.set_cbytes(stored);
     let mut index = IndexFile {
         header: image.header,
         trailer: image.trailer,
         entries: Arc::new(image.entries.iter().map(|entry| entry.map(id_of)).collect()),
     };
-    let encoded = disk.encoded.take();
+    let encoded = commits.encoded.take();
     let same = |stretch: Range<usize>| encoded.as_ref().is_some_and(|before| before.has(&image.entries, stretch));
     let before = encoded.as_ref().map(|before| index::Before { chunk: before.chunk(), same: &same });
     let bytes = index.make_file_like(before).map_err(|error| Failed::harmless(store.source.format(error)))?;
@@ -355,9 +184,12 @@ fn write(store: &SframeStore, disk: &mut Disk, mut image: FrameImage, change: &C
     let encoded = Encoded::new(bytes, part, &image.entries);
     let dir = store.dir();
     let file = unfinished(store, &*dir, encoded.file()).map_err(Failed::write)?;
-    let done = finish(store, disk, &*dir, file, image, change);
+    let done = finish(store, commits, &*dir, file, image, change);
     match done {
-        Ok(()) => disk.encoded = Some(encoded),
+        Ok(()) => {
+            commits.own.stored = stored;
+            commits.encoded = Some(encoded);
+        }
         Err(_) => drop(dir.remove(OsStr::new(UNFINISHED))),
     }
     done
@@ -384,7 +216,7 @@ fn unfinished(store: &SframeStore, dir: &dyn Backend, bytes: &[u8]) -> Result<Ar
 /// From step 2 on.
 fn finish(
     store: &SframeStore,
-    disk: &mut Disk,
+    commits: &mut CommitState,
     dir: &dyn Backend,
     file: Arc<dyn BackendFile>,
     image: FrameImage,
@@ -394,76 +226,62 @@ fn finish(
     // Step 2.
     sync_files(store, dir, &*file).map_err(|error| Failed::fatal(source.io("sync new files")(error)))?;
     // Step 3.
-    sync_names(store, disk, dir).map_err(|error| Failed::fatal(source.io("sync the directory")(error)))?;
-    durable(store, disk);
+    let parent = || if commits.is_unknown() { source.backend.sync_dir() } else { Ok(()) };
+    let named = dir.sync_dir().and_then(|()| parent());
+    named.map_err(|error| Failed::fatal(source.io("sync the directory")(error)))?;
+    commit::durable(store, commits);
     // Step 4.
-    store.record_dropped(&change.dropped);
-    if let Some(reason) = store.seen_outside(disk).map_err(Failed::harmless)? {
+    let dying = store.medium.directory.files.lock().dying(&change.dropped);
+    store.record_dropped(&dying);
+    if let Some(reason) = store.seen_outside(commits).map_err(Failed::harmless)? {
         return Err(Failed::harmless(source.stale(reason)));
     }
     {
-        let mut witness = store.witness.lock(); // nobody is to see the new file and take it for another's
+        let mut detector = store.detector.lock(); // nobody is to see the new file and take it for another's
         let renamed = dir.rename(OsStr::new(UNFINISHED), index_name(), true).and_then(|()| file.stat());
         let stat = renamed.map_err(|error| Failed::rename(source.at(INDEX).io("replace it")(error)))?;
-        witness.index_is(file, stat);
+        detector.header_is(file, stat);
     }
     store.watch_files();
-    let first = disk.unborn.is_some();
-    if let Some(unborn) = &disk.unborn {
+    let first = commits.is_pending();
+    if let Some(pending) = commits.pending() {
         if let Some(like) = &source.new.like {
             // Not before: it may take away the right to make files in it.
-            store.itself.read().copy_attributes(&*like.frame);
+            store.medium.itself.read().copy_attributes(&*like.frame);
         }
         dir.sync_dir().map_err(|error| Failed::fatal(source.io("sync the directory")(error)))?;
-        unborn.born(source, None)?;
-        disk.unborn = None;
+        pending.give_name(source, None)?;
+        commits.has_name();
     }
     // Step 6.
-    disk.published += 1;
-    disk.stored = change.stored;
-    disk.header = image.header.as_bytes().to_vec();
-    store.shared.files.lock().publish(disk.published, &change.dropped);
-    store.held.forget_all(change.admitted.iter().map(|(key, _)| *key));
-    *store.published.write() = Some(Arc::new(image));
+    commit::published(store, commits, image, change);
     if first {
-        durable(store, disk);
+        commit::durable(store, commits);
     }
     Ok(())
+}
+
+/// The lengths of an image's chunks added up, where those of the one before come to `before`.
+fn stored(store: &SframeStore, before: u64, change: &Change) -> u64 {
+    let files = store.medium.directory.files.lock();
+    let come = change.admitted.iter().map(|(key, times, _)| u64::from(files.len(*key).unwrap_or(0)) * u64::from(*times));
+    let len = |place: u64| files.chunks.get(place).map_or(0, |chunk| u64::from(chunk.len));
+    let gone = change.dropped.iter().map(|(place, times)| len(*place) * u64::from(*times));
+    (before + come.sum::<u64>()).saturating_sub(gone.sum())
 }
 
 /// Has what N names on disk, names aside.
 fn sync_files(store: &SframeStore, dir: &dyn Backend, index: &dyn BackendFile) -> io::Result<()> {
-    let Unsynced { files, many } = std::mem::take(&mut *store.unsynced.lock());
+    let Unsynced { files, many } = std::mem::take(&mut *store.medium.unsynced.lock());
     if many {
         return dir.sync_fs();
     }
     let (now, mut later): (Vec<_>, Vec<_>) = {
-        let known = store.shared.files.lock();
+        let known = store.medium.directory.files.lock();
         files.into_iter().partition(|(key, _)| known.is_in_image(*key))
     };
-    later.retain(|(key, _)| store.shared.files.lock().len(*key).is_some());
-    later.into_iter().for_each(|(key, file)| store.unsynced.lock().push(key, file));
+    later.retain(|(key, _)| store.medium.directory.files.lock().len(*key).is_some());
+    later.into_iter().for_each(|(key, file)| store.medium.unsynced.lock().push(key, file));
     now.iter().try_for_each(|(_, file)| file.sync_data())?;
     index.sync_all()
-}
-
-/// P is on disk.
-fn durable(store: &SframeStore, disk: &mut Disk) {
-    disk.durable = Some(disk.published);
-    store.shared.files.lock().durable(disk.published, store.shared.epochs.now());
-}
-
-/// Has the names in the directory on disk; the first time the directory's own as well, which it may have got only just before.
-fn sync_names(store: &SframeStore, disk: &Disk, dir: &dyn Backend) -> io::Result<()> {
-    dir.sync_dir()?;
-    if disk.durable.is_none() { store.source.backend.sync_dir() } else { Ok(()) }
-}
-
-fn sync_published(store: &SframeStore, disk: &mut Disk) -> Result<()> {
-    if disk.durable < Some(disk.published) {
-        let synced = sync_names(store, disk, &*store.dir());
-        synced.map_err(|error| store.source.poisoned_by(store.source.io("sync the directory")(error)))?;
-        durable(store, disk);
-    }
-    Ok(())
 }

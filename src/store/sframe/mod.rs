@@ -1,4 +1,4 @@
-//! An sframe: a directory of `chunks.b2frame` and a file for each stored chunk. What becomes durable when is in `commit.rs`.
+//! An sframe: a directory of `chunks.b2frame` and a file for each stored chunk. What becomes durable when is in `commit`.
 //!
 //! A chunk's file is never written to once it is staged, and never written over: a replaced chunk is a new file under an id of
 //! which there is no file. So what was opened once needs no second look, and what a crash leaves beside a frame is at worst a
@@ -6,91 +6,98 @@
 
 use std::ffi::OsStr;
 use std::io;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use parking_lot::{Mutex, RwLock};
 
 use super::backend::{Backend, BackendFile, FileStat, read_exact_at};
-use super::cache::FrameCache;
-use super::error::{no_room, refused};
-use super::held::Held;
-use super::local::watch::Watch;
-use super::location::Location;
-use super::sidecar::{self, LAST_PATIENCE, PATIENCE, Sidecar};
-use super::source::{Complain, Like, NewFrame, Others, Source, write_from};
-use super::{
-    CacheStats, ChunkKey, DraftPool, Epochs, FrameImage, FrameStore, OpenOptions, ReadAt, ReadGuard, Result, SourceStat,
-    StoreError, birth,
-};
+use super::chunks::Chunks;
+use super::disk_store::changes::{Detector, has_header};
+use super::disk_store::commit::{Change, CommitState};
+use super::disk_store::{DiskStore, Found, Locate, LockPlace, Medium, Shared};
+use super::error::Complain;
+use super::error::{Failed, no_room, refused};
+use super::frame::{FileBytes, Frame};
+use super::local::watch::Watched;
+use super::open_files::{Descriptors, OpenChunk, Stamp};
+use super::readahead::{Readahead, Reader};
+use super::sidecar;
+use super::source::{Handle, Like, Source, write_from};
+use super::{ChunkKey, FrameImage, OpenOptions, ReadAt, ReadGuard, Result, SourceStat, StoreError};
 use crate::format::chunk::ChunkHeader;
-use crate::format::{self, INDEX_NAME as INDEX, IndexEntry};
+use crate::format::{self, ChunkId, INDEX_NAME as INDEX, Layout};
 
-mod ahead;
+mod changes;
 mod commit;
-mod descriptors;
 mod files;
-pub(super) mod folder;
+mod folder;
 mod open;
 mod record;
-mod witness;
 
-use ahead::Ahead;
-pub(super) use ahead::Pool;
-use commit::{Disk, Unsynced};
-use descriptors::{Descriptors, OpenChunk};
-pub(super) use descriptors::{OpenFiles, open_files};
-use files::{Files, Known, Stamp, name_of};
+use changes::Suspicion;
+use commit::Unsynced;
+use files::{Files, Known, id_of, name_of};
 use folder::Folder;
-use open::{OpenDir, Opened};
 use record::{Record, temp_name_of};
-use witness::{Suspicion, Witness};
 
-/// How many entries of an index are looked up at a time.
-const BATCH: usize = 4096;
+/// How much of a file is read ahead, in bytes: for the rest the kernel's own read-ahead does.
+const MOST: u64 = 8 << 20;
+/// What the kernel reads at one request, at least, in bytes: its default read-ahead. It cuts off what is longer.
+const STRIDE: u64 = 128 << 10;
 
 fn index_name() -> &'static OsStr {
     OsStr::new(INDEX)
 }
 
 /// A store for one sframe.
-///
-/// Lock order: `disk`, `record`, `witness`, then any one of the others, which are held across no input or output.
-pub struct SframeStore {
-    source: Source,
-    sidecar: Option<Sidecar>,
-    shared: Arc<Shared>,
-    ahead: Ahead,
-    cache: FrameCache,
-    drafts: Arc<DraftPool>,
-    published: RwLock<Option<Arc<FrameImage>>>,
-    disk: Mutex<Disk>,
-    witness: Mutex<Witness>,
+pub type SframeStore = DiskStore<Sframe>;
+
+/// The directory of a frame. Lock order: `record`, then any one of the others, which are held across no input or output.
+pub struct Sframe {
+    directory: Arc<Directory>,
+    readahead: Readahead,
     unsynced: Mutex<Unsynced>,
     record: Mutex<Record>,
-    /// What the directory held at open is on disk.
-    grounded: AtomicBool,
     /// The directory as a file, locked if it is written to.
     itself: RwLock<Arc<dyn BackendFile>>,
-    held: Held,
     /// Bytes that the chunk files take on disk, about.
     allocated: AtomicU64,
 }
 
 /// What reading needs, in the background as well.
-struct Shared {
-    /// The directory. Another one only after a `reload`.
+struct Directory {
+    /// The directory. Another one only after a reload.
     folder: RwLock<Arc<Folder>>,
     files: Mutex<Files>,
-    epochs: Epochs,
     descriptors: Descriptors,
     /// A leaf lock.
     suspicion: Mutex<Suspicion>,
-    watch: Watch,
+    shared: Arc<Shared>,
 }
 
-impl Shared {
+/// What of a frame that was found is the directory's own.
+pub(super) struct Parts {
+    folder: Folder,
+    files: Files,
+    /// Bytes that the chunk files take on disk.
+    allocated: u64,
+}
+
+/// Files that only our older states needed, and what was known of them.
+pub(super) struct Unneeded {
+    files: Vec<(ChunkKey, u32)>,
+    known: Files,
+}
+
+/// What is known of the states of a directory.
+#[derive(Default)]
+pub(super) struct States {
+    /// The lengths of the chunks that P names, added up.
+    stored: u64,
+}
+
+impl Directory {
     /// A chunk's file. The guard is what keeps its name.
     fn open_chunk(&self, _guard: &ReadGuard<'_>, key: ChunkKey) -> io::Result<Arc<OpenChunk>> {
         let ticket = match self.descriptors.get(key) {
@@ -128,16 +135,18 @@ impl Shared {
     }
 }
 
-/// The lock file in the directory.
-fn lock_file(source: &Source, dir: &Arc<dyn Backend>, options: &OpenOptions) -> Result<Sidecar> {
-    let index = dir.stat(index_name()).map_err(source.at(INDEX).io("stat"))?;
-    if dir.stat(OsStr::new(sidecar::SUFFIX)).is_err() {
-        // None is made in what is no frame.
-        let file = dir.open(index_name(), false).map_err(source.at(INDEX).io("open"))?;
-        let len = file.stat().map_err(source.at(INDEX).io("stat"))?.len;
-        open::read_index(source, &*file, len)?;
+impl Reader for Directory {
+    /// Opens a chunk's file and has the kernel read it. What fails here fails again, and is told, when it is really read.
+    fn read_ahead(&self, key: ChunkKey, len: u32) {
+        let guard = self.shared.epochs.enter();
+        if self.files.lock().len(key).is_none() {
+            return; // removed since
+        }
+        let Ok(open) = self.open_chunk(&guard, key) else { return };
+        drop(guard);
+        let len = u64::from(len).min(MOST);
+        (0..len).step_by(STRIDE as usize).for_each(|from| open.file.will_need(from, STRIDE.min(len - from)));
     }
-    Sidecar::new(Arc::clone(dir), OsStr::new(sidecar::SUFFIX), source.at(sidecar::SUFFIX), options, Some(&index))
 }
 
 /// The header at the beginning of a chunk's file of `len` bytes.
@@ -155,163 +164,19 @@ fn header_of(file: &dyn BackendFile, len: u64) -> io::Result<format::Result<Chun
 }
 
 impl SframeStore {
-    /// Opens a frame.
-    ///
-    /// # Errors
-    /// What the system refuses; a directory that is no sframe; chunk files that are missing or damaged, all of them by name up
-    /// to a readable number; another mount that writes to it.
-    pub fn open(path: &Path, options: OpenOptions) -> Result<Self> {
-        Self::open_source(Source::existing(path, &options)?, &options)
-    }
-
-    /// Opens the frame at a location.
-    ///
-    /// # Errors
-    /// As [`SframeStore::open`].
-    pub fn open_at(location: &Location, options: OpenOptions) -> Result<Self> {
-        Self::open_source(Source::new(location, &options, NewFrame::default()), &options)
-    }
-
-    /// Opens a frame in any backend; `path` is how messages call it, `dir` the path of the backend's directory, in which it has
-    /// the name `name`.
-    ///
-    /// # Errors
-    /// As [`SframeStore::open`].
-    pub fn open_in(backend: Arc<dyn Backend>, path: &Path, dir: &Path, name: &OsStr, options: OpenOptions) -> Result<Self> {
-        Self::open_at(&Location::in_backend(backend, path, dir, name), options)
-    }
-
-    fn open_source(source: Source, options: &OpenOptions) -> Result<Self> {
-        let OpenDir { dir, itself, stat: dir_stat } = open::open_dir(&source, !source.read_only)?;
-        let sidecar = options.locking.then(|| lock_file(&source, &dir, options)).transpose()?;
-        let turn = sidecar.as_ref().map(|sidecar| sidecar.wait_to_read(PATIENCE)).transpose()?;
-        let Opened { index, index_stat, image, found, since, recent, allocated } = open::open(&source, &dir, dir_stat, 0, false)?;
-        if let Some(sidecar) = &sidecar {
-            sidecar.in_step(sidecar.count()?);
-        }
-        drop(turn);
-        let lens = found.iter().map(|found| u64::from(found.len)).sum();
-        let folder = Folder::opened(dir, dir_stat, index_stat);
-        let mut store =
-            Self::assemble(source, options, folder, itself, Files::opened(found, since, recent, 0), Witness::new(dir_stat));
-        store.sidecar = sidecar;
-        store.allocated.store(allocated, Relaxed);
-        store.witness.lock().index_is(index, index_stat);
-        *store.disk.lock() = Disk::opened(&image.header, store.sum_of(&image.entries, lens));
-        *store.published.write() = Some(Arc::new(image));
-        store.watch_files();
-        Ok(store)
-    }
-
-    /// The lengths of an index's chunks added up, where those of its files come to `files` bytes: more if one is named twice.
-    fn sum_of(&self, entries: &[IndexEntry<ChunkKey>], files: u64) -> u64 {
-        let stored = entries.iter().filter(|entry| entry.stored().is_some()).count();
-        let files_known = self.shared.files.lock();
-        match stored == files_known.count() {
-            true => files,
-            false => {
-                entries.iter().filter_map(|entry| entry.stored()).filter_map(|key| files_known.len(key)).map(u64::from).sum()
-            }
-        }
-    }
-
-    /// A store for a frame that does not exist yet: it comes into being, whole, with the first commit.
-    ///
-    /// # Errors
-    /// What the system refuses; a name that exists.
-    pub fn create(path: &Path, options: OpenOptions) -> Result<Self> {
-        Self::create_source(Source::to_be(path, &options)?, &options)
-    }
-
-    /// As [`SframeStore::create`], at a location.
-    ///
-    /// # Errors
-    /// As [`SframeStore::create`].
-    pub fn create_at(location: &Location, options: OpenOptions, new: NewFrame) -> Result<Self> {
-        Self::create_source(Source::new(location, &options, new), &options)
-    }
-
-    /// As [`SframeStore::create`], in any backend.
-    ///
-    /// # Errors
-    /// As [`SframeStore::create`].
-    pub fn create_in(backend: Arc<dyn Backend>, path: &Path, dir: &Path, name: &OsStr, options: OpenOptions) -> Result<Self> {
-        Self::create_at(&Location::in_backend(backend, path, dir, name), options, NewFrame::default())
-    }
-
-    fn create_source(source: Source, options: &OpenOptions) -> Result<Self> {
-        let create = |name: &OsStr| {
-            let dir = source.backend.create_dir(name, if source.new.like.is_some() { 0o700 } else { 0o777 })?;
-            let itself = dir.itself()?;
-            itself.try_lock()?;
-            Ok((dir, itself))
-        };
-        let (unborn, (dir, itself)) = birth::conceive(&source, create, |(_, itself)| itself.stat())?;
-        let stat = itself.stat().map_err(source.io("create"))?;
-        let folder = Folder::made(Arc::from(dir));
-        let store = Self::assemble(source, options, folder, itself, Files::default(), Witness::new(stat));
-        *store.disk.lock() = Disk::created(unborn);
-        Ok(store)
-    }
-
-    fn assemble(
-        source: Source,
-        options: &OpenOptions,
-        folder: Folder,
-        itself: Box<dyn BackendFile>,
-        files: Files,
-        witness: Witness,
-    ) -> Self {
-        let resources = &options.resources;
-        let drafts = DraftPool::sharing(Arc::clone(&folder), &resources.drafts);
-        let shared = Arc::new(Shared {
-            folder: RwLock::new(Arc::new(folder)),
-            files: Mutex::new(files),
-            epochs: Epochs::default(),
-            descriptors: Descriptors::new(&resources.open_files),
-            suspicion: Mutex::default(),
-            watch: Watch::new(resources.watcher()),
-        });
-        SframeStore {
-            source,
-            sidecar: None,
-            drafts,
-            ahead: Ahead::new(&resources.ahead, shared.clone()),
-            shared,
-            cache: FrameCache::new(&resources.cache),
-            published: RwLock::new(None),
-            disk: Mutex::new(Disk::default()),
-            witness: Mutex::new(witness),
-            unsynced: Mutex::new(Unsynced::default()),
-            record: Mutex::new(Record::default()),
-            grounded: AtomicBool::new(false),
-            itself: RwLock::new(Arc::from(itself)),
-            held: Held::new(options.hold_staged, &resources.held),
-            allocated: AtomicU64::new(0),
-        }
-    }
-
     fn dir(&self) -> Arc<dyn Backend> {
-        Arc::clone(&self.shared.folder.read())
-    }
-
-    /// A failure that has to do with one chunk.
-    fn chunk_io(&self, key: ChunkKey, action: &'static str) -> impl FnOnce(io::Error) -> StoreError {
-        move |error| match error.raw_os_error() {
-            Some(libc::ESTALE) => self.source.stale(format!("its {} is another by now", name_of(key).display())),
-            _ => self.source.at(name_of(key)).io(action)(error),
-        }
+        Arc::clone(&self.medium.directory.folder.read())
     }
 
     /// The file whose owner, mode and attributes new files get: the index file, or of a new frame what it is to be like.
     fn like_index(&self) -> Option<Arc<dyn BackendFile>> {
-        let index = self.witness.lock().index();
+        let index = self.detector.lock().header();
         index.or_else(|| self.source.new.like.as_ref().map(|like| Arc::clone(like.files())))
     }
 
     /// The permission bits that a new file is made with. Nobody can open it for whom it is not meant until it has its owner.
     fn mode_of_new_files(&self) -> u32 {
-        match (self.witness.lock().index_stat(), &self.source.new.like) {
+        match (self.detector.lock().header_stat(), &self.source.new.like) {
             (Some(index), _) if index.belongs_to_this_process() => index.mode & 0o666,
             (Some(_), _) | (None, Some(_)) => 0o600,
             (None, None) => self.source.new.file_mode(),
@@ -321,7 +186,7 @@ impl SframeStore {
     /// Gives a new file the owner, mode and attributes of the others, where it has not got them by being made.
     fn give_attributes(&self, file: &dyn BackendFile) {
         let owner = |stat: FileStat| (stat.mode, stat.uid, stat.gid);
-        let index = self.witness.lock().index_stat().map(owner);
+        let index = self.detector.lock().header_stat().map(owner);
         if index.is_some() && index == file.stat().ok().map(owner) {
             return;
         }
@@ -332,7 +197,7 @@ impl SframeStore {
 
     /// An id for a chunk of `len` bytes.
     fn reserve(&self, len: u32) -> Result<ChunkKey> {
-        let reserved = self.shared.files.lock().reserve(len);
+        let reserved = self.medium.directory.files.lock().reserve(len);
         reserved.ok_or_else(|| self.source.unsupported("has no id left for another chunk"))
     }
 
@@ -352,11 +217,11 @@ impl SframeStore {
             };
             match created {
                 Ok(file) => return Ok((key, file)),
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => self.shared.files.lock().skip(key),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => self.medium.directory.files.lock().skip(key),
                 Err(error) => {
-                    self.shared.files.lock().removed(key);
+                    self.medium.directory.files.lock().removed(key);
                     let harmless = refused(&error);
-                    let error = self.chunk_io(key, "make the file of a chunk")(error);
+                    let error = Sframe::chunk_error(self, key, "make the file of a chunk", error);
                     return Err(if harmless { error } else { self.source.poisoned_by(error) });
                 }
             }
@@ -369,7 +234,7 @@ impl SframeStore {
         let mut temp = temp_name_of(key);
         let named = file.stat().and_then(|stat| {
             loop {
-                self.shared.files.lock().stamp(key, &stat);
+                self.medium.directory.files.lock().stamp(key, &stat);
                 self.record_made(key, &stat);
                 match dir.rename(&temp, &name_of(key), false) {
                     // An orphan: who knows whose.
@@ -380,7 +245,7 @@ impl SframeStore {
                     Ok(next) => next,
                     Err(error) => return Ok(Err(error)),
                 };
-                self.shared.files.lock().skip(std::mem::replace(&mut key, next));
+                self.medium.directory.files.lock().skip(std::mem::replace(&mut key, next));
                 self.record_making(key);
                 dir.rename(&temp, &temp_name_of(key), true)?;
                 temp = temp_name_of(key);
@@ -389,7 +254,7 @@ impl SframeStore {
         let error = match named {
             Ok(Ok(())) => return Ok(key),
             Ok(Err(error)) => error,
-            Err(error) => self.chunk_io(key, "make the file of a chunk")(error),
+            Err(error) => Sframe::chunk_error(self, key, "make the file of a chunk", error),
         };
         self.unmake(key);
         Err(error)
@@ -398,227 +263,268 @@ impl SframeStore {
     /// A chunk's file came to nothing before it had its name.
     fn unmake(&self, key: ChunkKey) {
         let _ = self.dir().remove(&temp_name_of(key));
-        self.shared.files.lock().removed(key);
+        self.medium.directory.files.lock().removed(key);
     }
 }
 
-impl FrameStore for SframeStore {
-    fn path(&self) -> &Path {
-        &self.source.path
+impl Medium for Sframe {
+    const LAYOUT: Layout = Layout::Sparse;
+    const KIND: &'static str = "directory";
+    const CHECKS_CHUNKS: bool = true;
+    type Commits = States;
+    type Parts = Parts;
+    type LetGo = Unneeded;
+
+    // ---- opening ----
+
+    fn is_kind(stat: &FileStat) -> bool {
+        stat.is_dir()
     }
 
-    fn committed(&self) -> Option<Arc<FrameImage>> {
-        self.published.read().clone()
+    fn open(source: &Source, write: bool) -> Result<Handle> {
+        open::open_dir(source, write)
     }
 
-    fn enter(&self) -> ReadGuard<'_> {
-        self.shared.epochs.enter()
+    fn create(source: &Source, name: &OsStr) -> io::Result<Handle> {
+        let dir: Arc<dyn Backend> =
+            Arc::from(source.backend.create_dir(name, if source.new.like.is_some() { 0o700 } else { 0o777 })?);
+        let itself = dir.itself()?;
+        itself.try_lock()?;
+        let stat = itself.stat()?;
+        Ok(Handle { file: Arc::from(itself), dir: Some(dir), stat })
     }
 
-    fn read_part(&self, guard: &ReadGuard<'_>, key: ChunkKey, len: u32, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        let load = |buf: &mut [u8], offset: u64| self.shared.read_from(guard, key, |file| read_exact_at(file, buf, offset));
-        if guard.is_to_save()
-            && let Some(read) = self.held.read(key, len, offset, buf, |buf| load(buf, 0))
-        {
-            return read.map_err(self.chunk_io(key, "read a chunk"));
+    fn read(source: &Source, handle: &Handle, generation: u32, whole: bool) -> Result<Found<Self>> {
+        open::open(source, handle, generation, whole)
+    }
+
+    fn lock_place(source: &Source, handle: &Handle, _new: bool) -> Result<LockPlace> {
+        let dir = handle.dir.as_ref().unwrap_or(&source.backend);
+        let index = dir.stat(index_name()).map_err(source.at(INDEX).io("stat"))?;
+        let name = OsStr::new(sidecar::SUFFIX);
+        if dir.stat(name).is_err() {
+            // None is made in what is no frame.
+            let file = dir.open(index_name(), false).map_err(source.at(INDEX).io("open"))?;
+            let len = file.stat().map_err(source.at(INDEX).io("stat"))?.len;
+            open::read_index(source, &*file, len)?;
         }
-        let read = self.cache.read(key, len, offset, buf, load);
-        read.map_err(|error| match self.verify_read(guard) {
-            Ok(()) => self.chunk_io(key, "read a chunk")(error),
-            Err(changed) => changed,
-        })
+        let path = source.at(sidecar::SUFFIX);
+        Ok(LockPlace { dir: Arc::clone(dir), name: name.to_owned(), path, owner: Some(index) })
     }
 
-    fn verify(&self, guard: &ReadGuard<'_>) -> Result<()> {
-        self.verify_read(guard)
-    }
-
-    fn is_current(&self, guard: &ReadGuard<'_>) -> bool {
-        self.shared.epochs.is_of(guard)
-    }
-
-    fn file_id(&self, key: ChunkKey) -> Option<crate::format::ChunkId> {
-        Some(files::id_of(key))
-    }
-
-    fn chunk_header(&self, guard: &ReadGuard<'_>, key: ChunkKey) -> Result<ChunkHeader> {
-        let read = || {
-            let len = self.shared.files.lock().len(key);
-            let len = len.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
-            self.shared.read_from(guard, key, |file| header_of(file, len.into()))
+    fn new(source: &Source, handle: &Handle, parts: Option<Parts>, shared: Arc<Shared>, options: &OpenOptions) -> Self {
+        let made = || {
+            let folder = Folder::made(Arc::clone(handle.dir.as_ref().unwrap_or(&source.backend)));
+            Parts { folder, files: Files::default(), allocated: 0 }
         };
-        let header = read();
-        self.verify_read(guard)?;
-        let header = header.map_err(self.chunk_io(key, "read a chunk's header"))?;
-        header.map_err(|error| self.source.at(name_of(key)).format(error))
-    }
-
-    fn check_writable(&self) -> Result<()> {
-        self.claim();
-        self.source.check_writable()
-    }
-
-    fn chunk_lens(&self, _guard: &ReadGuard<'_>, entries: &[IndexEntry<ChunkKey>]) -> Result<Vec<u32>> {
-        let mut lens = Vec::with_capacity(entries.len());
-        for batch in entries.chunks(BATCH) {
-            let files = self.shared.files.lock();
-            for entry in batch {
-                let len = match entry {
-                    IndexEntry::Stored(key) => files.len(*key).ok_or(*key),
-                    IndexEntry::Special(_) => Ok(0),
-                };
-                match len {
-                    Ok(len) => lens.push(len),
-                    Err(key) => return Err(self.chunk_io(key, "find a chunk")(io::ErrorKind::NotFound.into())),
-                }
-            }
+        let Parts { folder, files, allocated } = parts.unwrap_or_else(made);
+        let directory = Arc::new(Directory {
+            folder: RwLock::new(Arc::new(folder)),
+            files: Mutex::new(files),
+            descriptors: Descriptors::new(&options.resources.open_files),
+            suspicion: Mutex::default(),
+            shared,
+        });
+        Sframe {
+            readahead: Readahead::new(&options.resources.ahead, directory.clone()),
+            directory,
+            unsynced: Mutex::default(),
+            record: Mutex::default(),
+            itself: RwLock::new(Arc::clone(&handle.file)),
+            allocated: AtomicU64::new(allocated),
         }
-        Ok(lens)
     }
 
-    fn expect_chunks(&self, chunks: &[(ChunkKey, u32)]) {
-        self.ahead.expect(chunks);
+    fn next_generation(&self) -> u32 {
+        self.directory.files.lock().next_first()
     }
 
-    fn stage(&self, chunk: &dyn ReadAt) -> Result<ChunkKey> {
-        self.check_writable()?;
-        let len = self.source.chunk_len(chunk)?;
-        let _turn = self.wait_for_turn(PATIENCE)?;
-        commit::ground(self)?;
-        let (key, file) = self.create_chunk(len)?;
-        self.give_attributes(&*file);
+    fn exchange(store: &SframeStore, handle: &Handle, another: bool, parts: Parts) -> Unneeded {
+        let Sframe { directory, unsynced, itself, allocated, .. } = &store.medium;
+        let mut files = directory.files.lock();
+        let mut rest = files.collect_rest(true);
+        // Others may have used an id again.
+        rest.retain(|(key, _)| parts.files.key_in_image(id_of(*key)).is_none());
+        let known = std::mem::replace(&mut *files, parts.files);
+        drop(files);
+        *directory.folder.write() = Arc::new(parts.folder);
+        directory.descriptors.clear();
+        *directory.suspicion.lock() = None;
+        *unsynced.lock() = Unsynced::default();
+        allocated.store(parts.allocated, Relaxed);
+        if another {
+            store.forget_record();
+            *itself.write() = Arc::clone(&handle.file);
+        }
+        Unneeded { files: rest, known }
+    }
+
+    fn let_go(store: &SframeStore, Unneeded { files, known }: Unneeded, same: bool) {
+        // What only our older states needed goes when the one that is there now is on disk.
+        let index = store.detector.lock().header();
+        let synced = || index.is_some_and(|index| index.sync_all().and_then(|()| store.dir().sync_dir()).is_ok());
+        if same && !files.is_empty() && store.source.check_writable().is_ok() && synced() {
+            store.remove_files(files, &known);
+        }
+    }
+
+    // ---- reading ----
+
+    fn read_chunk(store: &SframeStore, guard: &ReadGuard<'_>, key: ChunkKey, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        store.medium.directory.read_from(guard, key, |file| read_exact_at(file, buf, offset))
+    }
+
+    fn read_header(store: &SframeStore, guard: &ReadGuard<'_>, key: ChunkKey) -> Result<ChunkHeader> {
+        let directory = &store.medium.directory;
+        let len = directory.files.lock().len(key).ok_or_else(|| io::Error::from(io::ErrorKind::NotFound));
+        let header = len.and_then(|len| directory.read_from(guard, key, |file| header_of(file, len.into())));
+        let header = header.map_err(|error| Self::chunk_error(store, key, "read a chunk's header", error))?;
+        header.map_err(|error| store.source.at(name_of(key)).format(error))
+    }
+
+    fn chunk_error(store: &SframeStore, key: ChunkKey, action: &'static str, error: io::Error) -> StoreError {
+        match error.raw_os_error() {
+            Some(libc::ESTALE) => store.source.stale(format!("its {} is another by now", name_of(key).display())),
+            _ => store.source.at(name_of(key)).io(action)(error),
+        }
+    }
+
+    fn lens_of(store: &SframeStore, _guard: &ReadGuard<'_>, keys: &[ChunkKey]) -> Vec<Option<u32>> {
+        let files = store.medium.directory.files.lock();
+        keys.iter().map(|key| files.len(*key)).collect()
+    }
+
+    fn expect_chunks(store: &SframeStore, chunks: &[(ChunkKey, u32)]) {
+        store.medium.readahead.expect(chunks);
+    }
+
+    fn file_id(key: ChunkKey) -> Option<ChunkId> {
+        Some(id_of(key))
+    }
+
+    // ---- the life of a chunk ----
+
+    fn with_chunks<T>(store: &SframeStore, run: impl FnOnce(&mut Chunks, &Locate<'_>) -> T) -> T {
+        run(&mut store.medium.directory.files.lock().chunks, &files::locate)
+    }
+
+    fn stage(store: &SframeStore, chunk: &dyn ReadAt, len: u32) -> Result<ChunkKey> {
+        let (key, file) = store.create_chunk(len)?;
+        store.give_attributes(&*file);
         if let Err(failed) = write_from(chunk, len.into(), &*file, 0) {
             drop(file);
-            self.unmake(key);
+            store.unmake(key);
             let harmless = failed.reading || no_room(&failed.error);
-            let error = self.chunk_io(key, "write a chunk")(failed.error);
-            return Err(if harmless { error } else { self.source.poisoned_by(error) });
+            let error = Self::chunk_error(store, key, "write a chunk", failed.error);
+            return Err(if harmless { error } else { store.source.poisoned_by(error) });
         }
-        let key = self.name_chunk(key, len, &*file)?;
-        self.allocated.fetch_add(u64::from(len).next_multiple_of(4096), Relaxed);
-        self.held.put(key, chunk);
-        self.unsynced.lock().push(key, file);
+        let key = store.name_chunk(key, len, &*file)?;
+        store.medium.allocated.fetch_add(u64::from(len).next_multiple_of(4096), Relaxed);
+        store.medium.unsynced.lock().push(key, file);
         Ok(key)
     }
 
-    fn discard(&self, key: ChunkKey) {
-        if !self.source.read_only {
-            self.held.forget(key);
-            self.shared.files.lock().discard(key, self.shared.epochs.now());
-            self.collect();
+    fn collect(store: &SframeStore) {
+        if !store.source.read_only {
+            store.remove_unneeded();
         }
     }
 
-    fn pin(&self, key: ChunkKey) {
-        if !self.source.read_only {
-            self.shared.files.lock().pin(key);
-        }
+    // ---- commits ----
+
+    fn write(
+        store: &SframeStore,
+        commits: &mut CommitState<Self>,
+        image: FrameImage,
+        change: &Change,
+    ) -> std::result::Result<(), Failed> {
+        commit::write(store, commits, image, change)
     }
 
-    fn unpin(&self, key: ChunkKey) {
-        if !self.source.read_only {
-            self.shared.files.lock().unpin(key, self.shared.epochs.now());
-            self.collect();
-        }
+    fn after_commit(store: &SframeStore, _commits: &mut CommitState<Self>) -> Result<()> {
+        store.remove_unneeded();
+        Ok(())
     }
 
-    fn commit(&self, guard: ReadGuard<'_>, image: FrameImage) -> Result<()> {
-        let _turn = self.wait_for_turn(PATIENCE)?;
-        commit::commit(self, guard, image)?;
-        self.sidecar.as_ref().map_or(Ok(()), Sidecar::committed)
+    fn published(store: &SframeStore, commits: &mut CommitState<Self>, _before: &[u8], _image: &FrameImage, change: &Change) {
+        store.medium.directory.files.lock().chunks.publish(commits.published(), &change.dropped);
     }
 
-    fn sync(&self) -> Result<()> {
-        let _turn = self.wait_for_turn(PATIENCE)?;
-        commit::sync(self)
+    fn sync(store: &SframeStore) -> io::Result<()> {
+        store.dir().sync_dir()
     }
 
-    fn is_as_seen(&self) -> bool {
-        self.looks_as_seen()
+    fn is_durable(store: &SframeStore, commits: &mut CommitState<Self>) {
+        store.medium.directory.files.lock().chunks.durable(commits.published(), store.shared.epochs.now());
     }
 
-    fn look(&self) -> Result<Others> {
-        self.look_at_source()
+    fn after_sync(store: &SframeStore, _commits: &mut CommitState<Self>) {
+        store.remove_unneeded();
     }
 
-    fn glance(&self) -> Option<Result<Others>> {
-        self.glance_at_source()
+    fn remove_rest(store: &SframeStore, synced: bool) {
+        let rest = store.medium.directory.files.lock().collect_rest(synced);
+        store.remove(rest);
+        store.remove_record(synced);
     }
 
-    fn reload(&self) -> Result<Arc<FrameImage>> {
-        self.read_again()
+    fn stop(&self) {
+        self.readahead.stop();
+        self.directory.descriptors.clear();
     }
 
-    fn watch(&self) -> &Watch {
-        &self.shared.watch
+    // ---- changes by others ----
+
+    fn handle(&self) -> (Arc<dyn BackendFile>, Option<Arc<dyn Backend>>) {
+        (Arc::clone(&self.itself.read()), Some(Arc::clone(&self.directory.folder.read())))
     }
 
-    fn save_lost(&self, name: &str, content: &dyn ReadAt) -> Result<PathBuf> {
-        super::lost::save(&self.source, name, content)
+    fn set_handle(store: &SframeStore, handle: &Handle) {
+        store.forget_record();
+        *store.medium.itself.write() = Arc::clone(&handle.file);
     }
 
-    fn source_stat(&self) -> Result<SourceStat> {
-        let index = self.witness.lock().index();
-        let stat = match &index {
-            Some(index) => index.stat(),
-            None => self.itself.read().stat(),
-        };
-        let mut stat = SourceStat::from(stat.map_err(self.source.io("stat"))?);
-        stat.allocated += self.allocated.load(Relaxed);
+    fn watched(&self) -> Vec<Watched> {
+        vec![Watched::Frame(Arc::clone(&self.itself.read()))]
+    }
+
+    fn look_at_parts(store: &SframeStore) {
+        store.medium.directory.look_at_chunks();
+    }
+
+    fn suspicion(&self) -> Option<(bool, String)> {
+        let suspicion = self.directory.suspicion.lock();
+        suspicion.as_ref().map(|(known, reason)| (*known == Known::Written, reason.clone()))
+    }
+
+    fn look_at_header(store: &SframeStore, seen: &mut Detector) -> io::Result<bool> {
+        changes::look_at_index(&*store.dir(), seen)
+    }
+
+    fn is_same_frame(_store: &SframeStore, image: &FrameImage, file: &dyn BackendFile, len: u64) -> bool {
+        let Ok(now) = Frame::<ChunkId>::read(&FileBytes { file, len }) else { return false };
+        image.header.as_bytes() == now.header.as_bytes()
+            && image.trailer.as_bytes() == now.trailer.as_bytes()
+            && image.entries.len() == now.entries.len()
+            && image.entries.iter().zip(&now.entries).all(|(old, new)| old.map(id_of) == *new)
+    }
+
+    // ---- attributes ----
+
+    fn source_stat(store: &SframeStore) -> io::Result<SourceStat> {
+        let index = store.detector.lock().header();
+        let mut stat = SourceStat::from(match &index {
+            Some(index) => index.stat()?,
+            None => store.medium.itself.read().stat()?,
+        });
+        stat.allocated += store.medium.allocated.load(Relaxed);
         if index.is_none() {
             stat.mode &= 0o666; // of the directory
         }
         Ok(stat)
     }
 
-    fn like(&self) -> Result<Like> {
-        let frame = self.dir().itself().map_err(self.source.io("open"))?;
-        Ok(Like { frame: Arc::from(frame), index: self.like_index() })
-    }
-
-    fn source(&self) -> Option<(std::os::fd::OwnedFd, PathBuf)> {
-        if self.source.is_denied() {
-            return None; // it is another's
-        }
-        Some((self.itself.read().fd()?.try_clone_to_owned().ok()?, self.path().to_owned()))
-    }
-
-    fn statvfs(&self) -> Result<libc::statvfs> {
-        self.dir().statvfs().map_err(self.source.io("stat the file system"))
-    }
-
-    fn sidecar(&self) -> Option<&Sidecar> {
-        self.sidecar.as_ref()
-    }
-
-    fn drafts(&self) -> &Arc<DraftPool> {
-        &self.drafts
-    }
-
-    fn forget_cached(&self) {
-        self.cache.clear();
-    }
-
-    fn cache_stats(&self) -> CacheStats {
-        self.cache.stats()
-    }
-
-    fn close(&self) -> Result<()> {
-        self.ahead.stop();
-        self.shared.descriptors.clear();
-        self.cache.clear();
-        if self.source.read_only {
-            return Ok(());
-        }
-        let turn = self.wait_for_turn(LAST_PATIENCE);
-        let closed = commit::close(self, turn.is_ok());
-        turn.and(closed)
-    }
-}
-
-impl Drop for SframeStore {
-    fn drop(&mut self) {
-        self.ahead.stop();
-        commit::abandon(self);
+    fn like(store: &SframeStore) -> Like {
+        Like { frame: Arc::clone(&store.medium.itself.read()), index: store.like_index() }
     }
 }

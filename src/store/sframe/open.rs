@@ -1,19 +1,21 @@
 //! Opening an sframe: its index, and a look at every chunk file.
 
-use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use super::super::backend::{Backend, BackendFile, FileStat};
+use super::super::backend::{BackendFile, FileStat};
+use super::super::disk_store::Found;
+use super::super::error::Complain;
 use super::super::error::in_words;
 use super::super::frame::{FileBytes, Frame, Unread};
-use super::super::source::{ATTEMPTS, Complain, KEPT_CHANGING, Source, touched_since};
+use super::super::source::Handle;
+use super::super::source::{ATTEMPTS, KEPT_CHANGING, Source, touched_since};
 use super::super::{FrameImage, Result, StoreError};
-use super::files::{Found, key, name_of};
+use super::files::{Files, FoundFile, key, name_of};
 use super::folder::Folder;
-use super::{INDEX, header_of, index_name};
+use super::{INDEX, Parts, Sframe, States, header_of, index_name};
 use crate::format::chunk::ChunkHeader;
 use crate::format::{ChunkId, IndexEntry};
 
@@ -26,22 +28,9 @@ const HEADERS: usize = 1024;
 /// How many bad chunk files are named.
 const NAMED: usize = 8;
 
-/// A frame as it was found.
-pub(super) struct Opened {
-    pub(super) index: Arc<dyn BackendFile>,
-    pub(super) index_stat: FileStat,
-    pub(super) image: FrameImage,
-    /// In the order of ids.
-    pub(super) found: Vec<Found>,
-    /// When they began to be looked at, and those that were changed no earlier.
-    pub(super) since: Option<SystemTime>,
-    pub(super) recent: HashMap<u32, FileStat>,
-    /// Bytes that the chunk files take on disk.
-    pub(super) allocated: u64,
-}
-
-/// Reads what is in the directory; keys begin with `first`. With `whole`, it is an error that somebody changes it meanwhile.
-pub(super) fn open(source: &Source, dir: &Arc<dyn Backend>, dir_stat: FileStat, first: u32, whole: bool) -> Result<Opened> {
+/// Reads what is in the directory; the keys are of generation `first`. With `whole`, it is an error that somebody changes it meanwhile.
+pub(super) fn open(source: &Source, handle: &Handle, first: u32, whole: bool) -> Result<Found<Sframe>> {
+    let dir = handle.dir.as_ref().unwrap_or(&source.backend);
     let mut attempt = 1;
     loop {
         let index = dir.open(index_name(), false).map_err(|error| match error.kind() {
@@ -49,7 +38,7 @@ pub(super) fn open(source: &Source, dir: &Arc<dyn Backend>, dir_stat: FileStat, 
             _ => source.at(INDEX).io("open")(error),
         })?;
         let index_stat = index.stat().map_err(source.at(INDEX).io("stat"))?;
-        let folder = Folder::opened(Arc::clone(dir), dir_stat, index_stat);
+        let folder = Folder::opened(Arc::clone(dir), handle.stat, index_stat);
         // Elsewhere the clock is another; what is changed from now on is likely to be younger than the index.
         let since = dir.clock().unwrap_or(index_stat.ctime);
         let looked_at = read(source, &folder, &*index, index_stat.len, since, first);
@@ -62,22 +51,16 @@ pub(super) fn open(source: &Source, dir: &Arc<dyn Backend>, dir_stat: FileStat, 
             }
             return Err(looked_at.err().unwrap_or_else(|| source.stale(KEPT_CHANGING)));
         }
-        let (image, Measured { found, recent, allocated, .. }) = looked_at?;
-        let recent = recent.into_iter().collect();
-        return Ok(Opened { index: Arc::from(index), index_stat, image, found, since: Some(since), recent, allocated });
+        let (image, named, Measured { found, recent, allocated, .. }) = looked_at?;
+        let files = Files::opened(named, &found, Some(since), recent.into_iter().collect(), first);
+        let commits = States { stored: files.chunks.named_bytes() };
+        let header_file = (Arc::from(index), index_stat);
+        return Ok(Found { image, header_file, commits, parts: Parts { folder, files, allocated } });
     }
 }
 
-/// SOURCE's directory.
-pub(super) struct OpenDir {
-    pub(super) dir: Arc<dyn Backend>,
-    /// The directory as a file, locked if it is to be written to.
-    pub(super) itself: Box<dyn BackendFile>,
-    pub(super) stat: FileStat,
-}
-
 /// Opens the directory, locked if it is to be written to.
-pub(super) fn open_dir(source: &Source, write: bool) -> Result<OpenDir> {
+pub(super) fn open_dir(source: &Source, write: bool) -> Result<Handle> {
     for _ in 0..ATTEMPTS {
         let dir = source.backend.open_dir(&source.name).map_err(source.io("open"))?;
         let itself = dir.itself().map_err(source.io("open"))?;
@@ -90,7 +73,7 @@ pub(super) fn open_dir(source: &Source, write: bool) -> Result<OpenDir> {
         }
         // Whoever had the lock may have put another directory here between our open and our lock.
         if source.backend.stat(&source.name).map_err(source.io("stat"))?.same_file(&stat) {
-            return Ok(OpenDir { dir: Arc::from(dir), itself, stat });
+            return Ok(Handle { file: Arc::from(itself), dir: Some(Arc::from(dir)), stat });
         }
     }
     Err(source.stale(KEPT_CHANGING))
@@ -112,23 +95,24 @@ fn read(
     len: u64,
     since: SystemTime,
     first: u32,
-) -> Result<(FrameImage, Measured)> {
+) -> Result<(FrameImage, Vec<u64>, Measured)> {
     let frame = read_index(source, index, len)?;
     let mut ids: Vec<u32> = frame.entries.iter().filter_map(|entry| entry.stored().map(|id| id.0)).collect();
     ids.sort_unstable();
+    let named = ids.iter().copied().map(u64::from).collect();
     ids.dedup();
     let measured = measure(folder, &ids, since);
     if measured.bad > 0 {
         return Err(source.unsupported(measured.complaint(ids.len())));
     }
     let entries: Vec<IndexEntry<_>> = frame.entries.into_iter().map(|entry| entry.map(|id| key(id.0, first))).collect();
-    Ok((FrameImage { header: frame.header, trailer: frame.trailer, entries: Arc::new(entries) }, measured))
+    Ok((FrameImage { header: frame.header, trailer: frame.trailer, entries: Arc::new(entries) }, named, measured))
 }
 
 /// What was found of the chunk files.
 #[derive(Default)]
 struct Measured {
-    found: Vec<Found>,
+    found: Vec<FoundFile>,
     /// Files that were changed since the look began.
     recent: Vec<(u32, FileStat)>,
     allocated: u64,
@@ -177,7 +161,7 @@ fn measure_part(folder: &Folder, ids: &[u32], part: Range<usize>, step: usize, s
     for (at, id) in part.clone().zip(&ids[part]) {
         match look_at(folder, ChunkId(*id), at.is_multiple_of(step)) {
             Ok(stat) => {
-                out.found.push(Found { id: *id, len: stat.len as u32 });
+                out.found.push(FoundFile { id: *id, len: stat.len as u32 });
                 out.allocated += stat.allocated;
                 if stat.mtime >= since || stat.ctime >= since {
                     out.recent.push((*id, stat));

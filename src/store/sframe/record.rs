@@ -153,7 +153,7 @@ impl SframeStore {
     /// The first time it removes what somebody left who was killed; P is on disk by then. Before an id is given out, which may be one
     /// of those.
     pub(super) fn ready_record(&self) {
-        let mut record = self.record.lock();
+        let mut record = self.medium.record.lock();
         if record.file.is_none() && !record.without {
             self.begin(&mut record);
         }
@@ -174,18 +174,18 @@ impl SframeStore {
         let dir = self.dir();
         self.ready_record();
         let noted: Vec<bool> = {
-            let record = self.record.lock();
+            let record = self.medium.record.lock();
             keys.iter().map(|key| record.slots.get(&id_of(*key).0).is_some_and(|(_, of)| *of == Some(*key))).collect()
         };
         self.put_down(keys.iter().zip(noted).filter(|(_, noted)| !noted).filter_map(|(key, _)| {
             let stat = dir.stat(&name_of(*key)).ok()?;
-            let same = self.shared.files.lock().check(*key, &stat) == Some(Known::Same);
+            let same = self.medium.directory.files.lock().check(*key, &stat) == Some(Known::Same);
             Some((*key, Some(Written::of(&stat).filter(|_| same)?)))
         }));
     }
 
     fn put_down(&self, entries: impl Iterator<Item = (ChunkKey, Option<Written>)>) {
-        let mut record = self.record.lock();
+        let mut record = self.medium.record.lock();
         for (key, written) in entries {
             record.put(Entry { id: id_of(key).0, written }, written.map(|_| key));
         }
@@ -228,7 +228,7 @@ impl SframeStore {
 
     /// Whether a file is of a daemon's making, by its owner.
     fn is_ours(&self, stat: &FileStat) -> bool {
-        stat.belongs_to_this_process() || self.witness.lock().index_stat().is_some_and(|index| index.uid == stat.uid)
+        stat.belongs_to_this_process() || self.detector.lock().header_stat().is_some_and(|index| index.uid == stat.uid)
     }
 
     /// Removes the files of entries that are neither in the frame nor staged. Answers the entries of those that may be removed later.
@@ -237,7 +237,7 @@ impl SframeStore {
             return entries;
         }
         entries.retain(|entry| {
-            let known = self.shared.files.lock().knows(entry.id);
+            let known = self.medium.directory.files.lock().knows(entry.id);
             !known && self.remove_one(dir, entry).unwrap_or_else(|error| error.kind() != io::ErrorKind::NotFound)
         });
         entries
@@ -275,19 +275,19 @@ impl SframeStore {
 
     /// At the end, when nothing is left that it is needed for. With `all`, what could not be removed before is tried again.
     pub(super) fn remove_record(&self, all: bool) {
-        let mut record = self.record.lock();
+        let mut record = self.medium.record.lock();
         let Some(file) = record.file.take() else { return };
         let dir = self.dir();
         let left = std::mem::take(&mut record.left);
         let left = if left.is_empty() || !all { left } else { self.remove_left(&*dir, left) };
-        if left.is_empty() && !self.shared.files.lock().has_rest() {
+        if left.is_empty() && !self.medium.directory.files.lock().has_rest() {
             let _ = file.stat().and_then(|stat| dir.remove_file(OsStr::new(NAME), &stat));
         }
     }
 
     /// The directory may have been another daemon's meanwhile, or is another.
     pub(super) fn forget_record(&self) {
-        *self.record.lock() = Record::default();
+        *self.medium.record.lock() = Record::default();
     }
 }
 

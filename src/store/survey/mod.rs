@@ -14,7 +14,7 @@ use std::sync::Arc;
 use self::chunks::{InDirectory, InFile};
 use self::parts::Parts;
 use super::backend::Backend;
-use super::source::Complain;
+use super::error::Complain;
 use super::{Location, Result, StoreError};
 use crate::format::chunk::{self, ChunkHeader};
 use crate::format::header::FrameHeader;

@@ -45,8 +45,8 @@ impl Single<Contiguous> {
             // Those who wrote what was refused may go on with it; to others it is as if it had never been.
             let open = state.nodes.handle(handle)?;
             let current = state.frame.overlay.clone().filter(|overlay| !overlay.refused() || open.has_part_in(overlay.serial));
-            let overlay = current
-                .unwrap_or_else(|| Arc::new(Overlay::new(state.nodes.serial(), state.frame.layout.len(), self.store.drafts())));
+            let overlay =
+                current.unwrap_or_else(|| Arc::new(Overlay::new(state.nodes.serial(), state.frame.layout.len(), &self.drafts)));
             state.nodes.handle(handle)?.take_part_in(overlay.serial);
             state.frame.overlay = Some(Arc::clone(&overlay));
             state.frame.is_gone = false;
@@ -165,7 +165,7 @@ impl Single<Contiguous> {
         for key in &dropped {
             // One that a commit has taken is the store's affair.
             if frame.staged.remove(key) {
-                self.store.discard(*key);
+                state.chunks.discard(*key);
             }
         }
         debug!("{}: adopted: {} new chunks of {}", self.store.path().display(), staged.len(), layout.image.entries.len());
@@ -202,10 +202,10 @@ impl Single<Contiguous> {
             Ok(Found::Frame(candidate)) => {
                 let holes = candidate.holes.clone();
                 let mut state = self.state.write();
-                state.unlink(&Name::Frame(FRAME), Take::Kept, &*self.store)?;
+                state.unlink(&Name::Frame(FRAME), Take::Kept)?;
                 self.adopt(&mut state, *candidate, &overlay, invals);
-                state.unlink(from, Take::Moved, &*self.store)?;
-                state.link_frame(FRAME, ino, &*self.store);
+                state.unlink(from, Take::Moved)?;
+                state.link_frame(FRAME, ino);
                 state.end_writing(ino, true);
                 state.frame.is_gone = false;
                 invals.extend(holes.iter().map(|hole| Inval::Range(ino, hole.start, hole.end - hole.start)));
@@ -331,7 +331,7 @@ impl Single<Contiguous> {
             };
             (Arc::clone(&frame.layout), overlay, frame.name.to_string_lossy().into_owned(), numbers)
         };
-        let overlay = overlay.unwrap_or_else(|| Arc::new(Overlay::new(0, layout.len(), self.store.drafts())));
+        let overlay = overlay.unwrap_or_else(|| Arc::new(Overlay::new(0, layout.len(), &self.drafts)));
         let file = Overlaid { store: &*self.store, guard: &guard, layout: &layout, overlay: &overlay };
         self.save(name, numbers, &file)
     }

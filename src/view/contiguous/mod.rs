@@ -21,6 +21,7 @@ use super::frame_view::{About, Committed, Files, FrameView, Standing, Take, Why}
 use super::names::is_temporary;
 use super::nodes::{Name, Number, Root};
 use super::single::{Place, Single, State};
+use super::state_lock::Changing;
 use super::writing::Change;
 use super::{Handle, Ino, Invals, Lost, Result, ViewError};
 use crate::format::trailer::Trailer;
@@ -129,7 +130,11 @@ impl FrameView for Contiguous {
         this.replace_frame(from, ino, invals)
     }
 
-    fn take(state: &mut State<Self>, _file: Number, how: Take, store: &dyn FrameStore) -> Result<Content> {
+    fn change_to_take<'a>(this: &'a Single<Self>, _names: &[&Name]) -> Changing<'a, Self> {
+        this.state.write()
+    }
+
+    fn take(state: &mut State<Self>, _file: Number, how: Take) -> Result<Content> {
         // What is half written belongs to the name, and would be no backup.
         if how == Take::Moved && state.frame.seen_overlay().is_some() {
             return Err(ViewError::Invalid);
@@ -139,7 +144,7 @@ impl FrameView for Contiguous {
             return Ok(Content::Empty);
         }
         let former = Content::Frame(File { ahead: None, ..state.frame.file() });
-        former.pin(store);
+        state.chunks.pin(former.keys());
         Ok(former)
     }
 

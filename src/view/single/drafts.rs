@@ -90,7 +90,7 @@ impl<V: FrameView> Single<V> {
     }
 
     pub(in crate::view) fn empty_draft(&self) -> Draft {
-        Draft::new(self.store.drafts())
+        Draft::new(&self.drafts)
     }
 
     /// Changes the draft of an open file, begun if there is none.
@@ -113,7 +113,7 @@ impl<V: FrameView> Single<V> {
             };
             match (writing, change) {
                 (_, Change::Empty) => {
-                    let mut state = self.state.write();
+                    let mut state = self.change_to_begin();
                     let serial = state.begin(ino, self.empty_draft(), SystemTime::now())?.serial;
                     state.nodes.handle(handle)?.take_part_in(serial);
                     return Ok(());
@@ -145,7 +145,7 @@ impl<V: FrameView> Single<V> {
             draft.write_at(&piece[..count], offset).map_err(|error| self.held_error("hold what was written", error))?;
             offset += count as u64;
         }
-        let mut state = self.state.write();
+        let mut state = self.change_to_begin();
         let same = content.is_same(&state.settled(ino)?);
         let is_taken = |state: &State<V>| state.nodes.get(ino).and_then(|node| node.seen_writing()).is_some();
         // Otherwise somebody was faster; the caller looks again.

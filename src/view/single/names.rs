@@ -58,9 +58,9 @@ impl<V: FrameView> Single<V> {
     pub(super) fn remove_name(&self, parent: Ino, name: &OsStr) -> Result<()> {
         self.check_writable()?;
         let _writing = self.writing.lock();
-        let mut state = self.state.write();
-        let name = state.parse(parent, name)?.ok_or(ViewError::NotFound)?;
-        state.unlink(&name, Take::Kept, &*self.store)?.map(drop).ok_or(ViewError::NotFound)
+        let name = self.state.read().parse(parent, name)?.ok_or(ViewError::NotFound)?;
+        let mut state = V::change_to_take(self, &[&name]);
+        state.unlink(&name, Take::Kept)?.map(drop).ok_or(ViewError::NotFound)
     }
 
     /// Renames.
@@ -95,14 +95,14 @@ impl<V: FrameView> Single<V> {
 
     /// Gives a file, with what it holds, another name. A file that had that name is removed.
     pub(in crate::view) fn give_name(&self, from: &Name, to: &Name, ino: Ino) -> Result<()> {
-        let mut state = self.state.write();
+        let mut state = V::change_to_take(self, &[from, to]);
         if state.find(from) != Some(ino) {
             return Err(ViewError::NotFound);
         }
-        state.unlink(from, Take::Moved, &*self.store)?;
-        state.unlink(to, Take::Kept, &*self.store)?;
+        state.unlink(from, Take::Moved)?;
+        state.unlink(to, Take::Kept)?;
         match to {
-            Name::Frame(file) => state.link_frame(*file, ino, &*self.store),
+            Name::Frame(file) => state.link_frame(*file, ino),
             Name::Temporary(_) | Name::LockFile => state.nodes.link(to.clone(), ino),
         }
         Ok(())

@@ -4,21 +4,25 @@ use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use crate::store::{ChunkKey, Draft, FrameStore};
+use crate::store::{ChunkKey, Draft};
 use crate::view::content::Content;
 use crate::view::frame_view::{Files, FrameView, Take};
 use crate::view::meta::Meta;
 use crate::view::nodes::{LOCK_FILE, Name, Node, Nodes, Number, number_of};
+use crate::view::state_lock::Chunks;
 use crate::view::writing::Writing;
 use crate::view::{Handle, Ino, ROOT, Result, SetAttr, ViewError};
 
 /// What a mount of a frame knows, under one lock.
-#[derive(Debug)]
 pub struct State<V> {
     /// Its files, as clients know them.
     pub nodes: Nodes,
     /// The frame.
     pub frame: V,
+    /// Chunks in the store.
+    pub chunks: Chunks,
+    /// SOURCE is being read again, after which all of this is another.
+    pub is_reloading: bool,
 }
 
 /// What an inode stands for.
@@ -195,10 +199,10 @@ impl<V: FrameView> State<V> {
     }
 
     /// Ends a handle, and with the last one what only it kept alive. Answers the file of the frame that nobody can write to any more.
-    pub fn close(&mut self, handle: Handle, store: &dyn FrameStore) -> Option<Number> {
+    pub fn close(&mut self, handle: Handle) -> Option<Number> {
         let (open, ends) = self.nodes.close(handle)?;
         if ends {
-            self.drop_node(open.ino, store);
+            self.drop_node(open.ino);
         }
         let node = self.nodes.get(open.ino).filter(|node| open.write && node.writers == 0)?;
         // Nobody has seen any of it since it was refused, so nothing is said: see `FileSystem::release`.
@@ -214,24 +218,24 @@ impl<V: FrameView> State<V> {
     }
 
     /// The kernel has forgotten a file.
-    pub fn forget(&mut self, ino: Ino, store: &dyn FrameStore) {
+    pub fn forget(&mut self, ino: Ino) {
         if self.nodes.forget(ino) {
-            self.drop_node(ino, store);
+            self.drop_node(ino);
         }
     }
 
-    fn drop_node(&mut self, ino: Ino, store: &dyn FrameStore) {
+    fn drop_node(&mut self, ino: Ino) {
         if let Some(node) = self.nodes.remove(ino) {
-            node.kept.unpin(store);
+            self.chunks.unpin(node.kept.keys());
         }
     }
 
     /// Ends every pin, as nobody uses anything any more.
-    pub fn unpin_all(&mut self, store: &dyn FrameStore) {
+    pub fn unpin_all(&mut self) {
         let kept: Vec<Ino> = self.nodes.iter().filter(|(_, node)| node.kept.is_of_store()).map(|(ino, _)| ino).collect();
         for ino in kept {
             if let Some(node) = self.nodes.get_mut(ino) {
-                std::mem::replace(&mut node.kept, Content::Empty).unpin(store);
+                self.chunks.unpin(std::mem::replace(&mut node.kept, Content::Empty).keys());
             }
         }
     }
@@ -243,7 +247,7 @@ impl<V: FrameView> State<V> {
     ///
     /// # Errors
     /// What keeps the frame from losing it; then nothing is changed.
-    pub fn unlink(&mut self, name: &Name, how: Take, store: &dyn FrameStore) -> Result<Option<Ino>> {
+    pub fn unlink(&mut self, name: &Name, how: Take) -> Result<Option<Ino>> {
         if *name == Name::LockFile {
             return Err(ViewError::NotPermitted);
         }
@@ -253,26 +257,26 @@ impl<V: FrameView> State<V> {
             self.node(ino)?;
         }
         let kept = match name {
-            Name::Frame(file) => Some(V::take(self, *file, how, store)?),
+            Name::Frame(file) => Some(V::take(self, *file, how)?),
             Name::Temporary(_) | Name::LockFile => None,
         };
         self.nodes.unlink(name);
         match (self.nodes.get_mut(ino), kept) {
             (Some(node), Some(kept)) => node.kept = kept,
             (Some(_), None) => {}
-            (None, kept) => kept.into_iter().for_each(|kept| kept.unpin(store)),
+            (None, kept) => kept.into_iter().for_each(|kept| self.chunks.unpin(kept.keys())),
         }
         if how == Take::Dropped {
-            self.drop_node(ino, store);
+            self.drop_node(ino);
         }
         Ok(Some(ino))
     }
 
     /// Gives a file without a name that of a file of the frame, whose content is what the file holds from now on.
-    pub fn link_frame(&mut self, file: Number, ino: Ino, store: &dyn FrameStore) {
+    pub fn link_frame(&mut self, file: Number, ino: Ino) {
         self.nodes.link(Name::Frame(file), ino);
         if let Some(node) = self.nodes.get_mut(ino) {
-            std::mem::replace(&mut node.kept, Content::Empty).unpin(store);
+            self.chunks.unpin(std::mem::replace(&mut node.kept, Content::Empty).keys());
         }
     }
 

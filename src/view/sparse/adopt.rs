@@ -12,48 +12,48 @@ use log::{debug, warn};
 use super::state::{Held, Sparse, number, stored};
 use crate::format::index_file::IndexFile;
 use crate::format::{self, ChunkId, IndexEntry};
-use crate::store::FrameStore;
+use crate::store::ChunkKey;
 use crate::view::frame_view::{FrameView, Take};
 use crate::view::nodes::Name;
-use crate::view::single::State;
+use crate::view::single::{Single, State};
 use crate::view::{Inval, Invals, ROOT, Result};
 
 impl State<Sparse> {
     /// Adopts an index that parses, whose bytes are in `index_bytes`, or keeps it until what it names is there.
-    pub(super) fn consider(&mut self, index: IndexFile, store: &dyn FrameStore, invals: &mut Invals) -> Result<()> {
+    pub(super) fn consider(&mut self, index: IndexFile, invals: &mut Invals) {
         let changed = self.frame.changed(&index);
         let missing = self.frame.missing(&index, &changed);
         self.frame.touch();
         if !missing.is_empty() {
             debug!("the index is held: {} chunks that it names are not there", missing.len());
             self.frame.held = Held::Waiting(Box::new(index), missing);
-            return Ok(());
+            return;
         }
-        if let Some(error) = self.frame.misfit(&index, &changed, store)? {
-            warn!("the index is held: {error}");
-            self.frame.held = Held::Unparsed;
-            return Ok(());
+        match self.frame.misfit(&index, &changed) {
+            Err(unmeasured) => {
+                debug!("the index is held: the sizes of {} chunks have to be read", unmeasured.len());
+                self.frame.held = Held::Waiting(Box::new(index), HashSet::new());
+                return;
+            }
+            Ok(Some(error)) => {
+                warn!("the index is held: {error}");
+                self.frame.held = Held::Unparsed;
+                return;
+            }
+            Ok(None) => {}
         }
         let bytes = self.frame.index_bytes.clone().unwrap_or_default();
-        self.adopt_changes(index, &changed, bytes, store, invals);
-        Ok(())
+        self.adopt_changes(index, &changed, bytes, invals);
     }
 
     /// Makes `index`, all of whose chunks are there, the one that files take their places from. Chunks that the one before
     /// named and this one does not are dropped.
-    pub(super) fn adopt(&mut self, index: IndexFile, bytes: Arc<Vec<u8>>, store: &dyn FrameStore, invals: &mut Invals) {
+    pub(super) fn adopt(&mut self, index: IndexFile, bytes: Arc<Vec<u8>>, invals: &mut Invals) {
         let changed = self.frame.changed(&index);
-        self.adopt_changes(index, &changed, bytes, store, invals);
+        self.adopt_changes(index, &changed, bytes, invals);
     }
 
-    fn adopt_changes(
-        &mut self,
-        index: IndexFile,
-        changed: &Range<usize>,
-        bytes: Arc<Vec<u8>>,
-        store: &dyn FrameStore,
-        invals: &mut Invals,
-    ) {
+    fn adopt_changes(&mut self, index: IndexFile, changed: &Range<usize>, bytes: Arc<Vec<u8>>, invals: &mut Invals) {
         let old = self.frame.adopted.take();
         let old = old.as_ref().map(|old| part(&old.entries, changed)).unwrap_or_default();
         let new = part(&index.entries, changed);
@@ -79,7 +79,7 @@ impl State<Sparse> {
             });
             for id in stored(old) {
                 if self.frame.table.get(id).position().is_none()
-                    && let Ok(Some(ino)) = self.unlink(&Name::Frame(number(id)), Take::Dropped, store)
+                    && let Ok(Some(ino)) = self.unlink(&Name::Frame(number(id)), Take::Dropped)
                 {
                     invals.push(Inval::Entry(ROOT, self.frame.name(number(id))));
                     invals.push(Inval::Attr(ino));
@@ -87,6 +87,7 @@ impl State<Sparse> {
             }
         }
         self.frame.removed.clear();
+        self.frame.sizes.clear();
         self.frame.adopted = Some(index);
         self.frame.index_bytes = Some(bytes);
         self.frame.held = Held::No;
@@ -123,8 +124,26 @@ impl Sparse {
         removed.chain(stored(part(&index.entries, changed)).filter(is_missing)).collect()
     }
 
+    /// Whether an index is held only until sizes of chunks are read.
+    pub(super) fn needs_sizes(&self) -> bool {
+        matches!(&self.held, Held::Waiting(_, missing) if missing.is_empty())
+    }
+
+    /// Chunks whose sizes are.
+    pub(super) fn needed_sizes(&self) -> Vec<ChunkKey> {
+        match &self.held {
+            Held::Waiting(index, missing) if missing.is_empty() => {
+                self.misfit(index, &self.changed(index)).err().unwrap_or_default()
+            }
+            _ => Vec::new(),
+        }
+    }
+
     /// The first chunk that does not fit where a new index puts it. Chunks that fitted before are not looked at again.
-    fn misfit(&self, index: &IndexFile, changed: &Range<usize>, store: &dyn FrameStore) -> Result<Option<format::Error>> {
+    ///
+    /// # Errors
+    /// Chunks whose sizes have to be known for that.
+    fn misfit(&self, index: &IndexFile, changed: &Range<usize>) -> std::result::Result<Option<format::Error>, Vec<ChunkKey>> {
         let chunksize = index.header.chunksize();
         let rescan = self.adopted.as_ref().is_none_or(|old| old.header.chunksize() != chunksize) && chunksize != 0;
         if chunksize == 0 || (self.fresh.is_empty() && self.unnamed.is_empty() && !rescan) {
@@ -138,22 +157,41 @@ impl Sparse {
                 return Ok(Some(error));
             }
         }
+        let mut unmeasured = Vec::new();
         for (position, entry) in (changed.start as u64..).zip(part(&index.entries, &changed)) {
             let IndexEntry::Stored(id) = entry else { continue };
             let nbytes = match self.fresh.get(id).copied().or_else(|| self.unnamed.get(id).map(|chunk| chunk.nbytes)) {
                 Some(nbytes) => nbytes,
                 None if !rescan => continue,
-                None => {
-                    let guard = store.enter();
-                    let Some(key) = self.table.get(*id).key() else { continue };
-                    store.chunk_header(&guard, key)?.nbytes
-                }
+                None => match self.size_of(*id) {
+                    Some(size) => size.nbytes,
+                    None => {
+                        unmeasured.extend(self.table.get(*id).key());
+                        continue;
+                    }
+                },
             };
             if let Err(error) = index.fit(position).check(nbytes) {
                 return Ok(Some(error));
             }
         }
-        Ok(None)
+        if unmeasured.is_empty() { Ok(None) } else { Err(unmeasured) }
+    }
+}
+
+impl Single<Sparse> {
+    /// Reads the sizes of chunks that an index is held for, and considers it again.
+    pub(super) fn consider_again(&self, invals: &mut Invals) -> Result<()> {
+        if !self.state.read().frame.needs_sizes() {
+            return Ok(());
+        }
+        let mut state = self.change_knowing(Sparse::needed_sizes)?;
+        if state.frame.needs_sizes()
+            && let Held::Waiting(index, _) = std::mem::replace(&mut state.frame.held, Held::Unparsed)
+        {
+            state.consider(*index, invals);
+        }
+        Ok(())
     }
 }
 

@@ -24,6 +24,7 @@ use super::frame_view::{About, Committed, Files, FrameView, Standing, Take, Why}
 use super::names::{INDEX_NAME, is_temporary};
 use super::nodes::{Name, Number, Root};
 use super::single::{Single, State};
+use super::state_lock::Changing;
 use super::writing::Change;
 use super::{Handle, Ino, Invals, Lost, Result, ViewError};
 use crate::format::trailer::Trailer;
@@ -138,8 +139,17 @@ impl FrameView for Sparse {
         }
     }
 
-    fn take(state: &mut State<Self>, file: Number, how: Take, store: &dyn FrameStore) -> Result<Content> {
-        Ok(state.frame.take(file, how, store))
+    fn change_to_take<'a>(this: &'a Single<Self>, names: &[&Name]) -> Changing<'a, Self> {
+        let needed = |frame: &Self| {
+            let files = names.iter().filter_map(|name| if let Name::Frame(file) = name { Some(*file) } else { None });
+            files.filter_map(|file| frame.unmeasured_if_varying(file)).collect()
+        };
+        // A damaged chunk can be removed.
+        this.change_knowing(needed).unwrap_or_else(|_| this.state.write())
+    }
+
+    fn take(state: &mut State<Self>, file: Number, how: Take) -> Result<Content> {
+        Ok(state.take(file, how))
     }
 
     fn annotate(state: &mut State<Self>, trailer: Trailer, invals: &mut Invals) -> Result<()> {

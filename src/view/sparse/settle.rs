@@ -7,7 +7,6 @@ use log::{info, warn};
 use super::state::{Held, Numbering, Sparse, stored};
 use crate::format::index_file::{IndexFile, KnownIndex};
 use crate::format::{ChunkId, Fit, IndexEntry, Special};
-use crate::store::FrameStore;
 use crate::view::single::{Single, State};
 use crate::view::{Inval, Invals, Result, ViewError};
 
@@ -16,7 +15,12 @@ impl Single<Sparse> {
     pub(super) fn settle(&self, invals: &mut Invals) -> Result<()> {
         let mut state = self.state.write();
         if std::mem::take(&mut state.frame.unsettled) {
-            state.settle(&*self.store, invals)?;
+            state.settle(invals)?;
+            while state.frame.needs_sizes() {
+                drop(state);
+                state = self.change_knowing(Sparse::needed_sizes)?;
+                state.settle(invals)?;
+            }
         }
         Ok(())
     }
@@ -24,7 +28,7 @@ impl Single<Sparse> {
 
 impl State<Sparse> {
     /// While the index file is held nothing takes a place: what comes next may be the index that says where.
-    fn settle(&mut self, store: &dyn FrameStore, invals: &mut Invals) -> Result<()> {
+    fn settle(&mut self, invals: &mut Invals) -> Result<()> {
         match std::mem::replace(&mut self.frame.held, Held::Unparsed) {
             Held::No => self.frame.held = Held::No,
             // Chunks that were removed before the index was written again, by a writer who did not care.
@@ -34,7 +38,7 @@ impl State<Sparse> {
                     entry => *entry,
                 });
                 index.entries = Arc::new(entries.collect());
-                self.consider(*index, store, invals)?;
+                self.consider(*index, invals);
                 if !matches!(self.frame.held, Held::No) {
                     return Ok(());
                 }
@@ -51,7 +55,7 @@ impl State<Sparse> {
         if let Some(index) = self.frame.place_by_position() {
             let bytes = self.frame.index_bytes.clone().unwrap_or_default();
             let written = self.frame.index_changed;
-            self.adopt(index, bytes, store, invals);
+            self.adopt(index, bytes, invals);
             // It was not the client who wrote the index: chunk files that found no place yet may find one later.
             self.frame.index_changed = written;
             self.frame.index_stale = true;

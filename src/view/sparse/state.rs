@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use super::table::Table;
 use super::times::Keeper;
+use crate::format::chunk::ChunkHeader;
 use crate::format::index_file::{IndexFile, KnownIndex};
 use crate::format::times::Times;
 use crate::format::{self, ChunkId, Fit, IndexEntry, Layout};
@@ -13,7 +14,8 @@ use crate::store::{ChunkKey, FrameImage, FrameStore, ReadAt, StoreError};
 use crate::view::content::Content;
 use crate::view::frame_view::Take;
 use crate::view::nodes::{Name, Node, Number};
-use crate::view::single::State;
+use crate::view::single::{Single, State};
+use crate::view::state_lock::Changing;
 use crate::view::xattr::FormerLens;
 use crate::view::{Ino, Inval, Invals, Result, ViewError};
 
@@ -42,6 +44,13 @@ pub struct Unnamed {
     pub nbytes: u32,
 }
 
+/// What a chunk's header says of its size, in bytes.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Size {
+    pub nbytes: u32,
+    pub cbytes: u32,
+}
+
 /// What the name of a chunk file meant when the frame was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Numbering {
@@ -58,7 +67,7 @@ pub enum Held {
     No,
     /// It is missing, being written, or does not parse as a whole. Whenever the index file has a draft.
     Unparsed,
-    /// It parses, but chunks that it names are not there.
+    /// It parses, but chunks that it names are not there; or all are, and the sizes of some have to be read.
     Waiting(Box<IndexFile>, HashSet<ChunkId>),
 }
 
@@ -91,6 +100,9 @@ pub struct Sparse {
     pub former_lens: FormerLens,
     /// Uncompressed sizes of the chunks that `adopted` names and no commit has taken yet.
     pub fresh: HashMap<ChunkId, u32>,
+
+    /// Of chunks that a change is about to replace, take away or give another place: see [`Single::change_knowing`].
+    pub sizes: HashMap<ChunkKey, Size>,
 
     /// Counts everything that matters to the frame.
     pub changes: u64,
@@ -191,6 +203,7 @@ impl Sparse {
             index_changed: 0,
             former_lens: FormerLens::default(),
             fresh: HashMap::new(),
+            sizes: HashMap::new(),
             changes: 0,
             frame_changed: 0,
             published: 0,
@@ -213,43 +226,20 @@ impl Sparse {
         self.frame_changed = self.changes;
     }
 
-    /// See [`FrameView::take`](crate::view::frame_view::FrameView::take).
-    pub fn take(&mut self, file: Number, how: Take, store: &dyn FrameStore) -> Content {
-        self.touch();
-        let Some(id) = chunk_of(file) else {
-            self.held = Held::Unparsed;
-            return self.index_bytes.take().map_or(Content::Empty, Content::Bytes);
-        };
-        let mut kept = Content::Empty;
-        let nbytes = self.nbytes_if_varying(id, store);
-        if let Some((key, len)) = self.table.remove(id) {
-            if how != Take::Dropped {
-                kept = Content::Chunk(key, len);
-                kept.pin(store);
-            }
-            store.discard(key);
-        }
-        self.unnamed.remove(&id);
-        self.fresh.remove(&id);
-        if self.table.get(id).position().is_some() {
-            self.removed.insert(id, nbytes);
-            self.changed_frame();
-        }
-        if let Held::Waiting(index, missing) = &mut self.held
-            && index.entries.contains(&IndexEntry::Stored(id))
-        {
-            missing.insert(id);
-        }
-        kept
+    /// The chunk of a file, if its size is not known, and nothing but the chunk tells it.
+    pub fn unmeasured_if_varying(&self, file: Number) -> Option<ChunkKey> {
+        let varying = self.adopted.as_ref().is_some_and(|index| index.header.chunksize() == 0);
+        chunk_of(file).filter(|_| varying).and_then(|id| self.unmeasured(id))
     }
 
-    /// The uncompressed size of a chunk whose size nothing but itself tells.
-    fn nbytes_if_varying(&self, id: ChunkId, store: &dyn FrameStore) -> u32 {
-        let varying = self.adopted.as_ref().is_some_and(|index| index.header.chunksize() == 0);
-        match self.table.get(id).key() {
-            Some(key) if varying => store.chunk_header(&store.enter(), key).map_or(0, |header| header.nbytes),
-            _ => 0,
-        }
+    /// The size of a file's chunk, if it is known.
+    pub fn size_of(&self, id: ChunkId) -> Option<Size> {
+        self.table.get(id).key().and_then(|key| self.sizes.get(&key).copied())
+    }
+
+    /// The chunk of a file, if its size is not known.
+    pub fn unmeasured(&self, id: ChunkId) -> Option<ChunkKey> {
+        self.table.get(id).key().filter(|key| !self.sizes.contains_key(key))
     }
 
     /// Whether the index file is another than SOURCE's.
@@ -259,6 +249,38 @@ impl Sparse {
 }
 
 impl State<Sparse> {
+    /// See [`FrameView::take`](crate::view::frame_view::FrameView::take).
+    pub fn take(&mut self, file: Number, how: Take) -> Content {
+        let State { frame, chunks, .. } = self;
+        frame.touch();
+        let Some(id) = chunk_of(file) else {
+            frame.held = Held::Unparsed;
+            return frame.index_bytes.take().map_or(Content::Empty, Content::Bytes);
+        };
+        let mut kept = Content::Empty;
+        let mut nbytes = 0;
+        if let Some((key, len)) = frame.table.remove(id) {
+            nbytes = frame.sizes.remove(&key).map_or(0, |size| size.nbytes);
+            if how != Take::Dropped {
+                kept = Content::Chunk(key, len);
+                chunks.pin(kept.keys());
+            }
+            chunks.discard(key);
+        }
+        frame.unnamed.remove(&id);
+        frame.fresh.remove(&id);
+        if frame.table.get(id).position().is_some() {
+            frame.removed.insert(id, nbytes);
+            frame.changed_frame();
+        }
+        if let Held::Waiting(index, missing) = &mut frame.held
+            && index.entries.contains(&IndexEntry::Stored(id))
+        {
+            missing.insert(id);
+        }
+        kept
+    }
+
     /// The index file, unless removed.
     pub fn index_ino(&self) -> Option<Ino> {
         self.ino(INDEX)
@@ -304,6 +326,31 @@ impl State<Sparse> {
             && self.exists(INDEX)
             && frame.adopted.is_some()
             && frame.removed.is_empty()
+    }
+}
+
+impl Single<Sparse> {
+    /// The state, to be changed, when the sizes are known that a change needs: those of the chunks that are named are read before, without the
+    /// lock.
+    ///
+    /// # Errors
+    /// A chunk's header cannot be read.
+    pub fn change_knowing(&self, needed: impl Fn(&Sparse) -> Vec<ChunkKey>) -> Result<Changing<'_, Sparse>> {
+        let mut sizes = Vec::new();
+        loop {
+            let guard = self.store.enter();
+            let mut state = self.state.write();
+            state.frame.sizes.extend(sizes.drain(..));
+            let needed = needed(&state.frame);
+            if needed.is_empty() {
+                return Ok(state);
+            }
+            drop(state);
+            for key in needed {
+                let ChunkHeader { nbytes, cbytes, .. } = self.store.chunk_header(&guard, key)?;
+                sizes.push((key, Size { nbytes, cbytes }));
+            }
+        }
     }
 }
 

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use log::{debug, warn};
 
-use super::state::{Held, INDEX, Sparse, Unnamed, chunk_of, number};
+use super::state::{Held, INDEX, Size, Sparse, Unnamed, chunk_of, number};
 use crate::format::chunk::ChunkHeader;
 use crate::format::header::FrameHeader;
 use crate::format::index_file::{self, IndexFile, KnownIndex};
 use crate::format::{self, ChunkId, Fit};
 use crate::store::examine::{Examined, MOST_HOLE, examine};
 use crate::store::frame::zeros;
-use crate::store::{ChunkKey, Draft, FrameStore, ReadAt};
+use crate::store::{ChunkKey, Draft, ReadAt};
 use crate::view::frame_view::Take;
 use crate::view::nodes::{Name, Number};
 use crate::view::single::{Place, Single, State};
@@ -89,7 +89,13 @@ impl Single<Sparse> {
             staged.map(|(key, header)| (key, header, inner.version)).map_err(|error| (writing.refuse(), error))
         };
         let (key, header, version) = staged.map_err(|(known, error)| self.refused(ino, known, error, invals))?;
-        let mut state = self.state.write();
+        let mut state = match self.change_knowing(|frame| frame.unmeasured(id).into_iter().collect()) {
+            Ok(state) => state,
+            Err(error) => {
+                self.store.discard(key);
+                return Err(error);
+            }
+        };
         let is_current = state.is_current(ino, number(id), writing);
         let Some(inner) = writing.still(version).filter(|_| is_current) else {
             // Written to again, renamed or removed meanwhile: another close will see to it.
@@ -104,10 +110,12 @@ impl Single<Sparse> {
             self.store.discard(key);
             return Err(self.refused(ino, known, error, invals));
         }
-        let old = state.frame.stored_header(id, &*self.store)?;
+        let old = state.frame.size_of(id);
         state.end_writing(ino, true);
         drop(inner);
-        state.accept(id, key, &header, old, &*self.store, invals)
+        state.accept(id, key, &header, old, invals);
+        drop(state);
+        self.consider_again(invals)
     }
 
     /// Stages a draft that is one whole chunk and fits; the inner error says why it is not.
@@ -174,7 +182,9 @@ impl Single<Sparse> {
         }
         state.frame.index_bytes = Some(Arc::new(file));
         state.frame.changes += 1;
-        state.consider(index, &*self.store, invals)
+        state.consider(index, invals);
+        drop(state);
+        self.consider_again(invals)
     }
 
     /// The bytes must be a chunk that fits, as at a close; otherwise both names stay as they were.
@@ -212,7 +222,17 @@ impl Single<Sparse> {
                 let (key, header) = self.stage_draft(&inner.bytes, id)?.map_err(ViewError::Rejected)?;
                 (key, header, inner.version)
             };
-            let mut state = self.state.write();
+            let needed = |frame: &Sparse| {
+                let from = if let Name::Frame(file) = from { frame.unmeasured_if_varying(*file) } else { None };
+                from.into_iter().chain(frame.unmeasured(id)).collect()
+            };
+            let mut state = match self.change_knowing(needed) {
+                Ok(state) => state,
+                Err(error) => {
+                    self.store.discard(key);
+                    return Err(error);
+                }
+            };
             let now = state.nodes.get(ino).and_then(|node| node.writing.as_ref());
             let current = state.find(from) == Some(ino) && now.is_some_and(|now| Arc::ptr_eq(now, &writing));
             // Where others have changed SOURCE, what was staged was so in another.
@@ -229,13 +249,15 @@ impl Single<Sparse> {
                 }
                 continue;
             };
-            let old = state.frame.stored_header(id, &*self.store)?;
-            state.unlink(&Name::Frame(number(id)), Take::Kept, &*self.store)?;
-            state.unlink(from, Take::Moved, &*self.store)?;
-            state.link_frame(number(id), ino, &*self.store);
+            let old = state.frame.size_of(id);
+            state.unlink(&Name::Frame(number(id)), Take::Kept)?;
+            state.unlink(from, Take::Moved)?;
+            state.link_frame(number(id), ino);
             state.end_writing(ino, true);
             drop(inner);
-            return state.accept(id, key, &header, old, &*self.store, invals);
+            state.accept(id, key, &header, old, invals);
+            drop(state);
+            return self.consider_again(invals);
         }
     }
 }
@@ -251,25 +273,11 @@ impl Sparse {
             _ => Fit::Any,
         }
     }
-
-    /// The header of the chunk that a chunk file holds.
-    pub(super) fn stored_header(&self, id: ChunkId, store: &dyn FrameStore) -> Result<Option<ChunkHeader>> {
-        let guard = store.enter();
-        Ok(self.table.get(id).key().map(|key| store.chunk_header(&guard, key)).transpose()?)
-    }
 }
 
 impl State<Sparse> {
-    /// Makes a staged chunk what a chunk file holds, in place of a chunk with the header `old`.
-    pub(super) fn accept(
-        &mut self,
-        id: ChunkId,
-        key: ChunkKey,
-        header: &ChunkHeader,
-        old: Option<ChunkHeader>,
-        store: &dyn FrameStore,
-        invals: &mut Invals,
-    ) -> Result<()> {
+    /// Makes a staged chunk what a chunk file holds, in place of one of the size `old`.
+    pub(super) fn accept(&mut self, id: ChunkId, key: ChunkKey, header: &ChunkHeader, old: Option<Size>, invals: &mut Invals) {
         let frame = &mut self.frame;
         let position = frame.table.get(id).position();
         if let (Some(position), Some(index)) = (position, &mut frame.adopted) {
@@ -291,7 +299,8 @@ impl State<Sparse> {
             }
         }
         if let Some(old) = frame.table.set_chunk(id, key, header.cbytes) {
-            store.discard(old);
+            frame.sizes.remove(&old);
+            self.chunks.discard(old);
         }
         match position {
             Some(_) => {
@@ -308,10 +317,9 @@ impl State<Sparse> {
         if let Held::Waiting(_, missing) = &mut frame.held {
             missing.remove(&id);
             if missing.is_empty() {
-                let Held::Waiting(index, _) = std::mem::replace(&mut frame.held, Held::Unparsed) else { return Ok(()) };
-                return self.consider(*index, store, invals);
+                let Held::Waiting(index, _) = std::mem::replace(&mut frame.held, Held::Unparsed) else { return };
+                self.consider(*index, invals);
             }
         }
-        Ok(())
     }
 }

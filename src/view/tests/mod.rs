@@ -9,6 +9,7 @@ use super::*;
 use crate::format::Layout;
 use crate::store::{FrameStore, OpenOptions, open};
 
+pub mod counting;
 mod model;
 mod park;
 

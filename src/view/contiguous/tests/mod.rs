@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime};
 use super::*;
 use crate::format::{Layout, Special};
 use crate::store::{OpenOptions, open};
-use crate::view::counting::Counting;
 use crate::view::frames::{CHUNKSIZE, Cell, cells_of, cframe, chunk, errno, full, sframe, zeros};
+use crate::view::tests::counting::Counting;
 use crate::view::{Creation, DirEntry, FileSystem, Inval, Kind, OpenMode, ROOT, RenameMode, SetAttr};
 
 mod library;

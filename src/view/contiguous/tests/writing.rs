@@ -81,7 +81,7 @@ fn what_is_only_moved_is_neither_held_nor_written() {
             mount.view().write(handle, (moved_to + from) as u64, first).unwrap();
             mount.view().write(handle, (moved_to + from + first.len()) as u64, second).unwrap();
         }
-        let used = mount.store.as_ref().unwrap().drafts().used();
+        let used = mount.view().drafts.used();
         assert!(used < 1 << 19, "{used} bytes held for {}", tail.len());
         mount.view().write(handle, at as u64, &after[at..moved_to]).unwrap();
         mount.view().write(handle, (moved_to + tail.len()) as u64, &after[moved_to + tail.len()..]).unwrap();

@@ -11,8 +11,10 @@ use std::os::unix::ffi::OsStrExt;
 use log::{debug, warn};
 
 use super::backend::{Backend, BackendFile, FileStat};
+use super::error::Complain;
 use super::error::Failed;
-use super::source::{Complain, Source};
+use super::source::Handle;
+use super::source::Source;
 use super::{Result, StoreError, sidecar};
 use crate::format::{ChunkId, INDEX_NAME};
 use crate::store::in_words;
@@ -21,7 +23,7 @@ use crate::store::in_words;
 pub(super) const MADE_BY_OTHERS: &str = "it was made by another process in the meantime";
 
 /// A frame that has only a temporary name.
-pub(super) struct Unborn {
+pub(super) struct PendingFrame {
     /// What the temporary name stands for.
     ours: FileStat,
     temp: OsString,
@@ -33,18 +35,6 @@ struct Replaced {
     stat: FileStat,
     /// Holds its lock, so that nobody is writing to it.
     _locked: Option<Box<dyn BackendFile>>,
-}
-
-/// Makes room for a new frame: looks whether something has its name, and makes what is to have it under a temporary one.
-pub(super) fn conceive<T>(
-    source: &Source,
-    make: impl FnMut(&OsStr) -> io::Result<T>,
-    stat: impl FnOnce(&T) -> io::Result<FileStat>,
-) -> Result<(Unborn, T)> {
-    let replaced = claim(source)?;
-    let (temp, made) = with_temp_name(make).map_err(source.io("create"))?;
-    let ours = stat(&made).map_err(source.io("create"))?;
-    Ok((Unborn { ours, temp, replaced }, made))
 }
 
 /// How names of what is unfinished begin.
@@ -103,7 +93,14 @@ fn is_part_of_frame(name: &OsStr) -> bool {
     name == INDEX_NAME || name == sidecar::SUFFIX || bytes.starts_with(b".b2fuse-") || ChunkId::from_file_name(bytes).is_some()
 }
 
-impl Unborn {
+impl PendingFrame {
+    /// Makes room for a new frame: looks whether something has its name, and makes what is to have it under a temporary one.
+    pub(super) fn create(source: &Source, make: impl FnMut(&OsStr) -> io::Result<Handle>) -> Result<(Self, Handle)> {
+        let replaced = claim(source)?;
+        let (temp, made) = with_temp_name(make).map_err(source.io("create"))?;
+        Ok((PendingFrame { ours: made.stat, temp, replaced }, made))
+    }
+
     /// What others have done meanwhile to SOURCE's name.
     pub(super) fn seen_outside(&self, at_path: Option<&FileStat>) -> Option<String> {
         match (at_path, &self.replaced) {
@@ -114,7 +111,7 @@ impl Unborn {
     }
 
     /// Gives what is finished SOURCE's name, on disk: that of the temporary name, or something else of ours.
-    pub(super) fn born(&self, source: &Source, other: Option<(&OsStr, FileStat)>) -> std::result::Result<(), Failed> {
+    pub(super) fn give_name(&self, source: &Source, other: Option<(&OsStr, FileStat)>) -> std::result::Result<(), Failed> {
         let Source { backend, name, .. } = source;
         let (temp, ours) = other.unwrap_or((&self.temp, self.ours));
         let at_path = source.stat().map_err(Failed::harmless)?;

@@ -1,6 +1,6 @@
 //! What others wrote: where their chunks begin is known, and how long they are only their headers say.
 
-use super::{MIN_ROOM, Space, State};
+use super::{ExtentMap, MIN_ROOM};
 
 /// The smallest length that a chunk's header can claim (that of a Blosc1 chunk without data).
 const MIN_CLAIM: u64 = 16;
@@ -21,37 +21,37 @@ pub(super) struct Unknown {
 
 impl Unknown {
     /// Chunks somewhere in `next..end`, the first one at `next`.
-    pub(super) fn all(next: u64, end: u64) -> Self {
+    pub(in crate::store) fn all(next: u64, end: u64) -> Self {
         Unknown { next, end, reach: next, reach_of: None }
     }
 }
 
-impl Space {
+impl ExtentMap {
     /// The next position of which only the header at it says how long it is.
-    pub(in super::super) fn next_unknown(&self) -> Option<u64> {
+    pub(in crate::store) fn next_unknown(&self) -> Option<u64> {
         self.unknown.map(|unknown| unknown.next)
     }
 
     /// Up to `count` positions from there on, for reading their headers with the space unlocked.
-    pub(in super::super) fn unknown(&self, count: usize, into: &mut Vec<u64>) {
+    pub(in crate::store) fn unknown(&self, count: usize, into: &mut Vec<u64>) {
         into.clear();
         if let Some(unknown) = self.unknown {
-            into.extend(self.used.range(unknown.next..unknown.end).take(count).map(|(pos, _)| pos));
+            into.extend(self.chunks.range(unknown.next..unknown.end).take(count).map(|(pos, _)| pos));
         }
     }
 
     /// Whether a chunk of `len` bytes should wait for the sweep: else it would be put at the end, and the file has become longer by a
     /// good part already. One chunk never waits.
-    pub(in super::super) fn must_look(&self, len: u64) -> bool {
+    pub(in crate::store) fn must_look(&self, len: u64) -> bool {
         let len = len.max(MIN_ROOM);
         let bound = self.opened_end + len.max(self.live() / GROWTH);
         self.unknown.is_some() && !self.has_hole(len) && self.free.end() + len > bound
     }
 
     /// Of the chunks whose lengths are unknown: how many there are, and `count` of them, evenly, each with where the next one begins.
-    pub(in super::super) fn sample(&self, count: usize) -> (usize, Vec<(u64, u64)>) {
+    pub(in crate::store) fn sample(&self, count: usize) -> (usize, Vec<(u64, u64)>) {
         let Some(Unknown { next, end, .. }) = self.unknown else { return (0, Vec::new()) };
-        let positions: Vec<u64> = self.used.range(next..end).map(|(pos, _)| pos).collect();
+        let positions: Vec<u64> = self.chunks.range(next..end).map(|(pos, _)| pos).collect();
         let each = positions.len().div_ceil(count).max(1);
         let next = |at: usize| positions.get(at + 1).copied().unwrap_or(end);
         let sample = positions.iter().enumerate().step_by(each).map(|(at, pos)| (*pos, next(at))).collect();
@@ -60,28 +60,21 @@ impl Space {
 
     /// Takes note of what the header at `pos`, the next unknown position, claims as the chunk's length; `None` if that cannot
     /// be a chunk. What others have learnt meanwhile is ignored.
-    pub(in super::super) fn learn(&mut self, pos: u64, claim: Option<u64>) {
+    pub(in crate::store) fn learn(&mut self, pos: u64, claim: Option<u64>) {
         let Some(mut unknown) = self.unknown.filter(|unknown| unknown.next == pos) else { return };
-        let next = self.used.range(pos + 1..unknown.end).next().map_or(unknown.end, |(next, _)| next);
+        let next = self.chunks.range(pos + 1..unknown.end).next().map_or(unknown.end, |(next, _)| next);
         let claim = claim.filter(|claim| *claim >= MIN_CLAIM).map(|claim| pos.saturating_add(claim.max(MIN_ROOM)));
         let end = claim.unwrap_or(next.max(pos + MIN_ROOM)).min(unknown.end);
         let overlaps = unknown.reach > pos;
         if overlaps && let Some(other) = unknown.reach_of {
-            self.tangle(other, unknown.reach);
+            self.overlaps(other, unknown.reach);
         } else {
             self.free.give(unknown.reach, pos);
         }
         let len = u32::try_from(end - pos).unwrap_or(u32::MAX);
-        match self.used.set_len(pos, len) {
-            Some(State::InImage) => self.live += u64::from(len),
-            Some(State::Dropped) => {
-                self.waiting_bytes += u64::from(len);
-                self.credit = self.credit.saturating_add(u64::from(len));
-            }
-            _ => {}
-        }
+        self.chunks.set_len(pos, len);
         if overlaps || claim != Some(end) {
-            self.tangle(pos, end);
+            self.overlaps(pos, end);
         }
         if end > unknown.reach {
             unknown.reach = end;
@@ -92,7 +85,7 @@ impl Space {
 
     /// The sweep goes on to the next used position after `pos`, or has come to its end.
     pub(super) fn sweep_to_next(&mut self, mut unknown: Unknown, pos: u64) {
-        if let Some((next, _)) = self.used.range(pos + 1..unknown.end).next() {
+        if let Some((next, _)) = self.chunks.range(pos + 1..unknown.end).next() {
             unknown.next = next;
             self.unknown = Some(unknown);
         } else {
@@ -101,10 +94,8 @@ impl Space {
         }
     }
 
-    fn tangle(&mut self, pos: u64, end: u64) {
-        self.tangled_reach = self.tangled_reach.max(end);
-        if let Some(chunk) = self.used.get_mut(pos) {
-            chunk.tangled = true;
-        }
+    fn overlaps(&mut self, pos: u64, end: u64) {
+        self.overlaps_reach = self.overlaps_reach.max(end);
+        self.chunks.set_overlapping(pos);
     }
 }

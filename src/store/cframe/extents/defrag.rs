@@ -1,6 +1,6 @@
 //! Keeping a file short: which chunks go where when there are holes.
 
-use super::{Chunk, Doomed, Seq, Space, State};
+use super::{Chunk, DroppedRefs, ExtentMap, State};
 
 /// How many chunks, and how many holes for each, are considered for one move.
 const TRIES: usize = 8;
@@ -34,49 +34,62 @@ pub struct Moves {
     misses: usize,
 }
 
-impl Space {
+impl ExtentMap {
     /// Whether the holes, and what will be holes after a sync, make the file longer than it should be at rest: one and a half
     /// times what lives in it, less a little, and three tails. And whether copying what would make it short is paid for by what
     /// was written; where others left many holes it gets shorter from commit to commit.
-    pub(in super::super) fn can_settle(&self) -> bool {
-        self.is_long() && self.free.bytes() + self.waiting_bytes <= self.credit + FREE_MOVES
+    pub(in crate::store) fn can_settle(&self) -> bool {
+        self.is_long() && self.free.bytes() + self.chunks.waiting_bytes() <= self.credit() + FREE_MOVES
     }
 
     /// The first half of that: whether the file is longer than it should be at rest, by as much as is known.
-    pub(in super::super) fn is_long(&self) -> bool {
+    pub(in crate::store) fn is_long(&self) -> bool {
         let tail = self.tails.last().map_or(0, |tail| tail.len);
-        self.free.bytes() + self.waiting_bytes > self.live() / 5 * 2 + tail
+        self.free.bytes() + self.chunks.waiting_bytes() > self.live() / 5 * 2 + tail
     }
 
     /// Lets a part of what lives be moved besides, whatever was written: what earlier mounts left long, some more make short.
-    pub(in super::super) fn grant_moves(&mut self) {
-        self.credit = self.credit.saturating_add((self.live() / GRANT).min(MOST_GRANTED));
+    pub(in crate::store) fn grant_moves(&mut self) {
+        self.granted += (self.live() / GRANT).min(MOST_GRANTED) as i64;
+    }
+
+    /// Bytes that may still be copied: as many as were ever staged and dropped, what was granted besides, less what was copied.
+    fn credit(&self) -> u64 {
+        self.chunks.churn().saturating_add_signed(self.granted)
     }
 
     /// Goes on for as long as moving brings something.
-    pub(in super::super) fn progress(&self) -> (u64, u64) {
-        (self.credit, self.free.end())
+    pub(in crate::store) fn progress(&self) -> (u64, u64) {
+        (self.credit(), self.free.end())
     }
 
-    /// What may be moved in a commit that drops `doomed`: as much again as was written and dropped since the last one, and a
+    /// What may be moved in a commit that drops `dropped`: as much again as was written and dropped since the last one, and a
     /// little more. With `all`, everything that was ever written or dropped may be moved once again, and a little more.
-    pub(in super::super) fn moves(&self, doomed: &Doomed, all: bool) -> Moves {
-        let dying: u64 = doomed.keys().filter_map(|pos| self.used.get(*pos)).map(|chunk| u64::from(chunk.len)).sum();
-        let budget = if all { self.credit + FREE_MOVES } else { self.credit.min(FREE_MOVES + 2 * self.recent) };
-        Moves { live: self.live.saturating_sub(dying), budget, all, below: u64::MAX, kept: self.tangled_reach, misses: 0 }
+    pub(in crate::store) fn moves(&self, dropped: &DroppedRefs, all: bool) -> Moves {
+        let dying: u64 = dropped.keys().filter_map(|pos| self.chunks.get(*pos)).map(|chunk| u64::from(chunk.len)).sum();
+        let (credit, recent) = (self.credit(), self.chunks.churn() - self.churn_before);
+        let budget = if all { credit + FREE_MOVES } else { credit.min(FREE_MOVES + 2 * recent) };
+        Moves {
+            live: self.chunks.live().saturating_sub(dying),
+            budget,
+            all,
+            below: u64::MAX,
+            kept: self.overlaps_reach,
+            misses: 0,
+        }
     }
 
     /// The next chunk to copy further down, so that the file gets shorter: one of the highest, into a hole that is large enough.
     /// `None` when the file is short enough as it is, when nothing can be won, and when the budget is used up.
-    pub(in super::super) fn next_move(&mut self, doomed: &Doomed, moves: &mut Moves) -> Option<Move> {
+    pub(in crate::store) fn next_move(&mut self, dropped: &DroppedRefs, moves: &mut Moves) -> Option<Move> {
         if self.unknown.is_some() {
             return None;
         }
         let enough = self.free.floor() + moves.live + moves.live / 6;
         let mut looks = 0;
         let mut found = None;
-        for (from, chunk) in self.used.descending(moves.below) {
-            if !chunk.stays(from, doomed) {
+        for (from, chunk) in self.chunks.descending(moves.below) {
+            if !chunk.stays(from, dropped) {
                 looks += 1;
                 if looks == LOOKS {
                     break;
@@ -87,7 +100,7 @@ impl Space {
             if moves.kept.max(from + len) <= enough {
                 break;
             }
-            if chunk.movable(from, doomed)
+            if is_movable(from, &chunk, dropped)
                 && let Some(to) = self.hole_below(from, len, moves.all)
             {
                 found = Some((from, to, len));
@@ -115,12 +128,12 @@ impl Space {
 
     /// Where no chunk fits into a hole: the chunks that are to be taken out of the way so that the lowest hole becomes larger.
     /// All behind it, if they can also come down again, which leaves no hole at all; else the next one.
-    pub(in super::super) fn lifts(&self, doomed: &Doomed, moves: &Moves) -> Vec<u64> {
+    pub(in crate::store) fn lifts(&self, dropped: &DroppedRefs, moves: &Moves) -> Vec<u64> {
         // Not where the chunks are low enough, and only the tail has yet to follow them.
-        let stuck = self.unknown.is_none() && self.chunks_end(doomed) - self.free.floor() > moves.live + moves.live / 5 * 2;
+        let stuck = self.unknown.is_none() && self.chunks_end(dropped) - self.free.floor() > moves.live + moves.live / 5 * 2;
         let hole = self.free.holes(..).next().filter(|_| stuck);
         let Some((hole, len)) = hole else { return Vec::new() };
-        let behind = self.used.range(hole + len..u64::MAX).filter(|(pos, chunk)| chunk.movable(*pos, doomed));
+        let behind = self.chunks.range(hole + len..u64::MAX).filter(|(pos, chunk)| is_movable(*pos, chunk, dropped));
         let mut sum = 0;
         let mut lifts: Vec<u64> = behind
             .map_while(|(pos, chunk)| {
@@ -134,45 +147,26 @@ impl Space {
         lifts
     }
 
-    /// The move of one of [`Space::lifts`].
-    pub(in super::super) fn lift(&mut self, from: u64, moves: &mut Moves) -> Option<Move> {
+    /// The move of one of [`ExtentMap::lifts`].
+    pub(in crate::store) fn lift(&mut self, from: u64, moves: &mut Moves) -> Option<Move> {
         let len = self.room(from)?;
         self.begin_move(from, self.free.end(), len, moves)
     }
 
-    /// A chunk is not to be moved any more.
-    pub(in super::super) fn fix(&mut self, pos: u64) {
-        if let Some(chunk) = self.used.get_mut(pos) {
-            chunk.tangled = true;
-        }
-    }
-
     fn begin_move(&mut self, from: u64, to: u64, len: u64, moves: &mut Moves) -> Option<Move> {
         moves.budget = moves.budget.checked_sub(len)?;
-        self.credit = self.credit.saturating_sub(len);
+        self.granted -= len.min(self.credit()) as i64;
         self.free.take(to, to + len);
-        self.used.insert(to, Chunk::new(len as u32, 0, 0, State::Staged));
         Some(Move { from, to, len })
     }
 
-    /// The bytes of a move have been copied; the old place is free once commit `seq` is on disk.
-    pub(in super::super) fn moved(&mut self, moved: Move, seq: Seq) {
-        let Some(chunk) = self.used.get_mut(moved.from) else { return };
-        let there = *chunk;
-        *chunk = Chunk { refs: 0, pins: 0, state: State::Dropped, ..there };
-        self.used.insert(moved.to, there);
-        self.waiting_bytes += moved.len;
-        self.waiting.push_back((seq, moved.from));
+    /// The bytes of a move could not be copied.
+    pub(in crate::store) fn not_moved(&mut self, step: Move) {
+        self.free.give(step.to, step.to + step.len);
     }
 }
 
-impl Chunk {
-    /// Whether the image that is being committed has it.
-    pub(super) fn stays(&self, pos: u64, doomed: &Doomed) -> bool {
-        self.state == State::InImage && doomed.get(&pos).is_none_or(|times| self.refs > *times)
-    }
-
-    fn movable(&self, pos: u64, doomed: &Doomed) -> bool {
-        self.state == State::InImage && !self.tangled && !doomed.contains_key(&pos)
-    }
+/// Whether a chunk can be moved before the image that drops these is published.
+fn is_movable(pos: u64, chunk: &Chunk, dropped: &DroppedRefs) -> bool {
+    chunk.state == State::InImage && !chunk.overlapping && !dropped.contains_key(&pos)
 }

@@ -3,13 +3,12 @@
 //! Everything named "expect" is a hint to the disk, and waits for nothing.
 
 use std::ops::RangeInclusive;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::{CframeStore, position};
+use super::{Cframe, CframeStore};
 use crate::format::{self, chunk::ChunkHeader};
 use crate::store::backend::{BackendFile, read_exact_at};
-use crate::store::source::Complain;
+use crate::store::error::Complain;
 use crate::store::{ChunkKey, Result};
 
 const HEADER: u64 = ChunkHeader::LEN as u64;
@@ -22,20 +21,7 @@ const AT_ONCE: usize = 128;
 /// The kernel's smallest page, in bytes.
 const PAGE: u64 = 4096;
 
-impl CframeStore {
-    /// Where a chunk is now, in which file.
-    pub(super) fn place_of(&self, key: ChunkKey) -> (Arc<dyn BackendFile>, u64) {
-        let place = self.place.read();
-        (Arc::clone(&place.file), position(&place.moved, key))
-    }
-
-    /// Where chunks are now. The file is the one that they are in.
-    fn places(&self, keys: impl Iterator<Item = ChunkKey>) -> (Arc<dyn BackendFile>, Vec<u64>) {
-        let place = self.place.read();
-        let positions = keys.map(|key| position(&place.moved, key)).collect();
-        (Arc::clone(&place.file), positions)
-    }
-
+impl Cframe {
     pub(super) fn expect_whole(&self, chunks: &[(ChunkKey, u32)]) {
         let (file, positions) = self.places(chunks.iter().map(|(key, _)| *key));
         let ranges: Vec<_> = positions.into_iter().zip(chunks).map(|(start, (_, len))| (start, u64::from(*len))).collect();
@@ -54,12 +40,12 @@ impl CframeStore {
             file.will_need(from, len);
         }
     }
+}
 
+impl CframeStore {
     pub(super) fn read_header(&self, key: ChunkKey) -> Result<ChunkHeader> {
-        if !self.is_of_this_version(key) {
-            return Err(self.io("read a chunk's header")(std::io::Error::from_raw_os_error(libc::ESTALE)));
-        }
-        let (file, position) = self.place_of(key);
+        self.medium.check_version(key).map_err(self.io("read a chunk's header"))?;
+        let (file, position) = self.medium.place_of(key);
         let mut bytes = [0; ChunkHeader::LEN];
         let mut filled = 0;
         while filled < bytes.len() {
@@ -78,7 +64,7 @@ impl CframeStore {
             self.source.format(format::Error { offset, ..error })
         };
         let header = ChunkHeader::parse(bytes).map_err(inside)?;
-        let room = self.limit.load(Relaxed).saturating_sub(position);
+        let room = self.medium.limit.load(Relaxed).saturating_sub(position);
         if u64::from(header.cbytes) > room {
             let expected = format!("at most the {room} bytes before the end of the chunks");
             return Err(inside(format::Error::new("chunk: cbytes", 12, header.cbytes, expected)));
@@ -109,7 +95,7 @@ impl CframeStore {
     }
 
     pub(super) fn read_lens(&self, keys: &[ChunkKey]) -> Vec<Option<u32>> {
-        let (file, positions) = self.places(keys.iter().copied());
+        let (file, positions) = self.medium.places(keys.iter().copied());
         let span = |run| span(run, HEADER);
         expect_runs(&*file, &positions);
         let mut lens = Vec::with_capacity(keys.len());

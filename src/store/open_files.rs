@@ -2,26 +2,39 @@
 //! it.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
-use super::super::backend::BackendFile;
-use super::super::local::spare::{self, Spare};
-use super::super::shares::{Part, Shared};
-use super::files::Stamp;
+use super::backend::{BackendFile, FileStat};
+use super::local::spare::{self, Spare};
+use super::shares::{Part, Shared};
+
+/// What tells that nobody has written a file since.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Stamp {
+    mtime: SystemTime,
+    len: u64,
+}
+
+impl From<&FileStat> for Stamp {
+    fn from(stat: &FileStat) -> Self {
+        Stamp { mtime: stat.mtime, len: stat.len }
+    }
+}
 
 /// An open chunk file.
-pub(in crate::store) struct OpenChunk {
+pub(super) struct OpenChunk {
     pub(super) file: Box<dyn BackendFile>,
     /// As it was when it was opened.
     pub(super) stamp: Stamp,
 }
 
 /// The open files of all frames.
-pub(in crate::store) type OpenFiles = Shared<Arc<OpenChunk>>;
+pub(super) type OpenFiles = Shared<Arc<OpenChunk>>;
 /// Those of one frame.
 pub(super) type Descriptors = Part<Arc<OpenChunk>>;
 
 /// Room for so many open files. They are closed where the process may open no more.
-pub(in crate::store) fn open_files(most: usize) -> Arc<OpenFiles> {
+pub(super) fn open_files(most: usize) -> Arc<OpenFiles> {
     let all = Arc::new(OpenFiles::new(most.max(1) as u64, |_| 1));
     spare::register(&all);
     all

@@ -9,20 +9,14 @@ use std::thread::JoinHandle;
 use log::debug;
 use parking_lot::{Condvar, Mutex};
 
-use super::super::ChunkKey;
-use super::Shared;
+use super::ChunkKey;
 use crate::store::in_words;
 use crate::store::local::system::run_on_any_core;
 
 /// How many files are hinted at, at most; older hints go.
 const HINTS: usize = 1024;
-/// How much of a file is read ahead, in bytes: for the rest the kernel's own read-ahead does.
-const MOST: u64 = 8 << 20;
-/// What the kernel reads at one request, at least, in bytes: its default read-ahead. It cuts off what is longer.
-const STRIDE: u64 = 128 << 10;
-
 /// The threads, which are started once there is something to do, and what they have to do.
-pub(in crate::store) struct Pool {
+pub(super) struct Pool {
     work: Arc<Work>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     most: usize,
@@ -63,16 +57,16 @@ fn address(frame: &Arc<dyn Reader>) -> usize {
 }
 
 /// The pool as one frame has it.
-pub(super) struct Ahead {
+pub(super) struct Readahead {
     pool: Arc<Pool>,
     frame: Arc<dyn Reader>,
     /// Written with the queue locked.
     stopped: AtomicBool,
 }
 
-impl Ahead {
+impl Readahead {
     pub(super) fn new(pool: &Arc<Pool>, frame: Arc<dyn Reader>) -> Self {
-        Ahead { pool: Arc::clone(pool), frame, stopped: AtomicBool::new(false) }
+        Readahead { pool: Arc::clone(pool), frame, stopped: AtomicBool::new(false) }
     }
 
     /// Takes a hint.
@@ -110,12 +104,12 @@ impl Ahead {
 
 impl Pool {
     /// A pool of at most so many threads.
-    pub(in crate::store) fn new(most: usize) -> Arc<Self> {
+    pub(super) fn new(most: usize) -> Arc<Self> {
         Arc::new(Pool { work: Arc::default(), threads: Mutex::default(), most })
     }
 
     /// How many threads there are.
-    pub(in crate::store) fn threads(&self) -> usize {
+    pub(super) fn threads(&self) -> usize {
         self.threads.lock().len()
     }
 
@@ -182,20 +176,6 @@ impl Drop for UnderWay<'_> {
     }
 }
 
-impl Reader for Shared {
-    /// Opens a chunk's file and has the kernel read it. What fails here fails again, and is told, when it is really read.
-    fn read_ahead(&self, key: ChunkKey, len: u32) {
-        let guard = self.epochs.enter();
-        if self.files.lock().len(key).is_none() {
-            return; // removed since
-        }
-        let Ok(open) = self.open_chunk(&guard, key) else { return };
-        drop(guard);
-        let len = u64::from(len).min(MOST);
-        (0..len).step_by(STRIDE as usize).for_each(|from| open.file.will_need(from, STRIDE.min(len - from)));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::AtomicUsize;
@@ -226,7 +206,7 @@ mod tests {
         let frame = || {
             let (end, may_end) = channel();
             let gate = Arc::new(Gate { begun: begun.clone(), may_end: Mutex::new(may_end), ended: AtomicUsize::new(0) });
-            (Ahead::new(&pool, gate.clone()), gate, end)
+            (Readahead::new(&pool, gate.clone()), gate, end)
         };
         let ((one, one_reads, end_one), (other, other_reads, end_other)) = (frame(), frame());
         one.expect(&[1, 2, 3].map(|n| (ChunkKey::new(n), 1)));

@@ -1,10 +1,9 @@
-//! Commits of a cframe: the one place that decides what is on disk before what.
+//! How a state of a cframe is written: the one place that decides what of it is on disk before what. The rest of a commit is
+//! [`crate::store::disk_store::commit`]'s, states P, D and N are explained there.
 //!
 //! # In place
 //!
-//! State *P* is published: its header stands in the file. State *D* is known to be on disk: *P*, or the one before it. State *N*
-//! comes next. What is found at open is P, and D only after a sync: who wrote it may have been killed. So nothing is staged before
-//! that.
+//! P is published when its header stands in the file.
 //!
 //! | step | writes | a crash here leaves |
 //! | --- | --- | --- |
@@ -36,32 +35,32 @@
 //!
 //! # Failures
 //!
-//! No room for a write in step 0 or 1 is an answer, and nothing has changed. Any other failed write or sync ends all writing:
-//! after a failed fdatasync nobody knows what is on disk, and a second one would not say.
+//! No room for a write in step 0 or 1 is an answer. Any other failed write or sync ends all writing.
 
 use std::collections::{HashMap, VecDeque};
+use std::ffi::OsStr;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
 use log::debug;
 
-use super::backend::{BackendFile, copy_range, read_exact_at};
-use super::birth::{Unborn, with_temp_name};
-use super::cframe::{CframeStore, create_locked, position};
-use super::error::Failed;
-use super::image::{self, Encoded};
-use super::source::Complain;
-use super::space::{Doomed, Seq, Space, State};
-use super::{ChunkKey, FrameImage, FrameStore, ReadGuard, Result};
+use super::extents::ExtentMap;
+use super::{Cframe, CframeStore, create_locked, key_at, position};
 use crate::format::header::FrameHeader;
-use crate::format::{ChunkOffset, IndexEntry, Layout, index};
-use crate::store::in_words;
+use crate::format::{ChunkOffset, index};
+use crate::store::backend::{BackendFile, copy_range, read_exact_at};
+use crate::store::chunks::Seq;
+use crate::store::create::with_temp_name;
+use crate::store::disk_store::commit::{self, Change, sync_published};
+use crate::store::error::Complain;
+use crate::store::error::Failed;
+use crate::store::image::Encoded;
+use crate::store::{ChunkKey, FrameImage, FrameStore, Result, in_words};
 
 mod close;
 
-use close::remove_unborn;
-pub(super) use close::{abandon, close};
+pub(super) use close::finish;
 
 /// What a disk writes whole or not at all.
 const SECTOR: u64 = 512;
@@ -72,192 +71,62 @@ const TRIM_AT: u64 = 64;
 /// How often in a row the same state is written at better places.
 const SETTLE_ROUNDS: usize = 6;
 
-/// What is known of the file's states. Behind the lock that makes commits one at a time.
-pub(super) struct Disk {
-    /// The header of P.
-    header: Vec<u8>,
+type CommitState = commit::CommitState<Cframe>;
+
+/// What is known of the states of a file.
+#[derive(Default)]
+pub(in crate::store) struct States {
     /// How far the headers of D and P reach.
     high: u64,
-    /// P and D, which is P or the one before; `None` while it is not known what is on disk.
-    published: Seq,
-    durable: Option<Seq>,
-    /// For as long as SOURCE does not exist.
-    unborn: Option<Unborn>,
     /// The frame_len of the last states: the library notices another state by another frame_len.
     lens: VecDeque<u64>,
     /// Where the file ended when settling did not help.
     settled_at: Option<u64>,
     /// P has no chunks: nothing but the trailer follows its header.
     empty: bool,
-    /// Something was committed in this file since SOURCE was read, so its room is this store's to give back.
-    changed: bool,
-    /// Something was committed before that, which need not be on disk.
-    written: bool,
-    /// The index of P, by offsets from a header of this length.
-    encoded: Option<(u32, Encoded)>,
-    closed: bool,
+    /// The header's length of which offsets in the encoded index are counted.
+    encoded_for: u32,
 }
 
-impl Disk {
-    /// Of a frame that was opened. What is there need not be on disk: who wrote it may have been killed.
+impl States {
     pub(super) fn opened(header: &FrameHeader, empty: bool) -> Self {
-        let (bytes, frame_len) = (header.as_bytes().to_vec(), header.frame_len());
-        let high = bytes.len() as u64;
-        let lens = VecDeque::from([frame_len]);
-        Disk {
-            header: bytes,
-            high,
-            published: 0,
-            durable: None,
-            unborn: None,
-            lens,
-            settled_at: None,
-            empty,
-            changed: false,
-            written: false,
-            encoded: None,
-            closed: false,
-        }
+        let (high, lens) = (header.as_bytes().len() as u64, VecDeque::from([header.frame_len()]));
+        States { high, lens, empty, ..States::default() }
     }
-    /// Of the same frame, read again after others have written it. Only where `turns` are taken with them is the room that this store
-    /// left in it still its own to give back.
-    pub(super) fn reopened(&self, header: &FrameHeader, empty: bool, turns: bool) -> Self {
-        let written = self.changed || self.written;
-        Disk { changed: self.changed && turns, written, ..Disk::opened(header, empty) }
-    }
-    /// Of a file that has only a temporary name yet.
-    pub(super) fn created(unborn: Unborn) -> Self {
-        Disk {
-            header: Vec::new(),
-            high: 0,
-            published: 0,
-            durable: Some(0),
-            unborn: Some(unborn),
-            lens: VecDeque::new(),
-            settled_at: None,
-            empty: false,
-            changed: false,
-            written: false,
-            encoded: None,
-            closed: false,
-        }
-    }
-    pub(super) fn header(&self) -> &[u8] {
-        &self.header
-    }
-    /// Whether SOURCE exists.
-    pub(super) fn linked(&self) -> bool {
-        self.unborn.is_none()
-    }
-    pub(super) fn unborn(&self) -> Option<&Unborn> {
-        self.unborn.as_ref()
-    }
-    pub(super) fn is_closed(&self) -> bool {
-        self.closed
-    }
-}
 
-/// How an image differs from the published one in the chunks it names.
-#[derive(Default)]
-struct Change {
-    /// Chunks that are named more often, how much more, and what they were before.
-    admitted: Vec<(ChunkKey, u32, State)>,
-    doomed: Doomed,
-    /// Nothing is new: it is about the places.
-    settling: bool,
-}
-
-/// See [`super::FrameStore::commit`].
-pub(super) fn commit(store: &CframeStore, guard: ReadGuard<'_>, image: FrameImage) -> Result<()> {
-    let mut disk = store.disk.lock();
-    store.source.check_writable()?;
-    let old = store.committed();
-    let image = image::successor(old.as_deref(), image, Layout::Contiguous).map_err(|error| store.source.format(error))?;
-    let Some(image) = image else { return Ok(()) };
-    if let Some(reason) = store.seen_outside(&disk)? {
-        return Err(store.source.stale(reason));
+    pub(super) fn published(&mut self, before: &[u8], image: &FrameImage) {
+        self.high = before.len().max(image.header.as_bytes().len()) as u64;
+        self.lens.truncate(DISTINCT - 1);
+        self.lens.push_front(image.header.frame_len());
+        self.empty = image.entries.is_empty();
     }
-    if disk.durable.is_none() {
-        sync_published(store, &mut disk)?;
-    }
-    let old_entries = old.as_ref().map_or(&[][..], |old| &old.entries);
-    let change = admit(store, disk.published, old_entries, &image.entries)?;
-    drop(guard); // from here on the image itself keeps its chunks
-    write(store, &mut disk, image, change)
-}
 
-/// Has what was found at open on disk.
-pub(super) fn ground(store: &CframeStore) -> Result<()> {
-    let mut disk = store.disk.lock();
-    store.source.check_writable()?;
-    if disk.durable.is_none() { sync_published(store, &mut disk) } else { Ok(()) }
-}
-
-/// See [`super::FrameStore::sync`].
-pub(super) fn sync(store: &CframeStore) -> Result<()> {
-    let mut disk = store.disk.lock();
-    store.source.check_writable()?;
-    sync_published(store, &mut disk)?;
-    // What others have written since is not ours to move or to cut.
-    if store.has_map() && matches!(store.seen_outside(&disk), Ok(None)) {
-        settle(store, &mut disk);
+    pub(super) fn durable(&mut self, header_len: usize) {
+        self.high = header_len as u64;
     }
-    Ok(())
 }
 
 /// Encodes the index of P before anybody waits for it, if that has not been done: the next commit takes most of it over.
 pub(super) fn prepare(store: &CframeStore) {
     // Whoever has the lock is committing, and leaves the index encoded.
-    let Some(mut disk) = store.disk.try_lock() else { return };
-    if disk.encoded.is_some() || disk.closed || store.source.check_writable().is_err() {
+    let Some(mut commits) = store.commits.try_lock() else { return };
+    if commits.encoded.is_some() || commits.is_closed() || store.source.check_writable().is_err() {
         return;
     }
     let Some(image) = store.committed() else { return };
     if let Ok(index) = encode(store, &image, &HashMap::new(), None) {
         let part = 0..index.len();
-        disk.encoded = Some((image.header.header_len(), Encoded::new(index, part, &image.entries)));
+        commits.own.encoded_for = image.header.header_len();
+        commits.encoded = Some(Encoded::new(index, part, &image.entries));
     }
 }
 
-/// Compares the images and makes sure that every chunk the new one names is there, and stays.
-fn admit(store: &CframeStore, published: Seq, old: &[IndexEntry<ChunkKey>], new: &[IndexEntry<ChunkKey>]) -> Result<Change> {
-    let image::Difference { gone, come } = image::difference(old, new);
-    let mut change = Change::default();
-    let unknown = store.with_ground(|space, _| {
-        for (key, times) in come {
-            let Some(position) = store.locate(space, key) else { return Some(key) };
-            change.admitted.push((key, times, space.admit(position, times)));
-        }
-        for (key, times) in gone {
-            if let Some(position) = store.locate(space, key) {
-                change.doomed.insert(position, times);
-            }
-        }
-        None
-    });
-    let Some(key) = unknown else { return Ok(change) };
-    expel(store, &change, published);
-    Err(store.source.format(image::unknown(key, new)))
-}
-
-/// The commit came to nothing: its new chunks are as they were.
-fn expel(store: &CframeStore, change: &Change, published: Seq) {
-    store.with_ground(|space, _| {
-        for &(key, times, was) in &change.admitted {
-            if let Some(position) = store.locate(space, key) {
-                space.expel(position, times, was, published, store.epochs.now());
-            }
-        }
-    });
-}
-
-/// Writes an image whose chunks are admitted, and sees to it that the file is not much longer than the frame needs.
-fn write(store: &CframeStore, disk: &mut Disk, image: FrameImage, change: Change) -> Result<()> {
-    write_image(store, disk, image, change)?;
+/// After a commit: sees to it that the file is not much longer than the frame needs.
+pub(super) fn after_commit(store: &CframeStore, commits: &mut CommitState) -> Result<()> {
     // Where what was dropped is much beside what is there, its space is waited for now rather than the file made longer.
-    if store.with_ground(|space, _| space.waiting_bytes() > space.live() / 16 || space.can_settle()) {
-        sync_published(store, disk)?;
-        settle(store, disk);
+    if store.with_map(|map, _| map.chunks().waiting_bytes() > map.live() / 16 || map.can_settle()) {
+        sync_published(store, commits)?;
+        settle(store, commits);
     }
     trim(store, TRIM_AT);
     Ok(())
@@ -265,32 +134,29 @@ fn write(store: &CframeStore, disk: &mut Disk, image: FrameImage, change: Change
 
 /// With the published state on disk and its predecessor's space free, moves chunks until the file is short enough: the same
 /// image again, at other places. What fails here is noted where it has to be, and leaves the published state as it is.
-fn settle(store: &CframeStore, disk: &mut Disk) {
+pub(super) fn settle(store: &CframeStore, commits: &mut CommitState) {
     // What held it may be a pin, or chunks that no image has yet: no use in trying again before something is different.
-    let end = store.with_ground(|space, names| {
-        store.collect(space, names);
-        space.end()
-    });
-    if disk.settled_at.take() != Some(end) {
-        let short = settle_while(store, disk, Space::can_settle);
-        disk.settled_at = (!short).then(|| store.with_ground(|space, _| space.end()));
+    let end = store.with_free_map(|map| map.end());
+    if commits.own.settled_at.take() != Some(end) {
+        let short = settle_while(store, commits, ExtentMap::can_settle);
+        commits.own.settled_at = (!short).then(|| store.with_map(|map, _| map.end()));
     }
     trim(store, 0);
 }
 
 /// Moves chunks for as long as the file is long and that brings something; answers whether it is not long any more.
-fn settle_while(store: &CframeStore, disk: &mut Disk, is_long: fn(&Space) -> bool) -> bool {
+fn settle_while(store: &CframeStore, commits: &mut CommitState, is_long: fn(&ExtentMap) -> bool) -> bool {
     let state = |store: &CframeStore| {
-        store.with_ground(|space, names| {
-            store.collect(space, names);
-            (is_long(space), space.progress())
+        store.with_map(|map, names| {
+            store.free(map, names);
+            (is_long(map), map.progress())
         })
     };
     let (mut long, mut before) = state(store);
     for _ in 0..SETTLE_ROUNDS {
-        let Some(image) = store.committed().filter(|_| long && !disk.empty) else { break };
+        let Some(image) = store.committed().filter(|_| long && !commits.own.empty) else { break };
         let change = Change { settling: true, ..Change::default() };
-        let again = write_image(store, disk, (*image).clone(), change).and_then(|()| sync_published(store, disk));
+        let again = commit::write(store, commits, (*image).clone(), &change).and_then(|()| sync_published(store, commits));
         if let Err(error) = again {
             debug!("the file stays longer than it need be: {error}");
             break;
@@ -304,15 +170,17 @@ fn settle_while(store: &CframeStore, disk: &mut Disk, is_long: fn(&Space) -> boo
     !long
 }
 
-fn write_image(store: &CframeStore, disk: &mut Disk, image: FrameImage, change: Change) -> Result<()> {
-    let outcome = match plan_header(store, disk, &image) {
-        Some(plan) => in_place(store, disk, image, &change, plan),
-        None => replace(store, disk, image, &change),
-    };
-    outcome.map_err(|Failed { error, harmless, .. }| {
-        expel(store, &change, disk.published);
-        if harmless { error } else { store.source.poisoned_by(error) }
-    })
+/// Writes an image, in place if that can be.
+pub(super) fn write(
+    store: &CframeStore,
+    commits: &mut CommitState,
+    image: FrameImage,
+    change: &Change,
+) -> std::result::Result<(), Failed> {
+    match plan_header(store, commits, &image) {
+        Some(plan) => in_place(store, commits, image, change, plan),
+        None => replace(store, commits, image, change),
+    }
 }
 
 /// Which bytes of the header are written when.
@@ -322,12 +190,12 @@ struct HeaderPlan {
 }
 
 /// How the image's header can be written in place; `None` if it cannot.
-fn plan_header(store: &CframeStore, disk: &Disk, image: &FrameImage) -> Option<HeaderPlan> {
-    let (old, new) = (&disk.header[..], image.header.as_bytes());
+fn plan_header(store: &CframeStore, commits: &CommitState, image: &FrameImage) -> Option<HeaderPlan> {
+    let (old, new) = (commits.header(), image.header.as_bytes());
     let empty = image.entries.is_empty();
     let reach = new.len() as u64 + if empty { image.trailer.as_bytes().len() as u64 } else { 0 };
-    if disk.linked() {
-        if empty && disk.high > new.len() as u64 {
+    if !commits.is_pending() {
+        if empty && commits.own.high > new.len() as u64 {
             return None; // the trailer would stand where D may have its header
         }
         let behind = |bytes: &[u8]| bytes.get(SECTOR as usize..).map(<[u8]>::to_vec).unwrap_or_default();
@@ -336,15 +204,15 @@ fn plan_header(store: &CframeStore, disk: &Disk, image: &FrameImage) -> Option<H
         if old_rest[..both] != new_rest[..both] {
             return None;
         }
-        if new_rest.len() > both && disk.high > old.len() as u64 {
+        if new_rest.len() > both && commits.own.high > old.len() as u64 {
             return None; // D's longer header may still be there
         }
     }
-    let free = store.with_ground(|space, names| {
-        store.collect(space, names);
+    let free = store.with_map(|map, names| {
+        store.free(map, names);
         // A header that has not grown stands where it stood.
         let grows = empty || new.len() > old.len();
-        !grows || space.raise_floor(reach)
+        !grows || map.raise_floor(reach)
     });
     free.then(|| HeaderPlan { early: old.len().max(SECTOR as usize).min(new.len())..new.len() })
 }
@@ -364,7 +232,7 @@ fn late(old: &[u8], new: &[u8]) -> Range<usize> {
 fn encode(store: &CframeStore, image: &FrameImage, moves: &HashMap<u64, u64>, before: Option<&Encoded>) -> Result<Vec<u8>> {
     let base = u64::from(image.header.header_len());
     let entries = |stretch: Range<usize>| {
-        let place = store.place.read(); // for a stretch only: readers must not wait for the encoder
+        let place = store.medium.place.read(); // for a stretch only: readers must not wait for the encoder
         let offset = |key| {
             let position = position(&place.moved, key);
             let position = if moves.is_empty() { position } else { *moves.get(&position).unwrap_or(&position) };
@@ -381,19 +249,19 @@ fn encode(store: &CframeStore, image: &FrameImage, moves: &HashMap<u64, u64>, be
 
 fn in_place(
     store: &CframeStore,
-    disk: &mut Disk,
+    commits: &mut CommitState,
     mut image: FrameImage,
     change: &Change,
     plan: HeaderPlan,
 ) -> std::result::Result<(), Failed> {
-    let file = Arc::clone(&store.place.read().file);
-    let (seq, first) = (disk.published + 1, !disk.linked());
+    let file = store.file();
+    let (seq, first) = (commits.published() + 1, commits.is_pending());
     let write_failed = |action| move |source: io::Error| Failed::write(store.io(action)(source));
     // Step 1.
     let mut moved = Vec::new();
     let moving = move_chunks(store, &*file, change, seq, &mut moved);
-    let before = disk.encoded.take().filter(|(base, _)| *base == image.header.header_len());
-    let before = before.and_then(|(_, before)| before.after(&moved));
+    let before = commits.encoded.take().filter(|_| commits.own.encoded_for == image.header.header_len());
+    let before = before.and_then(|before| before.after(&moved));
     moving.map_err(write_failed("move a chunk"))?;
     let mut tail = encode(store, &image, &HashMap::new(), before.as_ref()).map_err(Failed::harmless)?;
     let index_len = tail.len();
@@ -401,13 +269,13 @@ fn in_place(
     let header_len = u64::from(image.header.header_len());
     let empty = image.entries.is_empty();
     let tail_len = tail.len() as u64;
-    let (slot, tail_at) = store.with_ground(|space, names| {
-        store.collect(space, names);
+    let (slot, tail_at) = store.with_map(|map, names| {
+        store.free(map, names);
         if empty {
-            space.low_tail(header_len, tail_len);
+            map.low_tail(header_len, tail_len);
             return (header_len, header_len);
         }
-        space.place_tail(tail_len, &change.doomed, |end| disk.lens.contains(&end))
+        map.place_tail(tail_len, &change.dropped, |end| commits.own.lens.contains(&end))
     });
     image.header.set_cbytes(tail_at - header_len);
     image.header.set_frame_len(tail_at + tail_len);
@@ -418,14 +286,14 @@ fn in_place(
         if early.is_empty() { Ok(()) } else { file.write_at(early, plan.early.start as u64) }
     });
     written.map_err(write_failed("write the index")).inspect_err(|_| {
-        store.with_ground(|space, _| space.remove_tail(slot));
+        store.with_map(|map, _| map.remove_tail(slot));
     })?;
-    if disk.linked() {
+    if !commits.is_pending() {
         // Step 2.
         file.sync_data().map_err(|source| Failed::fatal(store.io("sync")(source)))?;
-        durable(store, disk, disk.published);
+        commit::durable(store, commits);
         // Step 3.
-        let late = late(&disk.header, &header);
+        let late = late(commits.header(), &header);
         let bytes = header.get(late.clone()).unwrap_or_default();
         let written = store.writing(&*file, || file.write_at(bytes, late.start as u64));
         written.map_err(|source| Failed::fatal(store.io("write the header")(source)))?;
@@ -436,21 +304,22 @@ fn in_place(
             file.sync_all()
         });
         written.map_err(|source| Failed::fatal(store.io("write the header")(source)))?;
-        if let Some(unborn) = &disk.unborn {
-            unborn.born(&store.source, None).inspect_err(|_| {
-                store.with_ground(|space, _| space.remove_tail(slot));
+        if let Some(pending) = commits.pending() {
+            pending.give_name(&store.source, None).inspect_err(|_| {
+                store.with_map(|map, _| map.remove_tail(slot));
             })?;
-            disk.unborn = None;
+            commits.has_name();
         }
         if let Ok(stat) = file.stat() {
-            store.witness_file(stat); // a rename changes ctime
+            store.detector.lock().header_is(Arc::clone(&file), stat); // a rename changes ctime
         }
     }
     // Step 4.
-    disk.encoded = Some((image.header.header_len(), Encoded::new(tail, 0..index_len, &image.entries)));
-    published(store, disk, image, change, seq);
+    commits.own.encoded_for = image.header.header_len();
+    commits.encoded = Some(Encoded::new(tail, 0..index_len, &image.entries));
+    commit::published(store, commits, image, change);
     if first {
-        durable(store, disk, seq);
+        commit::durable(store, commits);
     }
     Ok(())
 }
@@ -464,42 +333,42 @@ fn move_chunks(
     seq: Seq,
     renamed: &mut Vec<ChunkKey>,
 ) -> io::Result<()> {
-    let mut moves = store.with_ground(|space, names| {
-        store.collect(space, names);
-        space.moves(&change.doomed, change.settling)
+    let mut moves = store.with_map(|map, names| {
+        store.free(map, names);
+        map.moves(&change.dropped, change.settling)
     });
     let mut lifts: Option<std::vec::IntoIter<u64>> = None;
     let mut moved = false;
     loop {
-        let step = store.with_ground(|space, _| {
+        let step = store.with_map(|map, _| {
             if lifts.is_none() {
-                let down = space.next_move(&change.doomed, &mut moves);
+                let down = map.next_move(&change.dropped, &mut moves);
                 if down.is_some() || moved || !change.settling {
                     return down;
                 }
             }
             // They come down again in the next round, into one hole.
-            let lifts = lifts.get_or_insert_with(|| space.lifts(&change.doomed, &moves).into_iter());
-            lifts.next().and_then(|from| space.lift(from, &mut moves))
+            let lifts = lifts.get_or_insert_with(|| map.lifts(&change.dropped, &moves).into_iter());
+            lifts.next().and_then(|from| map.lift(from, &mut moves))
         });
         let Some(step) = step else { return Ok(()) };
         moved = true;
         let copied = store.writing(file, || copy_range(file, step.from, file, step.to, step.len));
         // What the disk does not give back stays where it is, and keeps nobody from writing something else.
         let stays = copied.is_err() && !is_readable(file, step.from, step.len);
-        store.with_ground(|space, names| match &copied {
+        store.with_map(|map, names| match &copied {
             Ok(()) => {
-                let key = rename(store, space, names, step.from, step.to);
+                let key = rename(store, map, names, step.from, step.to);
                 if let Some(key) = key {
-                    store.place.write().indexed.entry(key).or_insert(step.from);
+                    store.medium.place.write().indexed.entry(key).or_insert(step.from);
                 }
                 renamed.extend(key);
-                space.moved(step, seq);
+                map.chunks_mut().copied(step.from, step.to, seq);
             }
             Err(_) => {
-                space.discard(step.to, store.epochs.now());
+                map.not_moved(step);
                 if stays {
-                    space.fix(step.from);
+                    map.chunks_mut().set_overlapping(step.from);
                 }
             }
         });
@@ -520,95 +389,54 @@ fn is_readable(file: &dyn BackendFile, offset: u64, len: u64) -> bool {
 }
 
 /// The key of the chunk at `from` stands for `to` from now on.
-fn rename(store: &CframeStore, space: &Space, names: &mut HashMap<u64, ChunkKey>, from: u64, to: u64) -> Option<ChunkKey> {
-    let key = names.remove(&from).or_else(|| space.generation(from).map(|generation| store.key_at(from, generation)));
+fn rename(store: &CframeStore, map: &ExtentMap, names: &mut HashMap<u64, ChunkKey>, from: u64, to: u64) -> Option<ChunkKey> {
+    let key = names.remove(&from).or_else(|| map.chunks().get(from).map(|chunk| key_at(from, chunk.generation)));
     if let Some(key) = key {
         names.insert(to, key);
-        store.place.write().moved.insert(key, to);
-        store.raise_limit(to + space.room(from).unwrap_or(0));
+        store.medium.place.write().moved.insert(key, to);
+        store.medium.raise_limit(to + map.room(from).unwrap_or(0));
     }
     key
 }
 
-/// Step 4: what was written is what SOURCE holds.
-fn published(store: &CframeStore, disk: &mut Disk, image: FrameImage, change: &Change, seq: Seq) {
-    store.held.forget_all(change.admitted.iter().map(|(key, ..)| *key));
-    store.with_ground(|space, _| space.publish(seq, &change.doomed));
-    if !change.doomed.is_empty() {
-        store.want_sweep();
-    }
-    let header = image.header.as_bytes().to_vec();
-    disk.high = disk.header.len().max(header.len()) as u64;
-    disk.header = header;
-    disk.published = seq;
-    disk.changed = true;
-    disk.lens.truncate(DISTINCT - 1);
-    disk.lens.push_front(image.header.frame_len());
-    disk.empty = image.entries.is_empty();
-    *store.published.write() = Some(Arc::new(image));
-    store.place.write().indexed.clear();
-}
-
-/// State `seq` is on disk.
-fn durable(store: &CframeStore, disk: &mut Disk, seq: Seq) {
-    disk.durable = Some(seq);
-    store.is_grounded();
-    if seq == disk.published {
-        disk.high = disk.header.len() as u64;
-    }
-    if store.has_map() {
-        store.with_ground(|space, names| {
-            space.durable(seq, store.epochs.now());
-            store.collect(space, names);
-        });
-    }
-}
-
-fn sync_published(store: &CframeStore, disk: &mut Disk) -> Result<()> {
-    if disk.durable < Some(disk.published) {
-        let file = Arc::clone(&store.place.read().file);
-        let synced = file.sync_data();
-        // It may have got its name only just before.
-        let synced = synced.and_then(|()| if disk.durable.is_none() { store.source.backend.sync_dir() } else { Ok(()) });
-        synced.map_err(|source| store.source.poisoned_by(store.io("sync")(source)))?;
-        durable(store, disk, disk.published);
-    }
-    Ok(())
-}
-
 /// Gives what lies behind the last extent back to the file system, when it is at least that part of the file.
 fn trim(store: &CframeStore, part: u64) {
-    let file = Arc::clone(&store.place.read().file);
+    let file = store.file();
     // With the map locked, so that nothing is staged behind the new end meanwhile.
-    let trimmed = store.with_ground(|space, _| {
-        let end = space.end();
+    let trimmed = store.with_map(|map, _| {
+        let end = map.end();
         store.writing(&*file, || {
             let len = file.stat()?.len;
             if end < len - len.checked_div(part).unwrap_or(0) { file.set_len(end) } else { Ok(()) }
         })
     });
     if let Err(error) = trimmed {
-        debug!("{}: cannot shorten the file: {}", store.path().display(), in_words(&error));
+        debug!("{}: cannot shorten the file: {}", store.source.path.display(), in_words(&error));
     }
 }
 
 /// The other way: a whole new file.
-fn replace(store: &CframeStore, disk: &mut Disk, image: FrameImage, change: &Change) -> std::result::Result<(), Failed> {
+fn replace(
+    store: &CframeStore,
+    commits: &mut CommitState,
+    image: FrameImage,
+    change: &Change,
+) -> std::result::Result<(), Failed> {
     let _nothing_staged_meanwhile = store.gate.write();
     let failed = |action| move |source: io::Error| Failed::write(store.io(action)(source));
-    sync_published(store, disk).map_err(Failed::fatal)?; // so that there are two states that a crash may leave, not three
+    sync_published(store, commits).map_err(Failed::fatal)?; // so that there are two states that a crash may leave, not three
     let backend = &*store.source.backend;
     let (temp, file) = with_temp_name(|name| create_locked(backend, name, 0o600)).map_err(failed("make a new file"))?;
     let mut reserved = Vec::new();
     let written = write_new_file(store, image, &*file, &mut reserved);
     let linked = written.and_then(|new| {
-        match &disk.unborn {
-            Some(unborn) => {
+        match commits.pending() {
+            Some(pending) => {
                 let stat = file.stat().map_err(failed("stat"))?;
-                unborn.born(&store.source, Some((&temp, stat)))?;
+                pending.give_name(&store.source, Some((&temp, stat)))?;
             }
             None => {
-                if let Some(reason) = store.seen_outside(disk).map_err(Failed::harmless)? {
+                if let Some(reason) = store.seen_outside(commits).map_err(Failed::harmless)? {
                     return Err(Failed::harmless(store.source.stale(reason)));
                 }
                 let renamed = backend.rename(&temp, &store.source.name, true);
@@ -623,25 +451,26 @@ fn replace(store: &CframeStore, disk: &mut Disk, image: FrameImage, change: &Cha
         }
     })?;
     // From here on SOURCE is the new file.
-    disk.encoded = None;
-    remove_unborn(store, disk);
+    commits.encoded = None;
+    if let Some(pending) = commits.has_name() {
+        pending.remove(&store.source);
+    }
     let NewFile { image, moves, low, tail_at, tail_len } = new;
     let stat = file.stat();
-    store.with_ground(|space, names| {
+    store.with_map(|map, names| {
         for &(from, to) in &moves {
-            rename(store, space, names, from, to);
-            space.transplant(from, to);
+            rename(store, map, names, from, to);
+            map.transplant(from, to);
         }
-        space.forget_tails();
-        let raised = space.raise_floor(low);
+        map.forget_tails();
+        let raised = map.raise_floor(low);
         debug_assert!(raised, "something is left in the header's place");
-        space.low_tail(tail_at, tail_len);
+        map.low_tail(tail_at, tail_len);
         store.file_is(&file, stat);
     });
-    let seq = disk.published + 1;
-    published(store, disk, image, change, seq);
+    commit::published(store, commits, image, change);
     store.source.backend.sync_dir().map_err(|source| Failed::fatal(store.io("sync the directory")(source)))?;
-    durable(store, disk, seq);
+    commit::durable(store, commits);
     Ok(())
 }
 
@@ -656,11 +485,11 @@ struct NewFile {
     tail_len: u64,
 }
 
-fn undo_new_file(store: &CframeStore, temp: &std::ffi::OsStr, file: &dyn BackendFile, reserved: &[(u64, u64)]) {
+fn undo_new_file(store: &CframeStore, temp: &OsStr, file: &dyn BackendFile, reserved: &[(u64, u64)]) {
     let _ = file.stat().and_then(|stat| store.source.backend.remove_file(temp, &stat));
-    store.with_ground(|space, _| {
+    store.with_map(|map, _| {
         for &(pos, len) in reserved {
-            space.unreserve(pos, len);
+            map.unreserve(pos, len);
         }
     });
 }
@@ -673,23 +502,23 @@ fn write_new_file(
     reserved: &mut Vec<(u64, u64)>,
 ) -> std::result::Result<NewFile, Failed> {
     let failed = |source: io::Error| Failed::write(store.io("write a new file")(source));
-    let old = Arc::clone(&store.place.read().file);
+    let old = store.file();
     file.copy_attributes(&*old);
     let empty = image.entries.is_empty();
     let header_len = u64::from(image.header.header_len());
     let low = header_len + if empty { image.trailer.as_bytes().len() as u64 } else { 0 };
     // What lies in the way has to be known before it can be moved.
-    while store.with_ground(|space, _| space.next_unknown().is_some_and(|next| next < low)) {
+    while store.with_map(|map, _| map.next_unknown().is_some_and(|next| next < low)) {
         if !store.sweep(64) {
-            let stale = store.stale_reason().is_some();
+            let stale = store.detector.lock().stale().is_some();
             let unreadable = io::Error::from_raw_os_error(if stale { libc::ESTALE } else { libc::EIO });
             return Err(Failed::harmless(store.io("read a chunk's header")(unreadable)));
         }
     }
     let old_len = old.stat().map_err(failed)?.len;
-    let (runs, below) = store.with_ground(|space, names| {
-        store.collect(space, names);
-        (space.runs(), space.below(low))
+    let (runs, below) = store.with_map(|map, names| {
+        store.free(map, names);
+        (map.runs(), map.below(low))
     });
     // SOURCE is as it was where not all of it can be read.
     let copy = |from, to, len| {
@@ -706,7 +535,7 @@ fn write_new_file(
     }
     let mut moves = Vec::new();
     for (from, len) in below {
-        let to = store.with_ground(|space, _| space.reserve_above(len, low));
+        let to = store.with_map(|map, _| map.reserve_above(len, low));
         reserved.push((to, len));
         moves.push((from, to));
         copy(from, to, len.min(old_len.saturating_sub(from)))?;
@@ -717,7 +546,7 @@ fn write_new_file(
     let tail_at = if empty {
         header_len
     } else {
-        let at = store.with_ground(|space, _| space.reserve_above(tail_len, low));
+        let at = store.with_map(|map, _| map.reserve_above(tail_len, low));
         reserved.push((at, tail_len));
         at
     };

@@ -1,0 +1,172 @@
+//! Copying a frame from one store into another, of any layout: chunks are staged in the order of the index, and one commit makes a
+//! frame of them. Until then the target has no name, and nothing is left of it if the copy fails.
+
+use std::sync::Arc;
+
+use super::error::Complain;
+use super::{
+    Budgets, CframeStore, FrameImage, FrameStore, Location, NewFrame, OpenOptions, Resources, Result, SframeStore, StoreError,
+    StoredChunk, open_at,
+};
+use crate::format::{IndexEntry, Layout};
+
+/// Chunks that are announced to the source at once.
+const WINDOW: usize = 64;
+/// Larger chunks are copied piece by piece, in bytes.
+const WHOLE: u32 = 16 << 20;
+
+/// What a copy takes of its file system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Need {
+    /// Bytes.
+    pub bytes: u64,
+    /// Files, each of which takes whole blocks.
+    pub files: u64,
+}
+
+/// A frame to be copied, as it was when the copy began.
+pub struct FrameCopy {
+    /// Where it is.
+    pub source: Arc<dyn FrameStore>,
+    /// What is copied.
+    pub image: Arc<FrameImage>,
+    lens: Vec<u32>,
+}
+
+impl FrameCopy {
+    /// Opens what is to be copied, to read each chunk once.
+    ///
+    /// # Errors
+    /// As [`open_at`]; the header of a chunk cannot be read.
+    pub fn of(location: &Location) -> Result<Self> {
+        let resources = Resources::new(Budgets { cache_bytes: 0, ..Budgets::default() });
+        let (_, source) = open_at(location, OpenOptions { read_only: true, resources, ..OpenOptions::default() })?;
+        let image = source.committed().ok_or_else(|| location.unsupported("holds no frame"))?;
+        let lens = source.chunk_lens(&source.enter(), &image.entries)?;
+        Ok(FrameCopy { source, image, lens })
+    }
+
+    /// Bytes of all chunks.
+    pub fn bytes(&self) -> u64 {
+        self.lens.iter().map(|len| u64::from(*len)).sum()
+    }
+
+    /// What a copy of this layout takes.
+    pub fn need(&self, layout: Layout) -> Need {
+        /// File systems give room in blocks of so many bytes, most of them.
+        const BLOCK: u64 = 4096;
+        /// Bytes of an index entry before it is compressed.
+        const ENTRY: u64 = 8;
+        /// Kept before the chunks of a new contiguous frame, and more than enough for the headers of chunks of index and trailer.
+        const MARGIN: u64 = 4096;
+        let FrameImage { header, trailer, entries } = &*self.image;
+        let parts = header.as_bytes().len() as u64 + trailer.as_bytes().len() as u64 + entries.len() as u64 * ENTRY + MARGIN;
+        let lens = self.lens.iter().map(|len| u64::from(*len)).filter(|len| *len > 0);
+        match layout {
+            Layout::Contiguous => Need { bytes: parts + lens.sum::<u64>(), files: 1 },
+            Layout::Sparse => Need {
+                files: 2 + lens.clone().count() as u64,
+                bytes: parts + lens.map(|len| len.next_multiple_of(BLOCK)).sum::<u64>(),
+            },
+        }
+    }
+
+    /// Makes a store for the copy, with no more room for the header than it needs.
+    ///
+    /// # Errors
+    /// As [`CframeStore::create_at`] and [`SframeStore::create_at`].
+    pub fn create(&self, at: &Location, layout: Layout, new: NewFrame) -> Result<Arc<dyn FrameStore>> {
+        let header_room = self.image.header.as_bytes().len() as u64;
+        let options = OpenOptions { replace: new.replaced.is_some(), header_room, ..OpenOptions::default() };
+        Ok(match layout {
+            Layout::Contiguous => Arc::new(CframeStore::create_at(at, options, new)?),
+            Layout::Sparse => Arc::new(SframeStore::create_at(at, options, new)?),
+        })
+    }
+
+    /// Copies into a store that holds no frame yet. `progress` is told the length of each chunk that was copied, and answers whether to
+    /// go on. `true` if the copy is on disk; `false` if it was stopped, and `target` holds nothing.
+    ///
+    /// # Errors
+    /// What the stores refuse; another process has changed the source meanwhile.
+    pub fn run(&self, target: &dyn FrameStore, progress: &mut dyn FnMut(u32) -> bool) -> Result<bool> {
+        let FrameCopy { source, image, lens } = self;
+        let failed = |reason| StoreError::Unsupported { path: source.path().to_owned(), reason };
+        let announce = |from: usize| {
+            let window = image.entries.iter().skip(from).zip(lens.iter().skip(from)).take(WINDOW);
+            let stored = window.filter_map(|(entry, len)| Some((entry.stored()?, *len)));
+            source.expect_chunks(&stored.collect::<Vec<_>>());
+        };
+        let guard = source.enter();
+        let (mut entries, mut bytes) = (Vec::with_capacity(lens.len()), Vec::new());
+        announce(0);
+        for (n, (entry, len)) in image.entries.iter().zip(lens).enumerate() {
+            if n.is_multiple_of(WINDOW) {
+                // The next window as well, for a disk that is to be busy all the time.
+                announce(n + WINDOW);
+            }
+            entries.push(match *entry {
+                IndexEntry::Special(special) => IndexEntry::Special(special),
+                IndexEntry::Stored(key) if *len > WHOLE => {
+                    IndexEntry::Stored(target.stage(&StoredChunk { store: &**source, key, len: *len, to_save: false })?)
+                }
+                IndexEntry::Stored(key) => {
+                    bytes.resize(*len as usize, 0);
+                    let read = source.read_chunk(&guard, key, *len, 0, &mut bytes)?;
+                    if read != bytes.len() {
+                        return Err(failed(format!("chunk {n} ends after {read} bytes; expected {len}")));
+                    }
+                    IndexEntry::Stored(target.stage(&bytes.as_slice())?)
+                }
+            });
+            if !progress(*len) {
+                return Ok(false);
+            }
+        }
+        drop(guard);
+        if source.changed_outside()? {
+            return Err(failed("was changed by another process while it was being copied".to_owned()));
+        }
+        target.commit(target.enter(), FrameImage { entries: Arc::new(entries), ..(**image).clone() })?;
+        target.sync()?;
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    #[test]
+    fn a_copy_is_whole_or_nothing() {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/cframe/chunks-3.b2frame");
+        let copy = FrameCopy::of(&Location::existing(&source).unwrap()).unwrap();
+        for layout in [Layout::Contiguous, Layout::Sparse] {
+            let dir = tempfile::tempdir().unwrap();
+            let at = Location::to_be(&dir.path().join("copy")).unwrap();
+            let names = || std::fs::read_dir(dir.path()).unwrap().count();
+            let target = copy.create(&at, layout, NewFrame::default()).unwrap();
+            let mut chunks = 0;
+            let stopped = copy.run(&*target, &mut |_| {
+                chunks += 1;
+                chunks < 2
+            });
+            assert!(!stopped.unwrap() && target.committed().is_none());
+            drop(target);
+            assert_eq!((chunks, names()), (2, 0), "{layout:?}");
+
+            let target = copy.create(&at, layout, NewFrame::default()).unwrap();
+            let mut bytes = 0;
+            let done = copy.run(&*target, &mut |len| {
+                bytes += u64::from(len);
+                true
+            });
+            target.close().unwrap();
+            assert!(done.unwrap());
+            assert_eq!((bytes, names()), (copy.bytes(), 1), "{layout:?}");
+            let again = FrameCopy::of(&at).unwrap();
+            assert_eq!((again.image.entries.len(), &again.lens), (3, &copy.lens));
+        }
+    }
+}

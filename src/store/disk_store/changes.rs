@@ -1,0 +1,432 @@
+//! What others do to SOURCE: noticed after each read and before each write, and read again.
+//!
+//! Others are known by length and times of the file that begins with the header, or by the header where times are too coarse to tell;
+//! and by what has SOURCE's name. Of a sparse frame that file is its index: others are held to what the library itself notices, and who
+//! changes a frame writes to `chunks.b2frame`, or puts another in its place. Between two looks at the file our own writes change both, so
+//! while one is under way nothing is to be seen.
+
+#![expect(private_bounds, reason = "only this layer has media")]
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+use super::commit::CommitState;
+use super::{DiskStore, Found, Medium};
+use crate::store::backend::{BackendFile, FileStat, read_exact_at};
+use crate::store::error::Complain;
+use crate::store::local::watch::Watched;
+use crate::store::source::Handle;
+use crate::store::source::{Denied, Others, Source, coarse_until, touched_since, written_since};
+use crate::store::{FrameImage, Result};
+
+/// How many older files are kept open that were replaced, so that their inode numbers are not given out again: the library tells a
+/// replaced file by that number.
+const OLD: usize = 8;
+
+/// What SOURCE looked like after our last write, to notice those of others. A leaf, but for a look at attributes.
+pub(in crate::store) struct Detector {
+    /// What has SOURCE's name.
+    root: FileStat,
+    /// The file that begins with the header, as it was seen.
+    header: Option<(Arc<dyn BackendFile>, FileStat)>,
+    old: VecDeque<Arc<dyn BackendFile>>,
+    /// Our own writes under way; while there are any, nothing is to be seen.
+    writers: u32,
+    /// What others have done; once seen, that stays so until SOURCE is read again.
+    stale: Option<String>,
+    /// They have done it to the file that is open, which is none of this version any more.
+    spoiled: bool,
+    /// Its attributes have changed, or its names.
+    touched: bool,
+    /// Until then its times may not tell a change.
+    coarse: Option<Instant>,
+}
+
+impl Detector {
+    /// Of a SOURCE as it was when it was read, or made.
+    pub(in crate::store) fn new(root: FileStat, header: Option<(Arc<dyn BackendFile>, FileStat)>) -> Self {
+        let coarse = header.as_ref().and_then(|(_, seen)| coarse_until(seen));
+        let (old, stale) = (VecDeque::new(), None);
+        Detector { root, header, old, writers: 0, stale, spoiled: false, touched: false, coarse }
+    }
+
+    /// Another version of SOURCE was read.
+    fn begin(&mut self, root: FileStat, header: (Arc<dyn BackendFile>, FileStat)) {
+        let old = std::mem::take(&mut self.old);
+        let before = self.header.take();
+        *self = Detector { old, header: before, ..Detector::new(root, None) };
+        self.coarse = coarse_until(&header.1);
+        self.header_is(header.0, header.1);
+    }
+
+    /// This is the file with the header from now on, by our own doing.
+    pub(in crate::store) fn header_is(&mut self, file: Arc<dyn BackendFile>, stat: FileStat) {
+        self.touched = false;
+        if let Some((before, seen)) = self.header.replace((file, stat))
+            && !seen.same_file(&stat)
+        {
+            self.old.truncate(OLD - 1);
+            self.old.push_front(before);
+        }
+    }
+
+    /// SOURCE itself is another from now on, by our own doing.
+    pub(in crate::store) fn root_is(&mut self, root: FileStat) {
+        self.root = root;
+    }
+
+    /// The file with the header.
+    pub(in crate::store) fn header(&self) -> Option<Arc<dyn BackendFile>> {
+        self.header.as_ref().map(|(file, _)| Arc::clone(file))
+    }
+
+    /// Its attributes when it was last looked at.
+    pub(in crate::store) fn header_stat(&self) -> Option<FileStat> {
+        self.header.as_ref().map(|(_, stat)| *stat)
+    }
+
+    /// What others have done, in words.
+    pub(in crate::store) fn stale(&self) -> Option<&str> {
+        self.stale.as_deref()
+    }
+
+    /// Whether attributes are those that were seen, and nobody has done anything else.
+    pub(in crate::store) fn is_as_seen(&self, now: &FileStat) -> bool {
+        self.stale.is_none() && self.writers == 0 && self.header.as_ref().is_some_and(|(_, seen)| !touched_since(seen, now))
+    }
+
+    /// Others have put something else in the place of what is open.
+    pub(in crate::store) fn replaced(&mut self, reason: impl FnOnce() -> String) {
+        self.stale.get_or_insert_with(reason);
+    }
+
+    fn spoil(&mut self, reason: String) {
+        self.spoiled = true;
+        self.stale.get_or_insert(reason);
+    }
+
+    /// Looks whether others have written to the file with the header.
+    pub(in crate::store) fn look_at_header(&mut self) -> io::Result<()> {
+        let Some((file, seen)) = self.header.as_ref().filter(|_| self.writers == 0) else { return Ok(()) };
+        let now = file.stat()?;
+        self.touched |= touched_since(seen, &now);
+        if let Some(reason) = written_since(seen, &now) {
+            self.spoil(reason);
+        }
+        Ok(())
+    }
+
+    /// Whether times are too coarse to tell just now.
+    fn is_coarse(&mut self) -> bool {
+        let Some(until) = self.coarse else { return false };
+        let coarse = Instant::now() < until;
+        if !coarse {
+            self.coarse = None;
+        }
+        coarse
+    }
+}
+
+impl<M: Medium> DiskStore<M> {
+    // ---- reads ----
+
+    /// Others have not changed the file with the header until now.
+    pub(in crate::store) fn check_bytes(&self) -> Result<()> {
+        let Some((file, seen)) = self.detector.lock().header.clone() else { return Ok(()) };
+        let now = file.stat().map_err(self.io("stat"))?;
+        let coarse = {
+            let mut detector = self.detector.lock();
+            if let Some(reason) = detector.stale.as_ref().filter(|_| detector.spoiled) {
+                return Err(self.source.stale(reason.clone()));
+            }
+            let same = !touched_since(&seen, &now);
+            if same && !detector.is_coarse() {
+                return Ok(());
+            }
+            same
+        };
+        if coarse { self.check_by_header(&file) } else { self.check_again() }
+    }
+
+    /// Looks at the file again, when nothing of ours is written: the one that was looked at before may have been replaced by us.
+    fn check_again(&self) -> Result<()> {
+        let mut detector = self.detector.lock();
+        let touched = detector.touched;
+        if let Err(error) = detector.look_at_header() {
+            drop(detector);
+            return Err(self.io("stat")(error));
+        }
+        let spoiled = if detector.spoiled { detector.stale.clone() } else { None };
+        if spoiled.is_some() || detector.touched != touched {
+            self.shared.watch.ring();
+        }
+        spoiled.map_or(Ok(()), |reason| Err(self.source.stale(reason)))
+    }
+
+    fn check_by_header(&self, file: &Arc<dyn BackendFile>) -> Result<()> {
+        let image = self.image.read().clone();
+        if image.is_none_or(|image| has_header(&**file, image.header.as_bytes())) {
+            return Ok(());
+        }
+        // Whoever has this is committing, and may have written the next header already.
+        let Some(commits) = self.commits.try_lock() else { return Ok(()) };
+        if commits.is_pending() || has_header(&**file, commits.header()) {
+            return Ok(());
+        }
+        match self.is_another_header(file) {
+            Some(reason) => Err(self.source.stale(reason)),
+            None => Ok(()),
+        }
+    }
+
+    /// The file begins with another header; the reason for what is refused then, unless we have replaced the file since.
+    fn is_another_header(&self, file: &Arc<dyn BackendFile>) -> Option<String> {
+        let mut detector = self.detector.lock();
+        if !detector.header.as_ref().is_some_and(|(now, _)| Arc::ptr_eq(now, file)) {
+            return None;
+        }
+        detector.spoil("its header is another".to_owned());
+        self.shared.watch.ring();
+        detector.stale.clone()
+    }
+
+    /// Whether others have changed the file with the header, or SOURCE's name, as far as a glance at the file tells.
+    pub(in crate::store) fn looks_as_seen(&self) -> bool {
+        let root = self.detector.lock().root;
+        let blind = self.shared.watch.is_blind();
+        if blind && !matches!(self.source.stat(), Ok(Some(stat)) if stat.same_file(&root)) {
+            return false;
+        }
+        let suspicion = self.medium.suspicion();
+        let mut detector = self.detector.lock();
+        if blind && !matches!(M::look_at_header(self, &mut detector), Ok(true)) {
+            return false;
+        }
+        if detector.stale.is_some() || suspicion.is_some() {
+            return false;
+        }
+        if detector.writers > 0 {
+            return true;
+        }
+        let same = detector.header.as_ref().is_none_or(|(file, seen)| file.stat().is_ok_and(|now| !touched_since(seen, &now)));
+        same && !detector.touched && !detector.is_coarse()
+    }
+
+    /// Has the system tell of what others do.
+    pub(in crate::store) fn watch_files(&self) {
+        let Source { name, around, .. } = &self.source;
+        let mut watched: Vec<_> = around.iter().map(|around| Watched::Name(Arc::clone(around), name.clone())).collect();
+        watched.extend(self.medium.watched());
+        watched.extend(self.detector.lock().header().map(Watched::File));
+        self.shared.watch.set(watched);
+    }
+
+    // ---- our writes ----
+
+    /// Runs a write of ours to the file with the header, so that it does not count as a change by others. Where others have written,
+    /// nothing of ours is written any more: what is free to us may hold their data.
+    pub(in crate::store) fn writing<T>(&self, file: &dyn BackendFile, write: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        {
+            let mut detector = self.detector.lock();
+            detector.look_at_header()?;
+            if detector.stale.is_some() {
+                drop(detector);
+                self.shared.watch.ring();
+                return Err(io::Error::from_raw_os_error(libc::ESTALE));
+            }
+            detector.writers += 1;
+        }
+        let result = write();
+        let mut detector = self.detector.lock();
+        detector.writers -= 1;
+        if let (Ok(stat), Some((_, seen))) = (file.stat(), &mut detector.header) {
+            *seen = stat;
+            detector.coarse = None;
+        }
+        result
+    }
+
+    // ---- what others have done ----
+
+    /// What others have done to SOURCE since we last read or wrote it, in words.
+    pub(in crate::store) fn seen_outside(&self, commits: &CommitState<M>) -> Result<Option<String>> {
+        Ok(self.look_with(commits)?.hindrance())
+    }
+
+    /// See [`crate::store::LocalStore::look`]. What has only other attributes is not looked at any closer.
+    fn look_with(&self, commits: &CommitState<M>) -> Result<Others> {
+        let at_path = self.source.stat()?;
+        if let Some(pending) = commits.pending() {
+            return Ok(pending.seen_outside(at_path.as_ref()).map_or(Others::Nothing, Others::Changed));
+        }
+        let at_path = match self.source.frame_at(at_path, M::is_kind) {
+            Ok(stat) => stat,
+            Err(reason) => return Ok(Others::Gone(reason)),
+        };
+        M::look_at_parts(self);
+        let (header, known) = {
+            let mut detector = self.detector.lock();
+            if !at_path.same_file(&detector.root) {
+                return Ok(Others::Changed(format!("another {} has its name now", M::KIND)));
+            }
+            // With the lock held: a write of ours that ends between the two would look like one of others.
+            match M::look_at_header(self, &mut detector) {
+                Ok(true) => {}
+                Ok(false) => return Ok(Others::Gone("its chunks.b2frame was removed".to_owned())),
+                Err(error) => {
+                    drop(detector);
+                    return Err(self.io("stat")(error));
+                }
+            }
+            (detector.header(), detector.stale.is_some())
+        };
+        // Times may be too coarse to tell.
+        if let Some(header) = header.filter(|header| !known && !has_header(&**header, commits.header())) {
+            self.is_another_header(&header);
+        }
+        let suspicion = self.medium.suspicion();
+        let mut detector = self.detector.lock();
+        if let Some((true, reason)) = &suspicion {
+            detector.replaced(|| reason.clone());
+        }
+        Ok(match (&detector.stale, suspicion) {
+            (Some(reason), _) => Others::Changed(reason.clone()),
+            (None, Some((_, reason))) => Others::Touched(reason),
+            (None, None) if detector.touched => Others::Attributes,
+            (None, None) => Others::Nothing,
+        })
+    }
+
+    /// See [`crate::store::LocalStore::look`].
+    pub(in crate::store) fn look_at_source(&self, commits: &CommitState<M>) -> Result<Others> {
+        let others = self.look_with(commits)?;
+        if others != Others::Attributes {
+            return Ok(others);
+        }
+        // Who sets times may have written as well.
+        let (header, image) = (self.detector.lock().header(), self.image.read().clone());
+        let Some(file) = header else { return Ok(Others::Nothing) };
+        let stat = file.stat().map_err(self.io("stat"))?;
+        let same = image.is_some_and(|image| M::is_same_frame(self, &image, &*file, stat.len));
+        let mut detector = self.detector.lock();
+        if !same {
+            detector.spoil("its index is another".to_owned());
+            return Ok(Others::Changed(detector.stale.clone().unwrap_or_default()));
+        }
+        if detector.writers == 0
+            && let Some((_, seen)) = &mut detector.header
+            && written_since(seen, &stat).is_none()
+        {
+            *seen = stat;
+            detector.touched = false;
+        }
+        Ok(others)
+    }
+
+    /// Whether others have written, as far as that is cheap to see; where that cannot be seen, they may have.
+    pub(in crate::store) fn others_wrote(&self) -> bool {
+        let mut detector = self.detector.lock();
+        !matches!(M::look_at_header(self, &mut detector), Ok(true)) || detector.stale.is_some()
+    }
+
+    // ---- reading again ----
+
+    /// See [`crate::store::LocalStore::reload`].
+    pub(in crate::store) fn read_again(&self) -> Result<Arc<FrameImage>> {
+        let mut commits = self.commits.lock();
+        let _nobody_stages = self.gate.write();
+        let at_path = self.source.frame_at(self.source.stat()?, M::is_kind).map_err(|reason| self.source.stale(reason))?;
+        if commits.is_pending() || commits.is_closed() {
+            return Err(self.source.stale("it is not there"));
+        }
+        let root = self.detector.lock().root;
+        let same = at_path.same_file(&root);
+        // Our lock is on the one that we know.
+        let another = match same && !self.source.is_denied() {
+            true => None,
+            false => Some(open_again::<M>(&self.source)?),
+        };
+        if let Some((handle, _)) = another.as_ref().filter(|_| !same) {
+            self.source.check_follower(&root, &handle.stat)?;
+        }
+        let handle = match &another {
+            Some((Handle { file, dir, stat }, _)) => Handle { file: Arc::clone(file), dir: dir.clone(), stat: *stat },
+            None => {
+                let (file, dir) = self.medium.handle();
+                Handle { file, dir, stat: at_path }
+            }
+        };
+        let generation = self.medium.next_generation();
+        let Found { image, header_file, commits: own, parts } = M::read(&self.source, &handle, generation, true)?;
+        let opened = commits.reopened(&image.header, own, self.sidecar.is_some());
+        let image = Arc::new(image);
+        let rest = {
+            let _turnover = self.shared.epochs.turn_over();
+            let rest = M::exchange(self, &handle, another.is_some(), parts);
+            self.cache.clear();
+            self.held.clear();
+            *self.image.write() = Some(Arc::clone(&image));
+            *commits = opened;
+            self.grounded.store(false, Relaxed);
+            self.detector.lock().begin(handle.stat, header_file);
+            rest
+        };
+        if let Some((handle, denied)) = another {
+            self.source.set_denied(denied);
+            if let Some(dir) = &handle.dir {
+                self.move_drafts(dir);
+                let index = self.detector.lock().header_stat();
+                if let (Some(sidecar), Some(index)) = (&self.sidecar, index) {
+                    sidecar.move_to(Arc::clone(dir), &index)?;
+                }
+            }
+        }
+        self.watch_files();
+        M::let_go(self, rest, same);
+        Ok(image)
+    }
+
+    /// Takes SOURCE for writing, if it could not be taken when it got its name and can be by now.
+    pub(in crate::store) fn claim(&self) {
+        if !self.source.is_denied() {
+            return;
+        }
+        let _commits = self.commits.lock();
+        let _nobody_stages = self.gate.write();
+        let Ok(handle) = M::open(&self.source, true) else { return };
+        let as_seen = {
+            let mut detector = self.detector.lock();
+            let looked = M::look_at_header(self, &mut detector);
+            matches!(looked, Ok(true)) && detector.stale.is_none() && !detector.touched && handle.stat.same_file(&detector.root)
+        };
+        if as_seen {
+            M::set_handle(self, &handle);
+            self.watch_files();
+            self.source.set_denied(None);
+        } else {
+            self.detector.lock().touched = true;
+            self.shared.watch.ring();
+        }
+    }
+}
+
+/// Whether a file begins with a header.
+pub(in crate::store) fn has_header(file: &dyn BackendFile, header: &[u8]) -> bool {
+    let mut on_disk = vec![0; header.len()];
+    read_exact_at(file, &mut on_disk, 0).is_ok() && on_disk == header
+}
+
+/// Opens what has SOURCE's name now: for writing if this store writes and may.
+fn open_again<M: Medium>(source: &Source) -> Result<(Handle, Option<Denied>)> {
+    let error = match M::open(source, !source.read_only) {
+        Ok(handle) => return Ok((handle, None)),
+        Err(error) => error,
+    };
+    match Denied::by(&error).filter(|_| !source.read_only) {
+        Some(denied) => Ok((M::open(source, false)?, Some(denied))),
+        None => Err(error),
+    }
+}

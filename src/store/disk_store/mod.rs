@@ -1,0 +1,612 @@
+//! A store on a local disk, whatever its layout: a [`Medium`] says where chunks lie and how a state becomes durable; all else is here.
+//!
+//! What becomes durable when is in [`commit`], what others do to SOURCE in [`changes`].
+
+#![expect(private_bounds, reason = "only this layer has media")]
+
+use std::ffi::OsStr;
+use std::io;
+use std::ops::RangeInclusive;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+
+use crate::store::backend::{Backend, BackendFile, FileStat, FsSpace};
+use crate::store::cache::FrameCache;
+use crate::store::chunks::Chunks;
+
+use crate::format::chunk::ChunkHeader;
+use crate::format::times::Identity;
+use crate::format::{ChunkId, IndexEntry, Layout};
+use crate::store::create::PendingFrame;
+use crate::store::error::Complain;
+use crate::store::error::Failed;
+use crate::store::held::Held;
+use crate::store::local::watch::{Watch, Watched};
+use crate::store::location::Location;
+use crate::store::lost::Lost;
+use crate::store::sidecar::{LAST_PATIENCE, PATIENCE, Sidecar};
+use crate::store::source::{Handle, Like, NewFrame, Others, Source};
+use crate::store::{
+    AtClose, CacheStats, ChunkKey, DraftPool, Epochs, FrameImage, FrameStore, LocalStore, OpenOptions, ReadAt, ReadGuard,
+    Resources, Result, SourceStat, StoreError, lost,
+};
+
+pub(in crate::store) mod changes;
+pub(in crate::store) mod commit;
+
+use changes::Detector;
+use commit::{Change, CommitState};
+
+/// A frame as it was read from an open SOURCE.
+pub(in crate::store) struct Found<M: Medium> {
+    pub(in crate::store) image: FrameImage,
+    /// The file that begins with the header, and its attributes when it was read.
+    pub(in crate::store) header_file: (Arc<dyn BackendFile>, FileStat),
+    pub(in crate::store) commits: M::Commits,
+    pub(in crate::store) parts: M::Parts,
+}
+
+/// The lock file of a frame.
+pub(in crate::store) struct LockPlace {
+    pub(in crate::store) dir: Arc<dyn Backend>,
+    pub(in crate::store) name: std::ffi::OsString,
+    pub(in crate::store) path: PathBuf,
+    /// What a new one is to belong to.
+    pub(in crate::store) owner: Option<FileStat>,
+}
+
+/// Where the chunks of a frame lie, and how a state of it becomes durable: a file, or a directory of files.
+///
+/// Functions with `commits` are called with its lock held. All else may be called from any thread.
+pub(in crate::store) trait Medium: Sized + Send + Sync + 'static {
+    /// Which layout SOURCE has.
+    const LAYOUT: Layout;
+    /// What SOURCE is, in a word.
+    const KIND: &'static str;
+    /// Whether reading a chunk tells that others have written it. Else all chunks are good as long as nobody has written the file with
+    /// the header.
+    const CHECKS_CHUNKS: bool;
+    /// What is to be known of the states besides [`CommitState`].
+    type Commits: Default + Send;
+    /// What of a frame that was found is the medium's own.
+    type Parts;
+
+    // ---- opening ----
+
+    /// Whether something can be SOURCE, by its kind.
+    fn is_kind(stat: &FileStat) -> bool;
+    /// Opens what has SOURCE's name, locked if it is to be written to.
+    fn open(source: &Source, write: bool) -> Result<Handle>;
+    /// Makes a frame without chunks of a temporary name, locked.
+    fn create(source: &Source, name: &OsStr) -> io::Result<Handle>;
+    /// Reads all of a frame but its chunks, whose keys are of that generation. With `whole`, it is an error that somebody changes it
+    /// meanwhile.
+    fn read(source: &Source, handle: &Handle, generation: u32, whole: bool) -> Result<Found<Self>>;
+    /// Where the lock file is. Unless the frame is `new`, none is to be made beside what is no frame: that is an error.
+    fn lock_place(source: &Source, handle: &Handle, new: bool) -> Result<LockPlace>;
+    /// The medium of a frame that was found, or of a new one.
+    fn new(source: &Source, handle: &Handle, parts: Option<Self::Parts>, shared: Arc<Shared>, options: &OpenOptions) -> Self;
+    /// The generation of the keys of the next version of SOURCE.
+    fn next_generation(&self) -> u32;
+    /// Another version of SOURCE takes the place of the one before; `another` says that it was opened anew. Nobody reads, stages or commits meanwhile. What is answered is done
+    /// with the version that was, when the new one is known: see [`Medium::let_go`].
+    fn exchange(store: &DiskStore<Self>, handle: &Handle, another: bool, parts: Self::Parts) -> Self::LetGo;
+    /// What is left of a version that was exchanged.
+    type LetGo;
+    /// Gives back what only the version before needed. `same` says that it is in the same directory or file.
+    fn let_go(store: &DiskStore<Self>, rest: Self::LetGo, same: bool);
+
+    // ---- reading ----
+
+    /// Fills a buffer from an offset in a chunk.
+    fn read_chunk(store: &DiskStore<Self>, guard: &ReadGuard<'_>, key: ChunkKey, buf: &mut [u8], offset: u64) -> io::Result<()>;
+    /// Reads and checks a chunk's header. Whether others have changed SOURCE is not looked at.
+    fn read_header(store: &DiskStore<Self>, guard: &ReadGuard<'_>, key: ChunkKey) -> Result<ChunkHeader>;
+    /// A failure that has to do with a chunk.
+    fn chunk_error(store: &DiskStore<Self>, key: ChunkKey, action: &'static str, error: io::Error) -> StoreError;
+    /// See [`FrameStore::lens_of`].
+    fn lens_of(store: &DiskStore<Self>, guard: &ReadGuard<'_>, keys: &[ChunkKey]) -> Vec<Option<u32>>;
+    /// See [`FrameStore::expect_chunks`].
+    fn expect_chunks(store: &DiskStore<Self>, chunks: &[(ChunkKey, u32)]);
+    /// See [`FrameStore::expect_unknown`].
+    fn expect_unknown(_store: &DiskStore<Self>, _key: ChunkKey, _bytes: RangeInclusive<u32>, _next: Option<ChunkKey>) {}
+    /// See [`LocalStore::file_id`].
+    fn file_id(_key: ChunkKey) -> Option<ChunkId> {
+        None
+    }
+
+    // ---- the life of a chunk ----
+
+    /// Runs something with the chunks locked; it is given how to find a chunk by its key.
+    fn with_chunks<T>(store: &DiskStore<Self>, run: impl FnOnce(&mut Chunks, &Locate<'_>) -> T) -> T;
+    /// Writes a chunk where no state has anything.
+    fn stage(store: &DiskStore<Self>, chunk: &dyn ReadAt, len: u32) -> Result<ChunkKey>;
+    /// Gives back what nobody needs any more, if that should not wait.
+    fn collect(_store: &DiskStore<Self>) {}
+    /// See [`LocalStore::tidy`].
+    fn tidy(_store: &DiskStore<Self>) -> bool {
+        false
+    }
+
+    // ---- commits ----
+
+    /// Writes an image whose chunks are admitted, and publishes it by [`commit::published`].
+    fn write(
+        store: &DiskStore<Self>,
+        commits: &mut CommitState<Self>,
+        image: FrameImage,
+        change: &Change,
+    ) -> std::result::Result<(), Failed>;
+    /// An image was published: a place for what is done then.
+    fn after_commit(_store: &DiskStore<Self>, _commits: &mut CommitState<Self>) -> Result<()> {
+        Ok(())
+    }
+    /// Notes what an image is that has just been published; `before` is the header of the one before.
+    fn published(store: &DiskStore<Self>, commits: &mut CommitState<Self>, before: &[u8], image: &FrameImage, change: &Change);
+    /// Returns when the published state is on disk, but for SOURCE's own name.
+    fn sync(store: &DiskStore<Self>) -> io::Result<()>;
+    /// What is published is on disk: notes it.
+    fn is_durable(_store: &DiskStore<Self>, _commits: &mut CommitState<Self>) {}
+    /// All is on disk: a place for what is done then.
+    fn after_sync(store: &DiskStore<Self>, commits: &mut CommitState<Self>);
+    /// The end, when what is published is on disk, and it is our turn: what is free goes back to the file system.
+    fn finish(_store: &DiskStore<Self>, _commits: &mut CommitState<Self>) -> Result<()> {
+        Ok(())
+    }
+    /// Removes what no state needs; where it is not known what is on disk, only what never was in a state.
+    fn remove_rest(_store: &DiskStore<Self>, _synced: bool) {}
+    /// Nothing is read any more.
+    fn stop(&self) {}
+
+    // ---- changes by others ----
+
+    /// SOURCE as it is open, and its directory if it is one.
+    fn handle(&self) -> (Arc<dyn BackendFile>, Option<Arc<dyn Backend>>);
+    /// SOURCE is open anew, and locked.
+    fn set_handle(store: &DiskStore<Self>, handle: &Handle);
+    /// What others may change, besides SOURCE's name and the file with the header.
+    fn watched(&self) -> Vec<Watched> {
+        Vec::new()
+    }
+    /// Looks at the parts of SOURCE that somebody has written, as the system tells.
+    fn look_at_parts(_store: &DiskStore<Self>) {}
+    /// What has been found out about a part of SOURCE, and whether it was written.
+    fn suspicion(&self) -> Option<(bool, String)> {
+        None
+    }
+    /// Looks at the file with the header, and at its name in SOURCE; whether there is one.
+    fn look_at_header(store: &DiskStore<Self>, seen: &mut Detector) -> io::Result<bool>;
+    /// Whether all of SOURCE but the chunks is what was committed.
+    fn is_same_frame(store: &DiskStore<Self>, image: &FrameImage, file: &dyn BackendFile, len: u64) -> bool;
+    /// See [`LocalStore::identity`]. If it is too early to tell, the error is how long it is to be waited.
+    fn identity(
+        _store: &DiskStore<Self>,
+        _commits: &CommitState<Self>,
+    ) -> std::result::Result<Identity, Option<std::time::Duration>> {
+        Err(None)
+    }
+
+    // ---- attributes ----
+
+    /// See [`LocalStore::source_stat`].
+    fn source_stat(store: &DiskStore<Self>) -> io::Result<SourceStat>;
+    /// See [`LocalStore::like`].
+    fn like(store: &DiskStore<Self>) -> Like;
+}
+
+/// How to find a chunk by its key: its place, if the key is good.
+pub(in crate::store) type Locate<'a> = dyn Fn(&Chunks, ChunkKey) -> Option<u64> + 'a;
+
+/// What is needed in the background as well.
+pub(in crate::store) struct Shared {
+    pub(in crate::store) epochs: Epochs,
+    pub(in crate::store) watch: Watch,
+}
+
+/// A store for one frame.
+///
+/// Lock order: `commits`, `gate`, the medium's maps, `detector`, then any one of the others. Reads take `detector` and what leads to a
+/// chunk, for a moment, and no lock is held by them across input.
+pub struct DiskStore<M: Medium> {
+    pub(in crate::store) source: Source,
+    pub(in crate::store) sidecar: Option<Sidecar>,
+    pub(in crate::store) shared: Arc<Shared>,
+    pub(in crate::store) cache: FrameCache,
+    drafts: Arc<DraftPool>,
+    pub(in crate::store) image: RwLock<Option<Arc<FrameImage>>>,
+    pub(in crate::store) commits: Mutex<CommitState<M>>,
+    /// Taken for reading while a chunk is being staged, for writing while SOURCE is being exchanged.
+    pub(in crate::store) gate: RwLock<()>,
+    /// What SOURCE held at open is on disk, so what it does not need is free.
+    pub(in crate::store) grounded: AtomicBool,
+    pub(in crate::store) detector: Mutex<Detector>,
+    pub(in crate::store) held: Held,
+    /// Where what found no place in SOURCE goes.
+    lost: Mutex<Lost>,
+    pub(in crate::store) at_close: Mutex<Vec<AtClose>>,
+    pub(in crate::store) medium: M,
+}
+
+impl<M: Medium> DiskStore<M> {
+    /// Opens a frame.
+    ///
+    /// # Errors
+    /// What the system refuses; what is no frame of this layout, in the format's words; chunk files that are missing or damaged, all of
+    /// them by name up to a readable number; another mount that writes to it.
+    pub fn open(path: &Path, options: OpenOptions) -> Result<Self> {
+        Self::open_source(Source::existing(path, &options)?, &options)
+    }
+
+    /// Opens the frame at a location.
+    ///
+    /// # Errors
+    /// As [`DiskStore::open`].
+    pub fn open_at(location: &Location, options: OpenOptions) -> Result<Self> {
+        Self::open_source(Source::new(location, &options, NewFrame::default()), &options)
+    }
+
+    /// Opens a frame in any backend; `path` is how messages call it, `dir` the path of the backend's directory, in which it has the
+    /// name `name`.
+    ///
+    /// # Errors
+    /// As [`DiskStore::open`].
+    pub fn open_in(backend: Arc<dyn Backend>, path: &Path, dir: &Path, name: &OsStr, options: OpenOptions) -> Result<Self> {
+        Self::open_at(&Location::in_backend(backend, path, dir, name), options)
+    }
+
+    fn open_source(source: Source, options: &OpenOptions) -> Result<Self> {
+        let handle = M::open(&source, !source.read_only)?;
+        let sidecar = options.locking.then(|| Self::lock_file(&source, &handle, options, false)).transpose()?;
+        let turn = sidecar.as_ref().map(|sidecar| sidecar.wait_to_read(PATIENCE)).transpose()?;
+        let Found { image, header_file, commits, parts } = M::read(&source, &handle, 0, false)?;
+        if let Some(sidecar) = &sidecar {
+            sidecar.in_step(sidecar.count()?);
+        }
+        drop(turn);
+        let commits = CommitState::opened(&image.header, commits);
+        let detector = Detector::new(handle.stat, Some(header_file));
+        Ok(Self::assemble(source, sidecar, options, &handle, Some(parts), Some(Arc::new(image)), commits, detector))
+    }
+
+    /// A store for a frame that does not exist yet: it comes into being, whole, with the first commit.
+    ///
+    /// # Errors
+    /// What the system refuses; a name that exists.
+    pub fn create(path: &Path, options: OpenOptions) -> Result<Self> {
+        Self::create_source(Source::to_be(path, &options)?, &options)
+    }
+
+    /// As [`DiskStore::create`], at a location.
+    ///
+    /// # Errors
+    /// As [`DiskStore::create`].
+    pub fn create_at(location: &Location, options: OpenOptions, new: NewFrame) -> Result<Self> {
+        Self::create_source(Source::new(location, &options, new), &options)
+    }
+
+    /// As [`DiskStore::create`], in any backend.
+    ///
+    /// # Errors
+    /// As [`DiskStore::create`].
+    pub fn create_in(backend: Arc<dyn Backend>, path: &Path, dir: &Path, name: &OsStr, options: OpenOptions) -> Result<Self> {
+        Self::create_at(&Location::in_backend(backend, path, dir, name), options, NewFrame::default())
+    }
+
+    fn create_source(source: Source, options: &OpenOptions) -> Result<Self> {
+        let (pending, handle) = PendingFrame::create(&source, |name| M::create(&source, name))?;
+        let sidecar = match &handle.dir {
+            None if options.locking => Some(Self::lock_file(&source, &handle, options, true)?),
+            _ => None,
+        };
+        let header_file = handle.dir.is_none().then(|| (Arc::clone(&handle.file), handle.stat));
+        let detector = Detector::new(handle.stat, header_file);
+        let store = Self::assemble(source, sidecar, options, &handle, None, None, CommitState::created(pending), detector);
+        store.grounded.store(true, Relaxed);
+        Ok(store)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the parts of a store")]
+    fn assemble(
+        source: Source,
+        sidecar: Option<Sidecar>,
+        options: &OpenOptions,
+        handle: &Handle,
+        parts: Option<M::Parts>,
+        image: Option<Arc<FrameImage>>,
+        commits: CommitState<M>,
+        detector: Detector,
+    ) -> Self {
+        let resources: &Resources = &options.resources;
+        let shared = Arc::new(Shared { epochs: Epochs::default(), watch: Watch::new(resources.watcher()) });
+        let spill = handle.dir.as_ref().unwrap_or(&source.backend);
+        let store = DiskStore {
+            sidecar,
+            cache: FrameCache::new(&resources.cache),
+            drafts: DraftPool::sharing(Arc::clone(spill), &resources.drafts),
+            image: RwLock::new(image),
+            commits: Mutex::new(commits),
+            gate: RwLock::new(()),
+            grounded: AtomicBool::new(false),
+            detector: Mutex::new(detector),
+            held: Held::new(options.hold_staged, &resources.held),
+            lost: Mutex::default(),
+            at_close: Mutex::default(),
+            medium: M::new(&source, handle, parts, Arc::clone(&shared), options),
+            shared,
+            source,
+        };
+        // In a new directory there are our own files only, until it is SOURCE.
+        if handle.dir.is_none() || store.committed().is_some() {
+            store.watch_files();
+        }
+        store
+    }
+
+    /// The lock file of SOURCE.
+    fn lock_file(source: &Source, handle: &Handle, options: &OpenOptions, new: bool) -> Result<Sidecar> {
+        let LockPlace { dir, name, path, owner } = M::lock_place(source, handle, new)?;
+        Sidecar::new(dir, &name, path, options, owner.as_ref())
+    }
+
+    /// Spills drafts to another directory from now on.
+    pub(in crate::store) fn move_drafts(&self, dir: &Arc<dyn Backend>) {
+        self.drafts.move_to(Arc::clone(dir));
+    }
+
+    /// The error of a system call that has to do with SOURCE.
+    pub(in crate::store) fn io(&self, action: &'static str) -> impl FnOnce(io::Error) -> StoreError {
+        move |error| match error.raw_os_error() {
+            Some(libc::ESTALE) => {
+                let reason = self.detector.lock().stale().map(str::to_owned);
+                self.source.stale(reason.unwrap_or_else(|| "it is another by now".to_owned()))
+            }
+            _ => self.source.io(action)(error),
+        }
+    }
+
+    /// The right to put chunks where the last state needs nothing. What was found at open may not be on disk yet, if who wrote it was
+    /// killed, and what is on disk need other bytes: so it is synced before.
+    fn grounded(&self) -> Result<RwLockReadGuard<'_, ()>> {
+        loop {
+            if !self.grounded.load(Relaxed) {
+                commit::ground(self)?;
+            }
+            let gate = self.gate.read();
+            // With the gate held SOURCE is not read again.
+            if self.grounded.load(Relaxed) {
+                return Ok(gate);
+            }
+        }
+    }
+
+    /// Does something to a chunk, if its key is good.
+    fn with_chunk(&self, key: ChunkKey, change: impl FnOnce(&mut Chunks, u64)) {
+        if !self.source.read_only {
+            M::with_chunks(self, |chunks, locate| {
+                if let Some(place) = locate(chunks, key) {
+                    change(chunks, place);
+                }
+            });
+        }
+    }
+}
+
+impl<M: Medium> FrameStore for DiskStore<M> {
+    fn committed(&self) -> Option<Arc<FrameImage>> {
+        self.image.read().clone()
+    }
+
+    fn enter(&self) -> ReadGuard<'_> {
+        self.shared.epochs.enter()
+    }
+
+    fn read_part(&self, guard: &ReadGuard<'_>, key: ChunkKey, len: u32, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let load = |buf: &mut [u8], offset: u64| M::read_chunk(self, guard, key, buf, offset);
+        let failed = |error| M::chunk_error(self, key, "read a chunk", error);
+        if guard.is_to_save() {
+            if let Some(read) = self.held.read(key, len, offset, buf, |buf| load(buf, 0)) {
+                return read.map_err(failed);
+            }
+            let read = self.cache.read(key, len, offset, buf, load).map_err(failed);
+            return if M::CHECKS_CHUNKS { read } else { self.check_bytes().and(read) };
+        }
+        let read = self.cache.read(key, len, offset, buf, load);
+        read.map_err(|error| self.verify(guard).err().unwrap_or_else(|| failed(error)))
+    }
+
+    fn verify(&self, guard: &ReadGuard<'_>) -> Result<()> {
+        if !guard.is_to_save() {
+            self.check_bytes()?;
+        }
+        if guard.is_current() { Ok(()) } else { Err(self.source.stale("it has been read again meanwhile")) }
+    }
+
+    fn chunk_header(&self, guard: &ReadGuard<'_>, key: ChunkKey) -> Result<ChunkHeader> {
+        let header = M::read_header(self, guard, key);
+        self.verify(guard)?;
+        header
+    }
+
+    fn lens_of(&self, guard: &ReadGuard<'_>, keys: &[ChunkKey]) -> Vec<Option<u32>> {
+        let lens = M::lens_of(self, guard, keys);
+        if self.verify(guard).is_ok() { lens } else { vec![None; keys.len()] }
+    }
+
+    fn chunk_lens(&self, guard: &ReadGuard<'_>, entries: &[IndexEntry<ChunkKey>]) -> Result<Vec<u32>> {
+        /// How many entries of an index are looked up at a time.
+        const BATCH: usize = 4096;
+        let mut lens = Vec::with_capacity(entries.len());
+        for batch in entries.chunks(BATCH) {
+            let keys: Vec<ChunkKey> = batch.iter().filter_map(|entry| entry.stored()).collect();
+            let mut of_batch = M::lens_of(self, guard, &keys).into_iter();
+            for entry in batch {
+                lens.push(match entry {
+                    IndexEntry::Stored(key) => match of_batch.next().flatten() {
+                        Some(len) => len,
+                        None => self.chunk_header(guard, *key)?.cbytes,
+                    },
+                    IndexEntry::Special(_) => 0,
+                });
+            }
+        }
+        self.verify(guard)?;
+        Ok(lens)
+    }
+
+    fn expect_chunks(&self, chunks: &[(ChunkKey, u32)]) {
+        M::expect_chunks(self, chunks);
+    }
+
+    fn expect_unknown(&self, key: ChunkKey, bytes: RangeInclusive<u32>, next: Option<ChunkKey>) {
+        M::expect_unknown(self, key, bytes, next);
+    }
+
+    fn stage(&self, chunk: &dyn ReadAt) -> Result<ChunkKey> {
+        self.check_writable()?;
+        let len = self.source.chunk_len(chunk)?;
+        let _turn = self.wait_for_turn(PATIENCE)?;
+        let _gate = self.grounded()?;
+        let key = M::stage(self, chunk, len)?;
+        self.held.put(key, chunk);
+        Ok(key)
+    }
+
+    fn discard(&self, key: ChunkKey) {
+        self.held.forget(key);
+        self.with_chunk(key, |chunks, place| chunks.discard(place, self.shared.epochs.now()));
+        M::collect(self);
+    }
+
+    fn pin(&self, key: ChunkKey) {
+        self.with_chunk(key, Chunks::pin);
+    }
+
+    fn unpin(&self, key: ChunkKey) {
+        self.with_chunk(key, |chunks, place| chunks.unpin(place, self.shared.epochs.now()));
+        M::collect(self);
+    }
+
+    fn commit(&self, guard: ReadGuard<'_>, image: FrameImage) -> Result<()> {
+        let _turn = self.wait_for_turn(PATIENCE)?;
+        commit::commit(self, guard, image)?;
+        self.sidecar.as_ref().map_or(Ok(()), Sidecar::committed)
+    }
+
+    fn sync(&self) -> Result<()> {
+        let _turn = self.wait_for_turn(PATIENCE)?;
+        commit::sync(self)
+    }
+
+    fn close(&self) -> Result<()> {
+        self.medium.stop();
+        self.cache.clear();
+        if self.source.read_only {
+            return Ok(());
+        }
+        let turn = self.wait_for_turn(LAST_PATIENCE);
+        let closed = commit::close(self, turn.is_ok());
+        turn.and(closed)
+    }
+
+    fn local(&self) -> Option<&dyn LocalStore> {
+        Some(self)
+    }
+}
+
+impl<M: Medium> LocalStore for DiskStore<M> {
+    fn path(&self) -> &Path {
+        &self.source.path
+    }
+
+    fn file_id(&self, key: ChunkKey) -> Option<ChunkId> {
+        M::file_id(key)
+    }
+
+    fn look(&self) -> Result<Others> {
+        self.look_at_source(&self.commits.lock())
+    }
+
+    fn glance(&self) -> Option<Result<Others>> {
+        self.commits.try_lock().map(|commits| self.look_at_source(&commits))
+    }
+
+    fn is_as_seen(&self) -> bool {
+        self.looks_as_seen()
+    }
+
+    fn reload(&self) -> Result<Arc<FrameImage>> {
+        self.read_again()
+    }
+
+    fn watch(&self) -> &Watch {
+        &self.shared.watch
+    }
+
+    fn check_writable(&self) -> Result<()> {
+        self.claim();
+        self.source.check_writable()
+    }
+
+    fn tidy(&self) -> bool {
+        M::tidy(self)
+    }
+
+    fn save_lost(&self, name: &str, content: &dyn ReadAt) -> Result<PathBuf> {
+        lost::save(&self.source, &self.lost, name, content)
+    }
+
+    fn source(&self) -> Option<(OwnedFd, PathBuf)> {
+        if self.source.is_denied() {
+            return None; // it is another's
+        }
+        Some((self.medium.handle().0.fd()?.try_clone_to_owned().ok()?, self.path().to_owned()))
+    }
+
+    fn source_stat(&self) -> Result<SourceStat> {
+        M::source_stat(self).map_err(self.io("stat"))
+    }
+
+    fn like(&self) -> Result<Like> {
+        Ok(M::like(self))
+    }
+
+    fn statvfs(&self) -> Result<FsSpace> {
+        let (_, dir) = self.medium.handle();
+        dir.as_ref().unwrap_or(&self.source.backend).statvfs().map_err(self.io("stat the file system"))
+    }
+
+    fn sidecar(&self) -> Option<&Sidecar> {
+        self.sidecar.as_ref()
+    }
+
+    fn drafts(&self) -> &Arc<DraftPool> {
+        &self.drafts
+    }
+
+    fn forget_cached(&self) {
+        self.cache.clear();
+    }
+
+    fn cache_stats(&self) -> CacheStats {
+        self.cache.stats()
+    }
+
+    fn identity(&self) -> Option<Identity> {
+        M::identity(self, &self.commits.lock()).ok()
+    }
+
+    fn at_close(&self, last: AtClose) {
+        self.at_close.lock().push(last);
+    }
+}
+
+impl<M: Medium> Drop for DiskStore<M> {
+    fn drop(&mut self) {
+        self.medium.stop();
+        commit::abandon(self);
+    }
+}

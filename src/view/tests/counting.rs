@@ -1,0 +1,224 @@
+//! A store that counts what is staged, committed and read, and panics where I/O is asked of it by a thread that has locked what
+//! readers need. All views of these tests are over one.
+
+use std::ops::RangeInclusive;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
+
+use crate::format::chunk::ChunkHeader;
+use crate::format::times::Identity;
+use crate::format::{ChunkId, IndexEntry};
+use crate::store::*;
+use crate::view::state_lock::held::check;
+
+pub struct Counting {
+    pub inner: Arc<dyn FrameStore>,
+    pub staged: AtomicUsize,
+    pub commits: AtomicUsize,
+    pub reads: AtomicUsize,
+    pub hinted: AtomicUsize,
+    /// Commits fail with ESTALE.
+    pub stale: AtomicBool,
+    /// Staging fails with ENOSPC.
+    pub full: AtomicBool,
+}
+
+impl Counting {
+    pub fn new(inner: Arc<dyn FrameStore>) -> Arc<Self> {
+        let zero = AtomicUsize::default;
+        let no = AtomicBool::default;
+        Arc::new(Counting { inner, staged: zero(), commits: zero(), reads: zero(), hinted: zero(), stale: no(), full: no() })
+    }
+
+    /// Counts since the last call: chunks staged, and commits.
+    pub fn since(&self) -> (usize, usize) {
+        (self.staged.swap(0, SeqCst), self.commits.swap(0, SeqCst))
+    }
+}
+
+impl FrameStore for Counting {
+    fn committed(&self) -> Option<Arc<FrameImage>> {
+        self.inner.committed()
+    }
+
+    fn enter(&self) -> ReadGuard<'_> {
+        self.inner.enter()
+    }
+
+    fn read_part(&self, guard: &ReadGuard<'_>, key: ChunkKey, len: u32, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        check("read_part");
+        self.reads.fetch_add(1, SeqCst);
+        self.inner.read_part(guard, key, len, offset, buf)
+    }
+
+    fn verify(&self, guard: &ReadGuard<'_>) -> Result<()> {
+        self.inner.verify(guard)
+    }
+
+    fn chunk_header(&self, guard: &ReadGuard<'_>, key: ChunkKey) -> Result<ChunkHeader> {
+        check("chunk_header");
+        self.reads.fetch_add(1, SeqCst);
+        self.inner.chunk_header(guard, key)
+    }
+
+    fn chunk_lens(&self, guard: &ReadGuard<'_>, entries: &[IndexEntry<ChunkKey>]) -> Result<Vec<u32>> {
+        check("chunk_lens");
+        self.inner.chunk_lens(guard, entries)
+    }
+
+    fn lens_of(&self, guard: &ReadGuard<'_>, keys: &[ChunkKey]) -> Vec<Option<u32>> {
+        check("lens_of");
+        self.inner.lens_of(guard, keys)
+    }
+
+    fn expect_unknown(&self, key: ChunkKey, bytes: RangeInclusive<u32>, next: Option<ChunkKey>) {
+        check("expect_unknown");
+        self.inner.expect_unknown(key, bytes, next);
+    }
+
+    fn expect_chunks(&self, chunks: &[(ChunkKey, u32)]) {
+        check("expect_chunks");
+        self.hinted.fetch_add(chunks.len(), SeqCst);
+        self.inner.expect_chunks(chunks);
+    }
+
+    fn stage(&self, chunk: &dyn ReadAt) -> Result<ChunkKey> {
+        check("stage");
+        if self.full.load(SeqCst) {
+            let source = std::io::Error::from_raw_os_error(libc::ENOSPC);
+            return Err(StoreError::Io { path: self.inner.path().into(), action: "write a chunk", source });
+        }
+        self.staged.fetch_add(1, SeqCst);
+        self.inner.stage(chunk)
+    }
+
+    fn discard(&self, key: ChunkKey) {
+        check("discard");
+        self.inner.discard(key);
+    }
+
+    fn pin(&self, key: ChunkKey) {
+        self.inner.pin(key);
+    }
+
+    fn unpin(&self, key: ChunkKey) {
+        check("unpin");
+        self.inner.unpin(key);
+    }
+
+    fn commit(&self, guard: ReadGuard<'_>, image: FrameImage) -> Result<()> {
+        check("commit");
+        self.commits.fetch_add(1, SeqCst);
+        if self.stale.load(SeqCst) {
+            return Err(StoreError::Stale { path: self.inner.path().into(), reason: "told so".into() });
+        }
+        self.inner.commit(guard, image)
+    }
+
+    fn sync(&self) -> Result<()> {
+        check("sync");
+        self.inner.sync()
+    }
+
+    fn close(&self) -> Result<()> {
+        check("close");
+        self.inner.close()
+    }
+
+    fn local(&self) -> Option<&dyn LocalStore> {
+        Some(self)
+    }
+}
+
+impl Counting {
+    fn here(&self) -> &dyn LocalStore {
+        self.inner.local().expect("a store on the local disk")
+    }
+}
+
+impl LocalStore for Counting {
+    fn path(&self) -> &Path {
+        self.here().path()
+    }
+    fn file_id(&self, key: ChunkKey) -> Option<ChunkId> {
+        self.here().file_id(key)
+    }
+    fn look(&self) -> Result<Others> {
+        check("look");
+        self.here().look()
+    }
+    fn glance(&self) -> Option<Result<Others>> {
+        check("glance");
+        self.here().glance()
+    }
+    fn is_as_seen(&self) -> bool {
+        check("is_as_seen");
+        self.here().is_as_seen()
+    }
+    fn reload(&self) -> Result<Arc<FrameImage>> {
+        check("reload");
+        self.here().reload()
+    }
+    fn watch(&self) -> &Watch {
+        self.here().watch()
+    }
+    fn check_writable(&self) -> Result<()> {
+        check("check_writable");
+        self.here().check_writable()
+    }
+    fn tidy(&self) -> bool {
+        check("tidy");
+        self.here().tidy()
+    }
+    fn save_lost(&self, name: &str, content: &dyn ReadAt) -> Result<PathBuf> {
+        check("save_lost");
+        self.here().save_lost(name, content)
+    }
+    fn source(&self) -> Option<(OwnedFd, PathBuf)> {
+        check("source");
+        self.here().source()
+    }
+    fn source_stat(&self) -> Result<SourceStat> {
+        check("source_stat");
+        self.here().source_stat()
+    }
+    fn like(&self) -> Result<Like> {
+        check("like");
+        self.here().like()
+    }
+    fn statvfs(&self) -> Result<crate::store::FsSpace> {
+        check("statvfs");
+        self.here().statvfs()
+    }
+    fn sidecar(&self) -> Option<&Sidecar> {
+        check("the lock file");
+        self.here().sidecar()
+    }
+    fn drafts(&self) -> &Arc<DraftPool> {
+        self.here().drafts()
+    }
+    fn forget_cached(&self) {
+        self.here().forget_cached();
+    }
+    fn cache_stats(&self) -> CacheStats {
+        self.here().cache_stats()
+    }
+    fn identity(&self) -> Option<Identity> {
+        check("identity");
+        self.here().identity()
+    }
+    fn at_close(&self, last: AtClose) {
+        self.here().at_close(last);
+    }
+    fn changed_outside(&self) -> Result<bool> {
+        check("changed_outside");
+        self.here().changed_outside()
+    }
+    fn wait_for_turn(&self, patience: Duration) -> Result<Option<Turn<'_>>> {
+        check("wait_for_turn");
+        self.here().wait_for_turn(patience)
+    }
+}
