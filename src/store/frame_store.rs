@@ -74,16 +74,6 @@ pub trait FrameStore: Send + Sync {
         keys.iter().map(|key| self.chunk_header(guard, *key).ok().map(|header| header.cbytes)).collect()
     }
 
-    /// Returns the lengths in bytes of an index's chunks, in order; 0 for a special one. A store that does not know them from opening
-    /// reads every header.
-    fn chunk_lens(&self, guard: &ReadGuard<'_>, entries: &[IndexEntry<ChunkKey>]) -> Result<Vec<u32>> {
-        let len = |entry: &IndexEntry<ChunkKey>| match entry {
-            IndexEntry::Stored(key) => Ok(self.chunk_header(guard, *key)?.cbytes),
-            IndexEntry::Special(_) => Ok(0),
-        };
-        entries.iter().map(len).collect()
-    }
-
     /// These chunks will be read soon, in this order: a hint, which costs the caller no waiting.
     fn prefetch(&self, _wants: &[Want]) {}
 
@@ -134,6 +124,31 @@ impl dyn FrameStore + '_ {
         let count = self.read_part(guard, key, len, offset, buf)?;
         self.verify(guard)?;
         Ok(count)
+    }
+
+    /// Returns the lengths in bytes of an index's chunks, in order; 0 for a special one. A store that does not know them from opening
+    /// reads every header.
+    ///
+    /// # Errors
+    /// As [`FrameStore::chunk_header`].
+    pub fn chunk_lens(&self, guard: &ReadGuard<'_>, entries: &[IndexEntry<ChunkKey>]) -> Result<Vec<u32>> {
+        /// How many entries are looked up at a time.
+        const BATCH: usize = 4096;
+        let mut lens = Vec::with_capacity(entries.len());
+        for batch in entries.chunks(BATCH) {
+            let keys: Vec<ChunkKey> = batch.iter().filter_map(|entry| entry.stored()).collect();
+            let mut of_batch = self.lens_of(guard, &keys).into_iter();
+            for entry in batch {
+                lens.push(match entry {
+                    IndexEntry::Stored(key) => match of_batch.next().flatten() {
+                        Some(len) => len,
+                        None => self.chunk_header(guard, *key)?.cbytes,
+                    },
+                    IndexEntry::Special(_) => 0,
+                });
+            }
+        }
+        Ok(lens)
     }
 
     /// Like [`FrameStore::enter`], to save what a mount holds: its chunks can be read although others have changed SOURCE, as long as

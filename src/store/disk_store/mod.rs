@@ -19,7 +19,7 @@ use crate::store::chunks::Chunks;
 
 use crate::format::chunk::ChunkHeader;
 use crate::format::times::Identity;
-use crate::format::{ChunkId, IndexEntry, Layout};
+use crate::format::{ChunkId, Layout};
 use crate::store::create::PendingFrame;
 use crate::store::error::Complain;
 use crate::store::error::Failed;
@@ -430,27 +430,6 @@ impl<M: Medium> FrameStore for DiskStore<M> {
     fn lens_of(&self, guard: &ReadGuard<'_>, keys: &[ChunkKey]) -> Vec<Option<u32>> {
         let lens = M::lens_of(self, guard, keys);
         if self.verify(guard).is_ok() { lens } else { vec![None; keys.len()] }
-    }
-
-    fn chunk_lens(&self, guard: &ReadGuard<'_>, entries: &[IndexEntry<ChunkKey>]) -> Result<Vec<u32>> {
-        /// How many entries of an index are looked up at a time.
-        const BATCH: usize = 4096;
-        let mut lens = Vec::with_capacity(entries.len());
-        for batch in entries.chunks(BATCH) {
-            let keys: Vec<ChunkKey> = batch.iter().filter_map(|entry| entry.stored()).collect();
-            let mut of_batch = M::lens_of(self, guard, &keys).into_iter();
-            for entry in batch {
-                lens.push(match entry {
-                    IndexEntry::Stored(key) => match of_batch.next().flatten() {
-                        Some(len) => len,
-                        None => self.chunk_header(guard, *key)?.cbytes,
-                    },
-                    IndexEntry::Special(_) => 0,
-                });
-            }
-        }
-        self.verify(guard)?;
-        Ok(lens)
     }
 
     fn prefetch(&self, wants: &[Want]) {
