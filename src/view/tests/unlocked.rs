@@ -15,7 +15,7 @@ fn io_under_the_lock_panics() {
     let path = PAIRS[0].make(dir.path());
     let view = SparseView::new(PAIRS[0].store(&path), false).unwrap();
     let _state = view.state.read();
-    let _ = view.store.chunk_lens(&view.store.enter(), &[]);
+    let _ = view.store.lens_of(&view.store.enter(), &[]);
 }
 
 #[test]
@@ -25,7 +25,7 @@ fn io_after_the_lock_does_not() {
     let view = SparseView::new(PAIRS[0].store(&path), false).unwrap();
     drop(view.state.read());
     drop(view.state.write());
-    view.store.chunk_lens(&view.store.enter(), &[]).unwrap();
+    view.store.lens_of(&view.store.enter(), &[]);
 }
 
 /// Names and attributes are shown meanwhile; readers of what is not there any more, and writers, wait and are told.
