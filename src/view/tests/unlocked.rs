@@ -9,7 +9,7 @@ use super::*;
 const WRITING: OpenMode = OpenMode { read: true, write: true, truncate: true };
 
 #[test]
-#[should_panic(expected = "chunk_lens under the lock that readers need")]
+#[should_panic(expected = "lens_of under the lock that readers need")]
 fn io_under_the_lock_panics() {
     let dir = tempfile::tempdir().unwrap();
     let path = PAIRS[0].make(dir.path());
