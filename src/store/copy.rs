@@ -74,7 +74,7 @@ impl FrameCopy {
     /// Makes a store for the copy, with no more room for the header than it needs.
     ///
     /// # Errors
-    /// As [`CframeStore::create_at`] and [`SframeStore::create_at`].
+    /// What the system refuses; a name that exists.
     pub fn create(&self, at: &Location, layout: Layout, new: NewFrame) -> Result<Arc<dyn FrameStore>> {
         let header_room = self.image.header.as_bytes().len() as u64;
         let options = OpenOptions { replace: new.replaced.is_some(), header_room, ..OpenOptions::default() };

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::backend::BackendFile;
-use super::mark::{Holder, holder};
+use super::mark::{LockHolder, holder};
 use crate::format::{self, plain::plain};
 
 /// Shorthand for results of this layer.
@@ -42,7 +42,7 @@ pub enum StoreError {
         /// The file.
         path: PathBuf,
         /// Who that is.
-        holder: Holder,
+        holder: LockHolder,
     },
     /// Another process changed SOURCE under a read-write mount.
     Stale {

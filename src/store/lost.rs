@@ -75,7 +75,7 @@ pub(super) fn save(source: &Source, lost: &Mutex<Lost>, name: &str, content: &dy
 fn write(content: &dyn ReadAt, file: &dyn BackendFile) -> io::Result<()> {
     let mut at = 0;
     while let Some(data) = content.next_data(at).filter(|data| data.end > at) {
-        let part = Part { content, from: data.start, len: data.end - data.start };
+        let part = Stretch { content, from: data.start, len: data.end - data.start };
         write_from(&part, part.len, file, data.start).map_err(|failed| failed.error)?;
         at = data.end;
     }
@@ -83,13 +83,13 @@ fn write(content: &dyn ReadAt, file: &dyn BackendFile) -> io::Result<()> {
 }
 
 /// A stretch of what is saved.
-struct Part<'a> {
+struct Stretch<'a> {
     content: &'a dyn ReadAt,
     from: u64,
     len: u64,
 }
 
-impl ReadAt for Part<'_> {
+impl ReadAt for Stretch<'_> {
     fn len(&self) -> u64 {
         self.len
     }

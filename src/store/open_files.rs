@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use super::backend::{BackendFile, FileStat};
 use super::local::spare::{self, Spare};
-use super::shares::{Part, Shared};
+use super::shares::{LruPart, SharedLru};
 
 /// What tells that nobody has written a file since.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,9 +29,9 @@ pub(super) struct OpenChunk {
 }
 
 /// The open files of all frames.
-pub(super) type OpenFiles = Shared<Arc<OpenChunk>>;
+pub(super) type OpenFiles = SharedLru<Arc<OpenChunk>>;
 /// Those of one frame.
-pub(super) type Descriptors = Part<Arc<OpenChunk>>;
+pub(super) type Descriptors = LruPart<Arc<OpenChunk>>;
 
 /// Room for so many open files. They are closed where the process may open no more.
 pub(super) fn open_files(most: usize) -> Arc<OpenFiles> {

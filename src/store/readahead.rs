@@ -76,7 +76,7 @@ impl Readahead {
         if self.stopped.load(Relaxed) {
             return;
         }
-        let hints = &chunks[..chunks.len().min(HINTS)];
+        let hints = chunks.get(..HINTS).unwrap_or(chunks);
         queue.hints.extend(hints.iter().map(|(key, len)| Hint { frame: Arc::clone(&self.frame), key: *key, len: *len }));
         let over = queue.hints.len().saturating_sub(HINTS);
         queue.hints.drain(..over);

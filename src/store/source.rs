@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use super::backend::{Backend, BackendFile, FileStat, PIECE};
 use super::error::Complain;
 use super::location::Location;
-use super::mark::Holder;
+use super::mark::LockHolder;
 use super::{Budgets, ReadAt, Resources, Result, SourceStat, StoreError};
 use crate::format;
 use crate::store::in_words;
@@ -302,7 +302,7 @@ impl Source {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Denied {
     /// Another mount has its lock.
-    Busy(Holder),
+    Busy(LockHolder),
     /// The system refuses, with this errno.
     Refused(i32),
 }
@@ -334,6 +334,7 @@ pub(super) struct WriteFailed {
 }
 
 /// Writes `len` bytes from anywhere to a file.
+#[expect(clippy::indexing_slicing, reason = "no more is counted than there is in the buffer")]
 pub(super) fn write_from(
     bytes: &dyn ReadAt,
     len: u64,

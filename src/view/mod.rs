@@ -17,6 +17,8 @@
 //! Nothing here calls the kernel. What it must forget is collected in [`Invals`]; `fs` sees to it that it is forgotten before the
 //! operation that caused it is answered.
 //!
+
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::indexing_slicing))]
 #![doc = include_str!("views.md")]
 
 use std::ffi::{OsStr, OsString};
@@ -251,6 +253,7 @@ pub enum New<'a> {
 ///
 /// Methods take the [`Invals`] to fill where they can make something known to the kernel untrue, other than what the kernel
 /// knows from the operation anyway (its own writes, the name it creates, removes or renames).
+#[expect(clippy::missing_errors_doc, reason = "what the system refuses, where a method says nothing else")]
 pub trait FileSystem: Send + Sync {
     /// What holds from the first request to the last.
     fn features(&self) -> Features;

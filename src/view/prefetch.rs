@@ -150,12 +150,16 @@ impl Reader {
             let is_near = |range: &Range<u64>| range.start >= self.start && range.start.abs_diff(self.end) <= SLACK;
             return !self.alone || range.is_none_or(is_near);
         }
-        let Some(place) = self.ahead.iter().position(|ahead| ahead.0 == ino) else { return false };
+        let Some((place, size)) =
+            self.ahead.iter().enumerate().find(|(_, ahead)| ahead.0 == ino).map(|(at, ahead)| (at, ahead.1))
+        else {
+            return false;
+        };
         if self.end > 0 {
             self.whole = self.end >= self.size;
         }
         self.at = ino;
-        self.size = self.ahead[place].1;
+        self.size = size;
         (self.start, self.end, self.asked) = (0, 0, 0);
         self.run += 1;
         self.ahead.drain(..=place);

@@ -43,7 +43,7 @@ pub fn try_frame_of(store: &dyn FrameStore) -> Result<Frame> {
     })
 }
 
-fn metalayers(header: &FrameHeader) -> Vec<(Vec<u8>, Vec<u8>)> {
+pub fn metalayers(header: &FrameHeader) -> Vec<(Vec<u8>, Vec<u8>)> {
     header.metalayers().map(|layer| (layer.name.to_vec(), layer.content.to_vec())).collect()
 }
 

@@ -1,11 +1,13 @@
 //! The store, on real files and on simulated disks.
 
 mod ahead;
+mod anew;
 mod broken;
 mod changes;
 mod crash;
 mod disk;
 mod driver;
+mod folders;
 mod frames;
 mod history;
 mod hostile;
@@ -13,7 +15,9 @@ mod model;
 mod mounts;
 mod native;
 mod others;
+mod parsed;
 mod real;
+mod rest;
 mod room;
 mod shared;
 mod soak;

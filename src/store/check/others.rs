@@ -26,8 +26,9 @@ pub(super) fn others(
     }
     ids.sort_unstable();
     for id in entries.iter().filter_map(|entry| entry.stored()) {
-        if let Ok(at) = ids.binary_search_by_key(&id, |(id, _)| *id) {
-            ids[at].1 = true;
+        let at = ids.binary_search_by_key(&id, |(id, _)| *id);
+        if let Some((_, named)) = at.ok().and_then(|at| ids.get_mut(at)) {
+            *named = true;
         }
     }
     names.extend(ids.iter().filter(|(_, named)| !named).map(|(id, _)| (OsString::from(id.file_name()), true)));

@@ -52,7 +52,7 @@ impl Directory {
     /// Looks at the chunk files that somebody has written, as the system tells.
     pub(super) fn look_at_chunks(&self) {
         let dir = self.folder.read().clone();
-        for name in self.shared.watch.names() {
+        for name in self.common.watch.names() {
             let Some(id) = ChunkId::from_file_name(OsStr::new(&name).as_bytes()) else { continue };
             let Some(key) = self.files.lock().key_in_image(id) else { continue };
             match dir.stat(&name) {
@@ -91,6 +91,6 @@ impl Directory {
             *suspicion = Some((known, format!("its {} {what}", name_of(key).display())));
         }
         drop(suspicion);
-        self.shared.watch.ring();
+        self.common.watch.ring();
     }
 }

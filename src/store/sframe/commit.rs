@@ -91,8 +91,8 @@ impl SframeStore {
         }
         let doomed = {
             let mut files = self.medium.directory.files.lock();
-            self.shared.epochs.advance();
-            let epoch = self.shared.epochs.advance();
+            self.common.epochs.advance();
+            let epoch = self.common.epochs.advance();
             files.collect(epoch)
         };
         self.remove(doomed);

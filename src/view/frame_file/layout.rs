@@ -163,6 +163,7 @@ impl Layout {
     ///
     /// # Errors
     /// What the store says; a chunk that is shorter in the store than it was.
+    #[expect(clippy::indexing_slicing, reason = "no more is counted than there is in the buffer")]
     pub fn read_at(
         &self,
         store: &dyn FrameStore,
@@ -213,6 +214,7 @@ fn take<'a>(rest: &mut &'a mut [u8], count: u64) -> &'a mut [u8] {
 }
 
 /// Copies what `bytes`, which begin at `start`, have from `at` on.
+#[expect(clippy::indexing_slicing, reason = "what is taken is no longer than what was asked for")]
 fn copy_of(bytes: &[u8], start: u64, at: &mut u64, rest: &mut &mut [u8]) {
     let from = at.checked_sub(start).and_then(|skip| bytes.get(usize::try_from(skip).ok()?..)).unwrap_or_default();
     let piece = take(rest, from.len() as u64);

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use crate::format::ChunkId;
 use crate::format::chunk::ChunkHeader;
 use crate::format::times::Identity;
-use crate::format::{ChunkId, IndexEntry};
 use crate::store::*;
 use crate::view::state_lock::held::check;
 
@@ -66,11 +66,6 @@ impl FrameStore for Counting {
         check("chunk_header");
         self.reads.fetch_add(1, SeqCst);
         self.inner.chunk_header(guard, key)
-    }
-
-    fn chunk_lens(&self, guard: &ReadGuard<'_>, entries: &[IndexEntry<ChunkKey>]) -> Result<Vec<u32>> {
-        check("chunk_lens");
-        self.inner.chunk_lens(guard, entries)
     }
 
     fn lens_of(&self, guard: &ReadGuard<'_>, keys: &[ChunkKey]) -> Vec<Option<u32>> {
@@ -220,7 +215,7 @@ impl LocalStore for Counting {
         check("changed_outside");
         self.here().changed_outside()
     }
-    fn wait_for_turn(&self, patience: Duration) -> Result<Option<Turn<'_>>> {
+    fn wait_for_turn(&self, patience: Duration) -> Result<Option<FrameLock<'_>>> {
         check("wait_for_turn");
         self.here().wait_for_turn(patience)
     }

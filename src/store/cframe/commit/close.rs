@@ -25,7 +25,7 @@ pub(in crate::store::cframe) fn finish(store: &CframeStore, commits: &mut Commit
     // Step 2. What is staged now no state will ever have.
     {
         let _staged_whole = store.gate.write();
-        store.with_map(|map, _| map.chunks_mut().discard_staged(store.shared.epochs.now()));
+        store.with_map(|map, _| map.chunks_mut().discard_staged(store.common.epochs.now()));
     }
     if commits.changed {
         store.sweep_rest();
