@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use super::contiguous::File;
+use super::frame_file::FrameFile;
 use super::writing::Writing;
 use crate::store::ChunkKey;
 
@@ -19,7 +19,7 @@ pub enum Content {
     /// What is being written.
     Draft(Arc<Writing>),
     /// A whole frame.
-    Frame(File),
+    Frame(FrameFile),
 }
 
 impl Content {
@@ -50,7 +50,7 @@ impl Content {
     pub fn set_written(&self, mtime: SystemTime) {
         match self {
             Content::Draft(writing) => writing.inner.write().mtime = mtime,
-            Content::Frame(File { overlay: Some(overlay), .. }) => overlay.inner.write().mtime = mtime,
+            Content::Frame(FrameFile { overlay: Some(overlay), .. }) => overlay.inner.write().mtime = mtime,
             _ => {}
         }
     }
@@ -67,7 +67,7 @@ impl Content {
     pub fn is_begun(&self, writers: u32) -> bool {
         match self {
             Content::Draft(writing) => writing.is_begun(writers),
-            Content::Frame(File { overlay: Some(overlay), .. }) => {
+            Content::Frame(FrameFile { overlay: Some(overlay), .. }) => {
                 let inner = overlay.inner.read();
                 inner.below() == 0 && (writers > 0 || inner.len() == 0)
             }

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 
 use super::frame_view::{FrameView, Standing};
 use super::meta::Meta;
-use super::single::Single;
+use super::single::{Single, State};
 use super::state_lock::Changing;
 use super::{Inval, Invals, Result, ViewError};
 use crate::store::{FrameStore, Others, ReadGuard, StoreError, Watch};
@@ -81,7 +81,7 @@ impl<V: FrameView> Single<V> {
     }
 
     /// The state, to begin a draft in it: not while SOURCE is read again, upon which the draft would be gone.
-    pub(super) fn change_to_begin(&self) -> Changing<'_, V> {
+    pub(super) fn change_to_begin(&self) -> Changing<'_, State<V>> {
         loop {
             let state = self.state.write();
             if !state.is_reloading {

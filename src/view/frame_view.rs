@@ -57,7 +57,7 @@ pub trait FrameView: Sized + Send + Sync + 'static {
     fn put(this: &Single<Self>, from: &Name, ino: Ino, file: Number, invals: &mut Invals) -> Result<()>;
 
     /// The state, to take away what files of these names hold: what has to be read of them for that is read before.
-    fn change_to_take<'a>(this: &'a Single<Self>, names: &[&Name]) -> Changing<'a, Self>;
+    fn change_to_take<'a>(this: &'a Single<Self>, names: &[&Name]) -> Changing<'a, State<Self>>;
 
     /// Takes what a file holds away from it, as its name goes. What is kept is pinned.
     fn take(state: &mut State<Self>, file: Number, how: Take) -> Result<Content>;

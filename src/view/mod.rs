@@ -9,7 +9,7 @@
 //! | `nodes` | inodes, names, handles, and files that were made, moved or removed |
 //! | `frame_view` | what a frame must do to be shown |
 //! | `sparse`, `contiguous` | the two layouts |
-//! | `content`, `writing` | what a file's bytes are read from, and drafts of them |
+//! | `content`, `writing`, `frame_file` | what a file's bytes are read from: drafts, and whole frames |
 //! | `follow`, `locks` | other programs: those that take turns, and those that do not |
 //! | `pacer` | when a change goes to the store |
 //! | `prefetch` | who reads one thing after another, and what comes next |
@@ -31,6 +31,7 @@ mod content;
 mod contiguous;
 mod error;
 mod follow;
+mod frame_file;
 mod frame_view;
 #[cfg(test)]
 mod frames;

@@ -3,7 +3,7 @@
 //! - `state`: the table of nodes and the frame beside it, under one lock;
 //! - `drafts`: bytes that are written to files as a whole;
 //! - `names`: what is made, renamed and removed;
-//! - `attributes`: extended attributes;
+//! - `attributes`: extended attributes; `ahead`: what is asked of the store before it is read;
 //! - `park`: a frame that is closed, and opened again under its nodes.
 //!
 //! What other programs do is in [`super::follow`] and [`super::locks`], when to commit in [`super::pacer`].
@@ -36,6 +36,7 @@ use super::{
 };
 use crate::store::{ChunkKey, DraftPool, FrameStore, FsSpace, ReadAt, Want, Watch};
 
+mod ahead;
 mod attributes;
 mod drafts;
 mod names;
@@ -71,7 +72,7 @@ pub struct Single<V: FrameView> {
     /// What is saved beside SOURCE, and where: by its name, and by numbers that no other content of that name has. A leaf.
     saved: Mutex<HashMap<(String, [u64; 2]), PathBuf>>,
     /// Held for look-ups and changes in memory, and never across I/O.
-    pub(super) state: StateLock<V>,
+    pub(super) state: StateLock<State<V>>,
 }
 
 impl<V: FrameView> Single<V> {

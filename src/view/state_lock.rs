@@ -6,78 +6,83 @@ use std::sync::Arc;
 
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use super::single::State;
 use crate::store::{ChunkKey, FrameStore};
 
-/// A [`State`] under its lock.
-pub struct StateLock<V>(RwLock<State<V>>);
+/// What readers need, under its lock.
+pub struct StateLock<S>(RwLock<S>);
 
-impl<V> StateLock<V> {
+/// A state that says what becomes of chunks.
+pub trait HasChunks {
+    /// What it does with them.
+    fn chunks(&mut self) -> &mut Chunks;
+}
+
+impl<S: HasChunks> StateLock<S> {
     /// Locks it from now on.
-    pub fn new(state: State<V>) -> Self {
+    pub fn new(state: S) -> Self {
         StateLock(RwLock::new(state))
     }
 
     /// To look something up.
-    pub fn read(&self) -> Reading<'_, V> {
+    pub fn read(&self) -> Reading<'_, S> {
         Reading { state: self.0.read(), _held: Held::new() }
     }
 
     /// To change something.
-    pub fn write(&self) -> Changing<'_, V> {
+    pub fn write(&self) -> Changing<'_, S> {
         Changing { state: self.0.write(), _held: Held::new(), _freed: None }
     }
 
     /// To change something before others know of it.
-    pub fn get_mut(&mut self) -> &mut State<V> {
+    pub fn get_mut(&mut self) -> &mut S {
         self.0.get_mut()
     }
 
     /// The state, which nobody needs any more.
-    pub fn into_inner(self) -> State<V> {
+    pub fn into_inner(self) -> S {
         self.0.into_inner()
     }
 }
 
 /// The state, to be looked at.
-pub struct Reading<'a, V> {
-    state: RwLockReadGuard<'a, State<V>>,
+pub struct Reading<'a, S> {
+    state: RwLockReadGuard<'a, S>,
     _held: Held,
 }
 
-impl<V> Deref for Reading<'_, V> {
-    type Target = State<V>;
+impl<S> Deref for Reading<'_, S> {
+    type Target = S;
 
-    fn deref(&self) -> &State<V> {
+    fn deref(&self) -> &S {
         &self.state
     }
 }
 
 /// The state, to be changed.
-pub struct Changing<'a, V> {
+pub struct Changing<'a, S: HasChunks> {
     // Dropped in this order: the lock is released before anything is given back.
-    state: RwLockWriteGuard<'a, State<V>>,
+    state: RwLockWriteGuard<'a, S>,
     _held: Held,
     _freed: Option<Freed>,
 }
 
-impl<V> Deref for Changing<'_, V> {
-    type Target = State<V>;
+impl<S: HasChunks> Deref for Changing<'_, S> {
+    type Target = S;
 
-    fn deref(&self) -> &State<V> {
+    fn deref(&self) -> &S {
         &self.state
     }
 }
 
-impl<V> DerefMut for Changing<'_, V> {
-    fn deref_mut(&mut self) -> &mut State<V> {
+impl<S: HasChunks> DerefMut for Changing<'_, S> {
+    fn deref_mut(&mut self) -> &mut S {
         &mut self.state
     }
 }
 
-impl<V> Drop for Changing<'_, V> {
+impl<S: HasChunks> Drop for Changing<'_, S> {
     fn drop(&mut self) {
-        self._freed = self.state.chunks.freed.take();
+        self._freed = self.state.chunks().freed.take();
     }
 }
 

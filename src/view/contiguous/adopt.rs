@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use log::{debug, error, warn};
 
 use super::consider::{Candidate, Found, consider, is_begun};
-use super::layout::Layout;
-use super::overlay::{Overlaid, Overlay, Verdict};
 use super::state::{Contiguous, FRAME};
 use crate::format;
 use crate::store::StoreError;
+use crate::view::frame_file::layout::Layout;
+use crate::view::frame_file::overlay::{Overlaid, Overlay, Verdict};
 use crate::view::frame_view::Take;
 use crate::view::nodes::Name;
 use crate::view::single::{Single, State};

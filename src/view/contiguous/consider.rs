@@ -44,10 +44,6 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::intervals::Intervals;
-use super::layout::{Extent, Extents, Layout};
-use super::moved::Moved;
-use super::overlay::Overlaid;
 use crate::format::chunk::ChunkHeader;
 use crate::format::header::{FrameHeader, Sections};
 use crate::format::trailer::Trailer;
@@ -55,6 +51,10 @@ use crate::format::{self, ChunkOffset, Error, Fit, IndexEntry, index};
 use crate::store::frame::{Frame, Unread, zeros};
 use crate::store::validate::{CHECKED_LEN, InvalidChunk, MOST_HOLE, validate_chunk};
 use crate::store::{ChunkKey, FrameImage, ReadAt, StoreError};
+use crate::view::frame_file::intervals::Intervals;
+use crate::view::frame_file::layout::{Extent, Extents, Layout};
+use crate::view::frame_file::moved::Moved;
+use crate::view::frame_file::overlay::Overlaid;
 
 mod search;
 

@@ -1,12 +1,10 @@
 //! An sframe as the one file that C-Blosc2 would have written: the contiguous view.
 //!
-//! - [`layout`]: which chunk is where in the file;
-//! - [`overlay`]: what clients have written over it;
 //! - `consider`: when that is a frame, and which of its chunks are new; `adopt`: how it becomes the layout, and when it goes to
 //!   the store;
 //! - [`state`]: what the view knows; `xattr`: vlmetalayers that are set.
 //!
-//! Written bytes go to the overlay, which readers see. A close makes of it a new layout, with exactly the bytes that were
+//! What the file is made of is in [`super::frame_file`]. Written bytes go to the overlay, which readers see. A close makes of it a new layout, with exactly the bytes that were
 //! written, or refuses it. The library caches offsets between its calls, so what is shown never moves under a client. A layout
 //! that is adopted is committed.
 
@@ -27,14 +25,8 @@ use super::{Handle, Ino, Invals, Lost, Result, ViewError};
 use crate::format::trailer::Trailer;
 use crate::store::{ChunkKey, FrameImage, FrameStore, sidecar};
 
-pub use self::state::File;
-
 mod adopt;
 mod consider;
-mod intervals;
-mod layout;
-mod moved;
-mod overlay;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -129,7 +121,7 @@ impl FrameView for Contiguous {
         this.replace_frame(from, ino, invals)
     }
 
-    fn change_to_take<'a>(this: &'a Single<Self>, _names: &[&Name]) -> Changing<'a, Self> {
+    fn change_to_take<'a>(this: &'a Single<Self>, _names: &[&Name]) -> Changing<'a, State<Self>> {
         this.state.write()
     }
 

@@ -2,14 +2,14 @@
 
 use std::collections::HashSet;
 use std::ffi::OsString;
-use std::io;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use super::layout::Layout;
-use super::overlay::{Overlaid, Overlay};
-use crate::store::{ChunkKey, FrameStore, ReadGuard, StoreError};
+use crate::store::{ChunkKey, FrameStore};
 use crate::view::Result;
+use crate::view::frame_file::FrameFile;
+use crate::view::frame_file::layout::Layout;
+use crate::view::frame_file::overlay::Overlay;
 use crate::view::nodes::Number;
 use crate::view::single::State;
 use crate::view::xattr::FormerLens;
@@ -39,38 +39,6 @@ pub struct Contiguous {
     pub published: u64,
 }
 
-/// What the file of a frame holds, or held.
-#[derive(Debug, Clone)]
-pub struct File {
-    pub layout: Arc<Layout>,
-    /// What is written over it.
-    pub overlay: Option<Arc<Overlay>>,
-}
-
-impl File {
-    /// Length in bytes.
-    pub fn len(&self) -> u64 {
-        self.overlay.as_ref().map_or_else(|| self.layout.len(), |overlay| overlay.inner.read().len())
-    }
-
-    /// Reads; a short count means the end. `guard` is older than the look-up of the file.
-    ///
-    /// # Errors
-    /// What the file system says that holds what was written; what the store says.
-    pub fn read(
-        &self,
-        store: &dyn FrameStore,
-        guard: &ReadGuard<'_>,
-        offset: u64,
-        buf: &mut [u8],
-    ) -> io::Result<std::result::Result<usize, StoreError>> {
-        match &self.overlay {
-            None => Ok(self.layout.read_at(store, guard, offset, buf)),
-            Some(overlay) => Overlaid { store, guard, layout: &self.layout, overlay }.read_at(buf, offset).map(Ok),
-        }
-    }
-}
-
 impl Contiguous {
     /// What a store has.
     ///
@@ -90,8 +58,8 @@ impl Contiguous {
     }
 
     /// What the file holds.
-    pub fn file(&self) -> File {
-        File { layout: Arc::clone(&self.layout), overlay: self.seen_overlay().cloned() }
+    pub fn file(&self) -> FrameFile {
+        FrameFile { layout: Arc::clone(&self.layout), overlay: self.seen_overlay().cloned() }
     }
 
     /// Whether the last commit took what was adopted last.

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use super::layout::Layout;
-use super::overlay::Overlaid;
 use super::state::{Contiguous, FRAME};
 use crate::format::header::FrameHeader;
 use crate::format::trailer::Trailer;
 use crate::store::{FrameImage, ReadAt};
+use crate::view::frame_file::layout::Layout;
+use crate::view::frame_file::overlay::Overlaid;
 use crate::view::single::{Single, State};
 use crate::view::{Inval, Invals, Result, ViewError};
 

@@ -4,7 +4,7 @@ use super::{Place, Single};
 use crate::format::chunk::ChunkHeader;
 use crate::store::{Draft, ReadAt};
 use crate::view::content::Content;
-use crate::view::contiguous::File;
+use crate::view::frame_file::FrameFile;
 use crate::view::frame_view::FrameView;
 use crate::view::nodes::Number;
 use crate::view::xattr::{self, Attribute};
@@ -15,7 +15,7 @@ enum Subject {
     /// The frame, for which this file or the directory stands.
     Frame(Option<Number>),
     /// A frame that was.
-    Former(File),
+    Former(FrameFile),
     Chunk(ChunkHeader, Option<u32>),
     Nothing,
 }

@@ -9,7 +9,7 @@ use crate::view::content::Content;
 use crate::view::frame_view::{Files, FrameView, Take};
 use crate::view::meta::Meta;
 use crate::view::nodes::{LOCK_FILE, Name, Node, Nodes, Number, number_of};
-use crate::view::state_lock::Chunks;
+use crate::view::state_lock::{Chunks, HasChunks};
 use crate::view::writing::Writing;
 use crate::view::{Handle, Ino, ROOT, Result, SetAttr, ViewError};
 
@@ -36,6 +36,12 @@ pub enum Place {
     Frame(Number),
     /// A temporary file, or a removed one.
     Own,
+}
+
+impl<V> HasChunks for State<V> {
+    fn chunks(&mut self) -> &mut Chunks {
+        &mut self.chunks
+    }
 }
 
 impl<V: FrameView> State<V> {

@@ -139,7 +139,7 @@ impl FrameView for Sparse {
         }
     }
 
-    fn change_to_take<'a>(this: &'a Single<Self>, names: &[&Name]) -> Changing<'a, Self> {
+    fn change_to_take<'a>(this: &'a Single<Self>, names: &[&Name]) -> Changing<'a, State<Self>> {
         let needed = |frame: &Self| {
             let files = names.iter().filter_map(|name| if let Name::Frame(file) = name { Some(*file) } else { None });
             files.filter_map(|file| frame.unmeasured_if_varying(file)).collect()

@@ -335,7 +335,7 @@ impl Single<Sparse> {
     ///
     /// # Errors
     /// A chunk's header cannot be read.
-    pub fn change_knowing(&self, needed: impl Fn(&Sparse) -> Vec<ChunkKey>) -> Result<Changing<'_, Sparse>> {
+    pub fn change_knowing(&self, needed: impl Fn(&Sparse) -> Vec<ChunkKey>) -> Result<Changing<'_, State<Sparse>>> {
         let mut sizes = Vec::new();
         loop {
             let guard = self.store.enter();

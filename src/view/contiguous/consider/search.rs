@@ -7,8 +7,8 @@ use super::{Considering, NONE, Stop, of_chunk};
 use crate::format::Error;
 use crate::format::chunk::ChunkHeader;
 use crate::store::ReadAt;
-use crate::view::contiguous::layout::Extent;
-use crate::view::contiguous::moved::Placed;
+use crate::view::frame_file::layout::Extent;
+use crate::view::frame_file::moved::Placed;
 
 /// Old chunks that are compared with a new one, from the one behind the last that was found on: one or two may have gone.
 const WINDOW: usize = 3;

@@ -2,7 +2,7 @@
 
 use super::library::Random;
 use super::*;
-use crate::view::contiguous::overlay::{Below, Overlay};
+use crate::view::frame_file::overlay::{Below, Overlay};
 
 /// What the file should be.
 struct Model {
