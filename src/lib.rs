@@ -34,8 +34,8 @@
 //! | dropped | in SOURCE, unchanged: the last durable state may name them | not in the frame | in the frame, if the state before the commit is there |
 //! | gone | in SOURCE, unchanged: an open file or a read may need them | not in the frame | not in the frame |
 //!
-//! No step writes to bytes that the last durable state needs. `store/chunks.rs` has the states, `store/commit.rs` the steps of a
-//! commit, and `commit.rs` of each layout the order of its writes and syncs.
+//! No step writes to bytes that the last durable state needs. The module `store::chunks` has the states. The modules named `commit`
+//! have the steps of a commit and, for each layout, the order of its writes and syncs.
 
 #![warn(missing_docs)]
 #![deny(unsafe_op_in_unsafe_fn)]

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::fs::kernel;
-use crate::store::local::{Holder, holders};
+use crate::store::local::{UsingProcess, holders};
 
 /// Processes that are named.
 const NAMED: usize = 5;
@@ -18,7 +18,7 @@ pub(super) fn reason(point: &Path) -> String {
     if holders.is_empty() {
         return "is busy: some process has a file open there, or works in it".into();
     }
-    let mut names: Vec<_> = holders.iter().take(NAMED).map(|Holder { pid, name }| format!("{name} ({pid})")).collect();
+    let mut names: Vec<_> = holders.iter().take(NAMED).map(|UsingProcess { pid, name }| format!("{name} ({pid})")).collect();
     match holders.len() - names.len() {
         0 => {}
         more => names.push(format!("{more} more")),

@@ -12,7 +12,7 @@ use crate::format::Position;
 use crate::format::array::Array;
 use crate::format::chunk::Decoder;
 use crate::store::StoreError;
-use crate::store::survey::Survey;
+use crate::store::inspect::Inspection;
 
 /// Bytes that are written at once.
 const BUFFER: usize = 64 << 10;
@@ -81,14 +81,14 @@ impl FromStr for Positions {
 
 impl Positions {
     /// The chunks of a frame, which must all be there; behind the last one, none are.
-    fn of(self, survey: &Survey) -> Result<Range<u64>, StoreError> {
-        let end = match (self.last, survey.nchunks()) {
+    fn of(self, inspection: &Inspection) -> Result<Range<u64>, StoreError> {
+        let end = match (self.last, inspection.nchunks()) {
             (None, Some(count)) if self.first <= count => count,
             (last, _) => {
                 let last = last.unwrap_or(self.first);
-                if survey.entry(Position(last)).is_none() {
+                if inspection.entry(Position(last)).is_none() {
                     // Which says why.
-                    survey.read_chunk(Position(last))?;
+                    inspection.read_chunk(Position(last))?;
                 }
                 last.saturating_add(1)
             }
@@ -112,15 +112,15 @@ fn cat(args: &Args) -> Result<(), Failure> {
         Ok(fd) => BufWriter::with_capacity(BUFFER, File::from(fd)),
         Err(error) => return output::written(Err(error)),
     };
-    let survey = frames::survey(&args.frame)?;
-    let ranges = args.positions.iter().map(|positions| positions.of(&survey)).collect::<Result<Vec<_>, _>>()?;
-    let limit = match survey.header().chunksize() {
+    let inspection = frames::inspect(&args.frame)?;
+    let ranges = args.positions.iter().map(|positions| positions.of(&inspection)).collect::<Result<Vec<_>, _>>()?;
+    let limit = match inspection.header().chunksize() {
         0 => usize::MAX,
         size => size as usize,
     };
     let (mut decoder, mut data) = (Decoder::default(), Vec::new());
     for position in ranges.into_iter().flatten() {
-        let chunk = survey.read_chunk(Position(position))?;
+        let chunk = inspection.read_chunk(Position(position))?;
         let bytes = if args.raw {
             &chunk
         } else {
@@ -135,14 +135,14 @@ fn cat(args: &Args) -> Result<(), Failure> {
     output::written(out.flush())?;
     // At the end, as a failure is one line.
     if !args.raw {
-        warn_of_order(args, &survey);
+        warn_of_order(args, &inspection);
     }
     Ok(())
 }
 
 /// Says it if what is written is not what one would take it for.
-fn warn_of_order(args: &Args, survey: &Survey) {
-    let Some(Ok(array)) = Array::find(survey.header().metalayers()) else { return };
+fn warn_of_order(args: &Args, inspection: &Inspection) {
+    let Some(Ok(array)) = Array::find(inspection.header().metalayers()) else { return };
     if !array.is_in_c_order() {
         let Array { shape, chunkshape, blockshape, .. } = &array;
         let shapes = format!("chunks of {chunkshape:?} in blocks of {blockshape:?}");

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::{Failure, strangers};
 use crate::format::Layout;
-use crate::store::survey::Survey;
+use crate::store::inspect::Inspection;
 use crate::store::{Location, StoreError, in_words, local};
 
 /// The extension of a frame that has no other.
@@ -83,8 +83,8 @@ pub(super) fn missing(path: &Path, reason: &str) -> Failure {
 ///
 /// # Errors
 /// What is there and no frame, or not there.
-pub(super) fn survey(path: &Path) -> Result<Survey, Failure> {
-    Survey::open_at(&existing(path)?.0).map_err(damaged)
+pub(super) fn inspect(path: &Path) -> Result<Inspection, Failure> {
+    Inspection::open_at(&existing(path)?.0).map_err(damaged)
 }
 
 /// Where a frame is to be made.

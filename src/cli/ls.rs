@@ -12,7 +12,7 @@ use crate::format::array::Array;
 use crate::format::chunk::ChunkHeader;
 use crate::format::registry::{CodecId, FilterId};
 use crate::format::{Fit, IndexEntry, Layout, Position, Special};
-use crate::store::survey::{Place, Severity, Survey};
+use crate::store::inspect::{ChunkPlace, Inspection, Severity};
 
 /// Lines that are looked at before the first is printed, for the widths of the columns.
 const HELD: usize = 4096;
@@ -30,20 +30,20 @@ const BUFFER: usize = 64 << 10;
 #[derive(clap::Args)]
 #[command(after_long_help = "\
 JSON:
-  Of --json, each line is an object with all of these members:
+  With --json, each line is an object with all of these members:
   position  number
   offset    number: the byte of the file at which the chunk begins; null in a sparse frame
   id        number: the name of its file without .chunk, in hexadecimal; null in a contiguous frame
-  cbytes    number: 0 of a chunk that is stored nowhere
+  cbytes    number: 0 if the chunk is not stored
   nbytes    number
   ratio     number: nbytes / cbytes; null if cbytes is 0
-  codec     string: of what is not compressed, the one that was tried; null of a chunk that is stored nowhere
+  codec     string: for an uncompressed chunk the codec that was tried; null if the chunk is not stored
   filters   array of {\"name\": string, \"meta\": number}
   special   \"zeros\", \"nan\", \"uninit\" or \"value\" (a run of another one, which is stored); or null
-  copy      boolean: the bytes are stored as they are, neither filtered nor compressed
+  copy      boolean: the bytes are neither filtered nor compressed
   place     array of numbers; null if the frame is no array
   error     string: what is wrong with the chunk; or null
-  What cannot be known is null.
+  null also means not known.
 
 Examples:
   b2fuse ls pressure.b2frame
@@ -81,13 +81,13 @@ pub(super) fn run(args: &Args) -> End {
 
 fn ls(args: &Args) -> Result<(), Failure> {
     memory::end_with(&args.frame, 1);
-    let survey = frames::survey(&args.frame)?;
-    let damage = survey.findings().iter().filter(|finding| finding.severity == Severity::Damage);
+    let inspection = frames::inspect(&args.frame)?;
+    let damage = inspection.findings().iter().filter(|finding| finding.severity == Severity::Damage);
     let mut wrong: Vec<String> = damage.map(|finding| finding.what.clone()).collect();
-    let Some(count) = survey.nchunks() else { return Err(Failure::new(&args.frame, wrong.join("; "))) };
+    let Some(count) = inspection.nchunks() else { return Err(Failure::new(&args.frame, wrong.join("; "))) };
 
     let mut out = BufWriter::with_capacity(BUFFER, io::stdout().lock());
-    let shown = Shown { survey: &survey, array: Array::find(survey.header().metalayers()).and_then(Result::ok) };
+    let shown = Shown { inspection: &inspection, array: Array::find(inspection.header().metalayers()).and_then(Result::ok) };
     let mut damaged = 0;
     let printed = match args.json {
         true => list(&shown, args, &mut damaged, &mut |row| json_line(&mut out, &shown, &row)),
@@ -106,7 +106,7 @@ fn ls(args: &Args) -> Result<(), Failure> {
 /// What there is to say of a chunk. Sorting keeps one of each, so they are small.
 struct Row {
     position: Position,
-    entry: IndexEntry<Place>,
+    entry: IndexEntry<ChunkPlace>,
     /// Of a stored chunk whose header can be believed.
     header: Option<Header>,
     wrong: Option<Box<str>>,
@@ -141,7 +141,7 @@ impl From<ChunkHeader> for Header {
 
 /// A frame, and what of it a row's meaning depends on.
 struct Shown<'a> {
-    survey: &'a Survey,
+    inspection: &'a Inspection,
     array: Option<Array>,
 }
 
@@ -149,15 +149,15 @@ impl Shown<'_> {
     /// Where a chunk begins in its file.
     fn offset(&self, row: &Row) -> Option<u64> {
         match row.entry.stored()? {
-            Place::Offset(offset) => offset.bytes().checked_add(self.survey.header().header_len().into()),
-            Place::Id(_) => None,
+            ChunkPlace::Offset(offset) => offset.bytes().checked_add(self.inspection.header().header_len().into()),
+            ChunkPlace::Id(_) => None,
         }
     }
 
     fn nbytes(&self, row: &Row) -> Option<u32> {
         match row.entry {
             IndexEntry::Stored(_) => Some(row.header.as_ref()?.nbytes),
-            IndexEntry::Special(_) => self.survey.special_nbytes(row.position),
+            IndexEntry::Special(_) => self.inspection.special_nbytes(row.position),
         }
     }
 
@@ -206,14 +206,14 @@ impl Row {
 
 /// Gives `print` a row for each chunk, in the order that is asked for, and counts those that are damaged.
 fn list(shown: &Shown<'_>, args: &Args, damaged: &mut u64, print: &mut dyn FnMut(Row) -> io::Result<()>) -> io::Result<()> {
-    let survey = shown.survey;
+    let inspection = shown.inspection;
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let (count, chunksize) = (survey.nchunks().unwrap_or(0), survey.header().chunksize());
+    let (count, chunksize) = (inspection.nchunks().unwrap_or(0), inspection.header().chunksize());
     // Only sorting has to see all rows before it prints one.
     let at_once = args.sort == Sort::Position && !args.reverse;
     let mut rows = Vec::with_capacity(if at_once { 0 } else { usize::try_from(count).unwrap_or(0) });
     let mut printed = Ok(());
-    survey.chunks(threads, &mut |position, entry, seen| {
+    inspection.chunks(threads, &mut |position, entry, seen| {
         let (header, mut wrong) = match seen {
             Some(Ok(seen)) => (Some(seen.header), None),
             Some(Err(finding)) => (None, Some(finding.what)),
@@ -241,7 +241,7 @@ fn list(shown: &Shown<'_>, args: &Args, damaged: &mut u64, print: &mut dyn FnMut
 
 fn json_line(out: &mut impl Write, shown: &Shown<'_>, row: &Row) -> io::Result<()> {
     let header = row.header.as_ref();
-    let id = row.entry.stored().and_then(|place| if let Place::Id(id) = place { Some(id.0) } else { None });
+    let id = row.entry.stored().and_then(|place| if let ChunkPlace::Id(id) = place { Some(id.0) } else { None });
     let (position, offset, id) = (row.position.0, OrNull(shown.offset(row)), OrNull(id));
     let (cbytes, nbytes) = (OrNull(row.cbytes()), OrNull(shown.nbytes(row)));
     let ratio = OrNull(shown.ratio(row).filter(|ratio| ratio.is_finite()));
@@ -333,14 +333,14 @@ struct Column {
 
 impl<'a, W: Write> Table<'a, W> {
     fn new(shown: &'a Shown<'a>, out: &'a mut W) -> Self {
-        let place = match shown.survey.layout() {
+        let place = match shown.inspection.layout() {
             Layout::Contiguous => "offset",
             Layout::Sparse => "id",
         };
         let most = |field| match field {
-            Field::Position => shown.survey.nchunks().unwrap_or(0),
-            Field::Where => shown.survey.file_len(),
-            Field::Cbytes | Field::Nbytes => shown.survey.header().chunksize().into(),
+            Field::Position => shown.inspection.nchunks().unwrap_or(0),
+            Field::Where => shown.inspection.file_len(),
+            Field::Cbytes | Field::Nbytes => shown.inspection.header().chunksize().into(),
             _ => 0,
         };
         let column = |(field, title, right)| {
@@ -405,7 +405,7 @@ impl<'a, W: Write> Table<'a, W> {
             let _: fmt::Result = match column.field {
                 Field::Position => write!(cell, "{}", row.position.0),
                 Field::Where => match row.entry {
-                    IndexEntry::Stored(Place::Id(id)) => write!(cell, "{id}"),
+                    IndexEntry::Stored(ChunkPlace::Id(id)) => write!(cell, "{id}"),
                     _ => shown.offset(row).map_or(Ok(()), |offset| write!(cell, "{offset}")),
                 },
                 Field::Cbytes => row.cbytes().map_or(Ok(()), |cbytes| write!(cell, "{cbytes}")),

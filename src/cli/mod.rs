@@ -52,12 +52,13 @@ Exit codes:
   0  done
   1  failed, with one line on stderr that begins with the path
   2  wrong usage
+  Control characters in names are printed as escapes: \\n, \\u{1b}, \\xff
 
 Examples:
-  # A file as a directory of chunk files, for as long as it is mounted
+  # Show a file as a directory of chunk files, then end that
   b2fuse mount pressure.b2frame view
   b2fuse umount view
-  # What the options of a command are
+  # Print all options of a command
   b2fuse mount --help")]
 struct Args {
     #[command(subcommand)]

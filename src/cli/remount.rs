@@ -40,7 +40,7 @@ pub(super) fn run(point: &Path, options: &Options, lists: &[OsString], read_only
     }
     if is && !was {
         // What clients have written is not to wait for an end that may be far. Not everybody is let in who may change the mount.
-        match system::Found::at(&real).and_then(|found| found.open()) {
+        match system::FoundPath::at(&real).and_then(|found| found.open()) {
             Ok(root) => {
                 root.sync_all().map_err(|error| failed(format!("cannot commit, and stays as it is: {}", in_words(&error))))?
             }

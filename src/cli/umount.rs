@@ -16,7 +16,7 @@ use crate::fs::kernel::{self, FS_TYPE, MountInfo};
 use crate::fs::unmount::{self, Answer, Question, SEALED};
 use crate::store::in_words;
 use crate::store::local::system;
-use crate::store::mark::Watch;
+use crate::store::mark::MarkWatch;
 
 /// How long a daemon may take to answer.
 const SILENCE: Duration = Duration::from_secs(30);
@@ -197,7 +197,7 @@ impl Daemon {
         let (point, user) = (&self.mount.point, self.user);
         let aside = Aside::start(SILENCE, |stream| {
             // The way there may be closed to the user by now.
-            let opened = system::Found::at(point).and_then(|found| {
+            let opened = system::FoundPath::at(point).and_then(|found| {
                 user.map_or(Ok(()), become_user)?;
                 found.open()
             });
@@ -246,7 +246,7 @@ impl Daemon {
     fn ended(&self, source: Option<Source>) -> Ended {
         let Some(((path, file), device)) = source.zip(self.mount.device_number()) else { return Ended::Unseen };
         let aside = Aside::start(END + SILENCE, |mut stream| {
-            let watch = self.user.map_or(Ok(()), become_user).and_then(|()| Watch::new(&path, file, device));
+            let watch = self.user.map_or(Ok(()), become_user).and_then(|()| MarkWatch::new(&path, file, device));
             let ended = watch.and_then(|watch| self.watch(&watch));
             let _ = stream.write_all(&[ended.unwrap_or(Ended::Unseen) as u8]);
         });
@@ -259,7 +259,7 @@ impl Daemon {
         }
     }
 
-    fn watch(&self, watch: &Watch) -> io::Result<Ended> {
+    fn watch(&self, watch: &MarkWatch) -> io::Result<Ended> {
         let began = Instant::now();
         let mut pause = PAUSES.0;
         let is_used = || self.mount.device_number().and_then(kernel::is_alive) == Some(true);

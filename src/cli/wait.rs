@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::Failure;
 use crate::fs::kernel::{self, FS_TYPE};
 use crate::store::StoreError;
-use crate::store::mark::{Holder, Life};
+use crate::store::mark::{Life, LockHolder};
 use crate::view::ViewError;
 
 /// How long a daemon that is ending is waited for, unless told otherwise.
@@ -63,11 +63,11 @@ pub(super) fn until_released<T>(
     }
 }
 
-fn by(holder: &Holder) -> String {
+fn by(holder: &LockHolder) -> String {
     holder.process.map_or_else(String::new, |process| format!(" by process {process}"))
 }
 
-fn busy(path: &Path, holder: &Holder, stand: Stand, waited: Duration) -> Failure {
+fn busy(path: &Path, holder: &LockHolder, stand: Stand, waited: Duration) -> Failure {
     let by = by(holder);
     let what = match stand {
         Stand::Mounted(point) | Stand::Perhaps(Some(point)) => {
@@ -82,7 +82,7 @@ fn busy(path: &Path, holder: &Holder, stand: Stand, waited: Duration) -> Failure
     Failure::new(path, format_args!("{what}; unmount it first, or mount with -o ro"))
 }
 
-fn stand(path: &Path, holder: &Holder) -> Stand {
+fn stand(path: &Path, holder: &LockHolder) -> Stand {
     let number = match holder.says {
         Some((Life::Ending, _)) => return Stand::Ending,
         Some((Life::Serving, number)) => number,

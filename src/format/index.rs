@@ -40,6 +40,9 @@ pub trait Place: Copy {
     /// The layout whose indexes have such entries.
     const LAYOUT: Layout;
     /// From a non-negative entry.
+    ///
+    /// # Errors
+    /// What is no place in this layout.
     fn from_raw(raw: u64, position: u64) -> Result<Self>;
     /// To a non-negative entry.
     fn to_raw(self) -> u64;

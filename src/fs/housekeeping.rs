@@ -27,7 +27,7 @@ pub(super) struct Housekeeping {
 }
 
 impl Housekeeping {
-    /// Something happened that may give a frame a deadline. Costs two atomic operations while any of them is busy.
+    /// Something happened that may give a frame a deadline. Costs two atomic operations while any of them is busy, or was just called.
     pub(super) fn poke(&self) {
         self.news.store(true, Ordering::SeqCst);
         if self.asleep.load(Ordering::SeqCst) {
@@ -53,10 +53,12 @@ impl Housekeeping {
             if !invals.is_empty() {
                 forget(invals);
             }
-            let earliest = Instant::now() + SHORTEST;
-            let due = due.unwrap_or(started + LONGEST).max(earliest);
+            // What is new meanwhile wakes nobody, and is looked at then.
+            let rested = Instant::now() + SHORTEST;
+            let due = due.unwrap_or(started + LONGEST).max(rested);
             let woken_by_news = due > started + SOON;
             let mut stop = self.stop.lock();
+            while !(*stop || self.wake.wait_until(&mut stop, rested).timed_out()) {}
             self.asleep.store(woken_by_news, Ordering::SeqCst);
             while !(*stop || woken_by_news && self.news.load(Ordering::SeqCst)) {
                 if self.wake.wait_until(&mut stop, due).timed_out() {
@@ -68,5 +70,29 @@ impl Housekeeping {
                 return;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering::SeqCst;
+
+    use super::super::tests::memory::MemoryView;
+    use super::*;
+
+    #[test]
+    fn news_in_quick_succession_wake_nobody() {
+        let (housekeeping, view) = (Housekeeping::default(), MemoryView::new(false, []));
+        std::thread::scope(|scope| {
+            scope.spawn(|| housekeeping.run(&view, drop));
+            let began = Instant::now();
+            while began.elapsed() < 20 * SHORTEST || view.ticks.load(SeqCst) < 3 {
+                housekeeping.poke();
+            }
+            let most = began.elapsed().as_millis() / SHORTEST.as_millis() + 2;
+            let ticks = view.ticks.load(SeqCst) as u128;
+            housekeeping.stop();
+            assert!(ticks <= most, "{ticks}; expected {most} at most");
+        });
     }
 }

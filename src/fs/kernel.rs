@@ -101,11 +101,14 @@ pub fn remount(mount: &MountInfo, flags: libc::c_ulong) -> io::Result<()> {
     let flags = flags & REMOUNTED | mount.flags & !REMOUNTED;
     // Else the kernel takes this for no change.
     let accessed = if flags & (libc::MS_RELATIME | libc::MS_NOATIME) == 0 { libc::MS_STRICTATIME } else { 0 };
-    let place = mounts::Place::open(&mount.point)?;
+    let place = mounts::MountPlace::open(&mount.point)?;
     place.mount(OsStr::new("none"), "none", libc::MS_REMOUNT | libc::MS_BIND | accessed | flags, "")
 }
 
 /// The real path of a mount point. The mount itself, which may not answer, is not looked at.
+///
+/// # Errors
+/// What the system refuses; no directory that could be looked at.
 pub fn resolve_point(point: &Path) -> io::Result<PathBuf> {
     if let (Some(parent), Some(name)) = (point.parent(), point.file_name()) {
         let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
@@ -131,6 +134,9 @@ pub struct Mountpoint {
 
 impl Mountpoint {
     /// Mounts, and returns the device on which the kernel asks its questions. The first of them, INIT, is there already.
+    ///
+    /// # Errors
+    /// Why it cannot be mounted, in words for the user.
     pub fn mount(request: &MountRequest) -> Result<(Mountpoint, OwnedFd), MountError> {
         let root = geteuid().is_root();
         if request.auto_unmount && !root && request.access == Access::Owner {
@@ -156,6 +162,9 @@ impl Mountpoint {
 
     /// Has the kernel read ahead by as much as `bytes` in files of the mount, if we may say so: root may. To be called after INIT,
     /// whose answer can only make less of what the kernel offers.
+    ///
+    /// # Errors
+    /// What the system refuses.
     pub fn set_read_ahead(&self, bytes: u32) -> io::Result<()> {
         let device = &self.info.as_ref().ok_or(io::ErrorKind::NotFound)?.device;
         system::write(format!("/sys/class/bdi/{device}/read_ahead_kb"), &(bytes / 1024).to_string())
@@ -214,7 +223,7 @@ fn mount_directly(request: &MountRequest) -> Result<OwnedFd, MountError> {
         _ => MountError::new(&request.point, format!("cannot mount: {}", in_words(&error))),
     };
     let device = open_device()?;
-    let place = mounts::Place::open(&request.point).map_err(failed)?;
+    let place = mounts::MountPlace::open(&request.point).map_err(failed)?;
     let mode = place.stat().map_err(failed)?.mode & libc::S_IFMT;
     let (uid, gid) = (getuid().as_raw(), getgid().as_raw());
     let mut data = format!("fd={},rootmode={mode:o},user_id={uid},group_id={gid}", device.as_raw_fd());

@@ -34,7 +34,8 @@ use parking_lot::{Condvar, Mutex};
 use super::inodes::Inodes;
 use super::push;
 use crate::store::in_words;
-use crate::view::{FileSystem, Ino, Inval, Invals};
+use crate::view::prefetch::PAGE;
+use crate::view::{FileSystem, Ino, Inval, Invals, Push};
 
 /// A reply, to be sent when the kernel has forgotten.
 type Answer = Box<dyn FnOnce() + Send>;
@@ -74,7 +75,7 @@ struct Names {
 #[derive(Default)]
 struct PagesQueue {
     items: VecDeque<Pages>,
-    pushes: VecDeque<push::Hint>,
+    pushes: VecDeque<Push>,
     /// What is to be pushed and the view has not been told of.
     expected: Vec<Ino>,
     /// The inode that is being pushed just now.
@@ -205,7 +206,7 @@ impl Notify {
     /// Asks for files to be pushed after those asked for before. The reader has got to `reached` (and waits for its bytes, if
     /// `reading`), so that what comes before is of no more use. If the push comes too late for it, the file after it is left to
     /// the reader as well: or both would go on reading the same file.
-    pub(super) fn push(&self, reached: Ino, reading: bool, hints: Vec<push::Hint>) {
+    pub(super) fn push(&self, reached: Ino, reading: bool, hints: Vec<Push>) {
         let mut queue = self.pages.lock();
         let place = queue.pushes.iter().position(|hint| hint.ino == reached);
         if let Some(place) = place {
@@ -215,7 +216,7 @@ impl Notify {
             queue.pushes.pop_front();
         }
         if !queue.stopped && !hints.is_empty() {
-            queue.expected.extend(hints.iter().filter(|hint| hint.len > push::PAGE).map(|hint| hint.ino));
+            queue.expected.extend(hints.iter().filter(|hint| hint.len > PAGE).map(|hint| hint.ino));
             queue.pushes.extend(hints);
             let excess = queue.pushes.len().saturating_sub(push::LONGEST_QUEUE);
             queue.pushes.drain(..excess);
@@ -277,7 +278,7 @@ impl Notify {
             } else if !queue.expected.is_empty() && !queue.stopped {
                 let expected = std::mem::take(&mut queue.expected);
                 drop(queue);
-                view.expect_reads(&expected);
+                view.prefetch(&expected);
             } else if let Some(hint) = queue.pushes.pop_front() {
                 if queue.writers.contains_key(&hint.ino) || !inodes.knows(hint.ino) {
                     continue;

@@ -63,7 +63,9 @@ impl Placement {
             if self.client.swap(client, Relaxed) != client {
                 self.run.store(0, Relaxed);
                 self.core.store(ANY, Relaxed);
-            } else if matches!(self.run.fetch_add(1, Relaxed), run if run == FIRST || run % EVERY == 0 && run > 0) {
+            }
+            let run = self.run.fetch_add(1, Relaxed);
+            if run == FIRST || run > 0 && run.is_multiple_of(EVERY) {
                 self.core.store(waiters::sleeps_on(client).unwrap_or(ANY), Relaxed);
             }
         }
@@ -86,5 +88,107 @@ fn go_to(core: u32, all: &CpuSet) {
     };
     if let Err(error) = sched_setaffinity(None, to) {
         debug!("an event loop stays where it is: {}", in_words(&error.into()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Sender, channel};
+    use std::thread::{scope, spawn};
+    use std::time::{Duration, Instant};
+
+    use rustix::thread::gettid;
+
+    use super::*;
+    use crate::store::local::system::run_on_any_core;
+
+    const IN_TIME: Duration = Duration::from_secs(20);
+
+    fn only(core: usize) -> CpuSet {
+        let mut one = CpuSet::new();
+        one.set(core);
+        one
+    }
+
+    fn here() -> CpuSet {
+        sched_getaffinity(None).unwrap()
+    }
+
+    /// A thread that sleeps on this core until what is answered is dropped, and its id.
+    fn sleeper(core: usize) -> (Sender<()>, u32) {
+        let (until, asleep) = channel::<()>();
+        let (id, its_id) = channel();
+        spawn(move || {
+            sched_setaffinity(None, &only(core)).unwrap();
+            id.send(gettid().as_raw_nonzero().get().cast_unsigned()).unwrap();
+            let _ = asleep.recv();
+        });
+        let client = its_id.recv().unwrap();
+        let began = Instant::now();
+        while waiters::sleeps_on(client) != Some(core as u32) {
+            assert!(began.elapsed() < IN_TIME, "it does not sleep on {core}");
+            std::thread::yield_now();
+        }
+        (until, client)
+    }
+
+    fn serve(placement: &Placement, client: u32, times: u32) {
+        (0..times).for_each(|_| placement.serve(client));
+    }
+
+    #[test]
+    fn who_asks_alone_is_served_on_its_own_core_and_nobody_else() {
+        let all = here();
+        let cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|core| all.is_set(*core)).take(2).collect();
+        let placement = Placement::new();
+        placement.start();
+        let clients: Vec<_> = cores.iter().map(|core| sleeper(*core)).collect();
+        for (core, (_, client)) in cores.iter().zip(&clients).filter(|_| cores.len() > 1) {
+            scope(|scope| {
+                scope.spawn(|| {
+                    serve(&placement, *client, FIRST);
+                    assert!(here() == all, "not yet");
+                    serve(&placement, *client, 1);
+                    assert!(here() == only(*core));
+                    // The kernel itself may ask in between.
+                    placement.serve(0);
+                    assert!(here() == only(*core));
+                    // What is started there is not kept there.
+                    scope.spawn(|| {
+                        run_on_any_core();
+                        assert!(here() == all);
+                    });
+                    // Another event loop follows.
+                    scope.spawn(|| {
+                        placement.serve(*client);
+                        assert!(here() == only(*core));
+                    });
+                });
+            });
+            scope(|scope| {
+                scope.spawn(|| {
+                    placement.serve(*client);
+                    assert!(here() == only(*core));
+                    placement.serve(1);
+                    assert!(here() == all, "somebody else asks");
+                });
+            });
+        }
+    }
+
+    #[test]
+    fn who_does_not_sleep_meanwhile_is_served_anywhere() {
+        let placement = Placement::new();
+        placement.start();
+        scope(|scope| {
+            scope.spawn(|| {
+                // Who is served runs.
+                serve(&placement, gettid().as_raw_nonzero().get().cast_unsigned(), 10 * EVERY);
+                assert!(here() == sched_getaffinity(Some(rustix::process::getpid())).unwrap());
+                // Nobody has this number.
+                serve(&placement, u32::MAX, 10 * EVERY);
+                assert_eq!(placement.core.load(Relaxed), ANY);
+            });
+        });
     }
 }

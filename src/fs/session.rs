@@ -47,7 +47,7 @@ pub struct Config {
     pub mount: MountRequest,
     /// Keep the machine's cores awake while requests come in quick succession, where that can be and is of use.
     pub low_latency: bool,
-    /// Event loops. There are at least [`LEAST`].
+    /// Event loops. There are at least 4.
     pub threads: usize,
     /// What is shown instead of a view's own attributes.
     pub overrides: Overrides,
@@ -96,6 +96,9 @@ pub struct Mounted {
 
 impl Mounted {
     /// Mounts `view` and begins to answer. Files of the mount can be opened once this has returned.
+    ///
+    /// # Errors
+    /// Why it cannot be mounted or served.
     pub fn start(view: Arc<dyn FileSystem>, config: &Config) -> Result<Self, MountError> {
         let features = view.features();
         let Config { mut mount, .. } = config.clone();
@@ -174,6 +177,9 @@ impl Mounted {
     }
 
     /// Waits for the end, whoever brings it about, and returns when everything is in SOURCE, or says what is not.
+    ///
+    /// # Errors
+    /// What could not be saved.
     pub fn run(mut self) -> Result<(), ViewError> {
         if !self.wait(None) {
             self.unmount();

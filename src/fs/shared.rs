@@ -13,7 +13,6 @@ use super::inodes::Inodes;
 use super::kernel::Access;
 use super::notify::Notify;
 use super::placement::Placement;
-use super::push::Streams;
 use super::unmount::Unmounting;
 use super::waiters::Waiters;
 use crate::store::Watch;
@@ -125,7 +124,6 @@ pub(super) struct Shared {
     /// The mount's device number.
     pub(super) device: OnceLock<u32>,
     pub(super) buffers: Buffers,
-    streams: Streams,
     overrides: Overrides,
     private: Option<Private>,
     /// How often SOURCE had been read again when the kernel last forgot everything.
@@ -152,7 +150,6 @@ impl Shared {
             ending: AtomicBool::new(false),
             device: OnceLock::new(),
             buffers: Buffers::default(),
-            streams: Streams::default(),
             overrides,
             private: (access == Access::Root).then(Private::new),
             reads: AtomicU64::new(0),
@@ -220,9 +217,9 @@ impl Shared {
         self.housekeeping.poke();
     }
 
-    /// `pid` has opened a file or read of it, as [`Streams::touched`] has it; queues what is to be pushed then.
+    /// `pid` has opened a file or read of it, as [`FileSystem::touched`] has it; queues what is to be pushed then.
     pub(super) fn touched(&self, pid: u32, ino: Ino, read: Option<(u64, u32)>) {
-        let hints = self.streams.touched(&*self.view, pid, ino, read);
+        let hints = self.view.touched(pid, ino, read);
         self.notify.push(ino, read.is_some_and(|(offset, _)| offset == 0), hints);
     }
 }

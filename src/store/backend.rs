@@ -5,7 +5,7 @@
 //! [`BackendFile::sync_data`] that began after it has returned; names are on disk after [`Backend::sync_dir`]. Before that, any
 //! subset of the 512-byte sectors written may be on disk.
 //!
-//! The backend of real directories and files is [`FileBackend`].
+//! The backend of real directories and files is `local::FileBackend`.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -15,8 +15,6 @@ use std::time::SystemTime;
 
 use rustix::fs::copy_file_range;
 use rustix::io::Errno;
-
-pub use super::local::FileBackend;
 
 /// What `stat` says of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,6 +98,7 @@ impl FsSpace {
 }
 
 /// A directory, and the names in it. Names are single components, and no symbolic link is followed.
+#[expect(clippy::missing_errors_doc, reason = "what the system refuses, where a method says nothing else")]
 pub trait Backend: Send + Sync {
     /// A time before which no file that is changed from now on was changed, by the clock that times of files are taken from; `None` if
     /// that is another machine's.
@@ -155,6 +154,7 @@ pub enum Flock {
 }
 
 /// An open file.
+#[expect(clippy::missing_errors_doc, reason = "what the system refuses, where a method says nothing else")]
 pub trait BackendFile: Send + Sync {
     /// Reads at `offset`; a short count means the end of the file.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
@@ -207,7 +207,11 @@ pub trait BackendFile: Send + Sync {
     fn set_mode(&self, _mode: u32) {}
 }
 
-/// Fills `buf` from `offset`; a file that ends before is an error.
+/// Fills `buf` from `offset`.
+///
+/// # Errors
+/// What cannot be read; the file ends before.
+#[expect(clippy::indexing_slicing, reason = "a backend reads no more than there is room for")]
 pub fn read_exact_at(file: &dyn BackendFile, mut buf: &mut [u8], mut offset: u64) -> io::Result<()> {
     while !buf.is_empty() {
         match file.read_at(buf, offset)? {
@@ -237,6 +241,10 @@ pub(crate) const PIECE: usize = 1 << 20;
 
 /// Copies `len` bytes within a file, or from one to another; the ranges must not overlap. In the kernel where it can be, which
 /// may share the blocks instead of copying.
+///
+/// # Errors
+/// What cannot be read or written.
+#[expect(clippy::indexing_slicing, reason = "no more is counted than there is in the buffer")]
 pub fn copy_range(from: &dyn BackendFile, from_offset: u64, to: &dyn BackendFile, to_offset: u64, len: u64) -> io::Result<()> {
     let mut done = 0;
     if let (Some(from_fd), Some(to_fd)) = (from.fd(), to.fd()) {

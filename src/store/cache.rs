@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use lru::LruCache;
 use parking_lot::Mutex;
 
-use super::shares::{Member, Part, Shared};
+use super::shares::{LruPart, Member, SharedLru};
 use super::{CacheStats, ChunkKey};
 
 /// How many chunks are remembered as looked at once.
@@ -25,7 +25,7 @@ const OVERHEAD: u64 = 128;
 enum Plan {
     /// Here are the chunk's bytes.
     Hit(Arc<Vec<u8>>),
-    /// Load the whole chunk and hand it to [`Part::insert`] with this.
+    /// Load the whole chunk and hand it to [`LruPart::insert`] with this.
     Load(Member),
     /// Read just what is asked for.
     Bypass,
@@ -33,7 +33,7 @@ enum Plan {
 
 /// The chunks of all frames. No lock is held across input or output.
 pub(super) struct ChunkCache {
-    chunks: Arc<Shared<Arc<Vec<u8>>>>,
+    chunks: Arc<SharedLru<Arc<Vec<u8>>>>,
     /// What the last reads of a chunk that is not cached covered: from, to.
     looks: Mutex<LruCache<(Member, ChunkKey), (u64, u64)>>,
     capacity: u64,
@@ -42,7 +42,7 @@ pub(super) struct ChunkCache {
 impl ChunkCache {
     /// A cache of at most `capacity` bytes; 0 turns it off.
     pub(super) fn new(capacity: u64) -> Arc<Self> {
-        let chunks = Shared::new(capacity, |chunk: &Arc<Vec<u8>>| chunk.len() as u64 + OVERHEAD);
+        let chunks = SharedLru::new(capacity, |chunk: &Arc<Vec<u8>>| chunk.len() as u64 + OVERHEAD);
         Arc::new(ChunkCache { chunks: Arc::new(chunks), looks: Mutex::new(LruCache::unbounded()), capacity })
     }
 
@@ -55,7 +55,7 @@ impl ChunkCache {
 /// The cache as one frame has it.
 pub(super) struct FrameCache {
     cache: Arc<ChunkCache>,
-    chunks: Part<Arc<Vec<u8>>>,
+    chunks: LruPart<Arc<Vec<u8>>>,
     hits: AtomicU64,
     misses: AtomicU64,
     bypassed: AtomicU64,
@@ -64,7 +64,13 @@ pub(super) struct FrameCache {
 impl FrameCache {
     pub(super) fn new(cache: &Arc<ChunkCache>) -> Self {
         let zero = || AtomicU64::new(0);
-        FrameCache { chunks: Part::new(&cache.chunks), cache: Arc::clone(cache), hits: zero(), misses: zero(), bypassed: zero() }
+        FrameCache {
+            chunks: LruPart::new(&cache.chunks),
+            cache: Arc::clone(cache),
+            hits: zero(),
+            misses: zero(),
+            bypassed: zero(),
+        }
     }
 
     /// Decides about a read of `wanted` bytes at `offset` of a chunk of `len`. A chunk larger than a quarter of the capacity
@@ -106,6 +112,7 @@ impl FrameCache {
 
     /// Reads of a chunk of `len` bytes what there is of it from `offset` on: from memory, or by `load`, which fills a buffer from
     /// an offset in the chunk. Answers how much.
+    #[expect(clippy::indexing_slicing, reason = "no more is counted than there is in the buffer")]
     pub(super) fn read(
         &self,
         key: ChunkKey,

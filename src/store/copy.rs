@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use super::source::Complain;
+use super::error::Complain;
 use super::{
     Budgets, CframeStore, FrameImage, FrameStore, Location, NewFrame, OpenOptions, Resources, Result, SframeStore, StoreError,
-    StoredChunk, open_at,
+    StoredChunk, Want, open_at,
 };
 use crate::format::{IndexEntry, Layout};
 
@@ -74,7 +74,7 @@ impl FrameCopy {
     /// Makes a store for the copy, with no more room for the header than it needs.
     ///
     /// # Errors
-    /// As [`CframeStore::create_at`] and [`SframeStore::create_at`].
+    /// What the system refuses; a name that exists.
     pub fn create(&self, at: &Location, layout: Layout, new: NewFrame) -> Result<Arc<dyn FrameStore>> {
         let header_room = self.image.header.as_bytes().len() as u64;
         let options = OpenOptions { replace: new.replaced.is_some(), header_room, ..OpenOptions::default() };
@@ -94,8 +94,8 @@ impl FrameCopy {
         let failed = |reason| StoreError::Unsupported { path: source.path().to_owned(), reason };
         let announce = |from: usize| {
             let window = image.entries.iter().skip(from).zip(lens.iter().skip(from)).take(WINDOW);
-            let stored = window.filter_map(|(entry, len)| Some((entry.stored()?, *len)));
-            source.expect_chunks(&stored.collect::<Vec<_>>());
+            let stored = window.filter_map(|(entry, len)| Some(Want::Known(entry.stored()?, *len)));
+            source.prefetch(&stored.collect::<Vec<_>>());
         };
         let guard = source.enter();
         let (mut entries, mut bytes) = (Vec::with_capacity(lens.len()), Vec::new());

@@ -11,9 +11,10 @@ use std::os::unix::ffi::OsStrExt;
 use log::{debug, warn};
 
 use super::backend::{Backend, BackendFile, FileStat};
-use super::disk_store::Handle;
+use super::error::Complain;
 use super::error::Failed;
-use super::source::{Complain, Source};
+use super::source::Handle;
+use super::source::Source;
 use super::{Result, StoreError, sidecar};
 use crate::format::{ChunkId, INDEX_NAME};
 use crate::store::in_words;

@@ -5,7 +5,8 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::backend::{Backend, FileBackend};
+use super::backend::Backend;
+use super::local::FileBackend;
 use super::resources::{Budget, Budgets};
 use super::spill::{Spill, Spilled};
 use super::{ReadAt, Result as StoreResult, StoreError};
@@ -99,6 +100,7 @@ impl Draft {
     /// # Errors
     /// EFBIG beyond what a file can have, and what the file system says once the draft is in a file. What was there before is
     /// then still there.
+    #[expect(clippy::indexing_slicing, reason = "the bytes were lengthened to the start, and `over` is no more than either has")]
     pub fn write_at(&mut self, data: &[u8], offset: u64) -> io::Result<()> {
         let end = offset.checked_add(data.len() as u64).filter(|end| *end <= i64::MAX as u64).ok_or_else(too_big)?;
         if data.is_empty() {
@@ -152,6 +154,7 @@ impl Draft {
     ///
     /// # Errors
     /// What the file system says, once the draft is in a file.
+    #[expect(clippy::indexing_slicing, reason = "no more is counted than there is in the buffer")]
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         let count = ReadAt::len(self).saturating_sub(offset).min(buf.len() as u64) as usize;
         let buf = &mut buf[..count];
@@ -270,7 +273,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    use crate::store::backend::FileBackend;
+    use crate::store::local::FileBackend;
 
     fn pool(budget: u64) -> (tempfile::TempDir, Arc<DraftPool>) {
         let dir = tempfile::tempdir().unwrap();

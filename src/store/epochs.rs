@@ -75,6 +75,7 @@ impl Drop for Turnover<'_> {
 
 impl Epochs {
     /// Begins a read.
+    #[expect(clippy::indexing_slicing, reason = "one bit of two")]
     pub fn enter(&self) -> ReadGuard<'_> {
         loop {
             let epoch = self.current.load(SeqCst);
@@ -104,6 +105,7 @@ impl Epochs {
     /// before that, or earlier, can be seen by nobody.
     ///
     /// One caller at a time (the store calls it with its space locked).
+    #[expect(clippy::indexing_slicing, reason = "one bit of two")]
     pub(crate) fn advance(&self) -> u64 {
         let epoch = self.current.load(SeqCst);
         if self.reads[((epoch + 1) & 1) as usize].0.load(SeqCst) > 0 {

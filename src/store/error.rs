@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::backend::BackendFile;
-use super::mark::{Holder, holder};
+use super::mark::{LockHolder, holder};
 use crate::format::{self, plain::plain};
 
 /// Shorthand for results of this layer.
@@ -42,7 +42,7 @@ pub enum StoreError {
         /// The file.
         path: PathBuf,
         /// Who that is.
-        holder: Holder,
+        holder: LockHolder,
     },
     /// Another process changed SOURCE under a read-write mount.
     Stale {
@@ -166,4 +166,29 @@ pub(super) fn refused(error: &io::Error) -> bool {
         ENXIO,
     ];
     no_room(error) || error.raw_os_error().is_some_and(|errno| PASSING.contains(&errno))
+}
+
+/// What errors are told of.
+pub(super) trait Complain {
+    /// By the user's name.
+    fn called(&self) -> &Path;
+
+    fn io(&self, action: &'static str) -> impl FnOnce(io::Error) -> StoreError {
+        move |source| StoreError::Io { path: self.called().to_owned(), action, source }
+    }
+    fn format(&self, source: format::Error) -> StoreError {
+        StoreError::Format { path: self.called().to_owned(), source }
+    }
+    fn unsupported(&self, reason: impl Into<String>) -> StoreError {
+        StoreError::Unsupported { path: self.called().to_owned(), reason: reason.into() }
+    }
+    fn stale(&self, reason: impl Into<String>) -> StoreError {
+        StoreError::Stale { path: self.called().to_owned(), reason: reason.into() }
+    }
+}
+
+impl Complain for PathBuf {
+    fn called(&self) -> &Path {
+        self
+    }
 }

@@ -18,7 +18,7 @@ pub const MOST_HOLE: u64 = 64 << 20;
 
 /// A part of a frame that is taken into memory as a whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Part {
+pub enum FramePart {
     /// The header.
     Header,
     /// The index chunk.
@@ -27,16 +27,16 @@ pub enum Part {
     Trailer,
 }
 
-impl Part {
+impl FramePart {
     /// Reads the part from where it stands.
     ///
     /// # Errors
     /// What cannot be read, ENOMEM among it, and what is a hole for more than [`MOST_HOLE`].
     pub fn read(self, bytes: &dyn ReadAt, place: Range<u64>) -> Result<Vec<u8>, Unread> {
         let (name, action) = match self {
-            Part::Header => ("header", "read the header"),
-            Part::Index => ("index", "read the index"),
-            Part::Trailer => ("trailer", "read the trailer"),
+            FramePart::Header => ("header", "read the header"),
+            FramePart::Index => ("index", "read the index"),
+            FramePart::Trailer => ("trailer", "read the trailer"),
         };
         let failed = |source| Unread::Io { action, source };
         let len = place.end.saturating_sub(place.start);
@@ -135,7 +135,7 @@ impl<P: Place> Frame<P> {
     /// See [`Unread`]. Memory is bounded by the length of `bytes` and what its index unfolds to.
     pub fn read(bytes: &dyn ReadAt) -> Result<Self, Unread> {
         let len = bytes.len();
-        let prefix = Part::Header.read(bytes, 0..len.min(FrameHeader::PREFIX_LEN as u64))?;
+        let prefix = FramePart::Header.read(bytes, 0..len.min(FrameHeader::PREFIX_LEN as u64))?;
         let header_len = FrameHeader::announced_len(&prefix)?;
         let within = |field: &'static str, at: u64, value: u64| {
             if value <= len {
@@ -144,18 +144,18 @@ impl<P: Place> Frame<P> {
             Err(format::Error::new(field, at, value, format!("at most the file's length of {len}")))
         };
         within("header: header_len", 11, u64::from(header_len))?;
-        let header = FrameHeader::parse_vec(Part::Header.read(bytes, 0..u64::from(header_len))?)?;
+        let header = FrameHeader::parse_vec(FramePart::Header.read(bytes, 0..u64::from(header_len))?)?;
         if header.layout() != P::LAYOUT {
             return Err(Unread::OtherLayout);
         }
         let frame_len = header.frame_len();
         within("header: frame_len", 16, frame_len)?;
         let tail_len = frame_len.min(Trailer::TAIL_LEN as u64);
-        let tail = Part::Trailer.read(bytes, frame_len - tail_len..frame_len)?;
+        let tail = FramePart::Trailer.read(bytes, frame_len - tail_len..frame_len)?;
         let trailer_len = Trailer::announced_len(&tail, header_len, frame_len)?;
         let sections = header.sections(trailer_len)?;
-        let trailer = Trailer::parse_vec(Part::Trailer.read(bytes, sections.trailer.clone())?)?;
-        let raw = Part::Index.read(bytes, sections.index.clone())?;
+        let trailer = Trailer::parse_vec(FramePart::Trailer.read(bytes, sections.trailer.clone())?)?;
+        let raw = FramePart::Index.read(bytes, sections.index.clone())?;
         let entries = index::decode::<P>(&raw, header.nchunks())?;
         P::check(&entries, sections.chunks.end - sections.chunks.start)?;
         Ok(Frame { header, trailer, entries, sections })

@@ -1,15 +1,14 @@
-//! What a store of frames must do, and what one on a local disk does besides.
+//! The interface of a store: [`FrameStore`] is what every store does, [`LocalStore`] what one on a local disk does besides.
 
 use std::io;
-use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    CacheStats, ChunkKey, DraftPool, FrameImage, FsSpace, Like, Others, ReadAt, ReadGuard, Result, Sidecar, SourceStat,
-    StoreError, Turn, Watch,
+    CacheStats, ChunkKey, DraftPool, FrameImage, FrameLock, FsSpace, Like, Others, ReadAt, ReadGuard, Result, Sidecar,
+    SourceStat, StoreError, Watch,
 };
 use crate::format::chunk::ChunkHeader;
 use crate::format::times::Identity;
@@ -18,29 +17,55 @@ use crate::format::{ChunkId, IndexEntry};
 /// See [`LocalStore::at_close`].
 pub type AtClose = Box<dyn FnOnce(Option<Identity>) + Send>;
 
+/// A chunk that will be read soon, from its beginning to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Want {
+    /// It has so many bytes.
+    Known(ChunkKey, u32),
+    /// Nobody knows its length yet, so its header is read first. It has as many bytes as are before the next one, if these are no more
+    /// than `most`; or else it is likely to have so many.
+    Unknown {
+        /// Which.
+        key: ChunkKey,
+        /// How many bytes are likely.
+        likely: u32,
+        /// How many it has at most.
+        most: u32,
+        /// The chunk behind it in the index.
+        next: Option<ChunkKey>,
+    },
+}
+
+impl Want {
+    /// The chunk and its length, if that is known.
+    pub fn known(&self) -> Option<(ChunkKey, u32)> {
+        if let Want::Known(key, len) = self { Some((*key, *len)) } else { None }
+    }
+}
+
 /// A frame: a list of chunks between a header and a trailer. Every method may be called from any thread.
 ///
-/// After a failed write or sync every later `stage`, `commit` and `sync` answers [`StoreError::Poisoned`]
-/// with the first failure's words; reading goes on.
+/// After a failed write or sync every later `stage`, `commit` and `sync` fails with [`StoreError::Poisoned`], which tells the first
+/// failure. Reading goes on.
+#[expect(clippy::missing_errors_doc, reason = "what the system refuses, where a method says nothing else")]
 pub trait FrameStore: Send + Sync {
-    /// The last committed image; `None` for a SOURCE that does not exist yet.
+    /// The last committed image; `None` while the frame does not exist yet.
     fn committed(&self) -> Option<Arc<FrameImage>>;
 
     /// See [`ReadGuard`].
     fn enter(&self) -> ReadGuard<'_>;
 
-    /// Reads `buf.len()` bytes of a stored chunk from `offset` on; a short count means the chunk ends there. What was read is good only if
-    /// [`FrameStore::verify`] says so
-    /// afterwards.
+    /// Reads `buf.len()` bytes of a stored chunk from `offset` on; a short count means that the chunk ends there. The bytes may be used
+    /// only if [`FrameStore::verify`] succeeds afterwards.
     fn read_part(&self, guard: &ReadGuard<'_>, key: ChunkKey, len: u32, offset: u64, buf: &mut [u8]) -> Result<usize>;
 
-    /// What was read with this guard until now is of the version of SOURCE that there was when the guard was taken.
+    /// Checks that everything read with this guard belongs to the version of the frame that was there when the guard was taken.
     ///
     /// # Errors
-    /// [`StoreError::Stale`] if that is not known to be so.
+    /// [`StoreError::Stale`] if others have changed the frame since, or may have.
     fn verify(&self, guard: &ReadGuard<'_>) -> Result<()>;
 
-    /// Reads and checks a stored chunk's header: its sizes agree with each other and with the room it has in SOURCE.
+    /// Reads a stored chunk's header and checks that its sizes agree with each other and with the chunk's room.
     fn chunk_header(&self, guard: &ReadGuard<'_>, key: ChunkKey) -> Result<ChunkHeader>;
 
     /// The lengths of chunks in bytes by their headers, which are read together where they lie close to each other: what has no
@@ -49,62 +74,47 @@ pub trait FrameStore: Send + Sync {
         keys.iter().map(|key| self.chunk_header(guard, *key).ok().map(|header| header.cbytes)).collect()
     }
 
-    /// Lengths in bytes of the chunks of an index, in order; 0 for a special one. What a store knows from opening costs
-    /// nothing more; otherwise every header is read.
-    fn chunk_lens(&self, guard: &ReadGuard<'_>, entries: &[IndexEntry<ChunkKey>]) -> Result<Vec<u32>> {
-        let len = |entry: &IndexEntry<ChunkKey>| match entry {
-            IndexEntry::Stored(key) => Ok(self.chunk_header(guard, *key)?.cbytes),
-            IndexEntry::Special(_) => Ok(0),
-        };
-        entries.iter().map(len).collect()
-    }
+    /// These chunks will be read soon, in this order: a hint, which costs the caller no waiting.
+    fn prefetch(&self, _wants: &[Want]) {}
 
-    /// These chunks, with their lengths, will be read soon and whole, in this order: a hint, which costs the caller no waiting.
-    fn expect_chunks(&self, _chunks: &[(ChunkKey, u32)]) {}
-
-    /// A chunk whose length nobody knows yet will be read soon: its header first, then all of it. It has as many bytes as are
-    /// before `next`, the chunk behind it in the index, if that is no more than the end of the range; or else it is likely to have
-    /// as many as its beginning. A hint, which costs the caller no waiting.
-    fn expect_unknown(&self, _key: ChunkKey, _bytes: RangeInclusive<u32>, _next: Option<ChunkKey>) {}
-
-    /// Writes a new chunk's bytes where no durable state has any, without making it part of the frame.
+    /// Writes a new chunk to free space, without making it part of the frame.
     fn stage(&self, chunk: &dyn ReadAt) -> Result<ChunkKey>;
 
-    /// Gives back a staged chunk that never was in an image handed to `commit`. Of any other key it is a no-op.
+    /// Drops a staged chunk that was never in an image handed to `commit`. Any other key is left as it is.
     fn discard(&self, key: ChunkKey);
 
-    /// Keeps a key good although no image names it any more, for a file that was removed while open. Counted.
+    /// Keeps a key good that no image names any more, for a file that was removed while it is open. Pins are counted.
     fn pin(&self, key: ChunkKey);
 
-    /// Takes one `pin` back.
+    /// Removes one pin.
     fn unpin(&self, key: ChunkKey);
 
-    /// Makes `image` what SOURCE holds: at every instant until this returns, and after any crash, SOURCE is the last durable
-    /// state or this one. Durable at the latest with the next `commit` or [`FrameStore::sync`]. Readers are not held up.
+    /// Makes `image` the content of the frame. Until this returns, and after any crash, the frame is the last durable state or this one.
+    /// The next `commit` or [`FrameStore::sync`] makes it durable. Readers do not wait.
     ///
-    /// Keys stay what they are, wherever the store moves the chunks. `guard` is one that was taken **before** the image was put
-    /// together: it keeps chunks good that other threads discard in between. From the call on nobody may take a guard and then
-    /// look up a key that the image has dropped, unless that is pinned.
+    /// Keys stay good wherever the store moves the chunks. The caller took `guard` **before** it put the image together: the guard keeps
+    /// chunks good that other threads discard in between. After this call, callers must not look up a key that the image dropped,
+    /// unless it is pinned.
     ///
     /// # Errors
-    /// [`StoreError::Stale`] if another process has changed SOURCE since this store last read or wrote it;
-    /// [`StoreError::Format`] for an image whose header and entries disagree, or which names what is not stored; ENOSPC, after
-    /// which all is as before and another commit may succeed.
+    /// [`StoreError::Stale`] if another process has changed the frame since this store last read or wrote it;
+    /// [`StoreError::Format`] if the image's header and entries disagree, or an entry names a chunk that is not stored; ENOSPC, which
+    /// changes nothing, so that another commit may succeed.
     fn commit(&self, guard: ReadGuard<'_>, image: FrameImage) -> Result<()>;
 
     /// Returns when the last committed image is on disk.
     fn sync(&self) -> Result<()>;
 
-    /// The end: makes the last commit durable, gives what the frame does not need back, and releases the frame.
+    /// Makes the last commit durable, frees the space that the frame does not need, and releases the frame.
     fn close(&self) -> Result<()>;
 
-    /// What it does besides, if the frame is on a local disk.
+    /// The rest of the interface, if the frame is on a local disk.
     fn local(&self) -> Option<&dyn LocalStore> {
         None
     }
 }
 
-/// What a view asks of any store: what there is on a local disk, or what holds elsewhere.
+/// What a view calls on any store: the local store's method, or a default where the frame is not on a local disk.
 impl dyn FrameStore + '_ {
     /// Reads `buf.len()` bytes of a stored chunk from `offset` on; a short count means the chunk ends there.
     ///
@@ -116,8 +126,33 @@ impl dyn FrameStore + '_ {
         Ok(count)
     }
 
-    /// As [`FrameStore::enter`], to save what a mount holds: what of it is in SOURCE can be read for as long as it is there, whatever
-    /// else others have done to SOURCE.
+    /// Returns the lengths in bytes of an index's chunks, in order; 0 for a special one. A store that does not know them from opening
+    /// reads every header.
+    ///
+    /// # Errors
+    /// As [`FrameStore::chunk_header`].
+    pub fn chunk_lens(&self, guard: &ReadGuard<'_>, entries: &[IndexEntry<ChunkKey>]) -> Result<Vec<u32>> {
+        /// How many entries are looked up at a time.
+        const BATCH: usize = 4096;
+        let mut lens = Vec::with_capacity(entries.len());
+        for batch in entries.chunks(BATCH) {
+            let keys: Vec<ChunkKey> = batch.iter().filter_map(|entry| entry.stored()).collect();
+            let mut of_batch = self.lens_of(guard, &keys).into_iter();
+            for entry in batch {
+                lens.push(match entry {
+                    IndexEntry::Stored(key) => match of_batch.next().flatten() {
+                        Some(len) => len,
+                        None => self.chunk_header(guard, *key)?.cbytes,
+                    },
+                    IndexEntry::Special(_) => 0,
+                });
+            }
+        }
+        Ok(lens)
+    }
+
+    /// Like [`FrameStore::enter`], to save what a mount holds: its chunks can be read although others have changed SOURCE, as long as
+    /// their bytes are still there.
     pub fn enter_to_save(&self) -> ReadGuard<'_> {
         self.enter().saving()
     }
@@ -238,7 +273,7 @@ impl dyn FrameStore + '_ {
     ///
     /// # Errors
     /// As [`Sidecar::wait_to_write`].
-    pub fn wait_for_turn(&self, patience: Duration) -> Result<Option<Turn<'_>>> {
+    pub fn wait_for_turn(&self, patience: Duration) -> Result<Option<FrameLock<'_>>> {
         self.local().map_or(Ok(None), |local| local.wait_for_turn(patience))
     }
 
@@ -256,81 +291,81 @@ impl dyn FrameStore + '_ {
 }
 
 /// What a store on a local disk does besides: SOURCE has a path, attributes and room, others may change it, and it can be locked.
+#[expect(clippy::missing_errors_doc, reason = "what the system refuses, where a method says nothing else")]
 pub trait LocalStore: FrameStore {
     /// SOURCE as the user named it.
     fn path(&self) -> &Path;
 
-    /// The id of the file that holds a stored chunk, in a store that has a file for each.
+    /// The id of the chunk's file, if each chunk has a file.
     fn file_id(&self, _key: ChunkKey) -> Option<ChunkId> {
         None
     }
 
-    /// What others have done to SOURCE since this store last read or wrote it.
+    /// Looks for changes that others have made to SOURCE since this store last read or wrote it.
     fn look(&self) -> Result<Others>;
 
-    /// The same, unless a commit or a sync would have to be waited for.
+    /// Like [`LocalStore::look`]; `None` if it would have to wait for a commit or a sync.
     fn glance(&self) -> Option<Result<Others>>;
 
-    /// Whether others have left SOURCE alone, as far as a glance tells that waits for nothing.
+    /// Whether SOURCE looks unchanged. A quick check, which waits for nothing.
     fn is_as_seen(&self) -> bool;
 
-    /// Reads SOURCE again, which others may have changed: what has its name now. No key that was given out before is good any more, and
-    /// what was read with an older guard is refused. Nothing may be staged, pinned or in an image to be committed. What is no frame
-    /// changes nothing.
+    /// Reads SOURCE again after others have changed or replaced it. Keys given out before are not good any more, and reads with an older
+    /// guard fail. The caller holds no staged and no pinned chunk. If SOURCE is not a frame, nothing changes.
     fn reload(&self) -> Result<Arc<FrameImage>>;
 
-    /// Tells who waits in it that others may have done something to SOURCE.
+    /// Wakes the thread that waits for changes by others.
     fn watch(&self) -> &Watch;
 
-    /// Whether this store writes to SOURCE. Where another mount had a SOURCE that took the place of the one before, that is tried again.
+    /// Checks that this store may write. A SOURCE that was replaced by one which another mount had locked is tried again.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason why it may not.
     fn check_writable(&self) -> Result<()>;
 
-    /// Does some of the work that nobody waits for, and says whether there is more. To be called now and then, by one thread.
+    /// Does a little background work; returns whether there is more. One thread calls it from time to time.
     fn tidy(&self) -> bool {
         false
     }
 
-    /// Saves bytes that found no place in the frame to `SOURCE.lost/NAME`, never over an older file; returns where.
+    /// Saves bytes that do not fit into the frame to `SOURCE.lost/NAME`, never over an older file; returns the path.
     fn save_lost(&self, name: &str, content: &dyn ReadAt) -> Result<PathBuf>;
 
-    /// SOURCE as it is open, and where it is, as the user named it.
+    /// SOURCE's open descriptor, and its path as the user named it.
     fn source(&self) -> Option<(OwnedFd, PathBuf)> {
         None
     }
 
-    /// For attributes of the view.
+    /// SOURCE's attributes, for a view to show.
     fn source_stat(&self) -> Result<SourceStat>;
 
-    /// The open files of SOURCE, for a copy that is to have their owner, mode and attributes.
+    /// SOURCE's open files, from which a copy takes owner, mode and attributes.
     fn like(&self) -> Result<Like>;
 
     /// What there is in the file system that holds SOURCE.
     fn statvfs(&self) -> Result<FsSpace>;
 
-    /// The lock file by which SOURCE is shared with other processes, where locking was asked for.
+    /// SOURCE's lock file, if the store was opened with locking.
     fn sidecar(&self) -> Option<&Sidecar> {
         None
     }
 
-    /// Where a client's unfinished writes are held.
+    /// The pool that holds clients' unfinished writes.
     fn drafts(&self) -> &Arc<DraftPool>;
 
-    /// Forgets what it has in memory of chunks.
+    /// Empties the chunk cache.
     fn forget_cached(&self);
 
-    /// Cache counts.
+    /// Counts of the chunk cache.
     fn cache_stats(&self) -> CacheStats;
 
-    /// Which state of SOURCE's file this store has, if nothing that happens to the file from now on leaves it the same.
+    /// Identifies the state of SOURCE's file, if every later change to the file will change that identity.
     fn identity(&self) -> Option<Identity> {
         None
     }
 
-    /// Has [`FrameStore::close`] call this when it writes nothing more to SOURCE, before others may have it, with the state that SOURCE is
-    /// left in.
+    /// Registers a function for [`FrameStore::close`] to call after its last write, while SOURCE is still locked. It receives SOURCE's
+    /// final identity.
     fn at_close(&self, _last: AtClose) {}
 
     /// Whether another process has changed or replaced SOURCE since this store last read or wrote it.
@@ -338,12 +373,12 @@ pub trait LocalStore: FrameStore {
         Ok(self.look()?.hindrance().is_some())
     }
 
-    /// Waits for the turn to change SOURCE, where others are to be given theirs. Whoever commits without having it waits for it
-    /// then.
+    /// Waits for the exclusive lock by which processes take turns to change SOURCE, if the store was opened with locking. A commit waits
+    /// for it too.
     ///
     /// # Errors
     /// As [`Sidecar::wait_to_write`].
-    fn wait_for_turn(&self, patience: Duration) -> Result<Option<Turn<'_>>> {
+    fn wait_for_turn(&self, patience: Duration) -> Result<Option<FrameLock<'_>>> {
         self.sidecar().map(|sidecar| sidecar.wait_to_write(patience)).transpose()
     }
 }

@@ -116,6 +116,7 @@ pub(super) fn unknown(key: ChunkKey, entries: &[IndexEntry<ChunkKey>]) -> format
 }
 
 /// The stored chunks of the stretch in which two indexes differ.
+#[expect(clippy::indexing_slicing, reason = "what is equal at an end is no longer than either")]
 fn differing(old: &[IndexEntry<ChunkKey>], new: &[IndexEntry<ChunkKey>]) -> (Vec<ChunkKey>, Vec<ChunkKey>) {
     let stored = |entry: &IndexEntry<ChunkKey>| match entry {
         IndexEntry::Stored(key) => Some(*key),

@@ -9,8 +9,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::backend::{Backend, BackendFile, FileBackend, FileStat};
-use super::source::Complain;
+use super::backend::{Backend, BackendFile, FileStat};
+use super::error::Complain;
+use super::local::FileBackend;
 use super::{Result, StoreError, local};
 use crate::format::{INDEX_NAME, Layout};
 

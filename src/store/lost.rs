@@ -8,8 +8,11 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::PathBuf;
 
+use parking_lot::Mutex;
+
 use super::backend::{Backend, BackendFile, FileStat};
-use super::source::{Complain, Source, write_from};
+use super::error::Complain;
+use super::source::{Source, write_from};
 use super::{ReadAt, Result, StoreError, local};
 
 /// How many names are tried beside SOURCE.
@@ -29,8 +32,8 @@ struct Open {
 }
 
 /// See [`super::LocalStore::save_lost`].
-pub(super) fn save(source: &Source, name: &str, content: &dyn ReadAt) -> Result<PathBuf> {
-    let mut lost = source.lost.lock();
+pub(super) fn save(source: &Source, lost: &Mutex<Lost>, name: &str, content: &dyn ReadAt) -> Result<PathBuf> {
+    let mut lost = lost.lock();
     let owner = source.stat()?.filter(|stat| stat.is_file() || stat.is_dir());
     let Open { dir, path } = match &mut lost.open {
         Some(open) => open,
@@ -72,7 +75,7 @@ pub(super) fn save(source: &Source, name: &str, content: &dyn ReadAt) -> Result<
 fn write(content: &dyn ReadAt, file: &dyn BackendFile) -> io::Result<()> {
     let mut at = 0;
     while let Some(data) = content.next_data(at).filter(|data| data.end > at) {
-        let part = Part { content, from: data.start, len: data.end - data.start };
+        let part = Stretch { content, from: data.start, len: data.end - data.start };
         write_from(&part, part.len, file, data.start).map_err(|failed| failed.error)?;
         at = data.end;
     }
@@ -80,13 +83,13 @@ fn write(content: &dyn ReadAt, file: &dyn BackendFile) -> io::Result<()> {
 }
 
 /// A stretch of what is saved.
-struct Part<'a> {
+struct Stretch<'a> {
     content: &'a dyn ReadAt,
     from: u64,
     len: u64,
 }
 
-impl ReadAt for Part<'_> {
+impl ReadAt for Stretch<'_> {
     fn len(&self) -> u64 {
         self.len
     }
@@ -194,7 +197,7 @@ mod tests {
     #[test]
     fn holes_stay_holes_and_nobody_else_looks_in() {
         let dir = tempfile::tempdir().unwrap();
-        let saved = save(&source(&dir), "x", &Sparse).unwrap();
+        let saved = save(&source(&dir), &Mutex::default(), "x", &Sparse).unwrap();
         let meta = std::fs::metadata(&saved).unwrap();
         assert_eq!((meta.len(), meta.mode() & 0o077 & !0o044), (FAR + 10, 0));
         assert!(meta.blocks() < 100);
@@ -210,15 +213,15 @@ mod tests {
         std::fs::write(at("frame.lost.1"), "").unwrap();
         // One that anybody may look into is not a daemon's.
         std::fs::DirBuilder::new().mode(0o755).create(at("frame.lost.2")).unwrap();
-        let first = save(&source(&dir), "x", &b"1".as_slice()).unwrap();
+        let first = save(&source(&dir), &Mutex::default(), "x", &b"1".as_slice()).unwrap();
         let root = dir.path().canonicalize().unwrap();
         assert_eq!(first, root.join("frame.lost.3/x"));
         // The next daemon finds the same one again.
-        assert_eq!(save(&source(&dir), "x", &b"2".as_slice()).unwrap(), root.join("frame.lost.3/x.1"));
+        assert_eq!(save(&source(&dir), &Mutex::default(), "x", &b"2".as_slice()).unwrap(), root.join("frame.lost.3/x.1"));
         assert_eq!(std::fs::read_dir(at("elsewhere")).unwrap().count(), 0);
         // Where others may exchange names, even that could be somebody else's.
         std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
-        assert_eq!(save(&source(&dir), "x", &b"3".as_slice()).unwrap(), root.join("frame.lost.4/x"));
+        assert_eq!(save(&source(&dir), &Mutex::default(), "x", &b"3".as_slice()).unwrap(), root.join("frame.lost.4/x"));
     }
 
     #[test]
@@ -233,7 +236,7 @@ mod tests {
             }
         }
         let dir = tempfile::tempdir().unwrap();
-        assert!(save(&source(&dir), "x", &Broken).is_err());
+        assert!(save(&source(&dir), &Mutex::default(), "x", &Broken).is_err());
         assert_eq!(std::fs::read_dir(dir.path().join("frame.lost")).unwrap().count(), 0);
     }
 }

@@ -80,19 +80,19 @@ impl Mark {
 
 /// SOURCE of another process, to watch its mark.
 #[derive(Debug)]
-pub struct Watch {
+pub struct MarkWatch {
     source: File,
     device: u32,
 }
 
-impl Watch {
+impl MarkWatch {
     /// Opens what has that name if it is that file, and one that nothing happens to when it is opened.
     ///
     /// # Errors
     /// What the system refuses; that it is another file.
     pub fn new(path: &Path, file: (u64, u64), device: u32) -> io::Result<Self> {
         let source = local::system::open_known(path, file)?;
-        Ok(Watch { source, device })
+        Ok(MarkWatch { source, device })
     }
 
     /// Whether the daemon says anything at all.
@@ -112,7 +112,7 @@ impl Watch {
 
 /// Who has SOURCE locked for writing, as far as that can be seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Holder {
+pub struct LockHolder {
     /// What the daemon says of itself, if it is one, and its mount's device number.
     pub says: Option<(Life, u32)>,
     /// Its process id, if that has one here.
@@ -120,14 +120,14 @@ pub struct Holder {
 }
 
 /// Who has a file locked that is open here.
-pub fn holder(file: BorrowedFd<'_>) -> Holder {
+pub fn holder(file: BorrowedFd<'_>) -> LockHolder {
     let says = |life: Life| {
         let area = life.area(true);
         let at = lock(file, libc::F_OFD_GETLK, libc::F_WRLCK, area, 1 << DEVICE_BITS).ok()??;
         Some((life, u32::try_from(at - area).ok()?))
     };
     // One that is ending may be over before its mark is.
-    Holder { says: says(Life::Serving).or_else(|| says(Life::Ending)), process: process(file) }
+    LockHolder { says: says(Life::Serving).or_else(|| says(Life::Ending)), process: process(file) }
 }
 
 /// The process that has the exclusive lock of flock(2), as the kernel lists it.
@@ -167,19 +167,19 @@ mod tests {
         for path in [dir.path().to_owned(), dir.path().join("file")] {
             let (ours, theirs) = (File::open(&path).unwrap(), File::open(&path).unwrap());
             let seen = || holder(theirs.as_fd());
-            assert_eq!(seen(), Holder::default());
+            assert_eq!(seen(), LockHolder::default());
             // A reader is not who has it.
             let reader = Mark::new(File::open(&path).unwrap().into(), 7, false, Life::Serving).unwrap();
-            assert_eq!(seen(), Holder::default());
+            assert_eq!(seen(), LockHolder::default());
             rustix::fs::flock(&ours, rustix::fs::FlockOperation::LockExclusive).unwrap();
             let process = Some(std::process::id());
-            assert_eq!(seen(), Holder { says: None, process });
+            assert_eq!(seen(), LockHolder { says: None, process });
             let mark = Mark::new(ours.into(), 50, true, Life::Serving).unwrap();
-            assert_eq!(seen(), Holder { says: Some((Life::Serving, 50)), process });
+            assert_eq!(seen(), LockHolder { says: Some((Life::Serving, 50)), process });
             mark.set(Life::Ending).unwrap();
-            assert_eq!(seen(), Holder { says: Some((Life::Ending, 50)), process });
+            assert_eq!(seen(), LockHolder { says: Some((Life::Ending, 50)), process });
             drop((mark, reader));
-            assert_eq!(seen(), Holder::default());
+            assert_eq!(seen(), LockHolder::default());
         }
     }
 
@@ -189,12 +189,12 @@ mod tests {
         std::fs::write(dir.path().join("file"), "frame").unwrap();
         for (path, writes) in [(dir.path().to_owned(), true), (dir.path().join("file"), false)] {
             let mark = Mark::new(File::open(&path).unwrap().into(), 50, writes, Life::Serving).unwrap();
-            let watch = |device| Watch::new(&path, mark.file().unwrap(), device).unwrap();
+            let watch = |device| MarkWatch::new(&path, mark.file().unwrap(), device).unwrap();
             let (ours, others) = (watch(50), watch(51));
             assert!(ours.is_marked().unwrap() && !others.is_marked().unwrap());
             mark.set(Life::Ending).unwrap();
             assert!(ours.is_marked().unwrap() && !others.is_marked().unwrap());
-            assert!(Watch::new(&path, (0, 0), 50).is_err(), "another file");
+            assert!(MarkWatch::new(&path, (0, 0), 50).is_err(), "another file");
             drop(mark);
             assert!(!ours.is_marked().unwrap());
         }

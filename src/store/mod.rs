@@ -1,8 +1,19 @@
 //! Frames on disk: reading chunks, staging new ones, free space, and the one path by which a change becomes durable.
 //!
-//! A view sees a store as an ordered list of chunks, each found by a [`ChunkKey`] that means nothing outside the store, between
-//! a header and a trailer. It stages the bytes of new chunks as they come, and hands over a whole [`FrameImage`] when the state
-//! is worth keeping.
+//! To a view, a store is a list of chunks between a header and a trailer. The view finds each chunk by a [`ChunkKey`], which means nothing
+//! outside the store. It stages new chunks as they come, and commits a whole [`FrameImage`].
+//!
+//! | module | what it does |
+//! | --- | --- |
+//! | `frame_store` | the interface: [`FrameStore`], and [`LocalStore`] for a frame on a local disk |
+//! | `disk_store` | opens, reads, stages, commits and closes a frame of either layout, and notices changes by others |
+//! | `cframe`, `sframe` | where the chunks of each layout lie, and the steps that write a state |
+//! | `chunks` | the life of a chunk |
+//! | `copy`, `check`, `repair`, `inspection` | what the commands do to a frame |
+//! | `backend`, `local` | files and directories, and the local file system |
+//! | `resources` | what all frames of a mount share |
+
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::indexing_slicing))]
 
 use std::fmt;
 use std::io;
@@ -16,25 +27,24 @@ use crate::format::{IndexEntry, Layout, Packed, header::FrameHeader, trailer::Tr
 pub mod backend;
 mod cache;
 pub mod cframe;
-mod changes;
 pub mod check;
 mod chunks;
-mod commit;
 pub mod copy;
 mod create;
 mod disk_store;
 mod draft;
 mod epochs;
 mod error;
-pub mod examine;
 pub mod frame;
 mod frame_store;
-mod held;
 mod image;
+pub mod inspect;
 pub mod local;
 mod location;
 mod lost;
 pub mod mark;
+mod open_files;
+mod readahead;
 pub mod repair;
 mod resources;
 pub mod sframe;
@@ -42,8 +52,9 @@ mod shares;
 pub mod sidecar;
 mod source;
 mod spill;
-pub mod survey;
+mod staged_copies;
 pub mod times;
+pub mod validate;
 
 pub use backend::FsSpace;
 pub use cframe::CframeStore;
@@ -51,18 +62,18 @@ pub use draft::{Draft, DraftPool};
 pub use epochs::{Epochs, ReadGuard};
 pub(crate) use error::in_words;
 pub use error::{Result, StoreError};
-pub use frame_store::{AtClose, FrameStore, LocalStore};
+pub use frame_store::{AtClose, FrameStore, LocalStore, Want};
 pub use local::watch::{Watch, Watcher};
 pub use location::Location;
 pub use resources::{Budgets, Resources};
 pub use sframe::SframeStore;
-pub use sidecar::{LockFile, Sidecar, Turn};
+pub use sidecar::{FrameLock, LockFile, Sidecar};
 pub use source::{Like, NewFrame, OpenOptions, Others};
 
-/// A stored chunk, by the store's own reckoning: the position in SOURCE's file for a cframe, the chunk id for an sframe; above it
-/// a number that tells a new chunk from an older one of the same place, so that an old key never means a new chunk.
+/// Names a stored chunk. The store alone knows what the number means: the chunk's position in a cframe's file, or its id in an sframe, and
+/// a generation, so that an old key never names a new chunk at the same place.
 ///
-/// A key stays good while the chunk is in the committed image, in the image being committed, staged, or pinned.
+/// A key is good while its chunk is staged, pinned, in the committed image, or in the image being committed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ChunkKey(Packed);
 
@@ -89,8 +100,8 @@ impl fmt::Debug for ChunkKey {
 
 /// A frame at one moment: what a commit makes SOURCE hold.
 ///
-/// `header` may be of either layout and may come from a client as it is: the store sets layout, frame_len and cbytes by itself
-/// when it writes. nbytes, chunksize, metalayers and all else are kept to the byte.
+/// `header` may be of either layout, and may be a client's bytes: the store sets layout, frame_len and cbytes when it writes. It keeps
+/// every other byte.
 #[derive(Debug, Clone)]
 pub struct FrameImage {
     /// The frame's header with its metalayers.
@@ -162,14 +173,17 @@ pub trait ReadAt {
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// Fills `buf` from `offset`; what lies past the end is an error.
+    /// Fills `buf` from `offset`.
+    ///
+    /// # Errors
+    /// What cannot be read, and what lies past the end.
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()>;
-    /// All bytes, where they are in memory: saves a copy.
+    /// All bytes, if they are in memory, so that they need not be copied.
     fn as_slice(&self) -> Option<&[u8]> {
         None
     }
-    /// The first stretch at `offset` or behind it that may hold anything but zeros, cut at `offset`; `None` if there is none up to
-    /// the end. What is between two stretches is a hole, and may be kept as one.
+    /// The first range from `offset` on that may hold other bytes than zeros; `None` if only zeros follow. Between two ranges is a hole,
+    /// and a copy may keep it as one.
     fn next_data(&self, offset: u64) -> Option<Range<u64>> {
         (offset < self.len()).then(|| offset..self.len())
     }
@@ -205,7 +219,8 @@ impl ReadAt for StoredChunk<'_> {
 /// Opens a frame of either layout: a directory is an sframe, a file a cframe.
 ///
 /// # Errors
-/// As [`CframeStore::open`] and [`SframeStore::open`].
+/// What the system refuses; what is not a frame, in the format's words; chunk files that are missing or damaged; another mount that
+/// writes to it.
 pub fn open(path: &Path, options: OpenOptions) -> Result<(Layout, Arc<dyn FrameStore>)> {
     open_at(&Location::existing(path)?, options)
 }

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use super::backend::{descriptor_budget, lock_budget};
 use super::cache::ChunkCache;
 use super::local::watch::Watcher;
-use super::sframe::{OpenFiles, Pool, open_files};
+use super::open_files::{OpenFiles, open_files};
+use super::readahead::Pool;
 
 /// How much of each there may be, or is in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,13 +9,13 @@ use parking_lot::Mutex;
 
 use super::ChunkKey;
 
-/// The values of all frames, of which each has a [`Part`].
-pub(super) struct Shared<V>(Mutex<Shares<V>>);
+/// The values of all frames, of which each has a [`LruPart`].
+pub(super) struct SharedLru<V>(Mutex<Shares<V>>);
 
-impl<V> Shared<V> {
+impl<V> SharedLru<V> {
     /// Room for values that cost at most `most` together.
     pub(super) fn new(most: u64, cost: fn(&V) -> u64) -> Self {
-        Shared(Mutex::new(Shares::new(most, cost)))
+        SharedLru(Mutex::new(Shares::new(most, cost)))
     }
 
     /// What all values cost together.
@@ -35,8 +35,8 @@ impl<V> Shared<V> {
 }
 
 /// The values of one frame. The lock is never held while one is made or dropped.
-pub(super) struct Part<V> {
-    all: Arc<Shared<V>>,
+pub(super) struct LruPart<V> {
+    all: Arc<SharedLru<V>>,
     /// Another one each time that all values go, so that what was being made then does not come in afterwards. Read and written with
     /// the lock held.
     member: AtomicU64,
@@ -45,10 +45,10 @@ pub(super) struct Part<V> {
 /// The number of a frame among those that share a bound; of a value that is being made, when that began.
 pub(super) type Member = u64;
 
-impl<V: Clone> Part<V> {
-    pub(super) fn new(all: &Arc<Shared<V>>) -> Self {
+impl<V: Clone> LruPart<V> {
+    pub(super) fn new(all: &Arc<SharedLru<V>>) -> Self {
         let member = all.0.lock().join().into();
-        Part { all: Arc::clone(all), member }
+        LruPart { all: Arc::clone(all), member }
     }
 
     /// A value, or a number with which to bring one.
@@ -88,7 +88,7 @@ impl<V: Clone> Part<V> {
     }
 }
 
-impl<V> Drop for Part<V> {
+impl<V> Drop for LruPart<V> {
     fn drop(&mut self) {
         let gone = self.all.0.lock().leave(*self.member.get_mut());
         drop(gone);

@@ -22,8 +22,9 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use super::backend::{Backend, BackendFile, FileStat, Flock};
+use super::error::Complain;
 use super::resources::Budget;
-use super::source::{Complain, OpenOptions};
+use super::source::OpenOptions;
 use super::{Result, StoreError};
 use crate::store::in_words;
 
@@ -46,7 +47,7 @@ pub struct Sidecar {
     path: PathBuf,
     name: OsString,
     read_only: bool,
-    place: RwLock<Arc<Place>>,
+    place: RwLock<Arc<OpenLockFile>>,
     hold: Mutex<Hold>,
     /// Told when `depth` comes to 0.
     idle: Condvar,
@@ -79,7 +80,7 @@ impl Drop for LockFile {
 }
 
 /// Where the lock file is.
-struct Place {
+struct OpenLockFile {
     dir: Arc<dyn Backend>,
     writable: bool,
     /// The daemon's own open file.
@@ -92,7 +93,7 @@ struct Hold {
     /// Turns under way.
     depth: u32,
     /// The daemon's own lock that they are under, and the file that it is on; `None` if it is a client's.
-    own: Option<(Flock, Arc<Place>)>,
+    own: Option<(Flock, Arc<OpenLockFile>)>,
     /// A client of the mount has the exclusive lock.
     client: bool,
     /// Something was committed under it.
@@ -101,7 +102,7 @@ struct Hold {
 
 /// Others wait, or read only, while this is held. Turns of one process do not exclude each other.
 #[must_use]
-pub struct Turn<'a>(&'a Sidecar);
+pub struct FrameLock<'a>(&'a Sidecar);
 
 impl Sidecar {
     /// Opens the lock file of that name, or makes it. A new one belongs to the owner of `frame`, and whoever may write the frame may
@@ -124,7 +125,13 @@ impl Sidecar {
         Ok(Sidecar { path, name, read_only, place, hold, idle, seen, reloads, locks })
     }
 
-    fn open_in(dir: Arc<dyn Backend>, name: &OsStr, path: &PathBuf, read_only: bool, frame: Option<&FileStat>) -> Result<Place> {
+    fn open_in(
+        dir: Arc<dyn Backend>,
+        name: &OsStr,
+        path: &PathBuf,
+        read_only: bool,
+        frame: Option<&FileStat>,
+    ) -> Result<OpenLockFile> {
         let create = || -> io::Result<Box<dyn BackendFile>> {
             let file = dir.create(name, if frame.is_some() { 0o600 } else { 0o666 })?;
             if let Some(frame) = frame {
@@ -156,10 +163,10 @@ impl Sidecar {
             }
             Err(error) => return Err(path.io("open the lock file")(error)),
         };
-        Ok(Place { dir, writable, file })
+        Ok(OpenLockFile { dir, writable, file })
     }
 
-    fn place(&self) -> Arc<Place> {
+    fn place(&self) -> Arc<OpenLockFile> {
         Arc::clone(&self.place.read())
     }
 
@@ -194,13 +201,18 @@ impl Sidecar {
         self.lock_file(|| place.file.reopen(place.writable))
     }
 
-    /// A file without a name, beside the lock file, for locks that only this process knows. Errors as [`Sidecar::open`], as those of
-    /// the next.
+    /// A file without a name, beside the lock file, for locks that only this process knows.
+    ///
+    /// # Errors
+    /// As [`Sidecar::open`].
     pub fn unnamed(&self) -> Result<LockFile> {
         self.lock_file(|| self.place().dir.create_unnamed())
     }
 
     /// The same file, opened anew: two locks on one open file would be one.
+    ///
+    /// # Errors
+    /// As [`Sidecar::open`].
     pub fn again(&self, file: &LockFile) -> Result<LockFile> {
         self.lock_file(|| file.reopen(false))
     }
@@ -215,11 +227,17 @@ impl Sidecar {
     }
 
     /// Reads its bytes as they are now.
+    ///
+    /// # Errors
+    /// What the system refuses.
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         self.place().file.read_at(buf, offset).map_err(self.path.io("read the lock file"))
     }
 
     /// Writes to it what a client writes: the count, and what else the library may keep in its few bytes.
+    ///
+    /// # Errors
+    /// What the system refuses; EFBIG behind the few bytes that it has.
     pub fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
         if offset.checked_add(data.len() as u64).is_none_or(|end| end > LEN) {
             return Err(self.path.io("write the lock file")(io::Error::from_raw_os_error(libc::EFBIG)));
@@ -228,6 +246,9 @@ impl Sidecar {
     }
 
     /// Exclusive locks until now.
+    ///
+    /// # Errors
+    /// What the system refuses.
     pub fn count(&self) -> Result<u64> {
         let mut bytes = [0; 8];
         // As the library has it, a file that is too short says 0.
@@ -256,7 +277,10 @@ impl Sidecar {
 
     /// The daemon's turn to change SOURCE, as part of one that it has, or under the lock of a client; `None` if others have
     /// theirs.
-    pub fn to_write(&self) -> Result<Option<Turn<'_>>> {
+    ///
+    /// # Errors
+    /// What the system refuses.
+    pub fn to_write(&self) -> Result<Option<FrameLock<'_>>> {
         let mut hold = self.hold.lock();
         if hold.depth == 0 && !hold.client {
             let place = self.place();
@@ -279,11 +303,14 @@ impl Sidecar {
             return Ok(None);
         }
         hold.depth += 1;
-        Ok(Some(Turn(self)))
+        Ok(Some(FrameLock(self)))
     }
 
     /// A turn to read SOURCE, as part of one that the daemon has; `None` if others are changing it.
-    pub fn to_read(&self) -> Result<Option<Turn<'_>>> {
+    ///
+    /// # Errors
+    /// What the system refuses.
+    pub fn to_read(&self) -> Result<Option<FrameLock<'_>>> {
         let mut hold = self.hold.lock();
         if hold.depth == 0 && !hold.client {
             let place = self.place();
@@ -293,14 +320,14 @@ impl Sidecar {
             hold.own = Some((Flock::Shared, place));
         }
         hold.depth += 1;
-        Ok(Some(Turn(self)))
+        Ok(Some(FrameLock(self)))
     }
 
     /// Waits for a turn to write.
     ///
     /// # Errors
     /// EAGAIN if others do not give theirs back.
-    pub fn wait_to_write(&self, patience: Duration) -> Result<Turn<'_>> {
+    pub fn wait_to_write(&self, patience: Duration) -> Result<FrameLock<'_>> {
         self.wait(patience, || self.to_write())
     }
 
@@ -308,11 +335,11 @@ impl Sidecar {
     ///
     /// # Errors
     /// As [`Sidecar::wait_to_write`].
-    pub fn wait_to_read(&self, patience: Duration) -> Result<Turn<'_>> {
+    pub fn wait_to_read(&self, patience: Duration) -> Result<FrameLock<'_>> {
         self.wait(patience, || self.to_read())
     }
 
-    fn wait<'a>(&self, patience: Duration, turn: impl Fn() -> Result<Option<Turn<'a>>>) -> Result<Turn<'a>> {
+    fn wait<'a>(&self, patience: Duration, turn: impl Fn() -> Result<Option<FrameLock<'a>>>) -> Result<FrameLock<'a>> {
         let until = Instant::now() + patience;
         loop {
             if let Some(turn) = turn()? {
@@ -333,6 +360,9 @@ impl Sidecar {
 
     /// A client is about to give back the exclusive lock that it got when the count was `before`: returns when nothing is done
     /// under it any more, and sees to it that what was is counted, should the client not have done so.
+    ///
+    /// # Errors
+    /// What the system refuses.
     pub fn client_leaves(&self, before: u64) -> Result<()> {
         let mut hold = self.hold.lock();
         while hold.depth > 0 {
@@ -370,7 +400,7 @@ fn only_name(file: &dyn BackendFile, path: &PathBuf) -> Result<FileStat> {
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for FrameLock<'_> {
     fn drop(&mut self) {
         let mut hold = self.0.hold.lock();
         hold.depth -= 1;
@@ -387,7 +417,7 @@ impl Drop for Turn<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::backend::FileBackend;
+    use super::super::local::FileBackend;
     use super::*;
 
     fn sidecar(dir: &Path) -> Sidecar {

@@ -10,10 +10,9 @@ use log::warn;
 use parking_lot::Mutex;
 
 use super::backend::{Backend, BackendFile, FileStat, PIECE};
+use super::error::Complain;
 use super::location::Location;
-use super::lost::Lost;
-use super::mark::Holder;
-use super::sframe::folder::may_be_shown;
+use super::mark::LockHolder;
 use super::{Budgets, ReadAt, Resources, Result, SourceStat, StoreError};
 use crate::format;
 use crate::store::in_words;
@@ -48,7 +47,7 @@ pub struct OpenOptions {
     /// Keep copies of what is staged until it is committed, as far as a bound of memory allows: others may write over it in SOURCE.
     pub hold_staged: bool,
     /// In a store that only reads: chunk and index files may be symbolic links, where
-    /// [`super::backend::FileBackend::following_links_inside`] follows them.
+    /// [`super::local::FileBackend::following_links_inside`] follows them.
     pub follow_links: bool,
 }
 
@@ -147,31 +146,10 @@ pub(super) struct Source {
     pub(super) replace: bool,
     /// How SOURCE is made, if it is to be created.
     pub(super) new: NewFrame,
-    /// What found no place in SOURCE goes there.
-    pub(super) lost: Mutex<Lost>,
     /// Why this store, which was opened for writing, does not write to what has SOURCE's name now.
     denied: Mutex<Option<Denied>>,
     /// The first failure after which what is on disk is not known any more.
     poison: OnceLock<String>,
-}
-
-/// What errors are told of.
-pub(super) trait Complain {
-    /// By the user's name.
-    fn called(&self) -> &Path;
-
-    fn io(&self, action: &'static str) -> impl FnOnce(io::Error) -> StoreError {
-        move |source| StoreError::Io { path: self.called().to_owned(), action, source }
-    }
-    fn format(&self, source: format::Error) -> StoreError {
-        StoreError::Format { path: self.called().to_owned(), source }
-    }
-    fn unsupported(&self, reason: impl Into<String>) -> StoreError {
-        StoreError::Unsupported { path: self.called().to_owned(), reason: reason.into() }
-    }
-    fn stale(&self, reason: impl Into<String>) -> StoreError {
-        StoreError::Stale { path: self.called().to_owned(), reason: reason.into() }
-    }
 }
 
 impl Complain for Source {
@@ -180,10 +158,13 @@ impl Complain for Source {
     }
 }
 
-impl Complain for PathBuf {
-    fn called(&self) -> &Path {
-        self
-    }
+/// SOURCE as it is open, and locked if it is written to.
+pub(super) struct Handle {
+    /// The frame's file, or its directory as a file.
+    pub(super) file: Arc<dyn BackendFile>,
+    /// The directory.
+    pub(super) dir: Option<Arc<dyn Backend>>,
+    pub(super) stat: FileStat,
 }
 
 impl Source {
@@ -197,7 +178,6 @@ impl Source {
             read_only: options.read_only,
             replace: options.replace,
             new,
-            lost: Mutex::default(),
             denied: Mutex::default(),
             poison: OnceLock::new(),
         }
@@ -322,7 +302,7 @@ impl Source {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Denied {
     /// Another mount has its lock.
-    Busy(Holder),
+    Busy(LockHolder),
     /// The system refuses, with this errno.
     Refused(i32),
 }
@@ -354,6 +334,7 @@ pub(super) struct WriteFailed {
 }
 
 /// Writes `len` bytes from anywhere to a file.
+#[expect(clippy::indexing_slicing, reason = "no more is counted than there is in the buffer")]
 pub(super) fn write_from(
     bytes: &dyn ReadAt,
     len: u64,
@@ -415,4 +396,17 @@ impl From<FileStat> for SourceStat {
             allocated: stat.allocated,
         }
     }
+}
+
+/// Whether a file may be shown with owner and mode of `index`, where `dir` is who may write its directory.
+pub(super) fn may_be_shown(me: u32, dir: &FileStat, index: &FileStat, file: &FileStat) -> bool {
+    let same_group = file.gid == index.gid;
+    let readable = |bit: u32| file.mode & bit != 0;
+    let by_group = readable(0o004) || (same_group && readable(0o040));
+    let only_trusted_write = (dir.uid == 0 || dir.uid == me) && dir.mode & 0o022 == 0;
+    file.uid == index.uid
+        || only_trusted_write
+        || (by_group
+            && (index.mode & 0o040 == 0 || same_group || readable(0o004))
+            && (index.mode & 0o004 == 0 || readable(0o004)))
 }

@@ -15,7 +15,8 @@ use parking_lot::{Mutex, RwLock};
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
 use rustix::io::Errno;
 
-use super::backend::{Backend, BackendFile, FileBackend};
+use super::backend::{Backend, BackendFile};
+use super::local::FileBackend;
 
 /// Bytes of a block; fewer in unit tests, so that they cross the ends of many.
 const BLOCK: u64 = if cfg!(test) { 64 << 10 } else { 4 << 20 };
@@ -134,6 +135,7 @@ impl Spilled {
     }
 
     /// Writes all of `data`; the end is known to be a possible one.
+    #[expect(clippy::indexing_slicing, reason = "the part is within the buffer by its own arithmetic")]
     pub(super) fn write_at(&mut self, data: &[u8], offset: u64) -> io::Result<()> {
         for (block, place, part) in by_block(offset, data.len()) {
             let block = match self.blocks.get(&block) {
@@ -165,6 +167,7 @@ impl Spilled {
         Ok(())
     }
 
+    #[expect(clippy::indexing_slicing, reason = "the count is no more than the zeros")]
     fn wipe(&self, part: Range<u64>) -> io::Result<()> {
         if clear(&*self.file, part.clone()).is_ok() {
             return Ok(());
@@ -179,6 +182,7 @@ impl Spilled {
     }
 
     /// Fills `buf`, which ends within the draft.
+    #[expect(clippy::indexing_slicing, reason = "the part is within the buffer by its own arithmetic")]
     pub(super) fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         for (block, place, part) in by_block(offset, buf.len()) {
             let mut rest = &mut buf[part];

@@ -20,6 +20,7 @@ use crate::format::trailer::Trailer;
 use crate::store::{ChunkKey, FrameImage};
 
 /// A frame as files.
+#[expect(clippy::missing_errors_doc, reason = "what the system refuses, where a method says nothing else")]
 pub trait FrameView: Sized + Send + Sync + 'static {
     /// How far the kernel should read ahead in a file, in bytes.
     const READ_AHEAD: u32;

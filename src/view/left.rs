@@ -51,7 +51,10 @@ impl Left {
         }
     }
 
-    /// An error, unless SOURCE has everything.
+    /// What has come of it, for a caller that only fails or not.
+    ///
+    /// # Errors
+    /// What is not in SOURCE.
     pub fn into_result(self) -> Result<()> {
         match self {
             Left { failed: Some(error), .. } => Err(error),

@@ -407,7 +407,7 @@ mod tests {
         let counting = Counting::new(Arc::clone(&store));
         let view = SparseView::new(counting.clone(), false).unwrap().taking_turns(None).unwrap();
         let chunks = ["00000000.chunk", "00000001.chunk"].map(|name| view.lookup(ROOT, OsStr::new(name)).unwrap().ino);
-        view.expect_reads(&chunks);
+        view.prefetch(&chunks);
         assert_eq!(counting.hinted.load(SeqCst), 2);
         assert_eq!(view.features().read_ahead, Some(1 << 20));
     }

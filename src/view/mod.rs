@@ -12,10 +12,13 @@
 //! | `content`, `writing` | what a file's bytes are read from, and drafts of them |
 //! | `follow`, `locks` | other programs: those that take turns, and those that do not |
 //! | `pacer` | when a change goes to the store |
+//! | `prefetch` | who reads one thing after another, and what comes next |
 //!
 //! Nothing here calls the kernel. What it must forget is collected in [`Invals`]; `fs` sees to it that it is forgotten before the
 //! operation that caused it is answered.
 //!
+
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::indexing_slicing))]
 #![doc = include_str!("views.md")]
 
 use std::ffi::{OsStr, OsString};
@@ -37,6 +40,7 @@ mod meta;
 mod names;
 mod nodes;
 mod pacer;
+pub mod prefetch;
 mod single;
 mod sparse;
 mod state_lock;
@@ -51,6 +55,7 @@ pub use error::{Result, ViewError};
 pub use frame_view::FrameView;
 pub use left::{Left, Lost};
 pub use meta::Meta;
+pub use prefetch::Push;
 pub use single::{Parked, Single};
 pub use sparse::SparseView;
 pub use xattr::VLMETA;
@@ -247,6 +252,7 @@ pub enum New<'a> {
 ///
 /// Methods take the [`Invals`] to fill where they can make something known to the kernel untrue, other than what the kernel
 /// knows from the operation anyway (its own writes, the name it creates, removes or renames).
+#[expect(clippy::missing_errors_doc, reason = "what the system refuses, where a method says nothing else")]
 pub trait FileSystem: Send + Sync {
     /// What holds from the first request to the last.
     fn features(&self) -> Features;
@@ -313,15 +319,16 @@ pub trait FileSystem: Send + Sync {
     /// Lists a directory from a cookie on (0: from the start) until `emit` answers false. Without `.` and `..`.
     fn readdir(&self, ino: Ino, cookie: u64, emit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()>;
 
-    /// The files that a sequential reader of `ino` is likely to want next, at most `count`, with their sizes: hints only.
-    fn next_files(&self, ino: Ino, count: usize) -> Vec<(Ino, u64)>;
+    /// A thread of a client has opened a file for reading, or has read so many bytes of it from an offset on. What it will read next is
+    /// asked of the store, and what comes back is worth pushing into the kernel's page cache: hints only.
+    fn touched(&self, pid: u32, ino: Ino, read: Option<(u64, u32)>) -> Vec<Push>;
 
     /// Attributes of these will be asked for soon, one after the other: a hint, upon which what they take is read, as far as it is
     /// read sooner for all of them together.
     fn expect(&self, inos: &[Ino]);
 
     /// These will be read soon and whole, in this order: a hint.
-    fn expect_reads(&self, inos: &[Ino]);
+    fn prefetch(&self, inos: &[Ino]);
 
     /// flock(2) of an open file: takes a lock in place of any that it has, or gives it back; at the last close the latter is asked
     /// for at any rate. Only with `until` it may take long: until that is set, and the thread that waits gets a signal. Giving back takes

@@ -14,19 +14,19 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use log::debug;
 use parking_lot::Mutex;
 
-use super::content::Content;
 use super::follow::Following;
-use super::frame_view::{Files, FrameView, Standing, Why};
+use super::frame_view::{FrameView, Standing, Why};
 use super::left::is_final;
 use super::locks::Locks;
 use super::nodes::{LOCK_FILE, Nodes, Root};
 use super::pacer::Pacing;
+use super::prefetch::{Prefetcher, Push};
 use super::state_lock::{Chunks, StateLock};
 use super::writing::Change;
 use super::xattr::{find, names};
@@ -34,8 +34,7 @@ use super::{
     Attr, Creation, DirEntry, Features, FileSystem, Flock, Handle, Ino, Invals, Kind, Left, Lost, New, OpenMode, Opened, Pages,
     ROOT, RenameMode, Result, SetAttr, SetMode, ViewError, Wait,
 };
-use crate::format::chunk::ChunkHeader;
-use crate::store::{ChunkKey, DraftPool, FrameStore, FsSpace, ReadAt, Watch};
+use crate::store::{ChunkKey, DraftPool, FrameStore, FsSpace, ReadAt, Want, Watch};
 
 mod attributes;
 mod drafts;
@@ -46,10 +45,6 @@ mod state;
 pub use park::Parked;
 pub use state::{Place, State};
 
-/// Names that are looked up, and nothing read, by those who do not want to read.
-const ONLY_LOOKING: u32 = 8;
-/// The most of a chunk that is read ahead of its header, in bytes.
-const LIKELY_AT_MOST: u64 = 512 << 10;
 /// Entries of a directory that are listed at once, so that who takes them may ask for their attributes.
 const PIECE: usize = 128;
 
@@ -72,8 +67,7 @@ pub struct Single<V: FrameView> {
     pub(super) writing: Mutex<()>,
     /// One commit at a time.
     pub(super) pacer: Pacing,
-    /// Names looked up since a chunk was read.
-    lookups: AtomicU32,
+    pub(super) prefetcher: Prefetcher,
     /// What is saved beside SOURCE, and where: by its name, and by numbers that no other content of that name has. A leaf.
     saved: Mutex<HashMap<(String, [u64; 2]), PathBuf>>,
     /// Held for look-ups and changes in memory, and never across I/O.
@@ -105,7 +99,7 @@ impl<V: FrameView> Single<V> {
             locks: None,
             writing: Mutex::new(()),
             pacer: Pacing::new(),
-            lookups: AtomicU32::new(0),
+            prefetcher: Prefetcher::default(),
             saved: Mutex::default(),
         })
     }
@@ -128,28 +122,6 @@ impl<V: FrameView> Single<V> {
             }
             Ok(Attr { nlink, ..meta.attr(ino, Kind::File, self.len(guard, ino, &content)?) })
         })
-    }
-
-    /// Whoever looks up a name opens it next, as a rule: a chunk whose header has to be read from the disk for its length comes
-    /// with it, or the disk would be waited for twice. Not so for those who only look.
-    fn expect_chunk(&self, ino: Ino) {
-        if self.lookups.load(Relaxed) >= ONLY_LOOKING {
-            return;
-        }
-        self.lookups.fetch_add(1, Relaxed);
-        let (Some(image), state) = (self.store.committed(), self.state.read()) else { return };
-        let (Ok(Content::Chunk(key, None)), Ok(Place::Frame(file))) = (state.content(ino), state.place(ino)) else { return };
-        // Half as much again as the average, but not more than an incompressible one.
-        let average = image.header.cbytes() / (image.entries.len() as u64).max(1);
-        let most = match u64::from(image.header.chunksize()) {
-            0 => LIKELY_AT_MOST,
-            chunksize => (ChunkHeader::LEN as u64 + chunksize).min(LIKELY_AT_MOST),
-        } as u32;
-        let likely = (average + average / 2).clamp(1, most.into()) as u32;
-        let next = state.frame.files(Files::Behind(file), 1).first().and_then(|file| state.frame.content(*file));
-        let next = next.and_then(|content| content.chunk()).map(|(key, _)| key);
-        drop(state);
-        self.store.expect_unknown(key, likely..=most, next);
     }
 
     /// Chunks that files hold, with their lengths where these are known.
@@ -272,7 +244,7 @@ impl<V: FrameView> FileSystem for Single<V> {
 
     fn lookup(&self, parent: Ino, name: &OsStr) -> Result<Attr> {
         let ino = self.find(parent, name)?;
-        self.expect_chunk(ino);
+        self.prefetch_looked_up(ino);
         self.attr(ino)
     }
 
@@ -339,9 +311,7 @@ impl<V: FrameView> FileSystem for Single<V> {
                 }
                 state.content(ino)?
             };
-            if matches!(content, Content::Chunk(..)) && self.lookups.load(Relaxed) > 0 {
-                self.lookups.store(0, Relaxed);
-            }
+            self.has_read(&content);
             self.read_content(guard, ino, &content, offset, buf)
         });
         match read {
@@ -425,12 +395,8 @@ impl<V: FrameView> FileSystem for Single<V> {
         }
     }
 
-    fn next_files(&self, ino: Ino, count: usize) -> Vec<(Ino, u64)> {
-        let state = self.state.read();
-        let Ok(Place::Frame(file)) = state.place(ino) else { return Vec::new() };
-        let len = |file: &_| state.frame.content(*file).and_then(|content| content.chunk()?.1);
-        let files = state.frame.files(Files::Behind(file), count);
-        files.iter().map_while(|file| Some((state.nodes.ino(*file), len(file)?.into()))).collect()
+    fn touched(&self, pid: u32, ino: Ino, read: Option<(u64, u32)>) -> Vec<Push> {
+        self.prefetch_behind(pid, ino, read)
     }
 
     fn expect(&self, inos: &[Ino]) {
@@ -450,9 +416,9 @@ impl<V: FrameView> FileSystem for Single<V> {
         }
     }
 
-    fn expect_reads(&self, inos: &[Ino]) {
-        let chunks = self.chunks(inos).into_iter().filter_map(|(_, key, len)| Some((key, len?)));
-        self.store.expect_chunks(&chunks.collect::<Vec<_>>());
+    fn prefetch(&self, inos: &[Ino]) {
+        let wants = self.chunks(inos).into_iter().filter_map(|(_, key, len)| Some(Want::Known(key, len?)));
+        self.store.prefetch(&wants.collect::<Vec<_>>());
     }
 
     fn lock(

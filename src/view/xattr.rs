@@ -180,6 +180,7 @@ pub fn not_kept(value: Option<&[u8]>, mode: SetMode) -> Result<()> {
 ///
 /// # Errors
 /// Another name; one that the library could not read; more vlmetalayers than it could write.
+#[expect(clippy::indexing_slicing, reason = "the place was just found")]
 pub fn changed(trailer: &Trailer, name: &[u8], value: Option<&[u8]>) -> Result<Trailer> {
     let name = name.strip_prefix(VLMETA.as_bytes()).ok_or(ViewError::NotSettable)?;
     let mut layers: Vec<Metalayer<'_>> = trailer.vlmetalayers().collect();

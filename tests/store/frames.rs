@@ -6,7 +6,7 @@ use std::sync::Arc;
 use b2fuse::format::header::{FrameHeader, HeaderFields};
 use b2fuse::format::trailer::Trailer;
 use b2fuse::format::{IndexEntry, Layout};
-use b2fuse::store::{ChunkKey, FrameImage, FrameStore, Result};
+use b2fuse::store::{ChunkKey, FrameImage, FrameStore, Result, Want};
 
 /// A small generator, so that a failure comes back with its seed.
 pub struct Random(pub u64);
@@ -112,4 +112,9 @@ pub fn data(kind: &str) -> Vec<PathBuf> {
 /// A directory in which a great many files are soon made, and soon removed.
 pub fn dir_for_many() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))).unwrap()
+}
+
+/// All of these chunks, of which the lengths are known.
+pub fn wants(chunks: &[(ChunkKey, u32)]) -> Vec<Want> {
+    chunks.iter().map(|(key, len)| Want::Known(*key, *len)).collect()
 }

@@ -11,7 +11,7 @@ use b2fuse::store::{Budgets, CframeStore, ChunkKey, Draft, FrameStore, OpenOptio
 use parking_lot::RwLock;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::frames::{Random, chunk, image};
+use crate::frames::{Random, chunk, image, wants};
 
 /// A stored chunk: its key, which it is, its length.
 type Stored = (ChunkKey, u64, u32);
@@ -124,7 +124,7 @@ fn many_frames_share_one_budget_of_each_kind() {
                     let (one, from) = (random.below(CHUNKS) & random.next(), random.next());
                     if one == 0 {
                         let hints: Vec<_> = table.read().iter().map(|(key, _, len)| (*key, *len)).collect();
-                        store.expect_chunks(&hints);
+                        store.prefetch(&wants(&hints));
                     }
                     check(store, || table.read()[one as usize], |words| (from % (words - 5), 5));
                     reads += 1;
@@ -254,7 +254,7 @@ fn a_frame_that_is_closed_gives_its_share_back_and_leaves_the_others_theirs() {
     for (n, (store, table)) in frames.enumerate() {
         for _ in 0..20 {
             let hints: Vec<_> = table.iter().map(|(key, _, len)| (*key, *len)).collect();
-            store.expect_chunks(&hints);
+            store.prefetch(&wants(&hints));
         }
         if n == 0 {
             store.close().unwrap(); // or not
@@ -374,7 +374,7 @@ fn nothing_fails_for_want_of_descriptors_that_can_be_done_without() {
     let threads = || fs::read_dir("/proc/self/task").unwrap().count();
     let before = threads();
     for (store, table) in &frames {
-        store.expect_chunks(&table.iter().map(|(key, _, len)| (*key, *len)).collect::<Vec<_>>());
+        store.prefetch(&wants(&table.iter().map(|(key, _, len)| (*key, *len)).collect::<Vec<_>>()));
     }
     let started = threads() - before;
     assert!((1..=3).contains(&started), "{started}");

@@ -11,7 +11,7 @@ use b2fuse::format::{ChunkId, IndexEntry, Special};
 use b2fuse::store::{ChunkKey, FrameImage, FrameStore, LocalStore, OpenOptions, SframeStore, StoreError};
 
 use crate::driver::Store;
-use crate::frames::{chunk, content, data, dir_for_many, header, image, read, try_content};
+use crate::frames::{chunk, content, data, dir_for_many, header, image, read, try_content, wants};
 
 type Entry = IndexEntry<ChunkId>;
 
@@ -76,7 +76,7 @@ fn real_frames_read_as_they_are() {
         let expected: Vec<_> = ids(&path).iter().map(file).collect();
         assert!(content(&store) == expected, "{}", path.display());
         let entries = store.committed().unwrap().entries.to_vec();
-        let lens = store.chunk_lens(&store.enter(), &entries).unwrap();
+        let lens = (&store as &dyn FrameStore).chunk_lens(&store.enter(), &entries).unwrap();
         let expected: Vec<_> =
             expected.iter().map(|entry| entry.clone().stored().map_or(0, |bytes| bytes.len() as u32)).collect();
         assert_eq!(lens, expected);
@@ -567,7 +567,7 @@ fn few_files_are_open_at_a_time() {
     let keys: Vec<_> = (0..2000).map(ChunkKey::new).collect();
     let hints: Vec<_> = keys.iter().map(|key| (*key, 500)).collect();
     for part in hints.chunks(100) {
-        store.expect_chunks(part);
+        store.prefetch(&wants(part));
         for (key, _) in part {
             assert!(read(&store, *key) == of(key.number() as u32));
         }
@@ -581,7 +581,7 @@ fn few_files_are_open_at_a_time() {
     store.sync().unwrap();
     assert_eq!(names(&path), [RECORD, &name(0), "chunks.b2frame"]);
     assert!(open() <= 8, "{} files are open that have no name any more", open());
-    store.expect_chunks(&hints); // nothing is there any more
+    store.prefetch(&wants(&hints)); // nothing is there any more
     store.close().unwrap();
 }
 
@@ -616,7 +616,7 @@ fn a_frame_of_200_000_files_opens_in_seconds() {
     let store = SframeStore::open(&path, OpenOptions::default()).unwrap();
     let opened = began.elapsed();
     let entries = store.committed().unwrap().entries.to_vec();
-    let lens = store.chunk_lens(&store.enter(), &entries).unwrap();
+    let lens = (&store as &dyn FrameStore).chunk_lens(&store.enter(), &entries).unwrap();
     println!("open: {opened:?}, with lengths: {:?}", began.elapsed());
     assert!(opened < Duration::from_secs(20), "{opened:?}");
     assert!((0..COUNT).zip(lens).all(|(id, len)| len == id % 100 + 32));

@@ -7,7 +7,7 @@ use b2fuse::format::IndexEntry;
 use b2fuse::store::{CframeStore, FrameImage, FrameStore, OpenOptions, SframeStore};
 
 use crate::driver::Store;
-use crate::frames::{Random, chunk, dir_for_many, image};
+use crate::frames::{Random, chunk, dir_for_many, image, wants};
 
 fn rss() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
@@ -101,7 +101,7 @@ fn a_pass_through_many_files() {
             if hints > 0 && at % (hints / 2) == 0 {
                 let from = if at == 0 { 0 } else { at + hints / 2 };
                 let from = from.min(COUNT);
-                store.expect_chunks(&keys[from..(at + hints).min(COUNT)]);
+                store.prefetch(&wants(&keys[from..(at + hints).min(COUNT)]));
             }
             for offset in (0..u64::from(*len)).step_by(piece) {
                 assert_eq!(store.read_chunk(&store.enter(), *key, *len, offset, &mut buf).unwrap(), piece);

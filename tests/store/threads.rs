@@ -9,7 +9,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::driver::Store;
 use crate::for_both;
-use crate::frames::{Random, chunk, image};
+use crate::frames::{Random, chunk, image, wants};
 
 /// A chunk that says which one it is in every eighth byte.
 fn marked(id: u64, len: u32) -> Vec<u8> {
@@ -48,7 +48,7 @@ fn readers_never_see_the_bytes_of_another_chunk<S: Store>() {
                     let guard = store.enter();
                     let (key, id, len) = table.read()[random.below(COUNT) as usize];
                     if random.below(4) == 0 {
-                        store.expect_chunks(&[(key, len)]);
+                        store.prefetch(&wants(&[(key, len)]));
                     }
                     let words = (len as u64 - 32) / 8;
                     let from = random.below(words);

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::format::chunk::{self, ChunkHeader, Decoder};
 use crate::format::metalayer::Metalayer;
-use crate::store::survey::Finding;
+use crate::store::inspect::Finding;
 
 /// What is shown of the metalayers of a frame, in bytes of all contents together. The same bytes may be the content of many.
 const MOST: usize = 16 << 20;
@@ -235,7 +235,7 @@ fn write_text(value: &ValueRef<'_>, out: &mut String) {
 mod tests {
     use super::*;
     use crate::format::Special;
-    use crate::store::survey::{Kind, Severity};
+    use crate::store::inspect::{Kind, Severity};
 
     fn layer(content: &[u8]) -> Layer {
         Layer::of(&Metalayer { name: b"a", content }, &mut Room::default())

@@ -19,8 +19,8 @@ pub(super) fn frame(facts: &Facts<'_>) -> Value {
     let pipeline = header.filters.iter().map(|id| FilterId(*id)).zip(header.filters_meta);
     let filters = pipeline.filter(|(id, _)| *id != FilterId::NONE);
     json!({
-        "frame": facts.survey.path().to_string_lossy(),
-        "layout": match facts.survey.layout() { Layout::Contiguous => "cframe", Layout::Sparse => "sframe" },
+        "frame": facts.inspection.path().to_string_lossy(),
+        "layout": match facts.inspection.layout() { Layout::Contiguous => "cframe", Layout::Sparse => "sframe" },
         "version": header.version,
         "nbytes": header.nbytes,
         "cbytes": header.cbytes,

@@ -11,7 +11,7 @@ use crate::format::chunk::ChunkHeader;
 use crate::format::header::HeaderFields;
 use crate::format::registry::CodecId;
 use crate::format::{IndexEntry, Layout, Special};
-use crate::store::survey::{Finding, Kind, Place, Severity, Survey, Unused};
+use crate::store::inspect::{ChunkPlace, Finding, Inspection, Kind, Severity, Unused};
 
 mod content;
 mod json;
@@ -29,15 +29,15 @@ const MOST_FINDINGS: usize = 20;
 /// line on stderr for each such frame and exits with 1; `b2fuse check` finds more. A mount is shown as the frame that it
 /// looks like.
 ///
-/// Sizes are in bytes. cbytes is what the frame's header says: of a file the length of its chunks section, holes included; of a
-/// directory the sum of its chunks. Headers of chunks tell how large they are, which are copies or repeated values, and what room is
-/// not used. They are read if a file has at most 1,048,576 stored chunks or a directory 65,536, which takes about a second;
-/// otherwise only with --all.
+/// Sizes are in bytes. cbytes is the value in the frame's header: in a file the length of the chunks section with its holes, in a
+/// directory the sum of the chunks. Sizes of chunks, numbers of copies and repeated values, and unused space come from the headers of the
+/// chunks. These are read, in about a second, if a file has at most 1,048,576 stored chunks or a directory 65,536; otherwise only with
+/// --all.
 #[derive(clap::Args)]
 #[command(after_long_help = "\
 Fields of --json:
   One object a line for each frame. Fields may be added, and are not removed or changed.
-  Sizes are bytes. null is what is not known, or, where it says so, not there.
+  Sizes are in bytes. null means not known, or not present where the list says so.
 
   frame            the path, as given
   error            only for what cannot be read at all; there are no other fields then
@@ -88,7 +88,7 @@ Fields of --json:
 
 Examples:
   b2fuse info pressure.b2frame
-  # All of many frames, for a program
+  # Print JSON for several frames
   b2fuse info --json pressure.b2frame many.b2frame >frames.json")]
 pub(super) struct Args {
     /// Print one JSON object for each frame; --help has its fields
@@ -107,9 +107,9 @@ pub(super) fn run(args: &Args) -> End {
     for (n, frame) in args.frames.iter().enumerate() {
         memory::end_with(frame, 1);
         let mut out = Vec::new();
-        let failure = match frames::survey(frame) {
-            Ok(survey) => {
-                let facts = Facts::gather(&survey, args.all);
+        let failure = match frames::inspect(frame) {
+            Ok(inspection) => {
+                let facts = Facts::gather(&inspection, args.all);
                 match args.json {
                     true => out = output::json_line(&json::frame(&facts)).into(),
                     false => text::frame(&facts, n > 0, &mut out),
@@ -138,7 +138,7 @@ pub(super) fn run(args: &Args) -> End {
 
 /// All that is shown of a frame.
 struct Facts<'a> {
-    survey: &'a Survey,
+    inspection: &'a Inspection,
     header: HeaderFields,
     index: Option<Entries>,
     /// `None` where headers were not read.
@@ -222,34 +222,34 @@ impl Stored {
 }
 
 impl<'a> Facts<'a> {
-    fn gather(survey: &'a Survey, all: bool) -> Self {
-        let header = survey.header().fields();
+    fn gather(inspection: &'a Inspection, all: bool) -> Self {
+        let header = inspection.header().fields();
         let mut room = Room::default();
         let mut facts = Facts {
-            survey,
+            inspection,
             header,
-            index: survey.nchunks().map(|_| Entries::default()),
+            index: inspection.nchunks().map(|_| Entries::default()),
             stored: None,
             array: None,
-            metalayers: survey.header().metalayers().map(|layer| Layer::of(&layer, &mut room)).collect(),
+            metalayers: inspection.header().metalayers().map(|layer| Layer::of(&layer, &mut room)).collect(),
             vlmetalayers: None,
-            findings: survey.findings().to_vec(),
+            findings: inspection.findings().to_vec(),
             left_out: 0,
         };
         facts.find_array();
-        if let Some(trailer) = survey.trailer() {
+        if let Some(trailer) = inspection.trailer() {
             facts.vlmetalayers = Some(trailer.vlmetalayers().map(|layer| Layer::compressed(&layer, &mut room)).collect());
             facts.findings.extend(facts.vlmetalayers.iter().flatten().filter_map(|layer| layer.finding.clone()));
         }
         if let Some(entries) = &mut facts.index {
-            for entry in survey.entries() {
+            for entry in inspection.entries() {
                 entries.count += 1;
                 match entry {
                     IndexEntry::Stored(_) => entries.stored += 1,
                     IndexEntry::Special(special) => entries.special.add(special),
                 }
             }
-            let most = if survey.layout() == Layout::Sparse { MOST_IN_DIRECTORY } else { MOST_IN_FILE };
+            let most = if inspection.layout() == Layout::Sparse { MOST_IN_DIRECTORY } else { MOST_IN_FILE };
             if all || entries.stored <= most {
                 facts.read_headers();
             }
@@ -258,8 +258,8 @@ impl<'a> Facts<'a> {
     }
 
     fn find_array(&mut self) {
-        let Some(array) = Array::find(self.survey.header().metalayers()) else { return };
-        let b2nd = self.survey.header().metalayers().any(|layer| layer.name == ArrayKind::B2nd.name().as_bytes());
+        let Some(array) = Array::find(self.inspection.header().metalayers()) else { return };
+        let b2nd = self.inspection.header().metalayers().any(|layer| layer.name == ArrayKind::B2nd.name().as_bytes());
         let kind = if b2nd { ArrayKind::B2nd } else { ArrayKind::Caterva };
         let array = array.map_err(|error| error.to_string());
         if let Err(error) = &array {
@@ -271,11 +271,11 @@ impl<'a> Facts<'a> {
     fn read_headers(&mut self) {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let mut stored = Stored::default();
-        let mut extents = self.survey.extents();
+        let mut extents = self.inspection.extents();
         let (mut behind, mut found) = (Unused::default(), Vec::new());
         let mut left_out = 0;
         let mut tell = |finding| if found.len() < MOST_FINDINGS { found.push(finding) } else { left_out += 1 };
-        self.survey.chunks(threads, &mut |position, entry, seen| {
+        self.inspection.chunks(threads, &mut |position, entry, seen| {
             let (IndexEntry::Stored(place), Some(seen)) = (entry, seen) else { return true };
             match seen {
                 Err(finding) => {
@@ -285,7 +285,7 @@ impl<'a> Facts<'a> {
                 Ok(seen) => {
                     stored.add(&seen.header);
                     match (place, &mut extents) {
-                        (Place::Offset(offset), Some(extents)) => extents.add(offset, seen.header.cbytes, position),
+                        (ChunkPlace::Offset(offset), Some(extents)) => extents.add(offset, seen.header.cbytes, position),
                         _ => {
                             let unused = seen.room - u64::from(seen.header.cbytes);
                             stored.files += seen.room;
@@ -309,9 +309,9 @@ impl<'a> Facts<'a> {
 
     /// Bytes of the file or files, where they are known.
     fn file_size(&self) -> Option<u64> {
-        match (self.survey.layout(), &self.stored) {
-            (Layout::Contiguous, _) => Some(self.survey.file_len()),
-            (Layout::Sparse, Some(stored)) if stored.unreadable == 0 => Some(self.survey.file_len() + stored.files),
+        match (self.inspection.layout(), &self.stored) {
+            (Layout::Contiguous, _) => Some(self.inspection.file_len()),
+            (Layout::Sparse, Some(stored)) if stored.unreadable == 0 => Some(self.inspection.file_len() + stored.files),
             _ => None,
         }
     }
@@ -332,7 +332,7 @@ impl<'a> Facts<'a> {
         let first = damage.next()?;
         let more = damage.count() as u64 + self.left_out;
         let more = if more > 0 { format!(" (and {more} more)") } else { String::new() };
-        Some(Failure::new(self.survey.path(), format_args!("{}{more}", text::finding(first))))
+        Some(Failure::new(self.inspection.path(), format_args!("{}{more}", text::finding(first))))
     }
 }
 
@@ -354,8 +354,8 @@ mod tests {
                     let mut bytes = bytes.clone();
                     bytes[at] = value;
                     std::fs::write(&path, bytes).unwrap();
-                    let Ok(survey) = frames::survey(&path) else { continue };
-                    let facts = Facts::gather(&survey, false);
+                    let Ok(inspection) = frames::inspect(&path) else { continue };
+                    let facts = Facts::gather(&inspection, false);
                     let mut out = Vec::new();
                     text::frame(&facts, false, &mut out);
                     assert!(!out.is_empty() && json::frame(&facts).is_object());

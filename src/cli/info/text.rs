@@ -13,7 +13,7 @@ use crate::format::Layout;
 use crate::format::array::{Array, Dtype};
 use crate::format::plain::plain;
 use crate::format::registry::FilterId;
-use crate::store::survey::{Finding, Severity};
+use crate::store::inspect::{Finding, Severity};
 
 const TITLE: Style = Style::new().bold();
 const NAME: Style = AnsiColor::Cyan.on_default();
@@ -36,7 +36,7 @@ impl Page {
 /// `another`: there was one before.
 pub(super) fn frame(facts: &Facts<'_>, another: bool, out: &mut Vec<u8>) {
     let mut page = Page(if another { "\n".to_owned() } else { String::new() });
-    page.title(&plain(facts.survey.path()).to_string());
+    page.title(&plain(facts.inspection.path()).to_string());
     match &facts.array {
         Some((_, Ok(array))) => array_lines(array, &mut page),
         Some((kind, Err(_))) => page.line("array", format_args!("{}, which cannot be read", kind.name())),
@@ -73,7 +73,7 @@ pub(super) fn finding(finding: &Finding) -> String {
 
 fn general(facts: &Facts<'_>, page: &mut Page) {
     let header = &facts.header;
-    let layout = match facts.survey.layout() {
+    let layout = match facts.inspection.layout() {
         Layout::Contiguous => "contiguous: one file (cframe)",
         Layout::Sparse => "sparse: a directory with a file for each chunk (sframe)",
     };
@@ -82,7 +82,7 @@ fn general(facts: &Facts<'_>, page: &mut Page) {
     page.line("nbytes", size(header.nbytes));
     let ratio = facts.ratio().filter(|ratio| *ratio > 0.0).map(|ratio| format!(", ratio {ratio:.2}")).unwrap_or_default();
     page.line("cbytes", format_args!("{}{ratio}", size(header.cbytes)));
-    let files = if facts.survey.layout() == Layout::Sparse { "files" } else { "file" };
+    let files = if facts.inspection.layout() == Layout::Sparse { "files" } else { "file" };
     match facts.file_size() {
         Some(len) => page.line(files, format_args!("{}{}", size(len), unused(facts))),
         None => page.line(files, "length not known"),
@@ -93,7 +93,7 @@ fn general(facts: &Facts<'_>, page: &mut Page) {
 /// What of the files no chunk uses.
 fn unused(facts: &Facts<'_>) -> String {
     let Some(unused) = facts.stored.as_ref().and_then(|stored| stored.unused) else { return String::new() };
-    match (facts.survey.layout(), unused.holes) {
+    match (facts.inspection.layout(), unused.holes) {
         (_, 0) => ", no holes".to_owned(),
         (Layout::Contiguous, n) => {
             let much = facts.file_size().is_some_and(|len| unused.bytes > len / 3);

@@ -150,7 +150,8 @@ impl Decoder {
     pub fn decode_pieces(&mut self, bytes: &[u8], most: usize, mut take: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
         let header = ChunkHeader::parse(bytes)?;
         let Some(chunk) = bytes.get(..header.cbytes as usize) else {
-            let expected = format_args!("at most {}, what there is", bytes.len());
+            let there = bytes.len();
+            let expected = format_args!("at most {there}, what there is");
             return Err(Error::new("chunk: cbytes", field::CBYTES as u64, header.cbytes, expected));
         };
         let blocks = header.blocks(chunk)?;

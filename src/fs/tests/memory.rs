@@ -80,6 +80,7 @@ impl Gate {
 
 #[derive(Default)]
 pub struct MemoryView {
+    prefetcher: prefetch::Prefetcher,
     /// What commits or syncs passes this.
     pub disk: Gate,
     /// The last close of a file that was open for writing passes this.
@@ -460,17 +461,20 @@ impl FileSystem for MemoryView {
         Ok(())
     }
 
-    fn next_files(&self, ino: Ino, count: usize) -> Vec<(Ino, u64)> {
-        let state = self.state.read();
-        let Some(place) = state.files.values().position(|file| file.ino == ino) else { return Vec::new() };
-        state.files.values().skip(place + 1).take(count).map(|file| (file.ino, file.bytes.len() as u64)).collect()
+    fn touched(&self, pid: u32, ino: Ino, read: Option<(u64, u32)>) -> Vec<Push> {
+        let following = |ino, most| {
+            let state = self.state.read();
+            let Some(place) = state.files.values().position(|file| file.ino == ino) else { return Vec::new() };
+            state.files.values().skip(place + 1).take(most).map(|file| (file.ino, file.bytes.len() as u64)).collect()
+        };
+        self.prefetcher.touched(pid, ino, read, following).pushes
     }
 
     fn expect(&self, inos: &[Ino]) {
         self.expected.lock().push(inos.to_vec());
     }
 
-    fn expect_reads(&self, _inos: &[Ino]) {}
+    fn prefetch(&self, _inos: &[Ino]) {}
 
     fn lock(&self, _: Ino, _: Handle, _: Option<Flock>, _: Option<&AtomicBool>, _: &mut Invals) -> Result<u64> {
         Err(ViewError::Invalid)

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::{Cframe, CframeStore};
 use crate::format::{self, chunk::ChunkHeader};
 use crate::store::backend::{BackendFile, read_exact_at};
-use crate::store::source::Complain;
+use crate::store::error::Complain;
 use crate::store::{ChunkKey, Result};
 
 const HEADER: u64 = ChunkHeader::LEN as u64;
@@ -43,6 +43,7 @@ impl Cframe {
 }
 
 impl CframeStore {
+    #[expect(clippy::indexing_slicing, reason = "a backend reads no more than there is room for")]
     pub(super) fn read_header(&self, key: ChunkKey) -> Result<ChunkHeader> {
         self.medium.check_version(key).map_err(self.io("read a chunk's header"))?;
         let (file, position) = self.medium.place_of(key);
@@ -132,7 +133,7 @@ fn runs(positions: &[u64]) -> impl Iterator<Item = &[u64]> {
     positions.chunk_by(close).flat_map(|run| run.chunks(AT_ONCE))
 }
 
-/// What to ask the disk for, as positions and lengths: see [`FrameStore::expect_unknown`](super::FrameStore::expect_unknown). The
+/// What to ask the disk for, as positions and lengths: see [`Want::Unknown`](super::Want::Unknown). The
 /// header by itself, which is there sooner than the whole.
 fn guess(start: u64, bytes: RangeInclusive<u32>, next: Option<u64>) -> impl Iterator<Item = (u64, u64)> {
     let to_next = next.and_then(|next| next.checked_sub(start)).filter(|len| (1..=u64::from(*bytes.end())).contains(len));

@@ -1,5 +1,5 @@
 //! How a state of a cframe is written: the one place that decides what of it is on disk before what. The rest of a commit is
-//! [`crate::store::commit`]'s, states P, D and N are explained there.
+//! [`crate::store::disk_store::commit`]'s, states P, D and N are explained there.
 //!
 //! # In place
 //!
@@ -51,11 +51,11 @@ use crate::format::header::FrameHeader;
 use crate::format::{ChunkOffset, index};
 use crate::store::backend::{BackendFile, copy_range, read_exact_at};
 use crate::store::chunks::Seq;
-use crate::store::commit::{self, Change, sync_published};
 use crate::store::create::with_temp_name;
+use crate::store::disk_store::commit::{self, Change, sync_published};
+use crate::store::error::Complain;
 use crate::store::error::Failed;
 use crate::store::image::Encoded;
-use crate::store::source::Complain;
 use crate::store::{ChunkKey, FrameImage, FrameStore, Result, in_words};
 
 mod close;
@@ -75,7 +75,7 @@ type CommitState = commit::CommitState<Cframe>;
 
 /// What is known of the states of a file.
 #[derive(Default)]
-pub(in crate::store) struct States {
+pub(in crate::store) struct FileStates {
     /// How far the headers of D and P reach.
     high: u64,
     /// The frame_len of the last states: the library notices another state by another frame_len.
@@ -88,10 +88,10 @@ pub(in crate::store) struct States {
     encoded_for: u32,
 }
 
-impl States {
+impl FileStates {
     pub(super) fn opened(header: &FrameHeader, empty: bool) -> Self {
         let (high, lens) = (header.as_bytes().len() as u64, VecDeque::from([header.frame_len()]));
-        States { high, lens, empty, ..States::default() }
+        FileStates { high, lens, empty, ..FileStates::default() }
     }
 
     pub(super) fn published(&mut self, before: &[u8], image: &FrameImage) {
@@ -200,11 +200,10 @@ fn plan_header(store: &CframeStore, commits: &CommitState, image: &FrameImage) -
         }
         let behind = |bytes: &[u8]| bytes.get(SECTOR as usize..).map(<[u8]>::to_vec).unwrap_or_default();
         let (old_rest, new_rest) = (behind(old), behind(new));
-        let both = old_rest.len().min(new_rest.len());
-        if old_rest[..both] != new_rest[..both] {
+        if old_rest.iter().zip(&new_rest).any(|(old, new)| old != new) {
             return None;
         }
-        if new_rest.len() > both && commits.own.high > old.len() as u64 {
+        if new_rest.len() > old_rest.len() && commits.own.high > old.len() as u64 {
             return None; // D's longer header may still be there
         }
     }
@@ -379,6 +378,7 @@ fn move_chunks(
 }
 
 /// Whether the disk gives these bytes back.
+#[expect(clippy::indexing_slicing, reason = "no more is counted than there is in the buffer")]
 fn is_readable(file: &dyn BackendFile, offset: u64, len: u64) -> bool {
     const PIECE: u64 = 256 << 10;
     let mut piece = vec![0; len.min(PIECE) as usize];

@@ -7,7 +7,6 @@
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, SystemTime};
@@ -15,15 +14,16 @@ use std::time::{Duration, SystemTime};
 use parking_lot::{Mutex, RwLock};
 
 use super::backend::{Backend, BackendFile, FileStat, read_exact_at};
-use super::changes::{Detector, has_header};
 use super::chunks::{Chunks, Generations};
-use super::commit::{Change, CommitState};
-use super::disk_store::{DiskStore, Found, Handle, Locate, LockPlace, Medium, Shared};
+use super::disk_store::changes::{Detector, has_header};
+use super::disk_store::commit::{Change, CommitState};
+use super::disk_store::{Common, DiskStore, Locate, LockPlace, Medium, ReadFrame};
+use super::error::Complain;
 use super::error::{Failed, no_room};
 use super::frame::{FileBytes, Frame, Unread};
 use super::sidecar;
-use super::source::{ATTEMPTS, Complain, HEADER_ROOM, KEPT_CHANGING, Like, Source, TICK, touched_since, write_from};
-use super::{ChunkKey, FrameImage, FrameStore, OpenOptions, ReadAt, ReadGuard, Result, SourceStat, StoreError};
+use super::source::{ATTEMPTS, HEADER_ROOM, Handle, KEPT_CHANGING, Like, Source, TICK, touched_since, write_from};
+use super::{ChunkKey, FrameImage, FrameStore, OpenOptions, ReadAt, ReadGuard, Result, SourceStat, StoreError, Want};
 use crate::format::chunk::ChunkHeader;
 use crate::format::header::Sections;
 use crate::format::times::{Identity, Stamp, checksum};
@@ -34,7 +34,7 @@ mod commit;
 mod extents;
 mod sweep;
 
-use commit::States;
+use commit::FileStates;
 use extents::ExtentMap;
 
 /// How often a frame is read again that others change meanwhile.
@@ -43,7 +43,7 @@ const ROUNDS: usize = 3;
 const POSITION_BITS: u32 = 48;
 
 /// Where chunks are read from.
-pub(in crate::store) struct Place {
+pub(in crate::store) struct Positions {
     pub(in crate::store) file: Arc<dyn BackendFile>,
     /// Positions of chunks that are not where their key says.
     pub(in crate::store) moved: HashMap<ChunkKey, u64>,
@@ -51,9 +51,9 @@ pub(in crate::store) struct Place {
     pub(in crate::store) indexed: HashMap<ChunkKey, u64>,
 }
 
-impl Place {
+impl Positions {
     fn new(file: Arc<dyn BackendFile>) -> Self {
-        Place { file, moved: HashMap::new(), indexed: HashMap::new() }
+        Positions { file, moved: HashMap::new(), indexed: HashMap::new() }
     }
 }
 
@@ -66,7 +66,7 @@ pub(in crate::store) fn position(moved: &HashMap<ChunkKey, u64>, key: ChunkKey) 
 /// The map of the file, made when it is first needed: reading needs none.
 pub(in crate::store) struct LazyMap {
     map: Option<ExtentMap>,
-    /// Keys of chunks that are not where their key says, by position: the other direction of [`Place::moved`].
+    /// Keys of chunks that are not where their key says, by position: the other direction of [`Positions::moved`].
     names: HashMap<u64, ChunkKey>,
     /// How the frame lay at open.
     opened: Option<Sections>,
@@ -77,7 +77,7 @@ pub type CframeStore = DiskStore<Cframe>;
 
 /// The file of a frame. Lock order: `map`, then `place`.
 pub struct Cframe {
-    pub(in crate::store) place: RwLock<Place>,
+    pub(in crate::store) place: RwLock<Positions>,
     /// No chunk ends behind this.
     limit: AtomicU64,
     /// Held across no input or output but a truncation.
@@ -88,7 +88,7 @@ pub struct Cframe {
 }
 
 /// What of a frame that was found is the file's own.
-pub(in crate::store) struct Parts {
+pub(in crate::store) struct FileParts {
     sections: Sections,
     generation: u32,
 }
@@ -160,8 +160,8 @@ impl CframeStore {
 
     /// Frees what nobody reads any more.
     fn free(&self, map: &mut ExtentMap, names: &mut HashMap<u64, ChunkKey>) {
-        self.shared.epochs.advance();
-        let epoch = self.shared.epochs.advance();
+        self.common.epochs.advance();
+        let epoch = self.common.epochs.advance();
         map.collect(epoch, |position| {
             if let Some(key) = names.remove(&position) {
                 self.medium.place.write().moved.remove(&key);
@@ -232,8 +232,8 @@ impl Medium for Cframe {
     const LAYOUT: Layout = Layout::Contiguous;
     const KIND: &'static str = "file";
     const CHECKS_CHUNKS: bool = false;
-    type Commits = States;
-    type Parts = Parts;
+    type Commits = FileStates;
+    type Parts = FileParts;
     type LetGo = ();
 
     // ---- opening ----
@@ -275,16 +275,16 @@ impl Medium for Cframe {
         Ok(Handle { file, dir: None, stat })
     }
 
-    fn read(source: &Source, handle: &Handle, generation: u32, whole: bool) -> Result<Found<Self>> {
+    fn read(source: &Source, handle: &Handle, generation: u32, whole: bool) -> Result<ReadFrame<Self>> {
         for _ in 0..ROUNDS {
             let before = handle.file.stat().map_err(source.io("stat"))?;
             let parsed = parse(source, &*handle.file, before.len, |position| key_at(position, generation));
             let after = handle.file.stat().map_err(source.io("stat"))?;
             if !whole || !touched_since(&before, &after) {
                 let (image, sections) = parsed?;
-                let commits = States::opened(&image.header, sections.index.is_empty());
+                let commits = FileStates::opened(&image.header, sections.index.is_empty());
                 let header_file = (Arc::clone(&handle.file), before);
-                return Ok(Found { image, header_file, commits, parts: Parts { sections, generation } });
+                return Ok(ReadFrame { image, header_file, commits, parts: FileParts { sections, generation } });
             }
         }
         Err(source.stale(KEPT_CHANGING))
@@ -307,13 +307,13 @@ impl Medium for Cframe {
         Ok(LockPlace { dir: Arc::clone(&source.backend), name, path, owner: source.stat()? })
     }
 
-    fn new(_: &Source, handle: &Handle, parts: Option<Parts>, _: Arc<Shared>, options: &OpenOptions) -> Self {
+    fn new(_: &Source, handle: &Handle, parts: Option<FileParts>, _: Arc<Common>, options: &OpenOptions) -> Self {
         let (map, opened, limit) = match parts {
-            Some(Parts { sections, .. }) => (None, Some(sections.clone()), sections.chunks.end),
+            Some(FileParts { sections, .. }) => (None, Some(sections.clone()), sections.chunks.end),
             None => (Some(ExtentMap::new(options.header_room)), None, 0),
         };
         Cframe {
-            place: RwLock::new(Place::new(Arc::clone(&handle.file))),
+            place: RwLock::new(Positions::new(Arc::clone(&handle.file))),
             limit: AtomicU64::new(limit),
             map: Mutex::new(LazyMap { map, names: HashMap::new(), opened }),
             sweeping: AtomicBool::new(false),
@@ -325,14 +325,14 @@ impl Medium for Cframe {
         self.generations.next_first()
     }
 
-    fn exchange(store: &CframeStore, handle: &Handle, _another: bool, parts: Parts) {
-        let Parts { sections, generation } = parts;
+    fn exchange(store: &CframeStore, handle: &Handle, _another: bool, parts: FileParts) {
+        let FileParts { sections, generation } = parts;
         let medium = &store.medium;
         let mut map = medium.map.lock();
         medium.generations.begin(generation);
         medium.limit.store(sections.chunks.end, Relaxed);
         *map = LazyMap { map: None, names: HashMap::new(), opened: Some(sections) };
-        *medium.place.write() = Place::new(Arc::clone(&handle.file));
+        *medium.place.write() = Positions::new(Arc::clone(&handle.file));
         medium.sweeping.store(false, Relaxed);
     }
 
@@ -358,12 +358,16 @@ impl Medium for Cframe {
         store.read_lens(keys)
     }
 
-    fn expect_chunks(store: &CframeStore, chunks: &[(ChunkKey, u32)]) {
-        store.medium.expect_whole(chunks);
-    }
-
-    fn expect_unknown(store: &CframeStore, key: ChunkKey, bytes: RangeInclusive<u32>, next: Option<ChunkKey>) {
-        store.medium.expect_by_guess(key, bytes, next);
+    fn prefetch(store: &CframeStore, wants: &[Want]) {
+        let known: Vec<_> = wants.iter().filter_map(Want::known).collect();
+        if !known.is_empty() {
+            store.medium.expect_whole(&known);
+        }
+        for want in wants {
+            if let Want::Unknown { key, likely, most, next } = *want {
+                store.medium.expect_by_guess(key, likely..=most, next);
+            }
+        }
     }
 
     // ---- the life of a chunk ----
@@ -436,7 +440,7 @@ impl Medium for Cframe {
         let seq = commits.published();
         if store.has_map() {
             store.with_map(|map, names| {
-                map.durable(seq, store.shared.epochs.now());
+                map.durable(seq, store.common.epochs.now());
                 store.free(map, names);
             });
         }

@@ -21,7 +21,7 @@ impl CframeStore {
     ///
     /// What makes room free is held to what a read is: it is of the version of SOURCE whose map this is, or it is dropped.
     pub(in crate::store) fn sweep(&self, count: usize) -> bool {
-        let guard = self.shared.epochs.enter();
+        let guard = self.common.epochs.enter();
         let mut positions = Vec::new();
         self.with_map(|map, _| map.unknown(count, &mut positions));
         if positions.is_empty() {

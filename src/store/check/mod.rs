@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::backend::Backend;
-use super::survey::chunks::{Chunks, ROUND, SHARE, damage, in_order, see};
-use super::survey::parts::Parts;
-use super::survey::{Frame, Seen, Survey, Unused};
+use super::inspect::chunks::{Chunks, ROUND, SHARE, damage, in_order, see};
+use super::inspect::parts::FrameParts;
+use super::inspect::{Frame, Inspection, Seen, Unused};
 use super::{Location, Result};
 use crate::format::chunk::{self, ChunkHeader, Decoder};
 use crate::format::header::FrameHeader;
@@ -18,7 +18,7 @@ use crate::format::index::Place;
 use crate::format::registry::Plugin;
 use crate::format::{ChunkId, Fit, IndexEntry, Layout, Position};
 
-pub use super::survey::{Finding, Kind, Severity};
+pub use super::inspect::{Finding, Kind, Severity};
 
 mod others;
 #[cfg(test)]
@@ -77,12 +77,12 @@ pub fn check_at(
     found: &mut dyn FnMut(Finding),
     progress: &mut dyn FnMut(usize, usize) -> bool,
 ) -> Result<Checked> {
-    let survey = Survey::open_at(location)?;
-    survey.findings().iter().cloned().for_each(&mut *found);
-    check_metadata(&survey, depth.deep, found);
-    let sum = match &survey.frame {
+    let inspection = Inspection::open_at(location)?;
+    inspection.findings().iter().cloned().for_each(&mut *found);
+    check_metadata(&inspection, depth.deep, found);
+    let sum = match &inspection.frame {
         Frame::Contiguous(parts, chunks) => {
-            let mut extents = survey.extents();
+            let mut extents = inspection.extents();
             let sum = walk(parts, chunks, depth, found, progress, &mut |position, offset, cbytes| {
                 extents.iter_mut().for_each(|extents| extents.add(offset, cbytes, position));
             });
@@ -103,7 +103,7 @@ pub fn check_at(
         }
     };
     let Sum { stored, bytes, undecoded, .. } = sum;
-    Ok(Checked { layout: survey.layout(), chunks: survey.nchunks(), stored, bytes, deep: depth.deep, undecoded })
+    Ok(Checked { layout: inspection.layout(), chunks: inspection.nchunks(), stored, bytes, deep: depth.deep, undecoded })
 }
 
 fn in_words(unused: Unused) -> String {
@@ -114,9 +114,9 @@ fn in_words(unused: Unused) -> String {
 }
 
 /// Looks at the contents of the vlmetalayers, which are chunks.
-fn check_metadata(survey: &Survey, deep: bool, found: &mut dyn FnMut(Finding)) {
+fn check_metadata(inspection: &Inspection, deep: bool, found: &mut dyn FnMut(Finding)) {
     let mut decoder = Decoder::default();
-    for layer in survey.trailer().iter().flat_map(|trailer| trailer.vlmetalayers()) {
+    for layer in inspection.trailer().iter().flat_map(|trailer| trailer.vlmetalayers()) {
         let checked = if deep { decoder.verify(layer.content) } else { chunk::check(layer.content) };
         match checked.map(|chunk| chunk.plugin()) {
             Err(error) => found(Finding::vlmetalayer(layer.name, &error)),
@@ -160,7 +160,7 @@ struct Sum {
 /// Looks at every chunk of an index, in several threads, a round at a time; `sound` learns the places of those whose headers
 /// can be believed. Without an index there is nothing to look at.
 fn walk<P: Place + Send + Sync>(
-    parts: &Parts<P>,
+    parts: &FrameParts<P>,
     chunks: &impl Chunks<P>,
     depth: Depth,
     found: &mut dyn FnMut(Finding),

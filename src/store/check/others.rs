@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use super::{Finding, Kind};
 use crate::format::{ChunkId, INDEX_NAME, IndexEntry, plain::plain};
 use crate::store::backend::Backend;
-use crate::store::source::Complain;
+use crate::store::error::Complain;
 use crate::store::{Location, Result, sidecar};
 
 /// Tells of files that the index does not name. What is held is about files that there are, not about entries of the index.
@@ -26,8 +26,9 @@ pub(super) fn others(
     }
     ids.sort_unstable();
     for id in entries.iter().filter_map(|entry| entry.stored()) {
-        if let Ok(at) = ids.binary_search_by_key(&id, |(id, _)| *id) {
-            ids[at].1 = true;
+        let at = ids.binary_search_by_key(&id, |(id, _)| *id);
+        if let Some((_, named)) = at.ok().and_then(|at| ids.get_mut(at)) {
+            *named = true;
         }
     }
     names.extend(ids.iter().filter(|(_, named)| !named).map(|(id, _)| (OsString::from(id.file_name()), true)));

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 /// A process that uses it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Holder {
+pub struct UsingProcess {
     /// Its number.
     pub pid: u32,
     /// What it is called.
@@ -23,13 +23,13 @@ const MOST_MAPS: u64 = 4 << 20;
 
 /// Processes that have a file open at or below `point`, a path without symbolic links, or work there; if there are none, those that have
 /// one mapped, without this process and those that it started. Nothing of what is there is asked for anything.
-pub fn holders(point: &Path) -> Vec<Holder> {
+pub fn holders(point: &Path) -> Vec<UsingProcess> {
     let until = Instant::now() + PATIENCE;
     let found = search(until, |process| has_open(process, point));
     if found.is_empty() { search(until, |process| has_mapped(process, point)) } else { found }
 }
 
-fn search(until: Instant, uses: impl Fn(&Path) -> bool) -> Vec<Holder> {
+fn search(until: Instant, uses: impl Fn(&Path) -> bool) -> Vec<UsingProcess> {
     let own = std::process::id();
     let Ok(processes) = std::fs::read_dir("/proc") else { return Vec::new() };
     let numbers = processes.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -39,7 +39,7 @@ fn search(until: Instant, uses: impl Fn(&Path) -> bool) -> Vec<Holder> {
             let process = PathBuf::from(format!("/proc/{pid}"));
             (uses(&process) && parent(&process) != Some(own)).then(|| {
                 let name = std::fs::read(process.join("comm")).unwrap_or_default();
-                Holder { pid, name: String::from_utf8_lossy(name.trim_ascii_end()).into_owned() }
+                UsingProcess { pid, name: String::from_utf8_lossy(name.trim_ascii_end()).into_owned() }
             })
         })
         .collect()
@@ -64,7 +64,9 @@ fn has_mapped(process: &Path, point: &Path) -> bool {
     let mut text = Vec::new();
     let read = std::fs::File::open(process.join("maps")).and_then(|maps| maps.take(MOST_MAPS).read_to_end(&mut text));
     // The path is the sixth field, and may have spaces; the others are shorter than 74 bytes, and have no slash.
-    let path = |line: &[u8]| line.iter().position(|byte| *byte == b'/').map(|at| OsString::from(OsStr::from_bytes(&line[at..])));
+    let path = |line: &[u8]| {
+        line.iter().position(|byte| *byte == b'/').map(|at| OsString::from(OsStr::from_bytes(line.get(at..).unwrap_or_default())))
+    };
     read.is_ok() && text.split(|byte| *byte == b'\n').filter_map(path).any(|path| is_below(&path, point))
 }
 

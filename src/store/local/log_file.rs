@@ -23,9 +23,9 @@ const MOST_LINKS: usize = 40;
 /// What the system refuses; what cannot be a log.
 pub fn open_log_file(path: &Path) -> io::Result<File> {
     match found(path)? {
-        Found::File(file) => Ok(file),
+        LogTarget::File(file) => Ok(file),
         // SAFETY: if no file has that number, the copy fails; and it is not used otherwise.
-        Found::Own(number) => unsafe { BorrowedFd::borrow_raw(number) }.try_clone_to_owned().map(File::from),
+        LogTarget::Own(number) => unsafe { BorrowedFd::borrow_raw(number) }.try_clone_to_owned().map(File::from),
     }
 }
 
@@ -36,23 +36,23 @@ pub fn open_log_file(path: &Path) -> io::Result<File> {
 /// As with [`open_log_file`].
 pub fn reopen_log_file(path: &Path) -> io::Result<Option<File>> {
     Ok(match found(path)? {
-        Found::File(file) => Some(file),
-        Found::Own(_) => None,
+        LogTarget::File(file) => Some(file),
+        LogTarget::Own(_) => None,
     })
 }
 
-enum Found {
+enum LogTarget {
     File(File),
     /// The number of a file that this process was started with.
     Own(i32),
 }
 
-fn found(path: &Path) -> io::Result<Found> {
+fn found(path: &Path) -> io::Result<LogTarget> {
     let mut path = path.to_owned();
     let mut from: Option<OwnedFd> = None;
     for _ in 0..MOST_LINKS {
         if let Some(number) = own_descriptor(&path) {
-            return Ok(Found::Own(number));
+            return Ok(LogTarget::Own(number));
         }
         let Some(name) = path.file_name() else { return Err(Errno::ISDIR.into()) };
         let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -77,7 +77,7 @@ fn found(path: &Path) -> io::Result<Found> {
         let file = openat(&dir, name, flags | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::from_raw_mode(0o666))?;
         check(&fstat(&file)?, ours)?;
         fcntl_setfl(&file, OFlags::APPEND)?;
-        return Ok(Found::File(file.into()));
+        return Ok(LogTarget::File(file.into()));
     }
     Err(Errno::LOOP.into())
 }

@@ -29,7 +29,7 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, ResolveFlags
 use super::backend::{Backend, BackendFile, FileStat, FsSpace};
 use spare::{openat, opening};
 
-pub use holders::{Holder, holders};
+pub use holders::{UsingProcess, holders};
 pub use log_file::{open_log_file, reopen_log_file};
 pub use own_log::{OwnLog, own_log};
 

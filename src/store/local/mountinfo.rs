@@ -88,7 +88,7 @@ fn unescape(field: &[u8]) -> OsString {
         match octal.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
             Some(byte) => {
                 out.push(byte);
-                rest = &tail[3..];
+                rest = tail.get(3..).unwrap_or_default();
             }
             None => {
                 out.push(*first);
@@ -100,17 +100,26 @@ fn unescape(field: &[u8]) -> OsString {
 }
 
 /// Everything mounted in this namespace, in order of mounting.
+///
+/// # Errors
+/// The list cannot be read.
 pub fn mounts() -> io::Result<Vec<MountInfo>> {
     let text = system::read("/proc/self/mountinfo")?;
     Ok(text.split(|byte| *byte == b'\n').filter_map(MountInfo::parse).collect())
 }
 
 /// What is mounted, on top of anything else, exactly at `point`.
+///
+/// # Errors
+/// The list cannot be read.
 pub fn mounted_at(point: &Path) -> io::Result<Option<MountInfo>> {
     Ok(mounts()?.into_iter().rev().find(|mount| mount.point == point))
 }
 
 /// The mount of ours that a file with this device number is in, if there is one.
+///
+/// # Errors
+/// The list cannot be read.
 pub fn mount_with(device: u64) -> io::Result<Option<MountInfo>> {
     let device = format!("{}:{}", libc::major(device), libc::minor(device));
     Ok(mounts()?.into_iter().find(|mount| mount.fs_type == FS_TYPE && mount.device == device))

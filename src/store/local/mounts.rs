@@ -12,20 +12,22 @@ use crate::store::backend::FileStat;
 
 /// A place to mount on, held open.
 #[derive(Debug)]
-pub struct Place(OwnedFd);
+pub struct MountPlace(OwnedFd);
 
-impl Place {
+impl MountPlace {
     /// Opens a place by a path that [`super::resolve`] gave. What is mounted there already is not asked for anything.
     ///
     /// # Errors
     /// What the system refuses; ELOOP if a part of the path has become a link since.
-    pub fn open(path: &Path) -> io::Result<Place> {
+    pub fn open(path: &Path) -> io::Result<MountPlace> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let how = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
         match rustix::fs::openat2(CWD, path, flags, Mode::empty(), how) {
             // Before Linux 5.6, or under a filter that does not know the call.
-            Err(rustix::io::Errno::NOSYS | rustix::io::Errno::PERM) => Ok(Place(rustix::fs::open(path, flags, Mode::empty())?)),
-            opened => Ok(Place(opened?)),
+            Err(rustix::io::Errno::NOSYS | rustix::io::Errno::PERM) => {
+                Ok(MountPlace(rustix::fs::open(path, flags, Mode::empty())?))
+            }
+            opened => Ok(MountPlace(opened?)),
         }
     }
 

@@ -89,7 +89,7 @@ fn runtime_dir(user: u32) -> Option<PathBuf> {
     let named = || std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
     match user {
         0 => Some("/run".into()),
-        _ if mine && let Some(path) = named() => Some(path),
+        _ if mine && named().is_some() => named(),
         _ => {
             let path = PathBuf::from(format!("/run/user/{user}"));
             rustix::fs::lstat(&path).is_ok_and(|stat| stat.st_uid == user).then_some(path)

@@ -64,15 +64,15 @@ pub fn send_to(socket: &UnixDatagram, bytes: &[u8], to: &Path) -> io::Result<usi
 
 /// What is at a path, found and not opened: nobody is asked, and only the way there has to be open to the user of this process.
 #[derive(Debug)]
-pub struct Found(OwnedFd);
+pub struct FoundPath(OwnedFd);
 
-impl Found {
+impl FoundPath {
     /// Finds what is at a path.
     ///
     /// # Errors
     /// What the system refuses.
     pub fn at(path: &Path) -> io::Result<Self> {
-        Ok(Found(rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?))
+        Ok(FoundPath(rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?))
     }
 
     /// Opens it for reading.
@@ -92,7 +92,7 @@ impl Found {
 /// # Errors
 /// What the system refuses; that it is another file.
 pub fn open_known(path: &Path, (dev, ino): (u64, u64)) -> io::Result<File> {
-    let found = Found::at(path)?;
+    let found = FoundPath::at(path)?;
     let stat = FileStat::from(rustix::fs::fstat(&found.0)?);
     if (stat.dev, stat.ino) != (dev, ino) || !(stat.is_file() || stat.is_dir()) {
         return Err(io::Error::other("another file is there now"));

@@ -120,13 +120,13 @@ struct Started {
 struct Table {
     next: u64,
     /// By a number of ours.
-    frames: BTreeMap<u64, Frame>,
+    frames: BTreeMap<u64, WatchedFrame>,
     /// Who watches what, by the number that events bear.
     watched: HashMap<i32, Vec<(u64, Watched)>>,
 }
 
 #[derive(Default)]
-struct Frame {
+struct WatchedFrame {
     told: Arc<Told>,
     wanted: Vec<Watched>,
     /// The numbers of what is watched for it.
@@ -156,7 +156,7 @@ impl Watch {
         let mut table = watcher.table.lock();
         table.next += 1;
         let number = table.next;
-        table.frames.insert(number, Frame { told: Arc::clone(&told), ..Frame::default() });
+        table.frames.insert(number, WatchedFrame { told: Arc::clone(&told), ..WatchedFrame::default() });
         drop(table);
         Watch { watcher: Arc::clone(watcher), number, told }
     }

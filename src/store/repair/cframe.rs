@@ -11,7 +11,7 @@ use crate::format::trailer::Trailer;
 use crate::format::{self, ChunkOffset, IndexEntry, Layout, Special, index};
 use crate::store::StoreError;
 use crate::store::backend::BackendFile;
-use crate::store::frame::{FileBytes, Frame, Part, Unread};
+use crate::store::frame::{FileBytes, Frame, FramePart, Unread};
 
 /// What the repaired frame is to hold.
 struct Whole {
@@ -41,7 +41,7 @@ pub(super) fn plan(plan: &mut Plan, file: &dyn BackendFile) -> crate::store::Res
                 [0xd2, len @ ..] => len.try_into().map_or(0, u32::from_be_bytes),
                 _ => 0,
             };
-            let Some(header) = bytes.part(Part::Header, 0, u64::from(header_len).max(128)).map_err(io("read"))? else {
+            let Some(header) = bytes.part(FramePart::Header, 0, u64::from(header_len).max(128)).map_err(io("read"))? else {
                 return Err(no_header(error));
             };
             let header = header_of(header).map_err(no_header)?;

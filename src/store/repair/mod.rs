@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::backend::{Backend, BackendFile, FileStat};
-use super::source::Complain;
+use super::error::Complain;
 use super::{Location, Result, StoreError};
 use crate::format::chunk::Decoder;
 use crate::format::header::FrameHeader;

@@ -9,7 +9,7 @@ use crate::format::trailer::Trailer;
 use crate::format::{ChunkOffset, IndexEntry};
 use crate::store::ReadAt;
 use crate::store::backend::{BackendFile, read_exact_at};
-use crate::store::frame::{FileBytes, Part, Unread, zeros};
+use crate::store::frame::{FileBytes, FramePart, Unread, zeros};
 
 /// A trailer is looked for this far behind an index.
 const TRAILER_WINDOW: u64 = 64 << 20;
@@ -42,7 +42,7 @@ impl Bytes<'_> {
     }
 
     /// Reads what may be a part of a frame, but for one that is nearly all a hole.
-    pub(super) fn part(&self, part: Part, offset: u64, len: u64) -> io::Result<Option<Vec<u8>>> {
+    pub(super) fn part(&self, part: FramePart, offset: u64, len: u64) -> io::Result<Option<Vec<u8>>> {
         let end = offset.saturating_add(len).min(self.len);
         match part.read(&FileBytes { file: self.file, len: self.len }, offset.min(end)..end) {
             Ok(bytes) => Ok(Some(bytes)),
@@ -81,7 +81,7 @@ impl Bytes<'_> {
         if !looks || !near || u64::from(header.cbytes) > INDEX_LIMIT {
             return Ok(None);
         }
-        let Some(bytes) = self.part(Part::Index, at, u64::from(header.cbytes))? else { return Ok(None) };
+        let Some(bytes) = self.part(FramePart::Index, at, u64::from(header.cbytes))? else { return Ok(None) };
         let Ok(entries) = index::decode::<ChunkOffset>(&bytes, None) else { return Ok(None) };
         Ok(self.sizes(frame, &entries, at)?.map(|sizes| {
             let end = at + u64::from(header.cbytes);
@@ -201,7 +201,7 @@ impl Bytes<'_> {
         let tail = self.read(end - tail_len, tail_len)?;
         let Ok(len) = Trailer::announced_len(&tail, u32::try_from(base).unwrap_or(u32::MAX), end) else { return Ok(None) };
         let at = end - u64::from(len);
-        let trailer = self.part(Part::Trailer, at, u64::from(len))?.and_then(|bytes| Trailer::parse_vec(bytes).ok());
+        let trailer = self.part(FramePart::Trailer, at, u64::from(len))?.and_then(|bytes| Trailer::parse_vec(bytes).ok());
         Ok(trailer.map(|trailer| (at, trailer)))
     }
 }

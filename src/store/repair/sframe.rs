@@ -15,7 +15,7 @@ use crate::format::{ChunkId, INDEX_NAME, IndexEntry, Layout, Special, index};
 use crate::store::StoreError;
 use crate::store::backend::Backend;
 use crate::store::error::in_words;
-use crate::store::frame::{FileBytes, Frame, Part, Unread};
+use crate::store::frame::{FileBytes, Frame, FramePart, Unread};
 
 type Entries = Vec<IndexEntry<ChunkId>>;
 
@@ -125,7 +125,7 @@ fn entries_of(plan: &mut Plan, dir: &dyn Backend, bytes: &Bytes<'_>, header: &Fr
     let base = u64::from(header.header_len());
     let chunk = bytes.chunk_at(base, bytes.len)?;
     if let Some(chunk) = chunk
-        && let Some(raw) = bytes.part(Part::Index, base, u64::from(chunk.cbytes))?
+        && let Some(raw) = bytes.part(FramePart::Index, base, u64::from(chunk.cbytes))?
         && let Ok(entries) = index::decode::<ChunkId>(&raw, None)
         && plausible(dir, &entries, header)
     {

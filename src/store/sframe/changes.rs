@@ -1,5 +1,5 @@
 //! What others do to chunk files, and to the name of the index file. They are held to what the library itself notices; who only writes a
-//! chunk file is noticed when that is read, and where the system tells of it. The rest is in [`crate::store::changes`].
+//! chunk file is noticed when that is read, and where the system tells of it. The rest is in [`crate::store::disk_store::changes`].
 
 use std::ffi::OsStr;
 use std::io;
@@ -9,7 +9,7 @@ use super::files::{Known, name_of};
 use super::{Directory, INDEX, SframeStore, has_header, index_name};
 use crate::format::ChunkId;
 use crate::store::backend::{Backend, FileStat};
-use crate::store::changes::Detector;
+use crate::store::disk_store::changes::Detector;
 use crate::store::{ChunkKey, FrameStore};
 
 /// What stands for the index file by its name.
@@ -52,7 +52,7 @@ impl Directory {
     /// Looks at the chunk files that somebody has written, as the system tells.
     pub(super) fn look_at_chunks(&self) {
         let dir = self.folder.read().clone();
-        for name in self.shared.watch.names() {
+        for name in self.common.watch.names() {
             let Some(id) = ChunkId::from_file_name(OsStr::new(&name).as_bytes()) else { continue };
             let Some(key) = self.files.lock().key_in_image(id) else { continue };
             match dir.stat(&name) {
@@ -91,6 +91,6 @@ impl Directory {
             *suspicion = Some((known, format!("its {} {what}", name_of(key).display())));
         }
         drop(suspicion);
-        self.shared.watch.ring();
+        self.common.watch.ring();
     }
 }

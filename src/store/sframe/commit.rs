@@ -1,5 +1,5 @@
 //! How a state of an sframe is written: the one place that decides what of it is on disk before what. The rest of a commit is
-//! [`crate::store::commit`]'s, states P, D and N are explained there.
+//! [`crate::store::disk_store::commit`]'s, states P, D and N are explained there.
 //!
 //! P is published when its index file has the name `chunks.b2frame`.
 //!
@@ -40,11 +40,11 @@ use super::{INDEX, Sframe, SframeStore, index_name};
 use crate::format::index;
 use crate::format::index_file::IndexFile;
 use crate::store::backend::{Backend, BackendFile, FileStat};
-use crate::store::commit::{self, Change};
+use crate::store::disk_store::commit::{self, Change};
+use crate::store::error::Complain;
 use crate::store::error::Failed;
 use crate::store::image::Encoded;
 use crate::store::sidecar::Sidecar;
-use crate::store::source::Complain;
 use crate::store::{ChunkKey, FrameImage, Result, in_words};
 
 /// The name of an index file that is not finished. Who has the directory's lock is the only one to use it.
@@ -91,8 +91,8 @@ impl SframeStore {
         }
         let doomed = {
             let mut files = self.medium.directory.files.lock();
-            self.shared.epochs.advance();
-            let epoch = self.shared.epochs.advance();
+            self.common.epochs.advance();
+            let epoch = self.common.epochs.advance();
             files.collect(epoch)
         };
         self.remove(doomed);

@@ -15,22 +15,10 @@ use crate::format::ChunkId;
 use crate::store::ChunkKey;
 use crate::store::backend::FileStat;
 use crate::store::chunks::{Chunk, Chunks, DroppedRefs, Generations, State};
+use crate::store::open_files::Stamp;
 
 /// As many generations as a key has room for.
 const GENERATIONS: u32 = (ChunkKey::MAX >> 32) as u32;
-
-/// What tells that nobody has written a file since.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Stamp {
-    mtime: SystemTime,
-    len: u64,
-}
-
-impl From<&FileStat> for Stamp {
-    fn from(stat: &FileStat) -> Self {
-        Stamp { mtime: stat.mtime, len: stat.len }
-    }
-}
 
 /// What is known of a file that is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

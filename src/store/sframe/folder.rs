@@ -9,6 +9,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use super::super::backend::{Backend, FileStat};
+use super::super::source::may_be_shown;
 
 /// SOURCE's directory, held open.
 #[derive(Clone)]
@@ -57,19 +58,6 @@ impl Folder {
             ),
         ))
     }
-}
-
-/// Whether a file may be shown with owner and mode of `index`, where `dir` is who may write its directory.
-pub(in crate::store) fn may_be_shown(me: u32, dir: &FileStat, index: &FileStat, file: &FileStat) -> bool {
-    let same_group = file.gid == index.gid;
-    let readable = |bit: u32| file.mode & bit != 0;
-    let by_group = readable(0o004) || (same_group && readable(0o040));
-    let only_trusted_write = (dir.uid == 0 || dir.uid == me) && dir.mode & 0o022 == 0;
-    file.uid == index.uid
-        || only_trusted_write
-        || (by_group
-            && (index.mode & 0o040 == 0 || same_group || readable(0o004))
-            && (index.mode & 0o004 == 0 || readable(0o004)))
 }
 
 #[cfg(test)]

@@ -12,37 +12,39 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use parking_lot::{Mutex, RwLock};
 
 use super::backend::{Backend, BackendFile, FileStat, read_exact_at};
-use super::changes::{Detector, has_header};
 use super::chunks::Chunks;
-use super::commit::{Change, CommitState};
-use super::disk_store::{DiskStore, Found, Handle, Locate, LockPlace, Medium, Shared};
+use super::disk_store::changes::{Detector, has_header};
+use super::disk_store::commit::{Change, CommitState};
+use super::disk_store::{Common, DiskStore, Locate, LockPlace, Medium, ReadFrame};
+use super::error::Complain;
 use super::error::{Failed, no_room, refused};
 use super::frame::{FileBytes, Frame};
 use super::local::watch::Watched;
+use super::open_files::{Descriptors, OpenChunk, Stamp};
+use super::readahead::{Readahead, Reader};
 use super::sidecar;
-use super::source::{Complain, Like, Source, write_from};
-use super::{ChunkKey, FrameImage, OpenOptions, ReadAt, ReadGuard, Result, SourceStat, StoreError};
+use super::source::{Handle, Like, Source, write_from};
+use super::{ChunkKey, FrameImage, OpenOptions, ReadAt, ReadGuard, Result, SourceStat, StoreError, Want};
 use crate::format::chunk::ChunkHeader;
 use crate::format::{self, ChunkId, INDEX_NAME as INDEX, Layout};
 
 mod changes;
 mod commit;
-mod descriptors;
 mod files;
-pub(super) mod folder;
+mod folder;
 mod open;
-mod readahead;
 mod record;
 
 use changes::Suspicion;
 use commit::Unsynced;
-use descriptors::{Descriptors, OpenChunk};
-pub(super) use descriptors::{OpenFiles, open_files};
-use files::{Files, Known, Stamp, id_of, name_of};
+use files::{Files, Known, id_of, name_of};
 use folder::Folder;
-pub(super) use readahead::Pool;
-use readahead::Readahead;
 use record::{Record, temp_name_of};
+
+/// How much of a file is read ahead, in bytes: for the rest the kernel's own read-ahead does.
+const MOST: u64 = 8 << 20;
+/// What the kernel reads at one request, at least, in bytes: its default read-ahead. It cuts off what is longer.
+const STRIDE: u64 = 128 << 10;
 
 fn index_name() -> &'static OsStr {
     OsStr::new(INDEX)
@@ -71,11 +73,11 @@ struct Directory {
     descriptors: Descriptors,
     /// A leaf lock.
     suspicion: Mutex<Suspicion>,
-    shared: Arc<Shared>,
+    common: Arc<Common>,
 }
 
 /// What of a frame that was found is the directory's own.
-pub(super) struct Parts {
+pub(super) struct DirectoryParts {
     folder: Folder,
     files: Files,
     /// Bytes that the chunk files take on disk.
@@ -90,7 +92,7 @@ pub(super) struct Unneeded {
 
 /// What is known of the states of a directory.
 #[derive(Default)]
-pub(super) struct States {
+pub(super) struct DirectoryStates {
     /// The lengths of the chunks that P names, added up.
     stored: u64,
 }
@@ -133,7 +135,22 @@ impl Directory {
     }
 }
 
+impl Reader for Directory {
+    /// Opens a chunk's file and has the kernel read it. What fails here fails again, and is told, when it is really read.
+    fn read_ahead(&self, key: ChunkKey, len: u32) {
+        let guard = self.common.epochs.enter();
+        if self.files.lock().len(key).is_none() {
+            return; // removed since
+        }
+        let Ok(open) = self.open_chunk(&guard, key) else { return };
+        drop(guard);
+        let len = u64::from(len).min(MOST);
+        (0..len).step_by(STRIDE as usize).for_each(|from| open.file.will_need(from, STRIDE.min(len - from)));
+    }
+}
+
 /// The header at the beginning of a chunk's file of `len` bytes.
+#[expect(clippy::indexing_slicing, reason = "no more is counted than there is in the buffer")]
 fn header_of(file: &dyn BackendFile, len: u64) -> io::Result<format::Result<ChunkHeader>> {
     let mut bytes = [0; ChunkHeader::LEN];
     let have = bytes.len().min(usize::try_from(len).unwrap_or(usize::MAX));
@@ -255,8 +272,8 @@ impl Medium for Sframe {
     const LAYOUT: Layout = Layout::Sparse;
     const KIND: &'static str = "directory";
     const CHECKS_CHUNKS: bool = true;
-    type Commits = States;
-    type Parts = Parts;
+    type Commits = DirectoryStates;
+    type Parts = DirectoryParts;
     type LetGo = Unneeded;
 
     // ---- opening ----
@@ -278,7 +295,7 @@ impl Medium for Sframe {
         Ok(Handle { file: Arc::from(itself), dir: Some(dir), stat })
     }
 
-    fn read(source: &Source, handle: &Handle, generation: u32, whole: bool) -> Result<Found<Self>> {
+    fn read(source: &Source, handle: &Handle, generation: u32, whole: bool) -> Result<ReadFrame<Self>> {
         open::open(source, handle, generation, whole)
     }
 
@@ -296,18 +313,18 @@ impl Medium for Sframe {
         Ok(LockPlace { dir: Arc::clone(dir), name: name.to_owned(), path, owner: Some(index) })
     }
 
-    fn new(source: &Source, handle: &Handle, parts: Option<Parts>, shared: Arc<Shared>, options: &OpenOptions) -> Self {
+    fn new(source: &Source, handle: &Handle, parts: Option<DirectoryParts>, common: Arc<Common>, options: &OpenOptions) -> Self {
         let made = || {
             let folder = Folder::made(Arc::clone(handle.dir.as_ref().unwrap_or(&source.backend)));
-            Parts { folder, files: Files::default(), allocated: 0 }
+            DirectoryParts { folder, files: Files::default(), allocated: 0 }
         };
-        let Parts { folder, files, allocated } = parts.unwrap_or_else(made);
+        let DirectoryParts { folder, files, allocated } = parts.unwrap_or_else(made);
         let directory = Arc::new(Directory {
             folder: RwLock::new(Arc::new(folder)),
             files: Mutex::new(files),
             descriptors: Descriptors::new(&options.resources.open_files),
             suspicion: Mutex::default(),
-            shared,
+            common,
         });
         Sframe {
             readahead: Readahead::new(&options.resources.ahead, directory.clone()),
@@ -323,7 +340,7 @@ impl Medium for Sframe {
         self.directory.files.lock().next_first()
     }
 
-    fn exchange(store: &SframeStore, handle: &Handle, another: bool, parts: Parts) -> Unneeded {
+    fn exchange(store: &SframeStore, handle: &Handle, another: bool, parts: DirectoryParts) -> Unneeded {
         let Sframe { directory, unsynced, itself, allocated, .. } = &store.medium;
         let mut files = directory.files.lock();
         let mut rest = files.collect_rest(true);
@@ -378,8 +395,9 @@ impl Medium for Sframe {
         keys.iter().map(|key| files.len(*key)).collect()
     }
 
-    fn expect_chunks(store: &SframeStore, chunks: &[(ChunkKey, u32)]) {
-        store.medium.readahead.expect(chunks);
+    fn prefetch(store: &SframeStore, wants: &[Want]) {
+        // A file's length is known to whoever opens it.
+        store.medium.readahead.expect(&wants.iter().filter_map(Want::known).collect::<Vec<_>>());
     }
 
     fn file_id(key: ChunkKey) -> Option<ChunkId> {
@@ -439,7 +457,7 @@ impl Medium for Sframe {
     }
 
     fn is_durable(store: &SframeStore, commits: &mut CommitState<Self>) {
-        store.medium.directory.files.lock().chunks.durable(commits.published(), store.shared.epochs.now());
+        store.medium.directory.files.lock().chunks.durable(commits.published(), store.common.epochs.now());
     }
 
     fn after_sync(store: &SframeStore, _commits: &mut CommitState<Self>) {

@@ -6,14 +6,16 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use super::super::backend::{BackendFile, FileStat};
-use super::super::disk_store::{Found, Handle};
+use super::super::disk_store::ReadFrame;
+use super::super::error::Complain;
 use super::super::error::in_words;
 use super::super::frame::{FileBytes, Frame, Unread};
-use super::super::source::{ATTEMPTS, Complain, KEPT_CHANGING, Source, touched_since};
+use super::super::source::Handle;
+use super::super::source::{ATTEMPTS, KEPT_CHANGING, Source, touched_since};
 use super::super::{FrameImage, Result, StoreError};
 use super::files::{Files, FoundFile, key, name_of};
 use super::folder::Folder;
-use super::{INDEX, Parts, Sframe, States, header_of, index_name};
+use super::{DirectoryParts, DirectoryStates, INDEX, Sframe, header_of, index_name};
 use crate::format::chunk::ChunkHeader;
 use crate::format::{ChunkId, IndexEntry};
 
@@ -27,7 +29,7 @@ const HEADERS: usize = 1024;
 const NAMED: usize = 8;
 
 /// Reads what is in the directory; the keys are of generation `first`. With `whole`, it is an error that somebody changes it meanwhile.
-pub(super) fn open(source: &Source, handle: &Handle, first: u32, whole: bool) -> Result<Found<Sframe>> {
+pub(super) fn open(source: &Source, handle: &Handle, first: u32, whole: bool) -> Result<ReadFrame<Sframe>> {
     let dir = handle.dir.as_ref().unwrap_or(&source.backend);
     let mut attempt = 1;
     loop {
@@ -51,9 +53,9 @@ pub(super) fn open(source: &Source, handle: &Handle, first: u32, whole: bool) ->
         }
         let (image, named, Measured { found, recent, allocated, .. }) = looked_at?;
         let files = Files::opened(named, &found, Some(since), recent.into_iter().collect(), first);
-        let commits = States { stored: files.chunks.named_bytes() };
+        let commits = DirectoryStates { stored: files.chunks.named_bytes() };
         let header_file = (Arc::from(index), index_stat);
-        return Ok(Found { image, header_file, commits, parts: Parts { folder, files, allocated } });
+        return Ok(ReadFrame { image, header_file, commits, parts: DirectoryParts { folder, files, allocated } });
     }
 }
 
@@ -154,6 +156,7 @@ fn measure(folder: &Folder, ids: &[u32], since: SystemTime) -> Measured {
     all
 }
 
+#[expect(clippy::indexing_slicing, reason = "the part is one of these ids")]
 fn measure_part(folder: &Folder, ids: &[u32], part: Range<usize>, step: usize, since: SystemTime) -> Measured {
     let mut out = Measured { found: Vec::with_capacity(part.len()), ..Measured::default() };
     for (at, id) in part.clone().zip(&ids[part]) {

@@ -136,6 +136,7 @@ impl Record {
 }
 
 /// Hands the entries of a record on, some thousands at a time.
+#[expect(clippy::indexing_slicing, reason = "no more is counted than there is in the buffer")]
 fn read(file: &dyn BackendFile, len: u64, mut take: impl FnMut(Vec<Entry>)) -> io::Result<()> {
     let len = len.min(MOST);
     let mut piece = vec![0; PIECE];

@@ -52,8 +52,8 @@ use crate::format::chunk::ChunkHeader;
 use crate::format::header::{FrameHeader, Sections};
 use crate::format::trailer::Trailer;
 use crate::format::{self, ChunkOffset, Error, Fit, IndexEntry, index};
-use crate::store::examine::{CHECKED_LEN, Examined, MOST_HOLE, examine};
 use crate::store::frame::{Frame, Unread, zeros};
+use crate::store::validate::{CHECKED_LEN, InvalidChunk, MOST_HOLE, validate_chunk};
 use crate::store::{ChunkKey, FrameImage, ReadAt, StoreError};
 
 mod search;
@@ -106,11 +106,11 @@ impl From<StoreError> for Stop {
     }
 }
 
-impl From<Examined> for Stop {
-    fn from(examined: Examined) -> Self {
-        match examined {
-            Examined::Bad(error) => Stop::Held(error),
-            Examined::Io(error) => Stop::Io(error),
+impl From<InvalidChunk> for Stop {
+    fn from(invalid: InvalidChunk) -> Self {
+        match invalid {
+            InvalidChunk::Bad(error) => Stop::Held(error),
+            InvalidChunk::Io(error) => Stop::Io(error),
         }
     }
 }
@@ -299,6 +299,7 @@ impl Considering<'_> {
     }
 
     /// Finds or stages each chunk.
+    #[expect(clippy::indexing_slicing, reason = "found has a place for each chunk, and entries one for each position")]
     fn chunks(
         &mut self,
         offsets: &[IndexEntry<ChunkOffset>],
@@ -345,16 +346,16 @@ impl Considering<'_> {
             let error = Error::new("chunk", 0, "one that was written in parts only", "a whole one, as the index was not written");
             return Err(Stop::Held(of_chunk(error, start, position)));
         }
-        let inside = |examined| match examined {
-            Examined::Bad(error) => Stop::Held(of_chunk(error, start, position)),
-            Examined::Io(error) => Stop::Io(error),
+        let inside = |invalid| match invalid {
+            InvalidChunk::Bad(error) => Stop::Held(of_chunk(error, start, position)),
+            InvalidChunk::Io(error) => Stop::Io(error),
         };
         let key = if part.len > CHECKED_LEN {
-            examine(&part, fit).map_err(inside)?;
+            validate_chunk(&part, fit).map_err(inside)?;
             if self.dry { ChunkKey::new(0) } else { self.file.store.stage(&part)? }
         } else {
             let bytes = self.bytes(start..start + part.len)?;
-            let header = examine(&bytes, fit).map_err(inside)?;
+            let header = validate_chunk(&bytes, fit).map_err(inside)?;
             if !self.whole && self.reads_as_index(&header, &bytes) {
                 let error = Error::new("chunk", 0, "an index of this frame", "a chunk, as the index was not written");
                 return Err(Stop::Held(of_chunk(error, start, position)));

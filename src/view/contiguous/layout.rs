@@ -1,12 +1,13 @@
 //! Where in the file which chunk is: what the view shows where nothing is written over it.
 
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::format::header::FrameHeader;
 use crate::format::trailer::Trailer;
 use crate::format::{self, ChunkOffset, IndexEntry, index};
-use crate::store::{ChunkKey, FrameImage, FrameStore, ReadGuard, StoreError};
+use crate::store::{ChunkKey, FrameImage, FrameStore, ReadGuard, StoreError, Want};
 
 /// A stored chunk's place in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -135,6 +136,13 @@ impl Layout {
         self.tail_start.saturating_add(self.tail.len() as u64)
     }
 
+    /// The chunks that begin in a part of the file: what reaches into it was wanted before, or is being read.
+    pub fn wants(&self, part: Range<u64>) -> Vec<Want> {
+        let behind = self.extents.from(self.extents.reaching(part.start)).skip_while(|extent| extent.start < part.start);
+        let wanted = behind.take_while(|extent| extent.start < part.end);
+        wanted.map(|extent| Want::Known(extent.key, extent.len)).collect()
+    }
+
     /// The header's bytes.
     pub fn head(&self) -> &[u8] {
         self.image.header.as_bytes()
@@ -155,6 +163,7 @@ impl Layout {
     ///
     /// # Errors
     /// What the store says; a chunk that is shorter in the store than it was.
+    #[expect(clippy::indexing_slicing, reason = "no more is counted than there is in the buffer")]
     pub fn read_at(
         &self,
         store: &dyn FrameStore,
@@ -205,6 +214,7 @@ fn take<'a>(rest: &mut &'a mut [u8], count: u64) -> &'a mut [u8] {
 }
 
 /// Copies what `bytes`, which begin at `start`, have from `at` on.
+#[expect(clippy::indexing_slicing, reason = "what is taken is no longer than what was asked for")]
 fn copy_of(bytes: &[u8], start: u64, at: &mut u64, rest: &mut &mut [u8]) {
     let from = at.checked_sub(start).and_then(|skip| bytes.get(usize::try_from(skip).ok()?..)).unwrap_or_default();
     let piece = take(rest, from.len() as u64);

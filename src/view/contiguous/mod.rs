@@ -1,6 +1,6 @@
 //! An sframe as the one file that C-Blosc2 would have written: the contiguous view.
 //!
-//! - [`layout`]: which chunk is where in the file; `ahead`: who reads on and on;
+//! - [`layout`]: which chunk is where in the file;
 //! - [`overlay`]: what clients have written over it;
 //! - `consider`: when that is a frame, and which of its chunks are new; `adopt`: how it becomes the layout, and when it goes to
 //!   the store;
@@ -30,7 +30,6 @@ use crate::store::{ChunkKey, FrameImage, FrameStore, sidecar};
 pub use self::state::File;
 
 mod adopt;
-mod ahead;
 mod consider;
 mod intervals;
 mod layout;
@@ -143,7 +142,7 @@ impl FrameView for Contiguous {
         if std::mem::replace(&mut state.frame.is_gone, true) || how == Take::Dropped {
             return Ok(Content::Empty);
         }
-        let former = Content::Frame(File { ahead: None, ..state.frame.file() });
+        let former = Content::Frame(state.frame.file());
         state.chunks.pin(former.keys());
         Ok(former)
     }

@@ -151,6 +151,7 @@ fn by_page(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, Range<u
 
 impl Pages {
     /// Whether there was room.
+    #[expect(clippy::indexing_slicing, reason = "a part of a page, and of the buffer")]
     fn write_at(&mut self, data: &[u8], offset: u64) -> bool {
         let new = by_page(offset, data.len()).filter(|(page, ..)| !self.pages.contains_key(page)).count() as u64;
         let held = (self.pages.len() as u64 + new) * PAGE as u64;
@@ -164,6 +165,7 @@ impl Pages {
         true
     }
 
+    #[expect(clippy::indexing_slicing, reason = "parts of what lies between offset and end")]
     fn read_at(&self, buf: &mut [u8], offset: u64) {
         for (page, place, part) in by_page(offset, buf.len()) {
             let len = part.len();
@@ -443,6 +445,7 @@ impl Inner {
     ///
     /// # Errors
     /// What the file system says.
+    #[expect(clippy::indexing_slicing, reason = "parts of what lies between offset and end")]
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<(usize, Vec<Placed>)> {
         let count = self.len.saturating_sub(offset).min(buf.len() as u64) as usize;
         let end = offset.saturating_add(count as u64);
@@ -494,6 +497,7 @@ impl Overlaid<'_> {
     ///
     /// # Errors
     /// What the file system or the store says.
+    #[expect(clippy::indexing_slicing, reason = "parts of what lies between offset and end")]
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         let (count, gaps) = self.overlay.inner.read().read_at(buf, offset)?;
         for (gap, from) in gaps {

@@ -6,9 +6,6 @@ use std::io;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use parking_lot::Mutex;
-
-use super::ahead::Ahead;
 use super::layout::Layout;
 use super::overlay::{Overlaid, Overlay};
 use crate::store::{ChunkKey, FrameStore, ReadGuard, StoreError};
@@ -40,8 +37,6 @@ pub struct Contiguous {
     pub version: u64,
     /// `version` as of the last commit.
     pub published: u64,
-    /// Who reads on and on. A leaf.
-    ahead: Arc<Mutex<Ahead>>,
 }
 
 /// What the file of a frame holds, or held.
@@ -50,7 +45,6 @@ pub struct File {
     pub layout: Arc<Layout>,
     /// What is written over it.
     pub overlay: Option<Arc<Overlay>>,
-    pub ahead: Option<Arc<Mutex<Ahead>>>,
 }
 
 impl File {
@@ -70,12 +64,6 @@ impl File {
         offset: u64,
         buf: &mut [u8],
     ) -> io::Result<std::result::Result<usize, StoreError>> {
-        if let Some(ahead) = &self.ahead {
-            let ahead = ahead.lock().read(&self.layout, offset, buf.len());
-            if !ahead.is_empty() {
-                store.expect_chunks(&ahead);
-            }
-        }
         match &self.overlay {
             None => Ok(self.layout.read_at(store, guard, offset, buf)),
             Some(overlay) => Overlaid { store, guard, layout: &self.layout, overlay }.read_at(buf, offset).map(Ok),
@@ -98,14 +86,12 @@ impl Contiguous {
             staged: HashSet::new(),
             version: 0,
             published: 0,
-            ahead: Arc::default(),
         })
     }
 
     /// What the file holds.
     pub fn file(&self) -> File {
-        let (overlay, ahead) = (self.seen_overlay().cloned(), Some(Arc::clone(&self.ahead)));
-        File { layout: Arc::clone(&self.layout), overlay, ahead }
+        File { layout: Arc::clone(&self.layout), overlay: self.seen_overlay().cloned() }
     }
 
     /// Whether the last commit took what was adopted last.

@@ -63,6 +63,7 @@ impl<V: FrameView> Single<V> {
     }
 
     /// Reads what a file holds; a short count means that it ends there.
+    #[expect(clippy::indexing_slicing, reason = "no more is counted than there is in the buffer")]
     pub(super) fn read_content(
         &self,
         guard: &ReadGuard<'_>,
@@ -130,6 +131,7 @@ impl<V: FrameView> Single<V> {
     }
 
     /// Begins a draft with what the file holds now.
+    #[expect(clippy::indexing_slicing, reason = "no more is counted than there is in the buffer")]
     fn begin_from_content(&self, ino: Ino) -> Result<()> {
         let guard = self.store.enter();
         let content = self.state.read().settled(ino)?;

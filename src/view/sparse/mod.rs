@@ -29,7 +29,7 @@ use super::writing::Change;
 use super::{Handle, Ino, Invals, Lost, Result, ViewError};
 use crate::format::trailer::Trailer;
 use crate::format::{ChunkId, IndexEntry, index_file};
-use crate::store::examine::MAX_CHUNK_LEN;
+use crate::store::validate::MAX_CHUNK_LEN;
 use crate::store::{ChunkKey, FrameImage, FrameStore};
 
 mod adopt;

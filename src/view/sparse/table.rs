@@ -75,6 +75,7 @@ impl Table {
         self.dense.get(id.0 as usize).or_else(|| self.sparse.get(&id.0)).unwrap_or(&NONE)
     }
 
+    #[expect(clippy::indexing_slicing, reason = "ids up to the one that the table was lengthened for")]
     fn get_mut(&mut self, id: ChunkId) -> &mut Slot {
         let index = id.0 as usize;
         if index >= self.dense.len() && index < self.dense.len() + REACH {
@@ -115,6 +116,7 @@ impl Table {
     }
 
     /// The chunks from an id upwards.
+    #[expect(clippy::indexing_slicing, reason = "the start is within the table")]
     pub fn files_from(&self, first: u64) -> impl Iterator<Item = (ChunkId, &Slot)> {
         let start = usize::try_from(first).unwrap_or(usize::MAX).min(self.dense.len());
         let dense = self.dense[start..].iter().enumerate().map(move |(n, slot)| ((start + n) as u32, slot));

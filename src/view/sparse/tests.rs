@@ -608,3 +608,19 @@ fn an_index_that_waits_is_saved_again_when_it_is_another() {
         assert!(std::fs::read(saved.saved.as_ref().unwrap()).unwrap() == index, "{missing}");
     }
 }
+
+#[test]
+fn an_index_with_another_chunksize_is_taken_if_the_chunks_fit() {
+    for (chunksize, nbytes, fits) in [(2 * CHUNKSIZE, CHUNKSIZE, true), (CHUNKSIZE / 2, CHUNKSIZE / 2, false)] {
+        let mount = Mount::of(&[full(1)], CHUNKSIZE);
+        let header = header(Layout::Sparse, nbytes.into(), 0, 1 << 20, chunksize as i32);
+        let entries = Arc::new(vec![IndexEntry::Stored(ChunkId(0))]);
+        let bytes = IndexFile { header, trailer: Trailer::encode(&[]).unwrap(), entries }.make_file().unwrap();
+        mount.cp("chunks.b2frame", &bytes).unwrap();
+        assert_eq!(matches!(mount.view().state.read().frame.held, state::Held::No), fits);
+        mount.sync();
+        let store = CframeStore::open(&mount.path(), OpenOptions { read_only: true, ..OpenOptions::default() }).unwrap();
+        let committed = store.committed().unwrap().header.chunksize();
+        assert_eq!(committed, if fits { chunksize } else { CHUNKSIZE });
+    }
+}

@@ -9,8 +9,8 @@ use crate::format::chunk::ChunkHeader;
 use crate::format::header::FrameHeader;
 use crate::format::index_file::{self, IndexFile, KnownIndex};
 use crate::format::{self, ChunkId, Fit};
-use crate::store::examine::{Examined, MOST_HOLE, examine};
 use crate::store::frame::zeros;
+use crate::store::validate::{InvalidChunk, MOST_HOLE, validate_chunk};
 use crate::store::{ChunkKey, Draft, ReadAt};
 use crate::view::frame_view::Take;
 use crate::view::nodes::{Name, Number};
@@ -121,10 +121,10 @@ impl Single<Sparse> {
     /// Stages a draft that is one whole chunk and fits; the inner error says why it is not.
     pub(super) fn stage_draft(&self, bytes: &Draft, id: ChunkId) -> Result<format::Result<(ChunkKey, ChunkHeader)>> {
         let fit = self.state.read().frame.fit(id);
-        match examine(bytes, fit) {
+        match validate_chunk(bytes, fit) {
             Ok(header) => Ok(Ok((self.store.stage(bytes)?, header))),
-            Err(Examined::Bad(error)) => Ok(Err(error)),
-            Err(Examined::Io(error)) => Err(self.held_error("read back what was written", error)),
+            Err(InvalidChunk::Bad(error)) => Ok(Err(error)),
+            Err(InvalidChunk::Io(error)) => Err(self.held_error("read back what was written", error)),
         }
     }
 

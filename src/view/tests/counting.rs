@@ -1,16 +1,17 @@
 //! A store that counts what is staged, committed and read, and panics where I/O is asked of it by a thread that has locked what
 //! readers need. All views of these tests are over one.
 
-use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
+use parking_lot::Mutex;
+
+use crate::format::ChunkId;
 use crate::format::chunk::ChunkHeader;
 use crate::format::times::Identity;
-use crate::format::{ChunkId, IndexEntry};
 use crate::store::*;
 use crate::view::state_lock::held::check;
 
@@ -24,13 +25,16 @@ pub struct Counting {
     pub stale: AtomicBool,
     /// Staging fails with ENOSPC.
     pub full: AtomicBool,
+    /// Called when SOURCE has been read again.
+    pub reloaded: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
 impl Counting {
     pub fn new(inner: Arc<dyn FrameStore>) -> Arc<Self> {
         let zero = AtomicUsize::default;
         let no = AtomicBool::default;
-        Arc::new(Counting { inner, staged: zero(), commits: zero(), reads: zero(), hinted: zero(), stale: no(), full: no() })
+        let (staged, commits, reads, hinted) = (zero(), zero(), zero(), zero());
+        Arc::new(Counting { inner, staged, commits, reads, hinted, stale: no(), full: no(), reloaded: Mutex::default() })
     }
 
     /// Counts since the last call: chunks staged, and commits.
@@ -64,25 +68,15 @@ impl FrameStore for Counting {
         self.inner.chunk_header(guard, key)
     }
 
-    fn chunk_lens(&self, guard: &ReadGuard<'_>, entries: &[IndexEntry<ChunkKey>]) -> Result<Vec<u32>> {
-        check("chunk_lens");
-        self.inner.chunk_lens(guard, entries)
-    }
-
     fn lens_of(&self, guard: &ReadGuard<'_>, keys: &[ChunkKey]) -> Vec<Option<u32>> {
         check("lens_of");
         self.inner.lens_of(guard, keys)
     }
 
-    fn expect_unknown(&self, key: ChunkKey, bytes: RangeInclusive<u32>, next: Option<ChunkKey>) {
-        check("expect_unknown");
-        self.inner.expect_unknown(key, bytes, next);
-    }
-
-    fn expect_chunks(&self, chunks: &[(ChunkKey, u32)]) {
-        check("expect_chunks");
-        self.hinted.fetch_add(chunks.len(), SeqCst);
-        self.inner.expect_chunks(chunks);
+    fn prefetch(&self, wants: &[Want]) {
+        check("prefetch");
+        self.hinted.fetch_add(wants.iter().filter_map(Want::known).count(), SeqCst);
+        self.inner.prefetch(wants);
     }
 
     fn stage(&self, chunk: &dyn ReadAt) -> Result<ChunkKey> {
@@ -160,7 +154,11 @@ impl LocalStore for Counting {
     }
     fn reload(&self) -> Result<Arc<FrameImage>> {
         check("reload");
-        self.here().reload()
+        let image = self.here().reload();
+        if let Some(reloaded) = self.reloaded.lock().take() {
+            reloaded();
+        }
+        image
     }
     fn watch(&self) -> &Watch {
         self.here().watch()
@@ -217,7 +215,7 @@ impl LocalStore for Counting {
         check("changed_outside");
         self.here().changed_outside()
     }
-    fn wait_for_turn(&self, patience: Duration) -> Result<Option<Turn<'_>>> {
+    fn wait_for_turn(&self, patience: Duration) -> Result<Option<FrameLock<'_>>> {
         check("wait_for_turn");
         self.here().wait_for_turn(patience)
     }

@@ -12,6 +12,7 @@ use crate::store::{FrameStore, OpenOptions, open};
 pub mod counting;
 mod model;
 mod park;
+mod unlocked;
 
 /// The name of the one file that a contiguous view shows.
 const NAME: &str = "shown.b2frame";
@@ -46,9 +47,13 @@ impl Pair {
     }
 
     fn mount(self, path: &Path) -> Box<dyn FileSystem> {
+        self.show(self.store(path))
+    }
+
+    fn show(self, store: Arc<dyn FrameStore>) -> Box<dyn FileSystem> {
         match self.shown {
-            Layout::Sparse => Box::new(SparseView::new(self.store(path), false).unwrap()),
-            Layout::Contiguous => Box::new(ContiguousView::new(self.store(path), Shown::As(NAME.into()), false).unwrap()),
+            Layout::Sparse => Box::new(SparseView::new(store, false).unwrap()),
+            Layout::Contiguous => Box::new(ContiguousView::new(store, Shown::As(NAME.into()), false).unwrap()),
         }
     }
 

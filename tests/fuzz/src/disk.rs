@@ -7,7 +7,7 @@ use b2fuse::format::IndexEntry;
 use b2fuse::format::chunk;
 use b2fuse::store::check::{Depth, Kind, Severity, check};
 use b2fuse::store::repair::{Outlook, plan};
-use b2fuse::store::survey::Survey;
+use b2fuse::store::inspect::Inspection;
 use b2fuse::store::{Budgets, FrameImage, FrameStore, OpenOptions, Resources, open};
 
 use crate::memory::within;
@@ -145,16 +145,16 @@ fn damage(path: &Path, deep: bool) -> Option<Vec<String>> {
     Some(damage)
 }
 
-/// What a survey shows of a frame agrees with what it reads.
+/// What a inspection shows of a frame agrees with what it reads.
 fn surveyed(path: &Path) {
-    let Ok(survey) = Survey::open(path) else { return };
+    let Ok(inspection) = Inspection::open(path) else { return };
     let mut count = 0;
-    survey.chunks(1, &mut |position, _, seen| {
+    inspection.chunks(1, &mut |position, _, seen| {
         count += 1;
         if let Some(seen) = seen {
-            let read = survey.read_chunk(position);
+            let read = inspection.read_chunk(position);
             assert_eq!(seen.as_ref().ok().map(|seen| seen.header.cbytes as usize), read.ok().map(|bytes| bytes.len()));
-        } else if let Ok(bytes) = survey.read_chunk(position) {
+        } else if let Ok(bytes) = inspection.read_chunk(position) {
             chunk::check(&bytes).expect("a special chunk that was made");
         }
         count < MOST_CHUNKS

@@ -13,7 +13,7 @@ use log::{debug, info};
 use super::{CommitState, SECTOR, settle_while};
 use crate::store::cframe::CframeStore;
 use crate::store::cframe::extents::ExtentMap;
-use crate::store::commit::{self, Change, sync_published};
+use crate::store::disk_store::commit::{self, Change, sync_published};
 use crate::store::{FrameStore, Result};
 
 /// See [`Medium::finish`](crate::store::disk_store::Medium::finish): after step 1.
@@ -25,7 +25,7 @@ pub(in crate::store::cframe) fn finish(store: &CframeStore, commits: &mut Commit
     // Step 2. What is staged now no state will ever have.
     {
         let _staged_whole = store.gate.write();
-        store.with_map(|map, _| map.chunks_mut().discard_staged(store.shared.epochs.now()));
+        store.with_map(|map, _| map.chunks_mut().discard_staged(store.common.epochs.now()));
     }
     if commits.changed {
         store.sweep_rest();

@@ -23,6 +23,7 @@ const MOST_ALIKE: usize = 8;
 
 impl Considering<'_> {
     /// Old extents by number for the chunks that are in their old place, where nothing was written.
+    #[expect(clippy::indexing_slicing, reason = "`next` is the number of an old chunk, each of which has a place in `used`")]
     pub(super) fn kept_in_place(&mut self, places: &[(u64, u32)], ends: &[u64]) -> Result<Vec<u32>, Stop> {
         let olds = &self.layout.extents;
         let mut used = vec![false; olds.len()];
@@ -57,6 +58,7 @@ impl Considering<'_> {
     }
 
     /// Chunks that were found to be old ones when they were written.
+    #[expect(clippy::indexing_slicing, reason = "places, ends and found are of one length, and `used` of the old chunks'")]
     pub(super) fn known_as_moved(&mut self, places: &[(u64, u32)], ends: &[u64], found: &mut [u32]) -> Result<(), Stop> {
         let end = self.file.len();
         let moved: Vec<Placed> = self.moved.within(0..end).collect();
@@ -85,6 +87,7 @@ impl Considering<'_> {
 
     /// Chunks that are in the order of the old ones, but not in their places. Answers those that were not found, by number, with
     /// their lengths.
+    #[expect(clippy::indexing_slicing, reason = "places, ends and found are of one length, and `used` of the old chunks'")]
     pub(super) fn moved(&mut self, places: &[(u64, u32)], ends: &[u64], found: &mut [u32]) -> Result<Vec<(usize, u32)>, Stop> {
         let mut missed = Vec::new();
         let mut next = 0;
@@ -108,6 +111,7 @@ impl Considering<'_> {
     }
 
     /// Chunks that are anywhere else than they were: found by how they begin. Answers those that are new.
+    #[expect(clippy::indexing_slicing, reason = "numbers of places, and of old chunks")]
     pub(super) fn shuffled(
         &mut self,
         places: &[(u64, u32)],
@@ -169,6 +173,7 @@ impl Considering<'_> {
 
     /// The first of some old chunks that has the same bytes as the chunk at `start`, and is not yet another one's; without a whole
     /// change even then, as one that is there twice has been moved.
+    #[expect(clippy::indexing_slicing, reason = "the number of an old chunk, each of which has a place in `used`")]
     fn same_as(&self, start: u64, len: u32, olds: impl IntoIterator<Item = usize>) -> Result<Option<usize>, Stop> {
         for number in olds {
             let old = self.layout.extents.get(number).filter(|old| old.len == len && !(self.whole && self.used[number]));

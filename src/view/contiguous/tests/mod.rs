@@ -253,7 +253,9 @@ fn a_sequential_reader_has_its_chunks_asked_for_in_time() {
     let mut buf = vec![0; 1 << 17];
     let mut offset = 0;
     while offset < size {
-        offset += mount.view().read(ino, None, offset, &mut buf).unwrap() as u64;
+        let count = mount.view().read(ino, None, offset, &mut buf).unwrap() as u64;
+        assert_eq!(mount.view().touched(1, ino, Some((offset, buf.len() as u32))), []);
+        offset += count;
     }
     let hinted = mount.store.as_ref().unwrap().hinted.load(std::sync::atomic::Ordering::SeqCst);
     assert!((300..=400).contains(&hinted), "{hinted}");

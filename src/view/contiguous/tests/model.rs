@@ -102,7 +102,7 @@ fn the_file_is_what_was_written() {
 #[test]
 fn an_overlay_of_many_parts_stays_small_and_true() {
     let dir = tempfile::tempdir().unwrap();
-    let backend = crate::store::backend::FileBackend::open(dir.path()).unwrap();
+    let backend = crate::store::local::FileBackend::open(dir.path()).unwrap();
     let pool = crate::store::DraftPool::new(Arc::new(backend), 8 << 20);
     let mut expected: Vec<u8> = (0..5_000_000u32).map(|n| n as u8).collect();
     let original = expected.clone();
@@ -131,7 +131,7 @@ fn an_overlay_of_many_parts_stays_small_and_true() {
 #[test]
 fn what_is_below_is_not_held_and_reads_as_what_was_written() {
     let dir = tempfile::tempdir().unwrap();
-    let backend = crate::store::backend::FileBackend::open(dir.path()).unwrap();
+    let backend = crate::store::local::FileBackend::open(dir.path()).unwrap();
     let pool = crate::store::DraftPool::new(Arc::new(backend), 0);
     let mut random = Random(0x1357_9bdf_0246_8ace);
     let mut moved = 0;
@@ -189,7 +189,7 @@ fn what_is_below_is_not_held_and_reads_as_what_was_written() {
 #[test]
 fn a_hole_in_what_was_written_is_said_to_be_one() {
     let dir = tempfile::tempdir().unwrap();
-    let backend = crate::store::backend::FileBackend::open(dir.path()).unwrap();
+    let backend = crate::store::local::FileBackend::open(dir.path()).unwrap();
     let pool = crate::store::DraftPool::new(Arc::new(backend), 8 << 20);
     let held = |overlay: &Overlay| {
         let inner = overlay.inner.read();

@@ -43,6 +43,7 @@ pub(in crate::store) fn damage<P>(chunks: &impl Chunks<P>, place: P, kind: Kind,
 }
 
 /// Reads a chunk's header, or says what is wrong with it.
+#[expect(clippy::indexing_slicing, reason = "no more was read than a header")]
 pub(in crate::store) fn see<P: Copy>(chunks: &impl Chunks<P>, place: P) -> Result<Seen, Box<Finding>> {
     let mut head = [0; ChunkHeader::LEN];
     let (len, room) = chunks.head(place, &mut head)?;
@@ -129,6 +130,7 @@ impl InDirectory {
 }
 
 impl Chunks<ChunkId> for InDirectory {
+    #[expect(clippy::indexing_slicing, reason = "no more is counted than there is in the buffer")]
     fn head(&self, id: ChunkId, head: &mut Head) -> Result<(usize, u64), Box<Finding>> {
         let bad = |kind, what: &dyn std::fmt::Display| Box::new(damage(self, id, kind, what));
         let file = self.open(id).map_err(|error| match error.kind() {

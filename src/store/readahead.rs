@@ -9,20 +9,14 @@ use std::thread::JoinHandle;
 use log::debug;
 use parking_lot::{Condvar, Mutex};
 
-use super::super::ChunkKey;
-use super::Directory;
+use super::ChunkKey;
 use crate::store::in_words;
 use crate::store::local::system::run_on_any_core;
 
 /// How many files are hinted at, at most; older hints go.
 const HINTS: usize = 1024;
-/// How much of a file is read ahead, in bytes: for the rest the kernel's own read-ahead does.
-const MOST: u64 = 8 << 20;
-/// What the kernel reads at one request, at least, in bytes: its default read-ahead. It cuts off what is longer.
-const STRIDE: u64 = 128 << 10;
-
 /// The threads, which are started once there is something to do, and what they have to do.
-pub(in crate::store) struct Pool {
+pub(super) struct Pool {
     work: Arc<Work>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     most: usize,
@@ -82,7 +76,7 @@ impl Readahead {
         if self.stopped.load(Relaxed) {
             return;
         }
-        let hints = &chunks[..chunks.len().min(HINTS)];
+        let hints = chunks.get(..HINTS).unwrap_or(chunks);
         queue.hints.extend(hints.iter().map(|(key, len)| Hint { frame: Arc::clone(&self.frame), key: *key, len: *len }));
         let over = queue.hints.len().saturating_sub(HINTS);
         queue.hints.drain(..over);
@@ -110,12 +104,12 @@ impl Readahead {
 
 impl Pool {
     /// A pool of at most so many threads.
-    pub(in crate::store) fn new(most: usize) -> Arc<Self> {
+    pub(super) fn new(most: usize) -> Arc<Self> {
         Arc::new(Pool { work: Arc::default(), threads: Mutex::default(), most })
     }
 
     /// How many threads there are.
-    pub(in crate::store) fn threads(&self) -> usize {
+    pub(super) fn threads(&self) -> usize {
         self.threads.lock().len()
     }
 
@@ -179,20 +173,6 @@ impl Drop for UnderWay<'_> {
         }
         drop(queue);
         work.done.notify_all();
-    }
-}
-
-impl Reader for Directory {
-    /// Opens a chunk's file and has the kernel read it. What fails here fails again, and is told, when it is really read.
-    fn read_ahead(&self, key: ChunkKey, len: u32) {
-        let guard = self.shared.epochs.enter();
-        if self.files.lock().len(key).is_none() {
-            return; // removed since
-        }
-        let Ok(open) = self.open_chunk(&guard, key) else { return };
-        drop(guard);
-        let len = u64::from(len).min(MOST);
-        (0..len).step_by(STRIDE as usize).for_each(|from| open.file.will_need(from, STRIDE.min(len - from)));
     }
 }
 

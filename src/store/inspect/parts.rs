@@ -9,11 +9,11 @@ use crate::format::index::{self, Place};
 use crate::format::trailer::Trailer;
 use crate::format::{self, IndexEntry, Layout};
 use crate::store::backend::BackendFile;
-use crate::store::frame::{FileBytes, Frame, Part, Unread};
+use crate::store::frame::{FileBytes, Frame, FramePart, Unread};
 use crate::store::{Result, StoreError};
 
 /// What there is of a frame.
-pub(in crate::store) struct Parts<P> {
+pub(in crate::store) struct FrameParts<P> {
     pub(in crate::store) header: FrameHeader,
     pub(in crate::store) trailer: Option<Trailer>,
     pub(in crate::store) entries: Option<Vec<IndexEntry<P>>>,
@@ -21,7 +21,7 @@ pub(in crate::store) struct Parts<P> {
     pub(in crate::store) chunks_end: u64,
 }
 
-impl<P: Place> Parts<P> {
+impl<P: Place> FrameParts<P> {
     /// Reads the parts of a frame from its file (of an sframe: the index file), telling what is wrong with them.
     ///
     /// # Errors
@@ -36,7 +36,7 @@ impl<P: Place> Parts<P> {
                         format!("{behind} bytes behind the frame, which ends at {}", header.frame_len()),
                     ));
                 }
-                Ok(Parts { header, trailer: Some(trailer), entries: Some(entries), chunks_end: sections.chunks.end })
+                Ok(FrameParts { header, trailer: Some(trailer), entries: Some(entries), chunks_end: sections.chunks.end })
             }
             Err(Unread::Format(error)) => Self::salvage(path, file, len, error, found),
             Err(other) => Err(other.at(path, P::LAYOUT)),
@@ -54,12 +54,12 @@ impl<P: Place> Parts<P> {
         let bytes = FileBytes { file, len };
         let no_header = |source| StoreError::Format { path: path.to_owned(), source };
         let unread = |unread: Unread| unread.at(path, P::LAYOUT);
-        let prefix = Part::Header.read(&bytes, 0..len.min(FrameHeader::PREFIX_LEN as u64)).map_err(unread)?;
+        let prefix = FramePart::Header.read(&bytes, 0..len.min(FrameHeader::PREFIX_LEN as u64)).map_err(unread)?;
         let header_len = u64::from(FrameHeader::announced_len(&prefix).map_err(no_header)?);
         if header_len > len {
             return Err(no_header(first));
         }
-        let header = FrameHeader::parse_vec(Part::Header.read(&bytes, 0..header_len).map_err(unread)?).map_err(no_header)?;
+        let header = FrameHeader::parse_vec(FramePart::Header.read(&bytes, 0..header_len).map_err(unread)?).map_err(no_header)?;
         let frame_len = header.frame_len();
         if frame_len != len {
             let what = format!("header: frame_len at byte 16: found {frame_len}, expected the file's length, {len}");
@@ -84,18 +84,18 @@ impl<P: Place> Parts<P> {
                 found(Finding::damage(Kind::Header, first.to_string()));
             }
         }
-        Ok(Parts { header, trailer: trailer.ok(), entries: entries.ok(), chunks_end: chunks_end.min(len) })
+        Ok(FrameParts { header, trailer: trailer.ok(), entries: entries.ok(), chunks_end: chunks_end.min(len) })
     }
 }
 
 /// The trailer at the end of the file, which must be the end of the frame.
 fn trailer_of(header: &FrameHeader, bytes: &FileBytes<'_>) -> std::result::Result<format::Result<Trailer>, Unread> {
     let len = bytes.len;
-    let tail = Part::Trailer.read(bytes, len - len.min(Trailer::TAIL_LEN as u64)..len)?;
+    let tail = FramePart::Trailer.read(bytes, len - len.min(Trailer::TAIL_LEN as u64)..len)?;
     told(
         Trailer::announced_len(&tail, header.header_len(), len)
             .map_err(Unread::Format)
-            .and_then(|trailer_len| Ok(Trailer::parse_vec(Part::Trailer.read(bytes, len - u64::from(trailer_len)..len)?)?)),
+            .and_then(|trailer_len| Ok(Trailer::parse_vec(FramePart::Trailer.read(bytes, len - u64::from(trailer_len)..len)?)?)),
     )
 }
 
@@ -115,7 +115,7 @@ fn index_of<P: Place>(
 ) -> std::result::Result<format::Result<Vec<IndexEntry<P>>>, Unread> {
     let room = bytes.len.saturating_sub(at);
     let start = at.min(bytes.len);
-    let head = Part::Index.read(bytes, start..start + room.min(ChunkHeader::LEN as u64))?;
+    let head = FramePart::Index.read(bytes, start..start + room.min(ChunkHeader::LEN as u64))?;
     let cbytes = match ChunkHeader::parse(&head) {
         Ok(chunk) => u64::from(chunk.cbytes),
         Err(error) => {
@@ -127,5 +127,5 @@ fn index_of<P: Place>(
         let expected = format!("at most {room}, what the file has from byte {at} on");
         return Ok(Err(format::Error::new("index: cbytes", at.saturating_add(12), cbytes, expected)));
     }
-    told(Part::Index.read(bytes, at..at + cbytes).and_then(|raw| Ok(index::decode(&raw, header.nchunks())?)))
+    told(FramePart::Index.read(bytes, at..at + cbytes).and_then(|raw| Ok(index::decode(&raw, header.nchunks())?)))
 }

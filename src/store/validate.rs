@@ -18,7 +18,7 @@ pub use crate::store::frame::MOST_HOLE;
 
 /// Why bytes are not taken for a chunk.
 #[derive(Debug)]
-pub enum Examined {
+pub enum InvalidChunk {
     /// They cannot be read back.
     Io(io::Error),
     /// They are none, or none that fits.
@@ -26,27 +26,30 @@ pub enum Examined {
 }
 
 /// Checks that bytes are one whole chunk of a size that fits, without decoding it.
-pub fn examine(bytes: &dyn ReadAt, fit: Fit) -> Result<ChunkHeader, Examined> {
+///
+/// # Errors
+/// See [`InvalidChunk`].
+pub fn validate_chunk(bytes: &dyn ReadAt, fit: Fit) -> Result<ChunkHeader, InvalidChunk> {
     let len = bytes.len();
     if len < MIN_CHUNK_LEN {
         let expected = format!("at least {MIN_CHUNK_LEN} bytes for a chunk in a frame");
-        return Err(Examined::Bad(format::Error::new("chunk", 0, format_args!("{len} bytes"), expected)));
+        return Err(InvalidChunk::Bad(format::Error::new("chunk", 0, format_args!("{len} bytes"), expected)));
     }
     let mut head = vec![0; ChunkHeader::LEN];
-    bytes.read_exact_at(&mut head, 0).map_err(Examined::Io)?;
-    let header = ChunkHeader::parse(&head).map_err(Examined::Bad)?;
-    fit.check(header.nbytes).map_err(Examined::Bad)?;
+    bytes.read_exact_at(&mut head, 0).map_err(InvalidChunk::Io)?;
+    let header = ChunkHeader::parse(&head).map_err(InvalidChunk::Bad)?;
+    fit.check(header.nbytes).map_err(InvalidChunk::Bad)?;
     if u64::from(header.cbytes) != len {
         let expected = format!("the file's length, {len}");
-        return Err(Examined::Bad(format::Error::new("chunk: cbytes", 12, header.cbytes, expected)));
+        return Err(InvalidChunk::Bad(format::Error::new("chunk: cbytes", 12, header.cbytes, expected)));
     }
     if len > CHECKED_LEN {
         return Ok(header);
     }
     if let Some(whole) = bytes.as_slice() {
-        return chunk::check(whole).map_err(Examined::Bad);
+        return chunk::check(whole).map_err(InvalidChunk::Bad);
     }
     let mut whole = vec![0; len as usize];
-    bytes.read_exact_at(&mut whole, 0).map_err(Examined::Io)?;
-    chunk::check(&whole).map_err(Examined::Bad)
+    bytes.read_exact_at(&mut whole, 0).map_err(InvalidChunk::Io)?;
+    chunk::check(&whole).map_err(InvalidChunk::Bad)
 }

@@ -1,12 +1,11 @@
-//! A store on a local disk, whatever its layout: a [`Medium`] says where chunks lie and how a state becomes durable; all else is here.
+//! A store on a local disk, for both layouts. A [`Medium`] knows where chunks lie and how a state is written; everything else is here.
 //!
-//! What becomes durable when is in [`super::commit`], what others do to SOURCE in [`super::changes`].
+//! [`commit`] has the order of a commit, [`changes`] the check for changes that others make.
 
 #![expect(private_bounds, reason = "only this layer has media")]
 
 use std::ffi::OsStr;
 use std::io;
-use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,108 +13,103 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
-use super::backend::{Backend, BackendFile, FileStat, FsSpace};
-use super::cache::FrameCache;
-use super::changes::Detector;
-use super::chunks::Chunks;
-use super::commit::{self, Change, CommitState};
-use super::create::PendingFrame;
-use super::error::Failed;
-use super::held::Held;
-use super::local::watch::{Watch, Watched};
-use super::location::Location;
-use super::sidecar::{LAST_PATIENCE, PATIENCE, Sidecar};
-use super::source::{Complain, Like, NewFrame, Others, Source};
-use super::{
-    AtClose, CacheStats, ChunkKey, DraftPool, Epochs, FrameImage, FrameStore, LocalStore, OpenOptions, ReadAt, ReadGuard,
-    Resources, Result, SourceStat, lost,
-};
+use crate::store::backend::{Backend, BackendFile, FileStat, FsSpace};
+use crate::store::cache::FrameCache;
+use crate::store::chunks::Chunks;
+
 use crate::format::chunk::ChunkHeader;
 use crate::format::times::Identity;
-use crate::format::{ChunkId, IndexEntry, Layout};
+use crate::format::{ChunkId, Layout};
+use crate::store::create::PendingFrame;
+use crate::store::error::Complain;
+use crate::store::error::Failed;
+use crate::store::local::watch::{Watch, Watched};
+use crate::store::location::Location;
+use crate::store::lost::Lost;
+use crate::store::sidecar::{LAST_PATIENCE, PATIENCE, Sidecar};
+use crate::store::source::{Handle, Like, NewFrame, Others, Source};
+use crate::store::staged_copies::StagedCopies;
+use crate::store::{
+    AtClose, CacheStats, ChunkKey, DraftPool, Epochs, FrameImage, FrameStore, LocalStore, OpenOptions, ReadAt, ReadGuard,
+    Resources, Result, SourceStat, StoreError, Want, lost,
+};
 
-/// SOURCE as it is open, and locked if it is written to.
-pub(super) struct Handle {
-    /// The frame's file, or its directory as a file.
-    pub(super) file: Arc<dyn BackendFile>,
-    /// The directory.
-    pub(super) dir: Option<Arc<dyn Backend>>,
-    pub(super) stat: FileStat,
-}
+pub(in crate::store) mod changes;
+pub(in crate::store) mod commit;
 
-/// A frame as it was read from an open SOURCE.
-pub(super) struct Found<M: Medium> {
-    pub(super) image: FrameImage,
-    /// The file that begins with the header, and its attributes when it was read.
-    pub(super) header_file: (Arc<dyn BackendFile>, FileStat),
-    pub(super) commits: M::Commits,
-    pub(super) parts: M::Parts,
+use changes::Detector;
+use commit::{Change, CommitState};
+
+/// A frame that was read from an open SOURCE.
+pub(in crate::store) struct ReadFrame<M: Medium> {
+    pub(in crate::store) image: FrameImage,
+    /// The file that begins with the header, and the attributes that it had when it was read.
+    pub(in crate::store) header_file: (Arc<dyn BackendFile>, FileStat),
+    pub(in crate::store) commits: M::Commits,
+    pub(in crate::store) parts: M::Parts,
 }
 
 /// The lock file of a frame.
-pub(super) struct LockPlace {
-    pub(super) dir: Arc<dyn Backend>,
-    pub(super) name: std::ffi::OsString,
-    pub(super) path: PathBuf,
-    /// What a new one is to belong to.
-    pub(super) owner: Option<FileStat>,
+pub(in crate::store) struct LockPlace {
+    pub(in crate::store) dir: Arc<dyn Backend>,
+    pub(in crate::store) name: std::ffi::OsString,
+    pub(in crate::store) path: PathBuf,
+    /// The file whose owner a new lock file gets.
+    pub(in crate::store) owner: Option<FileStat>,
 }
 
-/// Where the chunks of a frame lie, and how a state of it becomes durable: a file, or a directory of files.
+/// The layout's part of a store: where chunks lie, and how a state is written. A cframe's medium is a file, an sframe's a directory.
 ///
-/// Functions with `commits` are called with its lock held. All else may be called from any thread.
-pub(super) trait Medium: Sized + Send + Sync + 'static {
+/// The caller holds the lock of `commits` where that is an argument. All else may be called from any thread.
+pub(in crate::store) trait Medium: Sized + Send + Sync + 'static {
     /// Which layout SOURCE has.
     const LAYOUT: Layout;
     /// What SOURCE is, in a word.
     const KIND: &'static str;
-    /// Whether reading a chunk tells that others have written it. Else all chunks are good as long as nobody has written the file with
-    /// the header.
+    /// Whether reading a chunk detects that others have written it. If not, a change to the file with the header makes every chunk
+    /// doubtful.
     const CHECKS_CHUNKS: bool;
-    /// What is to be known of the states besides [`CommitState`].
+    /// What the medium adds to [`CommitState`].
     type Commits: Default + Send;
-    /// What of a frame that was found is the medium's own.
+    /// What the medium keeps of a frame that was read.
     type Parts;
 
     // ---- opening ----
 
-    /// Whether something can be SOURCE, by its kind.
+    /// Whether a file of this kind can be SOURCE.
     fn is_kind(stat: &FileStat) -> bool;
-    /// Opens what has SOURCE's name, locked if it is to be written to.
+    /// Opens SOURCE by its name, and locks it for writing.
     fn open(source: &Source, write: bool) -> Result<Handle>;
-    /// Makes a frame without chunks of a temporary name, locked.
+    /// Creates an empty medium under a temporary name, and locks it.
     fn create(source: &Source, name: &OsStr) -> io::Result<Handle>;
-    /// Reads all of a frame but its chunks, whose keys are of that generation. With `whole`, it is an error that somebody changes it
-    /// meanwhile.
-    fn read(source: &Source, handle: &Handle, generation: u32, whole: bool) -> Result<Found<Self>>;
-    /// Where the lock file is. Unless the frame is `new`, none is to be made beside what is no frame: that is an error.
+    /// Reads a frame without its chunks. Their keys get that generation. With `whole`, a change by others in the meantime is an error.
+    fn read(source: &Source, handle: &Handle, generation: u32, whole: bool) -> Result<ReadFrame<Self>>;
+    /// Finds the lock file's place. A SOURCE that is not `new` must be a frame, as no lock file is made beside anything else.
     fn lock_place(source: &Source, handle: &Handle, new: bool) -> Result<LockPlace>;
-    /// The medium of a frame that was found, or of a new one.
-    fn new(source: &Source, handle: &Handle, parts: Option<Self::Parts>, shared: Arc<Shared>, options: &OpenOptions) -> Self;
-    /// The generation of the keys of the next version of SOURCE.
+    /// The medium of a frame that was read, or of a new one.
+    fn new(source: &Source, handle: &Handle, parts: Option<Self::Parts>, common: Arc<Common>, options: &OpenOptions) -> Self;
+    /// The generation for the keys of SOURCE's next version.
     fn next_generation(&self) -> u32;
-    /// Another version of SOURCE takes the place of the one before; `another` says that it was opened anew. Nobody reads, stages or commits meanwhile. What is answered is done
-    /// with the version that was, when the new one is known: see [`Medium::let_go`].
+    /// Replaces the version of SOURCE by one that was read; `another` says that SOURCE was opened anew. Nobody reads, stages or commits in
+    /// the meantime. Returns what [`Medium::let_go`] frees once the new version is known.
     fn exchange(store: &DiskStore<Self>, handle: &Handle, another: bool, parts: Self::Parts) -> Self::LetGo;
-    /// What is left of a version that was exchanged.
+    /// What is left of a version that was replaced.
     type LetGo;
-    /// Gives back what only the version before needed. `same` says that it is in the same directory or file.
+    /// Frees what only the version before needed. `same` says that SOURCE is the same file or directory.
     fn let_go(store: &DiskStore<Self>, rest: Self::LetGo, same: bool);
 
     // ---- reading ----
 
-    /// Fills a buffer from an offset in a chunk.
+    /// Fills a buffer with a chunk's bytes from an offset.
     fn read_chunk(store: &DiskStore<Self>, guard: &ReadGuard<'_>, key: ChunkKey, buf: &mut [u8], offset: u64) -> io::Result<()>;
-    /// Reads and checks a chunk's header. Whether others have changed SOURCE is not looked at.
+    /// Reads and checks a chunk's header, without a check for changes by others.
     fn read_header(store: &DiskStore<Self>, guard: &ReadGuard<'_>, key: ChunkKey) -> Result<ChunkHeader>;
-    /// A failure that has to do with a chunk.
-    fn chunk_error(store: &DiskStore<Self>, key: ChunkKey, action: &'static str, error: io::Error) -> super::StoreError;
+    /// The store's error for a failed system call on a chunk.
+    fn chunk_error(store: &DiskStore<Self>, key: ChunkKey, action: &'static str, error: io::Error) -> StoreError;
     /// See [`FrameStore::lens_of`].
     fn lens_of(store: &DiskStore<Self>, guard: &ReadGuard<'_>, keys: &[ChunkKey]) -> Vec<Option<u32>>;
-    /// See [`FrameStore::expect_chunks`].
-    fn expect_chunks(store: &DiskStore<Self>, chunks: &[(ChunkKey, u32)]);
-    /// See [`FrameStore::expect_unknown`].
-    fn expect_unknown(_store: &DiskStore<Self>, _key: ChunkKey, _bytes: RangeInclusive<u32>, _next: Option<ChunkKey>) {}
+    /// See [`FrameStore::prefetch`].
+    fn prefetch(store: &DiskStore<Self>, wants: &[Want]);
     /// See [`LocalStore::file_id`].
     fn file_id(_key: ChunkKey) -> Option<ChunkId> {
         None
@@ -123,11 +117,11 @@ pub(super) trait Medium: Sized + Send + Sync + 'static {
 
     // ---- the life of a chunk ----
 
-    /// Runs something with the chunks locked; it is given how to find a chunk by its key.
+    /// Calls `run` with the chunks locked, and with a function that finds a chunk by its key.
     fn with_chunks<T>(store: &DiskStore<Self>, run: impl FnOnce(&mut Chunks, &Locate<'_>) -> T) -> T;
-    /// Writes a chunk where no state has anything.
+    /// Writes a chunk to free space.
     fn stage(store: &DiskStore<Self>, chunk: &dyn ReadAt, len: u32) -> Result<ChunkKey>;
-    /// Gives back what nobody needs any more, if that should not wait.
+    /// Frees now what nobody needs any more, if the medium does not leave that to the next commit.
     fn collect(_store: &DiskStore<Self>) {}
     /// See [`LocalStore::tidy`].
     fn tidy(_store: &DiskStore<Self>) -> bool {
@@ -143,44 +137,44 @@ pub(super) trait Medium: Sized + Send + Sync + 'static {
         image: FrameImage,
         change: &Change,
     ) -> std::result::Result<(), Failed>;
-    /// An image was published: a place for what is done then.
+    /// Called after a commit.
     fn after_commit(_store: &DiskStore<Self>, _commits: &mut CommitState<Self>) -> Result<()> {
         Ok(())
     }
-    /// Notes what an image is that has just been published; `before` is the header of the one before.
+    /// Records that `image` is published; `before` is the header of the image before.
     fn published(store: &DiskStore<Self>, commits: &mut CommitState<Self>, before: &[u8], image: &FrameImage, change: &Change);
-    /// Returns when the published state is on disk, but for SOURCE's own name.
+    /// Returns when the published state is on disk. SOURCE's own name may not be.
     fn sync(store: &DiskStore<Self>) -> io::Result<()>;
-    /// What is published is on disk: notes it.
+    /// Records that the published state is on disk.
     fn is_durable(_store: &DiskStore<Self>, _commits: &mut CommitState<Self>) {}
-    /// All is on disk: a place for what is done then.
+    /// Called after a sync.
     fn after_sync(store: &DiskStore<Self>, commits: &mut CommitState<Self>);
-    /// The end, when what is published is on disk, and it is our turn: what is free goes back to the file system.
+    /// Called at the end, when the published state is on disk: returns free space to the file system.
     fn finish(_store: &DiskStore<Self>, _commits: &mut CommitState<Self>) -> Result<()> {
         Ok(())
     }
-    /// Removes what no state needs; where it is not known what is on disk, only what never was in a state.
+    /// Removes what no state needs. Without `synced` it is not known which state is on disk: then only what was never in a state.
     fn remove_rest(_store: &DiskStore<Self>, _synced: bool) {}
-    /// Nothing is read any more.
+    /// Called before the end: ends background reading.
     fn stop(&self) {}
 
     // ---- changes by others ----
 
-    /// SOURCE as it is open, and its directory if it is one.
+    /// SOURCE's open file, and the directory if SOURCE is one.
     fn handle(&self) -> (Arc<dyn BackendFile>, Option<Arc<dyn Backend>>);
-    /// SOURCE is open anew, and locked.
+    /// Replaces SOURCE's open file by one that is locked.
     fn set_handle(store: &DiskStore<Self>, handle: &Handle);
-    /// What others may change, besides SOURCE's name and the file with the header.
+    /// What to watch besides SOURCE's name and the file with the header.
     fn watched(&self) -> Vec<Watched> {
         Vec::new()
     }
-    /// Looks at the parts of SOURCE that somebody has written, as the system tells.
+    /// Checks the parts of SOURCE of which the system has reported writes.
     fn look_at_parts(_store: &DiskStore<Self>) {}
-    /// What has been found out about a part of SOURCE, and whether it was written.
+    /// A part of SOURCE that may be changed: whether it certainly is, and how that was noticed.
     fn suspicion(&self) -> Option<(bool, String)> {
         None
     }
-    /// Looks at the file with the header, and at its name in SOURCE; whether there is one.
+    /// Checks the file with the header and its name in SOURCE; `false` if the name is gone.
     fn look_at_header(store: &DiskStore<Self>, seen: &mut Detector) -> io::Result<bool>;
     /// Whether all of SOURCE but the chunks is what was committed.
     fn is_same_frame(store: &DiskStore<Self>, image: &FrameImage, file: &dyn BackendFile, len: u64) -> bool;
@@ -200,13 +194,13 @@ pub(super) trait Medium: Sized + Send + Sync + 'static {
     fn like(store: &DiskStore<Self>) -> Like;
 }
 
-/// How to find a chunk by its key: its place, if the key is good.
-pub(super) type Locate<'a> = dyn Fn(&Chunks, ChunkKey) -> Option<u64> + 'a;
+/// Finds a chunk's place by its key, if the key is good.
+pub(in crate::store) type Locate<'a> = dyn Fn(&Chunks, ChunkKey) -> Option<u64> + 'a;
 
-/// What is needed in the background as well.
-pub(super) struct Shared {
-    pub(super) epochs: Epochs,
-    pub(super) watch: Watch,
+/// What background threads need as well.
+pub(in crate::store) struct Common {
+    pub(in crate::store) epochs: Epochs,
+    pub(in crate::store) watch: Watch,
 }
 
 /// A store for one frame.
@@ -214,21 +208,23 @@ pub(super) struct Shared {
 /// Lock order: `commits`, `gate`, the medium's maps, `detector`, then any one of the others. Reads take `detector` and what leads to a
 /// chunk, for a moment, and no lock is held by them across input.
 pub struct DiskStore<M: Medium> {
-    pub(super) source: Source,
-    pub(super) sidecar: Option<Sidecar>,
-    pub(super) shared: Arc<Shared>,
-    pub(super) cache: FrameCache,
+    pub(in crate::store) source: Source,
+    pub(in crate::store) sidecar: Option<Sidecar>,
+    pub(in crate::store) common: Arc<Common>,
+    pub(in crate::store) cache: FrameCache,
     drafts: Arc<DraftPool>,
-    pub(super) image: RwLock<Option<Arc<FrameImage>>>,
-    pub(super) commits: Mutex<CommitState<M>>,
-    /// Taken for reading while a chunk is being staged, for writing while SOURCE is being exchanged.
-    pub(super) gate: RwLock<()>,
-    /// What SOURCE held at open is on disk, so what it does not need is free.
-    pub(super) grounded: AtomicBool,
-    pub(super) detector: Mutex<Detector>,
-    pub(super) held: Held,
-    pub(super) at_close: Mutex<Vec<AtClose>>,
-    pub(super) medium: M,
+    pub(in crate::store) image: RwLock<Option<Arc<FrameImage>>>,
+    pub(in crate::store) commits: Mutex<CommitState<M>>,
+    /// StagedCopies for reading while a chunk is being staged, for writing while SOURCE's file is being replaced.
+    pub(in crate::store) gate: RwLock<()>,
+    /// The state found at open is known to be on disk, so that space which it does not need is free.
+    pub(in crate::store) grounded: AtomicBool,
+    pub(in crate::store) detector: Mutex<Detector>,
+    pub(in crate::store) copies: StagedCopies,
+    /// The directory for bytes that do not fit into SOURCE.
+    lost: Mutex<Lost>,
+    pub(in crate::store) at_close: Mutex<Vec<AtClose>>,
+    pub(in crate::store) medium: M,
 }
 
 impl<M: Medium> DiskStore<M> {
@@ -262,7 +258,7 @@ impl<M: Medium> DiskStore<M> {
         let handle = M::open(&source, !source.read_only)?;
         let sidecar = options.locking.then(|| Self::lock_file(&source, &handle, options, false)).transpose()?;
         let turn = sidecar.as_ref().map(|sidecar| sidecar.wait_to_read(PATIENCE)).transpose()?;
-        let Found { image, header_file, commits, parts } = M::read(&source, &handle, 0, false)?;
+        let ReadFrame { image, header_file, commits, parts } = M::read(&source, &handle, 0, false)?;
         if let Some(sidecar) = &sidecar {
             sidecar.in_step(sidecar.count()?);
         }
@@ -321,7 +317,7 @@ impl<M: Medium> DiskStore<M> {
         detector: Detector,
     ) -> Self {
         let resources: &Resources = &options.resources;
-        let shared = Arc::new(Shared { epochs: Epochs::default(), watch: Watch::new(resources.watcher()) });
+        let common = Arc::new(Common { epochs: Epochs::default(), watch: Watch::new(resources.watcher()) });
         let spill = handle.dir.as_ref().unwrap_or(&source.backend);
         let store = DiskStore {
             sidecar,
@@ -332,10 +328,11 @@ impl<M: Medium> DiskStore<M> {
             gate: RwLock::new(()),
             grounded: AtomicBool::new(false),
             detector: Mutex::new(detector),
-            held: Held::new(options.hold_staged, &resources.held),
+            copies: StagedCopies::new(options.hold_staged, &resources.held),
+            lost: Mutex::default(),
             at_close: Mutex::default(),
-            medium: M::new(&source, handle, parts, Arc::clone(&shared), options),
-            shared,
+            medium: M::new(&source, handle, parts, Arc::clone(&common), options),
+            common,
             source,
         };
         // In a new directory there are our own files only, until it is SOURCE.
@@ -352,12 +349,12 @@ impl<M: Medium> DiskStore<M> {
     }
 
     /// Spills drafts to another directory from now on.
-    pub(super) fn move_drafts(&self, dir: &Arc<dyn Backend>) {
+    pub(in crate::store) fn move_drafts(&self, dir: &Arc<dyn Backend>) {
         self.drafts.move_to(Arc::clone(dir));
     }
 
     /// The error of a system call that has to do with SOURCE.
-    pub(super) fn io(&self, action: &'static str) -> impl FnOnce(io::Error) -> super::StoreError {
+    pub(in crate::store) fn io(&self, action: &'static str) -> impl FnOnce(io::Error) -> StoreError {
         move |error| match error.raw_os_error() {
             Some(libc::ESTALE) => {
                 let reason = self.detector.lock().stale().map(str::to_owned);
@@ -367,22 +364,22 @@ impl<M: Medium> DiskStore<M> {
         }
     }
 
-    /// The right to put chunks where the last state needs nothing. What was found at open may not be on disk yet, if who wrote it was
-    /// killed, and what is on disk need other bytes: so it is synced before.
+    /// Allows writing to free space. The state found at open may not be on disk, if its writer was killed; an older state on disk may
+    /// need that space. So it is synced first.
     fn grounded(&self) -> Result<RwLockReadGuard<'_, ()>> {
         loop {
             if !self.grounded.load(Relaxed) {
                 commit::ground(self)?;
             }
             let gate = self.gate.read();
-            // With the gate held SOURCE is not read again.
+            // While the gate is held, SOURCE is not reloaded.
             if self.grounded.load(Relaxed) {
                 return Ok(gate);
             }
         }
     }
 
-    /// Does something to a chunk, if its key is good.
+    /// Changes a chunk's record, if the key is good.
     fn with_chunk(&self, key: ChunkKey, change: impl FnOnce(&mut Chunks, u64)) {
         if !self.source.read_only {
             M::with_chunks(self, |chunks, locate| {
@@ -400,14 +397,14 @@ impl<M: Medium> FrameStore for DiskStore<M> {
     }
 
     fn enter(&self) -> ReadGuard<'_> {
-        self.shared.epochs.enter()
+        self.common.epochs.enter()
     }
 
     fn read_part(&self, guard: &ReadGuard<'_>, key: ChunkKey, len: u32, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let load = |buf: &mut [u8], offset: u64| M::read_chunk(self, guard, key, buf, offset);
         let failed = |error| M::chunk_error(self, key, "read a chunk", error);
         if guard.is_to_save() {
-            if let Some(read) = self.held.read(key, len, offset, buf, |buf| load(buf, 0)) {
+            if let Some(read) = self.copies.read(key, len, offset, buf, |buf| load(buf, 0)) {
                 return read.map_err(failed);
             }
             let read = self.cache.read(key, len, offset, buf, load).map_err(failed);
@@ -435,33 +432,8 @@ impl<M: Medium> FrameStore for DiskStore<M> {
         if self.verify(guard).is_ok() { lens } else { vec![None; keys.len()] }
     }
 
-    fn chunk_lens(&self, guard: &ReadGuard<'_>, entries: &[IndexEntry<ChunkKey>]) -> Result<Vec<u32>> {
-        /// How many entries of an index are looked up at a time.
-        const BATCH: usize = 4096;
-        let mut lens = Vec::with_capacity(entries.len());
-        for batch in entries.chunks(BATCH) {
-            let keys: Vec<ChunkKey> = batch.iter().filter_map(|entry| entry.stored()).collect();
-            let mut of_batch = M::lens_of(self, guard, &keys).into_iter();
-            for entry in batch {
-                lens.push(match entry {
-                    IndexEntry::Stored(key) => match of_batch.next().flatten() {
-                        Some(len) => len,
-                        None => self.chunk_header(guard, *key)?.cbytes,
-                    },
-                    IndexEntry::Special(_) => 0,
-                });
-            }
-        }
-        self.verify(guard)?;
-        Ok(lens)
-    }
-
-    fn expect_chunks(&self, chunks: &[(ChunkKey, u32)]) {
-        M::expect_chunks(self, chunks);
-    }
-
-    fn expect_unknown(&self, key: ChunkKey, bytes: RangeInclusive<u32>, next: Option<ChunkKey>) {
-        M::expect_unknown(self, key, bytes, next);
+    fn prefetch(&self, wants: &[Want]) {
+        M::prefetch(self, wants);
     }
 
     fn stage(&self, chunk: &dyn ReadAt) -> Result<ChunkKey> {
@@ -470,13 +442,13 @@ impl<M: Medium> FrameStore for DiskStore<M> {
         let _turn = self.wait_for_turn(PATIENCE)?;
         let _gate = self.grounded()?;
         let key = M::stage(self, chunk, len)?;
-        self.held.put(key, chunk);
+        self.copies.put(key, chunk);
         Ok(key)
     }
 
     fn discard(&self, key: ChunkKey) {
-        self.held.forget(key);
-        self.with_chunk(key, |chunks, place| chunks.discard(place, self.shared.epochs.now()));
+        self.copies.forget(key);
+        self.with_chunk(key, |chunks, place| chunks.discard(place, self.common.epochs.now()));
         M::collect(self);
     }
 
@@ -485,7 +457,7 @@ impl<M: Medium> FrameStore for DiskStore<M> {
     }
 
     fn unpin(&self, key: ChunkKey) {
-        self.with_chunk(key, |chunks, place| chunks.unpin(place, self.shared.epochs.now()));
+        self.with_chunk(key, |chunks, place| chunks.unpin(place, self.common.epochs.now()));
         M::collect(self);
     }
 
@@ -542,7 +514,7 @@ impl<M: Medium> LocalStore for DiskStore<M> {
     }
 
     fn watch(&self) -> &Watch {
-        &self.shared.watch
+        &self.common.watch
     }
 
     fn check_writable(&self) -> Result<()> {
@@ -555,7 +527,7 @@ impl<M: Medium> LocalStore for DiskStore<M> {
     }
 
     fn save_lost(&self, name: &str, content: &dyn ReadAt) -> Result<PathBuf> {
-        lost::save(&self.source, name, content)
+        lost::save(&self.source, &self.lost, name, content)
     }
 
     fn source(&self) -> Option<(OwnedFd, PathBuf)> {

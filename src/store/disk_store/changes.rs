@@ -1,9 +1,9 @@
-//! What others do to SOURCE: noticed after each read and before each write, and read again.
+//! Detects changes that other processes make to SOURCE, after each read and before each write, and reloads SOURCE.
 //!
-//! Others are known by length and times of the file that begins with the header, or by the header where times are too coarse to tell;
-//! and by what has SOURCE's name. Of a sparse frame that file is its index: others are held to what the library itself notices, and who
-//! changes a frame writes to `chunks.b2frame`, or puts another in its place. Between two looks at the file our own writes change both, so
-//! while one is under way nothing is to be seen.
+//! The store compares the length and the times of the file that begins with the header, and what has SOURCE's name. If times are too coarse
+//! to show a change, it compares the header. In a sparse frame that file is the index: the library itself detects changes by it, so a
+//! program that changes a frame writes `chunks.b2frame` or replaces it. Our own writes change length and times as well, so nothing is
+//! compared while one is under way.
 
 #![expect(private_bounds, reason = "only this layer has media")]
 
@@ -13,45 +13,47 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use super::backend::{BackendFile, FileStat, read_exact_at};
 use super::commit::CommitState;
-use super::disk_store::{DiskStore, Found, Handle, Medium};
-use super::local::watch::Watched;
-use super::source::{Complain, Denied, Others, Source, coarse_until, touched_since, written_since};
-use super::{FrameImage, Result};
+use super::{DiskStore, Medium, ReadFrame};
+use crate::store::backend::{BackendFile, FileStat, read_exact_at};
+use crate::store::error::Complain;
+use crate::store::local::watch::Watched;
+use crate::store::source::Handle;
+use crate::store::source::{Denied, Others, Source, coarse_until, touched_since, written_since};
+use crate::store::{FrameImage, Result};
 
-/// How many older files are kept open that were replaced, so that their inode numbers are not given out again: the library tells a
-/// replaced file by that number.
+/// How many replaced files stay open, so that the system does not reuse their inode numbers: the library detects a replaced file by that
+/// number.
 const OLD: usize = 8;
 
-/// What SOURCE looked like after our last write, to notice those of others. A leaf, but for a look at attributes.
-pub(super) struct Detector {
+/// What SOURCE looked like after our last write. No other lock is taken under this one, and no I/O is done but stat.
+pub(in crate::store) struct Detector {
     /// What has SOURCE's name.
     root: FileStat,
     /// The file that begins with the header, as it was seen.
     header: Option<(Arc<dyn BackendFile>, FileStat)>,
     old: VecDeque<Arc<dyn BackendFile>>,
-    /// Our own writes under way; while there are any, nothing is to be seen.
+    /// Our own writes under way; while there are any, nothing is compared.
     writers: u32,
-    /// What others have done; once seen, that stays so until SOURCE is read again.
+    /// A change by others, in words. It stays until SOURCE is reloaded.
     stale: Option<String>,
-    /// They have done it to the file that is open, which is none of this version any more.
+    /// The change was made to the open file itself, so what is read from it may be wrong.
     spoiled: bool,
-    /// Its attributes have changed, or its names.
+    /// The file's attributes or its names have changed.
     touched: bool,
-    /// Until then its times may not tell a change.
+    /// Until then a change may leave the times as they are.
     coarse: Option<Instant>,
 }
 
 impl Detector {
-    /// Of a SOURCE as it was when it was read, or made.
-    pub(super) fn new(root: FileStat, header: Option<(Arc<dyn BackendFile>, FileStat)>) -> Self {
+    /// For a SOURCE as it was when it was read or created.
+    pub(in crate::store) fn new(root: FileStat, header: Option<(Arc<dyn BackendFile>, FileStat)>) -> Self {
         let coarse = header.as_ref().and_then(|(_, seen)| coarse_until(seen));
         let (old, stale) = (VecDeque::new(), None);
         Detector { root, header, old, writers: 0, stale, spoiled: false, touched: false, coarse }
     }
 
-    /// Another version of SOURCE was read.
+    /// SOURCE was reloaded.
     fn begin(&mut self, root: FileStat, header: (Arc<dyn BackendFile>, FileStat)) {
         let old = std::mem::take(&mut self.old);
         let before = self.header.take();
@@ -60,8 +62,8 @@ impl Detector {
         self.header_is(header.0, header.1);
     }
 
-    /// This is the file with the header from now on, by our own doing.
-    pub(super) fn header_is(&mut self, file: Arc<dyn BackendFile>, stat: FileStat) {
+    /// We have replaced the file with the header.
+    pub(in crate::store) fn header_is(&mut self, file: Arc<dyn BackendFile>, stat: FileStat) {
         self.touched = false;
         if let Some((before, seen)) = self.header.replace((file, stat))
             && !seen.same_file(&stat)
@@ -71,33 +73,33 @@ impl Detector {
         }
     }
 
-    /// SOURCE itself is another from now on, by our own doing.
-    pub(super) fn root_is(&mut self, root: FileStat) {
+    /// We have replaced SOURCE itself.
+    pub(in crate::store) fn root_is(&mut self, root: FileStat) {
         self.root = root;
     }
 
     /// The file with the header.
-    pub(super) fn header(&self) -> Option<Arc<dyn BackendFile>> {
+    pub(in crate::store) fn header(&self) -> Option<Arc<dyn BackendFile>> {
         self.header.as_ref().map(|(file, _)| Arc::clone(file))
     }
 
     /// Its attributes when it was last looked at.
-    pub(super) fn header_stat(&self) -> Option<FileStat> {
+    pub(in crate::store) fn header_stat(&self) -> Option<FileStat> {
         self.header.as_ref().map(|(_, stat)| *stat)
     }
 
-    /// What others have done, in words.
-    pub(super) fn stale(&self) -> Option<&str> {
+    /// The change by others, in words.
+    pub(in crate::store) fn stale(&self) -> Option<&str> {
         self.stale.as_deref()
     }
 
-    /// Whether attributes are those that were seen, and nobody has done anything else.
-    pub(super) fn is_as_seen(&self, now: &FileStat) -> bool {
+    /// Whether the file still has the attributes that were seen, and no change was detected.
+    pub(in crate::store) fn is_as_seen(&self, now: &FileStat) -> bool {
         self.stale.is_none() && self.writers == 0 && self.header.as_ref().is_some_and(|(_, seen)| !touched_since(seen, now))
     }
 
-    /// Others have put something else in the place of what is open.
-    pub(super) fn replaced(&mut self, reason: impl FnOnce() -> String) {
+    /// Records that others have replaced something; what is open can still be read.
+    pub(in crate::store) fn replaced(&mut self, reason: impl FnOnce() -> String) {
         self.stale.get_or_insert_with(reason);
     }
 
@@ -106,8 +108,8 @@ impl Detector {
         self.stale.get_or_insert(reason);
     }
 
-    /// Looks whether others have written to the file with the header.
-    pub(super) fn look_at_header(&mut self) -> io::Result<()> {
+    /// Compares the file with the header.
+    pub(in crate::store) fn look_at_header(&mut self) -> io::Result<()> {
         let Some((file, seen)) = self.header.as_ref().filter(|_| self.writers == 0) else { return Ok(()) };
         let now = file.stat()?;
         self.touched |= touched_since(seen, &now);
@@ -117,7 +119,7 @@ impl Detector {
         Ok(())
     }
 
-    /// Whether times are too coarse to tell just now.
+    /// Whether a change may leave the times as they are just now.
     fn is_coarse(&mut self) -> bool {
         let Some(until) = self.coarse else { return false };
         let coarse = Instant::now() < until;
@@ -131,8 +133,8 @@ impl Detector {
 impl<M: Medium> DiskStore<M> {
     // ---- reads ----
 
-    /// Others have not changed the file with the header until now.
-    pub(super) fn check_bytes(&self) -> Result<()> {
+    /// Checks that nobody has changed the file with the header until now.
+    pub(in crate::store) fn check_bytes(&self) -> Result<()> {
         let Some((file, seen)) = self.detector.lock().header.clone() else { return Ok(()) };
         let now = file.stat().map_err(self.io("stat"))?;
         let coarse = {
@@ -149,7 +151,7 @@ impl<M: Medium> DiskStore<M> {
         if coarse { self.check_by_header(&file) } else { self.check_again() }
     }
 
-    /// Looks at the file again, when nothing of ours is written: the one that was looked at before may have been replaced by us.
+    /// Compares again under the lock: the file may have been replaced by us since.
     fn check_again(&self) -> Result<()> {
         let mut detector = self.detector.lock();
         let touched = detector.touched;
@@ -159,7 +161,7 @@ impl<M: Medium> DiskStore<M> {
         }
         let spoiled = if detector.spoiled { detector.stale.clone() } else { None };
         if spoiled.is_some() || detector.touched != touched {
-            self.shared.watch.ring();
+            self.common.watch.ring();
         }
         spoiled.map_or(Ok(()), |reason| Err(self.source.stale(reason)))
     }
@@ -169,7 +171,7 @@ impl<M: Medium> DiskStore<M> {
         if image.is_none_or(|image| has_header(&**file, image.header.as_bytes())) {
             return Ok(());
         }
-        // Whoever has this is committing, and may have written the next header already.
+        // If this lock is taken, a commit is under way and may have written the next header already.
         let Some(commits) = self.commits.try_lock() else { return Ok(()) };
         if commits.is_pending() || has_header(&**file, commits.header()) {
             return Ok(());
@@ -180,21 +182,21 @@ impl<M: Medium> DiskStore<M> {
         }
     }
 
-    /// The file begins with another header; the reason for what is refused then, unless we have replaced the file since.
+    /// Records that the file begins with another header, unless we have replaced the file since; returns the change in words.
     fn is_another_header(&self, file: &Arc<dyn BackendFile>) -> Option<String> {
         let mut detector = self.detector.lock();
         if !detector.header.as_ref().is_some_and(|(now, _)| Arc::ptr_eq(now, file)) {
             return None;
         }
         detector.spoil("its header is another".to_owned());
-        self.shared.watch.ring();
+        self.common.watch.ring();
         detector.stale.clone()
     }
 
-    /// Whether others have changed the file with the header, or SOURCE's name, as far as a glance at the file tells.
-    pub(super) fn looks_as_seen(&self) -> bool {
+    /// See [`crate::store::LocalStore::is_as_seen`].
+    pub(in crate::store) fn looks_as_seen(&self) -> bool {
         let root = self.detector.lock().root;
-        let blind = self.shared.watch.is_blind();
+        let blind = self.common.watch.is_blind();
         if blind && !matches!(self.source.stat(), Ok(Some(stat)) if stat.same_file(&root)) {
             return false;
         }
@@ -213,26 +215,26 @@ impl<M: Medium> DiskStore<M> {
         same && !detector.touched && !detector.is_coarse()
     }
 
-    /// Has the system tell of what others do.
-    pub(super) fn watch_files(&self) {
+    /// Asks the system to report changes by others.
+    pub(in crate::store) fn watch_files(&self) {
         let Source { name, around, .. } = &self.source;
         let mut watched: Vec<_> = around.iter().map(|around| Watched::Name(Arc::clone(around), name.clone())).collect();
         watched.extend(self.medium.watched());
         watched.extend(self.detector.lock().header().map(Watched::File));
-        self.shared.watch.set(watched);
+        self.common.watch.set(watched);
     }
 
     // ---- our writes ----
 
-    /// Runs a write of ours to the file with the header, so that it does not count as a change by others. Where others have written,
-    /// nothing of ours is written any more: what is free to us may hold their data.
-    pub(super) fn writing<T>(&self, file: &dyn BackendFile, write: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    /// Runs a write of our own to the file with the header, which is not taken for a change by others. It fails if others have written:
+    /// what is free space to us may hold their data.
+    pub(in crate::store) fn writing<T>(&self, file: &dyn BackendFile, write: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         {
             let mut detector = self.detector.lock();
             detector.look_at_header()?;
             if detector.stale.is_some() {
                 drop(detector);
-                self.shared.watch.ring();
+                self.common.watch.ring();
                 return Err(io::Error::from_raw_os_error(libc::ESTALE));
             }
             detector.writers += 1;
@@ -249,12 +251,12 @@ impl<M: Medium> DiskStore<M> {
 
     // ---- what others have done ----
 
-    /// What others have done to SOURCE since we last read or wrote it, in words.
-    pub(super) fn seen_outside(&self, commits: &CommitState<M>) -> Result<Option<String>> {
+    /// A change by others that forbids a commit, in words.
+    pub(in crate::store) fn seen_outside(&self, commits: &CommitState<M>) -> Result<Option<String>> {
         Ok(self.look_with(commits)?.hindrance())
     }
 
-    /// See [`super::LocalStore::look`]. What has only other attributes is not looked at any closer.
+    /// See [`crate::store::LocalStore::look`]. If only attributes have changed, the content is not compared.
     fn look_with(&self, commits: &CommitState<M>) -> Result<Others> {
         let at_path = self.source.stat()?;
         if let Some(pending) = commits.pending() {
@@ -270,7 +272,7 @@ impl<M: Medium> DiskStore<M> {
             if !at_path.same_file(&detector.root) {
                 return Ok(Others::Changed(format!("another {} has its name now", M::KIND)));
             }
-            // With the lock held: a write of ours that ends between the two would look like one of others.
+            // Under the lock: a write of our own that ends in between would look like a change by others.
             match M::look_at_header(self, &mut detector) {
                 Ok(true) => {}
                 Ok(false) => return Ok(Others::Gone("its chunks.b2frame was removed".to_owned())),
@@ -281,7 +283,7 @@ impl<M: Medium> DiskStore<M> {
             }
             (detector.header(), detector.stale.is_some())
         };
-        // Times may be too coarse to tell.
+        // The times may be too coarse to show a change.
         if let Some(header) = header.filter(|header| !known && !has_header(&**header, commits.header())) {
             self.is_another_header(&header);
         }
@@ -298,13 +300,13 @@ impl<M: Medium> DiskStore<M> {
         })
     }
 
-    /// See [`super::LocalStore::look`].
-    pub(super) fn look_at_source(&self, commits: &CommitState<M>) -> Result<Others> {
+    /// See [`crate::store::LocalStore::look`].
+    pub(in crate::store) fn look_at_source(&self, commits: &CommitState<M>) -> Result<Others> {
         let others = self.look_with(commits)?;
         if others != Others::Attributes {
             return Ok(others);
         }
-        // Who sets times may have written as well.
+        // A program that set the times may have written before.
         let (header, image) = (self.detector.lock().header(), self.image.read().clone());
         let Some(file) = header else { return Ok(Others::Nothing) };
         let stat = file.stat().map_err(self.io("stat"))?;
@@ -324,16 +326,16 @@ impl<M: Medium> DiskStore<M> {
         Ok(others)
     }
 
-    /// Whether others have written, as far as that is cheap to see; where that cannot be seen, they may have.
-    pub(super) fn others_wrote(&self) -> bool {
+    /// Whether others may have written. A quick check.
+    pub(in crate::store) fn others_wrote(&self) -> bool {
         let mut detector = self.detector.lock();
         !matches!(M::look_at_header(self, &mut detector), Ok(true)) || detector.stale.is_some()
     }
 
     // ---- reading again ----
 
-    /// See [`super::LocalStore::reload`].
-    pub(super) fn read_again(&self) -> Result<Arc<FrameImage>> {
+    /// See [`crate::store::LocalStore::reload`].
+    pub(in crate::store) fn read_again(&self) -> Result<Arc<FrameImage>> {
         let mut commits = self.commits.lock();
         let _nobody_stages = self.gate.write();
         let at_path = self.source.frame_at(self.source.stat()?, M::is_kind).map_err(|reason| self.source.stale(reason))?;
@@ -342,7 +344,7 @@ impl<M: Medium> DiskStore<M> {
         }
         let root = self.detector.lock().root;
         let same = at_path.same_file(&root);
-        // Our lock is on the one that we know.
+        // Our lock is on the file that is open.
         let another = match same && !self.source.is_denied() {
             true => None,
             false => Some(open_again::<M>(&self.source)?),
@@ -358,14 +360,14 @@ impl<M: Medium> DiskStore<M> {
             }
         };
         let generation = self.medium.next_generation();
-        let Found { image, header_file, commits: own, parts } = M::read(&self.source, &handle, generation, true)?;
+        let ReadFrame { image, header_file, commits: own, parts } = M::read(&self.source, &handle, generation, true)?;
         let opened = commits.reopened(&image.header, own, self.sidecar.is_some());
         let image = Arc::new(image);
         let rest = {
-            let _turnover = self.shared.epochs.turn_over();
+            let _turnover = self.common.epochs.turn_over();
             let rest = M::exchange(self, &handle, another.is_some(), parts);
             self.cache.clear();
-            self.held.clear();
+            self.copies.clear();
             *self.image.write() = Some(Arc::clone(&image));
             *commits = opened;
             self.grounded.store(false, Relaxed);
@@ -387,8 +389,8 @@ impl<M: Medium> DiskStore<M> {
         Ok(image)
     }
 
-    /// Takes SOURCE for writing, if it could not be taken when it got its name and can be by now.
-    pub(super) fn claim(&self) {
+    /// Tries to lock a SOURCE that was locked by another mount when it was reloaded.
+    pub(in crate::store) fn claim(&self) {
         if !self.source.is_denied() {
             return;
         }
@@ -406,13 +408,13 @@ impl<M: Medium> DiskStore<M> {
             self.source.set_denied(None);
         } else {
             self.detector.lock().touched = true;
-            self.shared.watch.ring();
+            self.common.watch.ring();
         }
     }
 }
 
 /// Whether a file begins with a header.
-pub(super) fn has_header(file: &dyn BackendFile, header: &[u8]) -> bool {
+pub(in crate::store) fn has_header(file: &dyn BackendFile, header: &[u8]) -> bool {
     let mut on_disk = vec![0; header.len()];
     read_exact_at(file, &mut on_disk, 0).is_ok() && on_disk == header
 }

@@ -9,21 +9,21 @@ fn data(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
 }
 
-type Told = Vec<(Position, IndexEntry<Place>, Option<std::result::Result<Seen, Finding>>)>;
+type Told = Vec<(Position, IndexEntry<ChunkPlace>, Option<std::result::Result<Seen, Finding>>)>;
 
-fn told(survey: &Survey, threads: usize) -> Told {
+fn told(inspection: &Inspection, threads: usize) -> Told {
     let mut told = Vec::new();
-    survey.chunks(threads, &mut |position, entry, seen| {
+    inspection.chunks(threads, &mut |position, entry, seen| {
         told.push((position, entry, seen));
         true
     });
     told
 }
 
-fn content(survey: &Survey) -> Vec<u8> {
+fn content(inspection: &Inspection) -> Vec<u8> {
     let mut decoder = Decoder::default();
-    let chunk = |position| survey.read_chunk(Position(position)).unwrap();
-    (0..survey.nchunks().unwrap()).flat_map(|position| decoder.decode(&chunk(position), 1 << 20).unwrap()).collect()
+    let chunk = |position| inspection.read_chunk(Position(position)).unwrap();
+    (0..inspection.nchunks().unwrap()).flat_map(|position| decoder.decode(&chunk(position), 1 << 20).unwrap()).collect()
 }
 
 #[test]
@@ -31,33 +31,33 @@ fn every_frame_of_the_library_is_read_whole() {
     for layout in ["cframe", "sframe"] {
         for entry in std::fs::read_dir(data(layout)).unwrap() {
             let path = entry.unwrap().path();
-            let survey = Survey::open(&path).unwrap();
-            assert_eq!(survey.findings(), [], "{}", path.display());
-            assert_eq!(survey.layout() == Layout::Sparse, path.is_dir());
-            let told = told(&survey, 3);
-            assert_eq!(told, self::told(&survey, 1));
-            assert!(told.iter().map(|(position, ..)| position.0).eq(0..survey.nchunks().unwrap()));
-            assert!(told.iter().map(|(_, entry, _)| *entry).eq(survey.entries()));
-            let varying = survey.header().chunksize() == 0;
+            let inspection = Inspection::open(&path).unwrap();
+            assert_eq!(inspection.findings(), [], "{}", path.display());
+            assert_eq!(inspection.layout() == Layout::Sparse, path.is_dir());
+            let told = told(&inspection, 3);
+            assert_eq!(told, self::told(&inspection, 1));
+            assert!(told.iter().map(|(position, ..)| position.0).eq(0..inspection.nchunks().unwrap()));
+            assert!(told.iter().map(|(_, entry, _)| *entry).eq(inspection.entries()));
+            let varying = inspection.header().chunksize() == 0;
             let mut nbytes = 0;
             for (position, entry, seen) in told {
                 let Some(seen) = seen else {
-                    let made = ChunkHeader::parse(&survey.read_chunk(position).unwrap()).unwrap();
+                    let made = ChunkHeader::parse(&inspection.read_chunk(position).unwrap()).unwrap();
                     assert_eq!(entry, IndexEntry::Special(made.special.unwrap()));
-                    assert_eq!(survey.special_nbytes(position), Some(made.nbytes));
+                    assert_eq!(inspection.special_nbytes(position), Some(made.nbytes));
                     nbytes += u64::from(made.nbytes);
                     continue;
                 };
                 let seen = seen.unwrap();
-                assert_eq!(survey.read_chunk(position).unwrap().len() as u64, u64::from(seen.header.cbytes));
-                assert!(survey.layout() == Layout::Contiguous || seen.room == u64::from(seen.header.cbytes));
-                assert!(!varying || survey.special_nbytes(position).is_none());
+                assert_eq!(inspection.read_chunk(position).unwrap().len() as u64, u64::from(seen.header.cbytes));
+                assert!(inspection.layout() == Layout::Contiguous || seen.room == u64::from(seen.header.cbytes));
+                assert!(!varying || inspection.special_nbytes(position).is_none());
                 nbytes += u64::from(seen.header.nbytes);
             }
-            assert_eq!(nbytes, survey.header().nbytes(), "{}", path.display());
+            assert_eq!(nbytes, inspection.header().nbytes(), "{}", path.display());
             let other = data(if layout == "cframe" { "sframe" } else { "cframe" }).join(path.file_name().unwrap());
             if other.exists() && nbytes < 1 << 20 {
-                assert_eq!(content(&survey), content(&Survey::open(&other).unwrap()), "{}", path.display());
+                assert_eq!(content(&inspection), content(&Inspection::open(&other).unwrap()), "{}", path.display());
             }
         }
     }
@@ -65,10 +65,10 @@ fn every_frame_of_the_library_is_read_whole() {
 
 #[test]
 fn special_entries_become_chunks_that_decode() {
-    let survey = Survey::open(&data("cframe/fill-nan.b2frame")).unwrap();
-    let last = Position(survey.nchunks().unwrap() - 1);
-    let left = survey.header().nbytes() - last.0 * u64::from(survey.header().chunksize());
-    let bytes = chunk::decode(&survey.read_chunk(last).unwrap(), 1 << 20).unwrap();
+    let inspection = Inspection::open(&data("cframe/fill-nan.b2frame")).unwrap();
+    let last = Position(inspection.nchunks().unwrap() - 1);
+    let left = inspection.header().nbytes() - last.0 * u64::from(inspection.header().chunksize());
+    let bytes = chunk::decode(&inspection.read_chunk(last).unwrap(), 1 << 20).unwrap();
     assert_eq!(bytes.len() as u64, left);
     assert!(bytes.chunks(4).all(|item| f32::from_le_bytes(item.try_into().unwrap()).is_nan()));
 }
@@ -76,10 +76,10 @@ fn special_entries_become_chunks_that_decode() {
 #[test]
 fn room_that_nothing_uses() {
     let unused = |name: &str| {
-        let survey = Survey::open(&data(name)).unwrap();
-        let mut extents = survey.extents()?;
-        for (position, entry, seen) in told(&survey, 1) {
-            let (Some(Place::Offset(offset)), Some(Ok(seen))) = (entry.stored(), seen) else { continue };
+        let inspection = Inspection::open(&data(name)).unwrap();
+        let mut extents = inspection.extents()?;
+        for (position, entry, seen) in told(&inspection, 1) {
+            let (Some(ChunkPlace::Offset(offset)), Some(Ok(seen))) = (entry.stored(), seen) else { continue };
             extents.add(offset, seen.header.cbytes, position);
         }
         Some(extents.unused(&mut |_, what| panic!("{what}")))
@@ -91,9 +91,9 @@ fn room_that_nothing_uses() {
 
 #[test]
 fn whoever_has_seen_enough_can_stop() {
-    let survey = Survey::open(&data("cframe/chunks-2500.b2frame")).unwrap();
+    let inspection = Inspection::open(&data("cframe/chunks-2500.b2frame")).unwrap();
     let mut count = 0;
-    survey.chunks(2, &mut |_, _, _| {
+    inspection.chunks(2, &mut |_, _, _| {
         count += 1;
         count < 7
     });
@@ -107,20 +107,20 @@ fn a_damaged_frame_shows_what_is_left_of_it() {
     let bytes = std::fs::read(data("cframe/metalayers.b2frame")).unwrap();
     // Without its trailer.
     std::fs::write(&path, &bytes[..bytes.len() - 10]).unwrap();
-    let survey = Survey::open(&path).unwrap();
-    assert!(survey.trailer().is_none() && survey.header().metalayers().len() > 0);
-    assert!(told(&survey, 1).iter().all(|(.., seen)| matches!(seen, None | Some(Ok(_)))));
-    let kinds: Vec<_> = survey.findings().iter().map(|finding| finding.kind).collect();
+    let inspection = Inspection::open(&path).unwrap();
+    assert!(inspection.trailer().is_none() && inspection.header().metalayers().len() > 0);
+    assert!(told(&inspection, 1).iter().all(|(.., seen)| matches!(seen, None | Some(Ok(_)))));
+    let kinds: Vec<_> = inspection.findings().iter().map(|finding| finding.kind).collect();
     assert_eq!(kinds, [Kind::FrameLen, Kind::Trailer]);
     // With half its bytes.
-    std::fs::write(&path, &bytes[..survey.header().header_len() as usize + 20]).unwrap();
-    let survey = Survey::open(&path).unwrap();
-    assert_eq!((survey.nchunks(), told(&survey, 1).len()), (None, 0));
-    let error = survey.read_chunk(Position(0)).unwrap_err().to_string();
+    std::fs::write(&path, &bytes[..inspection.header().header_len() as usize + 20]).unwrap();
+    let inspection = Inspection::open(&path).unwrap();
+    assert_eq!((inspection.nchunks(), told(&inspection, 1).len()), (None, 0));
+    let error = inspection.read_chunk(Position(0)).unwrap_err().to_string();
     assert!(error.ends_with("chunk 0: cannot be found: the frame has no index that can be read"), "{error}");
     // With less than a header.
     std::fs::write(&path, &bytes[..80]).unwrap();
-    assert!(matches!(Survey::open(&path), Err(StoreError::Format { .. })));
+    assert!(matches!(Inspection::open(&path), Err(StoreError::Format { .. })));
 }
 
 #[test]
@@ -131,11 +131,11 @@ fn chunks_that_cannot_be_read_are_named() {
         std::fs::copy(entry.path(), dir.path().join(entry.file_name())).unwrap();
     }
     std::fs::remove_file(dir.path().join("00000001.chunk")).unwrap();
-    let survey = Survey::open(dir.path()).unwrap();
-    let bad: Vec<_> = told(&survey, 2).into_iter().filter_map(|(position, _, seen)| Some((position, seen?.err()?))).collect();
+    let inspection = Inspection::open(dir.path()).unwrap();
+    let bad: Vec<_> = told(&inspection, 2).into_iter().filter_map(|(position, _, seen)| Some((position, seen?.err()?))).collect();
     let [(Position(1), finding)] = bad.as_slice() else { panic!("{bad:?}") };
     assert_eq!((finding.kind, finding.what.as_str()), (Kind::Missing, "00000001.chunk: is not there"));
-    let error = |position| survey.read_chunk(Position(position)).unwrap_err().to_string();
+    let error = |position| inspection.read_chunk(Position(position)).unwrap_err().to_string();
     assert!(error(1).ends_with(": chunk 1: 00000001.chunk: is not there"), "{}", error(1));
     assert!(error(5).ends_with(": chunk 5: is not there; the frame has 5, counted from 0"), "{}", error(5));
 }
@@ -148,7 +148,7 @@ fn what_is_no_file_is_not_waited_for() {
     // SAFETY: `name` ends with a zero byte.
     assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
     for path in [fifo.as_path(), Path::new("/dev/null")] {
-        let error = Survey::open(path).err().unwrap().to_string();
+        let error = Inspection::open(path).err().unwrap().to_string();
         assert!(error.ends_with("is no regular file; expected a Blosc2 frame"), "{error}");
     }
 }

@@ -1,73 +1,75 @@
-//! One commit at a time: what is the same in both layouts. In which order a state is written, [`Medium::write`] says: see
-//! [`super::cframe`] and [`super::sframe`].
+//! The commit, as far as it is the same in both layouts. [`Medium::write`] writes a state: `cframe/commit.rs` and `sframe/commit.rs` have
+//! its steps.
 //!
-//! State *P* is published. State *D* is known to be on disk: *P*, or the one before it. State *N* comes next. What is found at open is P,
-//! and D only after a sync: who wrote it may have been killed. So nothing is staged before that, and nothing removed.
+//! State *P* is published: opening SOURCE gives P. State *D* is on disk: it is P, or the state before P. State *N* is being committed.
 //!
-//! | step | does |
+//! The state found at open is P. It need not be on disk, if its writer was killed. So it is synced before the store writes to free space
+//! or removes anything.
+//!
+//! | step | what happens |
 //! | --- | --- |
-//! | 1 | compares N with P: which chunks it names more often, and which less |
-//! | 2 | looks whether others have written; has P on disk, if that is not known |
-//! | 3 | admits the chunks of N: nobody takes them away any more |
-//! | 4 | writes N and publishes it, by the medium's steps |
-//! | 5 | what only P has is dropped, and free when N is on disk, because until then a crash may bring P back |
+//! | 1 | The store checks for changes by others. It syncs P, if P may not be on disk. |
+//! | 2 | It compares N with P: which chunks N names more often, and which less often. |
+//! | 3 | It admits the new chunks of N, so that nothing frees them. |
+//! | 4 | The medium writes N and publishes it. |
+//! | 5 | Chunks that only P names are dropped. Their space is free when N is on disk: until then a crash may bring P back. |
 //!
 //! # Failures
 //!
-//! No room is an answer, and nothing has changed: the chunks of N are again what they were. Any other failed write or sync ends all
-//! writing: after a failed fdatasync nobody knows what is on disk, and a second one would not say. Where a rename may have been done,
-//! the chunks of N stay.
+//! If there is no room, the commit fails and changes nothing: the chunks of N are what they were before. After any other failed write or
+//! sync, the store refuses all further writes: the disk may hold anything of what was written, and another fdatasync would not report it.
+//! If a failed rename may have been done, the chunks of N stay.
 
 #![expect(private_bounds, reason = "only this layer has media")]
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::chunks::{DroppedRefs, Seq, State};
-use super::create::PendingFrame;
-use super::disk_store::{DiskStore, Medium};
-use super::error::Failed;
-use super::image::{self, Encoded};
-use super::source::Complain;
-use super::{ChunkKey, FrameImage, FrameStore, ReadGuard, Result};
+use super::{DiskStore, Medium};
 use crate::format::IndexEntry;
 use crate::format::header::FrameHeader;
+use crate::store::chunks::{DroppedRefs, Seq, State};
+use crate::store::create::PendingFrame;
+use crate::store::error::Complain;
+use crate::store::error::Failed;
+use crate::store::image::{self, Encoded};
+use crate::store::{ChunkKey, FrameImage, FrameStore, ReadGuard, Result};
 
-/// What is known of the states. Behind the lock that makes commits one at a time.
-pub(super) struct CommitState<M: Medium> {
+/// What the store knows of its states. The lock around it allows one commit at a time.
+pub(in crate::store) struct CommitState<M: Medium> {
     /// The header of P.
     header: Vec<u8>,
-    /// P and D, which is P or the one before; `None` while it is not known what is on disk.
+    /// The numbers of P and D. D is `None` while it is not known which state is on disk.
     published: Seq,
     durable: Option<Seq>,
-    /// For as long as SOURCE does not exist.
+    /// Is there while SOURCE does not exist.
     pending: Option<PendingFrame>,
-    /// Something was committed since SOURCE was read, so its room is this store's to give back.
-    pub(super) changed: bool,
-    /// Something was committed before that, which need not be on disk.
+    /// This store has committed since it read SOURCE, so it may shorten SOURCE at the end.
+    pub(in crate::store) changed: bool,
+    /// This store has committed before it read SOURCE again; that need not be on disk.
     written: bool,
-    /// The index of P.
-    pub(super) encoded: Option<Encoded>,
+    /// The encoded index of P, from which the next one takes what is the same.
+    pub(in crate::store) encoded: Option<Encoded>,
     closed: bool,
-    /// What the medium knows besides.
-    pub(super) own: M::Commits,
+    /// The medium's part.
+    pub(in crate::store) own: M::Commits,
 }
 
 impl<M: Medium> CommitState<M> {
-    /// Of a frame that was opened. What is there need not be on disk: who wrote it may have been killed.
-    pub(super) fn opened(header: &FrameHeader, own: M::Commits) -> Self {
+    /// For a frame that was opened. It need not be on disk: its writer may have been killed.
+    pub(in crate::store) fn opened(header: &FrameHeader, own: M::Commits) -> Self {
         CommitState { header: header.as_bytes().to_vec(), own, ..Self::empty() }
     }
 
-    /// Of the same frame, read again after others have written it. Only where `turns` are taken with them is the room that this store
-    /// left in it still its own to give back.
-    pub(super) fn reopened(&self, header: &FrameHeader, own: M::Commits, turns: bool) -> Self {
+    /// For the same frame, read again after others have changed it. Free space that this store left in it is still its own only if all take
+    /// `turns` by the lock file.
+    pub(in crate::store) fn reopened(&self, header: &FrameHeader, own: M::Commits, turns: bool) -> Self {
         let written = self.changed || self.written;
         CommitState { changed: self.changed && turns, written, ..Self::opened(header, own) }
     }
 
-    /// Of a frame that has only a temporary name yet.
-    pub(super) fn created(pending: PendingFrame) -> Self {
+    /// For a frame that has only a temporary name yet.
+    pub(in crate::store) fn created(pending: PendingFrame) -> Self {
         CommitState { durable: Some(0), pending: Some(pending), ..Self::empty() }
     }
 
@@ -86,57 +88,57 @@ impl<M: Medium> CommitState<M> {
     }
 
     /// The header of P.
-    pub(super) fn header(&self) -> &[u8] {
+    pub(in crate::store) fn header(&self) -> &[u8] {
         &self.header
     }
 
     /// The number of P.
-    pub(super) fn published(&self) -> Seq {
+    pub(in crate::store) fn published(&self) -> Seq {
         self.published
     }
 
     /// Whether P is on disk.
-    pub(super) fn is_durable(&self) -> bool {
+    pub(in crate::store) fn is_durable(&self) -> bool {
         self.durable == Some(self.published)
     }
 
-    /// Whether it is not known what is on disk: P, or an older state.
-    pub(super) fn is_unknown(&self) -> bool {
+    /// Whether the state on disk may be older than P by more than one.
+    pub(in crate::store) fn is_unknown(&self) -> bool {
         self.durable.is_none()
     }
 
-    /// What has only a temporary name yet.
-    pub(super) fn pending(&self) -> Option<&PendingFrame> {
+    /// The frame under its temporary name.
+    pub(in crate::store) fn pending(&self) -> Option<&PendingFrame> {
         self.pending.as_ref()
     }
 
     /// Whether SOURCE does not exist yet.
-    pub(super) fn is_pending(&self) -> bool {
+    pub(in crate::store) fn is_pending(&self) -> bool {
         self.pending.is_some()
     }
 
-    /// SOURCE has its name.
-    pub(super) fn has_name(&mut self) -> Option<PendingFrame> {
+    /// The frame has got SOURCE's name; returns what stood for it before.
+    pub(in crate::store) fn has_name(&mut self) -> Option<PendingFrame> {
         self.pending.take()
     }
 
-    pub(super) fn is_closed(&self) -> bool {
+    pub(in crate::store) fn is_closed(&self) -> bool {
         self.closed
     }
 }
 
-/// How an image differs from the published one in the chunks that it names.
+/// The difference between an image and the published one, in chunks.
 #[derive(Default)]
-pub(super) struct Change {
-    /// Chunks that are named more often, how much more, and what they were before.
-    pub(super) admitted: Vec<(ChunkKey, u32, State)>,
-    pub(super) dropped: DroppedRefs,
-    /// Nothing is new: it is about the places.
-    pub(super) settling: bool,
+pub(in crate::store) struct Change {
+    /// Chunks that the image names more often, by how much, and their states before.
+    pub(in crate::store) admitted: Vec<(ChunkKey, u32, State)>,
+    pub(in crate::store) dropped: DroppedRefs,
+    /// The image is the published one: the commit only moves chunks.
+    pub(in crate::store) settling: bool,
 }
 
 /// See [`FrameStore::commit`].
-pub(super) fn commit<M: Medium>(store: &DiskStore<M>, guard: ReadGuard<'_>, image: FrameImage) -> Result<()> {
+pub(in crate::store) fn commit<M: Medium>(store: &DiskStore<M>, guard: ReadGuard<'_>, image: FrameImage) -> Result<()> {
     let mut commits = store.commits.lock();
     store.source.check_writable()?;
     let old = store.committed();
@@ -155,8 +157,8 @@ pub(super) fn commit<M: Medium>(store: &DiskStore<M>, guard: ReadGuard<'_>, imag
     M::after_commit(store, &mut commits)
 }
 
-/// Has what was found at open on disk, before anything is staged or removed.
-pub(super) fn ground<M: Medium>(store: &DiskStore<M>) -> Result<()> {
+/// Syncs the state that was found at open, before the first write.
+pub(in crate::store) fn ground<M: Medium>(store: &DiskStore<M>) -> Result<()> {
     let mut commits = store.commits.lock();
     store.source.check_writable()?;
     if commits.is_unknown() {
@@ -167,7 +169,7 @@ pub(super) fn ground<M: Medium>(store: &DiskStore<M>) -> Result<()> {
 }
 
 /// See [`FrameStore::sync`].
-pub(super) fn sync<M: Medium>(store: &DiskStore<M>) -> Result<()> {
+pub(in crate::store) fn sync<M: Medium>(store: &DiskStore<M>) -> Result<()> {
     let mut commits = store.commits.lock();
     store.source.check_writable()?;
     sync_published(store, &mut commits)?;
@@ -175,7 +177,7 @@ pub(super) fn sync<M: Medium>(store: &DiskStore<M>) -> Result<()> {
     Ok(())
 }
 
-/// Compares the images and makes sure that every chunk the new one names is there, and stays.
+/// Compares the images, checks that every chunk of the new one is stored, and keeps it stored.
 fn admit<M: Medium>(store: &DiskStore<M>, old: &[IndexEntry<ChunkKey>], new: &[IndexEntry<ChunkKey>]) -> Result<Change> {
     let image::Difference { gone, come } = image::difference(old, new);
     let mut change = Change::default();
@@ -192,19 +194,19 @@ fn admit<M: Medium>(store: &DiskStore<M>, old: &[IndexEntry<ChunkKey>], new: &[I
     Err(store.source.format(image::unknown(key, new)))
 }
 
-/// The commit came to nothing: its new chunks are as they were.
+/// Undoes [`admit`] after a failed commit.
 fn expel<M: Medium>(store: &DiskStore<M>, change: &Change) {
     M::with_chunks(store, |chunks, locate| {
         for &(key, times, was) in &change.admitted {
             if let Some(place) = locate(chunks, key) {
-                chunks.expel(place, times, was, store.shared.epochs.now());
+                chunks.expel(place, times, was, store.common.epochs.now());
             }
         }
     });
 }
 
 /// Writes an image whose chunks are admitted.
-pub(super) fn write<M: Medium>(
+pub(in crate::store) fn write<M: Medium>(
     store: &DiskStore<M>,
     commits: &mut CommitState<M>,
     image: FrameImage,
@@ -218,9 +220,14 @@ pub(super) fn write<M: Medium>(
     })
 }
 
-/// What was written is what SOURCE holds.
-pub(super) fn published<M: Medium>(store: &DiskStore<M>, commits: &mut CommitState<M>, image: FrameImage, change: &Change) {
-    store.held.forget_all(change.admitted.iter().map(|(key, ..)| *key));
+/// Records that the image which was written is SOURCE's content.
+pub(in crate::store) fn published<M: Medium>(
+    store: &DiskStore<M>,
+    commits: &mut CommitState<M>,
+    image: FrameImage,
+    change: &Change,
+) {
+    store.copies.forget_all(change.admitted.iter().map(|(key, ..)| *key));
     commits.published += 1;
     commits.changed = true;
     let before = std::mem::replace(&mut commits.header, image.header.as_bytes().to_vec());
@@ -228,15 +235,15 @@ pub(super) fn published<M: Medium>(store: &DiskStore<M>, commits: &mut CommitSta
     *store.image.write() = Some(Arc::new(image));
 }
 
-/// State `seq` is on disk.
-pub(super) fn durable<M: Medium>(store: &DiskStore<M>, commits: &mut CommitState<M>) {
+/// Records that P is on disk.
+pub(in crate::store) fn durable<M: Medium>(store: &DiskStore<M>, commits: &mut CommitState<M>) {
     commits.durable = Some(commits.published);
     store.grounded.store(true, Relaxed);
     M::is_durable(store, commits);
 }
 
-/// Has P on disk; the first time its name as well, which it may have got only just before.
-pub(super) fn sync_published<M: Medium>(store: &DiskStore<M>, commits: &mut CommitState<M>) -> Result<()> {
+/// Syncs P. The first time it syncs SOURCE's name as well, which may be as new.
+pub(in crate::store) fn sync_published<M: Medium>(store: &DiskStore<M>, commits: &mut CommitState<M>) -> Result<()> {
     if commits.durable >= Some(commits.published) {
         return Ok(());
     }
@@ -247,13 +254,13 @@ pub(super) fn sync_published<M: Medium>(store: &DiskStore<M>, commits: &mut Comm
     Ok(())
 }
 
-/// See [`FrameStore::close`]. Where others have their turn, nothing is written any more.
-pub(super) fn close<M: Medium>(store: &DiskStore<M>, our_turn: bool) -> Result<()> {
+/// See [`FrameStore::close`]. Nothing is written while other processes have their turn.
+pub(in crate::store) fn close<M: Medium>(store: &DiskStore<M>, our_turn: bool) -> Result<()> {
     let mut commits = store.commits.lock();
     if std::mem::replace(&mut commits.closed, true) {
         return Ok(());
     }
-    // Where another mount has the lock, all is its own. Who only looked leaves all as it is.
+    // If another mount has SOURCE's lock, this one changes nothing. A store that wrote nothing changes nothing either.
     let ours = our_turn && !store.source.is_denied();
     let result = if store.source.is_denied() { Ok(()) } else { finish(store, &mut commits, ours) };
     store.source.seal();
@@ -273,7 +280,7 @@ fn finish<M: Medium>(store: &DiskStore<M>, commits: &mut CommitState<M>, ours: b
     if ours { M::finish(store, commits) } else { Ok(()) }
 }
 
-/// Removes what never became SOURCE, and what no state needs; `synced` says whether it is known what is on disk, if it is our turn.
+/// Removes a frame that never became SOURCE, or what no state needs. `synced`: whether P is on disk; `None` if it is not our turn.
 fn clean_up<M: Medium>(store: &DiskStore<M>, commits: &mut CommitState<M>, synced: Option<bool>) {
     match (commits.pending.take(), synced) {
         (Some(pending), _) => pending.remove(&store.source),
@@ -282,8 +289,8 @@ fn clean_up<M: Medium>(store: &DiskStore<M>, commits: &mut CommitState<M>, synce
     }
 }
 
-/// The store goes without having been closed: what never was part of the frame goes with it.
-pub(super) fn abandon<M: Medium>(store: &DiskStore<M>) {
+/// Called when a store is dropped without [`close`]: removes what was never part of a frame.
+pub(in crate::store) fn abandon<M: Medium>(store: &DiskStore<M>) {
     let mut commits = store.commits.lock();
     if !std::mem::replace(&mut commits.closed, true) && !store.source.read_only {
         clean_up(store, &mut commits, Some(false));
@@ -291,7 +298,7 @@ pub(super) fn abandon<M: Medium>(store: &DiskStore<M>) {
 }
 
 impl<M: Medium> DiskStore<M> {
-    /// See [`super::LocalStore::at_close`]. `whole` if all has gone well so far.
+    /// Calls the functions of [`crate::store::LocalStore::at_close`]. Without `whole` SOURCE's final state is not known.
     fn part(&self, commits: &CommitState<M>, whole: bool) {
         let last = std::mem::take(&mut *self.at_close.lock());
         if last.is_empty() {

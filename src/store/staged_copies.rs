@@ -11,13 +11,13 @@ use super::resources::Budget;
 use super::{ChunkKey, ReadAt};
 
 /// A staged chunk.
-enum Chunk {
+enum StagedCopy {
     Copy(Box<[u8]>),
     Sum(u64),
 }
 
 /// What a store has staged and not committed. A leaf lock.
-pub(super) struct Held {
+pub(super) struct StagedCopies {
     wanted: bool,
     budget: Arc<Budget>,
     inner: Mutex<Inner>,
@@ -25,22 +25,22 @@ pub(super) struct Held {
 
 #[derive(Default)]
 struct Inner {
-    chunks: HashMap<ChunkKey, Chunk>,
+    chunks: HashMap<ChunkKey, StagedCopy>,
     /// Bytes of copies, taken out of the budget.
     bytes: u64,
 }
 
-impl Held {
+impl StagedCopies {
     /// Nothing is held unless it is `wanted`, and copies only as far as the budget allows.
     pub(super) fn new(wanted: bool, budget: &Arc<Budget>) -> Self {
-        Held { wanted, budget: Arc::clone(budget), inner: Mutex::default() }
+        StagedCopies { wanted, budget: Arc::clone(budget), inner: Mutex::default() }
     }
 
     /// A chunk was staged.
     pub(super) fn put(&self, key: ChunkKey, chunk: &dyn ReadAt) {
         let Some(bytes) = chunk.as_slice().filter(|_| self.wanted) else { return };
         let copied = self.budget.take(bytes.len() as u64);
-        let chunk = if copied { Chunk::Copy(bytes.into()) } else { Chunk::Sum(sum_of(bytes)) };
+        let chunk = if copied { StagedCopy::Copy(bytes.into()) } else { StagedCopy::Sum(sum_of(bytes)) };
         let mut inner = self.inner.lock();
         self.take(&mut inner, key);
         inner.bytes += chunk.bytes();
@@ -67,7 +67,7 @@ impl Held {
         self.budget.give(inner.bytes);
     }
 
-    fn take(&self, inner: &mut Inner, key: ChunkKey) -> Option<Chunk> {
+    fn take(&self, inner: &mut Inner, key: ChunkKey) -> Option<StagedCopy> {
         let chunk = inner.chunks.remove(&key)?;
         inner.bytes -= chunk.bytes();
         self.budget.give(chunk.bytes());
@@ -76,6 +76,7 @@ impl Held {
 
     /// Reads a part of a staged chunk: from its copy, or by `load` from SOURCE if all of it is there as it was. `None` if the chunk is
     /// not held.
+    #[expect(clippy::indexing_slicing, reason = "no more is counted than there is in the buffer")]
     pub(super) fn read(
         &self,
         key: ChunkKey,
@@ -91,8 +92,8 @@ impl Held {
             count
         };
         let sum = match self.inner.lock().chunks.get(&key)? {
-            Chunk::Copy(bytes) => return Some(Ok(part(bytes, buf))),
-            Chunk::Sum(sum) => *sum,
+            StagedCopy::Copy(bytes) => return Some(Ok(part(bytes, buf))),
+            StagedCopy::Sum(sum) => *sum,
         };
         let mut bytes = vec![0; len as usize];
         Some(load(&mut bytes).and_then(|()| match sum_of(&bytes) == sum {
@@ -102,22 +103,23 @@ impl Held {
     }
 }
 
-impl Chunk {
+impl StagedCopy {
     fn bytes(&self) -> u64 {
         match self {
-            Chunk::Copy(bytes) => bytes.len() as u64,
-            Chunk::Sum(_) => 0,
+            StagedCopy::Copy(bytes) => bytes.len() as u64,
+            StagedCopy::Sum(_) => 0,
         }
     }
 }
 
-impl Drop for Held {
+impl Drop for StagedCopies {
     fn drop(&mut self) {
         self.clear();
     }
 }
 
 /// A sum in which any change is seen that is not made on purpose. Four by turns, as one alone waits for each of its multiplications.
+#[expect(clippy::indexing_slicing, reason = "two bits of four; the rest is shorter than a word")]
 fn sum_of(bytes: &[u8]) -> u64 {
     let mix = |sum: u64, word: u64| (sum ^ word).wrapping_mul(0x9FB2_1C65_1E98_DF25).rotate_left(29);
     let mut sums = [0x9E37_79B9_7F4A_7C15, 0xC2B2_AE3D_27D4_EB4F, 0x1656_67B1_9E37_79F9, 0x27D4_EB2F_1656_67C5];
@@ -145,7 +147,7 @@ mod tests {
         let len = bytes.len() as u32;
         let mut buf = vec![0; 100];
         let budget = Budget::new(MOST as u64);
-        let held = Held::new(true, &budget);
+        let held = StagedCopies::new(true, &budget);
         held.put(KEY, &bytes);
         let never = |_: &mut [u8]| panic!("there is a copy");
         assert_eq!(held.read(KEY, len, 50, &mut buf, never).unwrap().unwrap(), 100);
@@ -177,7 +179,7 @@ mod tests {
     fn copies_take_no_more_than_they_are_given() {
         let budget = Budget::new(MOST as u64);
         for wanted in [true, false] {
-            let frames = [Held::new(wanted, &budget), Held::new(wanted, &budget)];
+            let frames = [StagedCopies::new(wanted, &budget), StagedCopies::new(wanted, &budget)];
             for n in 0..40 {
                 frames[n as usize % 2].put(ChunkKey::new(n), &vec![n as u8; 1 << 20]);
             }

@@ -1,7 +1,7 @@
 //! Reading frames for people: as much of one as there is, where opening a frame for a mount stops at the first thing that is wrong.
 //!
-//! [`Survey::open`] reads header, trailer and index; [`Survey::chunks`] every chunk's header, in order and in several threads;
-//! [`Survey::read_chunk`] one chunk. A frame of either layout will do, and so will a mount, or a file or directory inside one.
+//! [`Inspection::open`] reads header, trailer and index; [`Inspection::chunks`] every chunk's header, in order and in several threads;
+//! [`Inspection::read_chunk`] one chunk. A frame of either layout will do, and so will a mount, or a file or directory inside one.
 //!
 //! Nothing is written and no lock is taken: of a frame that another process is changing, what was read at one moment may not agree
 //! with what was read at another. Memory is bounded by the metadata and the index. What is wrong is a [`Finding`], in words that
@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use self::chunks::{InDirectory, InFile};
-use self::parts::Parts;
+use self::parts::FrameParts;
 use super::backend::Backend;
-use super::source::Complain;
+use super::error::Complain;
 use super::{Location, Result, StoreError};
 use crate::format::chunk::{self, ChunkHeader};
 use crate::format::header::FrameHeader;
@@ -33,22 +33,22 @@ pub use room::{Extents, Unused};
 
 /// Where a stored chunk is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Place {
+pub enum ChunkPlace {
     /// In a cframe, counted from the end of the header.
     Offset(ChunkOffset),
     /// In an sframe, the file of this number.
     Id(ChunkId),
 }
 
-impl From<ChunkOffset> for Place {
+impl From<ChunkOffset> for ChunkPlace {
     fn from(offset: ChunkOffset) -> Self {
-        Place::Offset(offset)
+        ChunkPlace::Offset(offset)
     }
 }
 
-impl From<ChunkId> for Place {
+impl From<ChunkId> for ChunkPlace {
     fn from(id: ChunkId) -> Self {
-        Place::Id(id)
+        ChunkPlace::Id(id)
     }
 }
 
@@ -62,7 +62,7 @@ pub struct Seen {
 }
 
 /// What there is of a frame.
-pub struct Survey {
+pub struct Inspection {
     path: PathBuf,
     len: u64,
     findings: Vec<Finding>,
@@ -71,21 +71,21 @@ pub struct Survey {
 
 /// The frame by its layout.
 pub(in crate::store) enum Frame {
-    Contiguous(Parts<ChunkOffset>, InFile),
-    Sparse(Parts<ChunkId>, InDirectory),
+    Contiguous(FrameParts<ChunkOffset>, InFile),
+    Sparse(FrameParts<ChunkId>, InDirectory),
 }
 
 /// The same of either layout.
 macro_rules! either {
-    ($survey:expr, $parts:ident, $chunks:ident => $do:expr) => {
-        match &$survey.frame {
+    ($inspection:expr, $parts:ident, $chunks:ident => $do:expr) => {
+        match &$inspection.frame {
             Frame::Contiguous($parts, $chunks) => $do,
             Frame::Sparse($parts, $chunks) => $do,
         }
     };
 }
 
-impl Survey {
+impl Inspection {
     /// Reads all of a frame but its chunks: of a file a cframe, of a directory an sframe.
     ///
     /// # Errors
@@ -94,10 +94,10 @@ impl Survey {
         Self::open_at(&Location::existing(path)?)
     }
 
-    /// As [`Survey::open`], of the frame at a location.
+    /// As [`Inspection::open`], of the frame at a location.
     ///
     /// # Errors
-    /// As [`Survey::open`].
+    /// As [`Inspection::open`].
     pub fn open_at(location: &Location) -> Result<Self> {
         let mut findings = Vec::new();
         let found = &mut |finding| findings.push(finding);
@@ -107,16 +107,16 @@ impl Survey {
             let index = path.join(INDEX_NAME);
             let file = dir.open(OsStr::new(INDEX_NAME), false).map_err(index.io("open"))?;
             let len = file.stat().map_err(index.io("stat"))?.len;
-            (len, Frame::Sparse(Parts::read(&index, &*file, len, found)?, InDirectory(dir)))
+            (len, Frame::Sparse(FrameParts::read(&index, &*file, len, found)?, InDirectory(dir)))
         } else {
             let file = location.open()?;
             let len = file.stat().map_err(location.io("stat"))?.len;
-            let parts = Parts::<ChunkOffset>::read(path, &*file, len, found)?;
+            let parts = FrameParts::<ChunkOffset>::read(path, &*file, len, found)?;
             let base = u64::from(parts.header.header_len());
             let chunks = InFile { file, base, end: parts.chunks_end };
             (len, Frame::Contiguous(parts, chunks))
         };
-        Ok(Survey { path: path.to_owned(), len, findings, frame })
+        Ok(Inspection { path: path.to_owned(), len, findings, frame })
     }
 
     /// The path that it was opened by.
@@ -158,13 +158,13 @@ impl Survey {
     }
 
     /// An entry of the index; `None` behind its end, or where it cannot be read.
-    pub fn entry(&self, position: Position) -> Option<IndexEntry<Place>> {
+    pub fn entry(&self, position: Position) -> Option<IndexEntry<ChunkPlace>> {
         let at = usize::try_from(position.0).ok()?;
-        either!(self, parts, _chunks => parts.entries.as_ref()?.get(at).map(|entry| entry.map(Place::from)))
+        either!(self, parts, _chunks => parts.entries.as_ref()?.get(at).map(|entry| entry.map(ChunkPlace::from)))
     }
 
     /// All entries of the index, in order; none where it cannot be read.
-    pub fn entries(&self) -> impl Iterator<Item = IndexEntry<Place>> {
+    pub fn entries(&self) -> impl Iterator<Item = IndexEntry<ChunkPlace>> {
         (0..self.nchunks().unwrap_or(0)).filter_map(|position| self.entry(Position(position)))
     }
 
@@ -181,13 +181,13 @@ impl Survey {
     pub fn chunks(
         &self,
         threads: usize,
-        tell: &mut dyn FnMut(Position, IndexEntry<Place>, Option<std::result::Result<Seen, Finding>>) -> bool,
+        tell: &mut dyn FnMut(Position, IndexEntry<ChunkPlace>, Option<std::result::Result<Seen, Finding>>) -> bool,
     ) {
         either!(self, parts, chunks => {
             let look = |_: &mut (), _, place| chunks::see(chunks, place).map_err(|finding| *finding);
             let entries = parts.entries.as_deref().unwrap_or_default();
             chunks::in_order(chunks, entries, threads, (chunks::ROUND, chunks::SHARE), &look, &mut |position, entry, seen| {
-                tell(position, entry.map(Place::from), seen)
+                tell(position, entry.map(ChunkPlace::from), seen)
             }, &mut |_| true);
         });
     }
@@ -209,8 +209,8 @@ impl Survey {
             Some(IndexEntry::Stored(place)) => {
                 let mut bytes = Vec::new();
                 let read = match (&self.frame, place) {
-                    (Frame::Contiguous(_, chunks), Place::Offset(offset)) => chunks::read(chunks, offset, &mut bytes),
-                    (Frame::Sparse(_, chunks), Place::Id(id)) => chunks::read(chunks, id, &mut bytes),
+                    (Frame::Contiguous(_, chunks), ChunkPlace::Offset(offset)) => chunks::read(chunks, offset, &mut bytes),
+                    (Frame::Sparse(_, chunks), ChunkPlace::Id(id)) => chunks::read(chunks, id, &mut bytes),
                     _ => Ok(()),
                 };
                 read.map_err(|finding| bad(&finding.what))?;
@@ -225,7 +225,7 @@ impl Survey {
         chunk::special(special, nbytes, self.header().typesize(), blocksize).map_err(|error| error.to_string())
     }
 
-    /// The room of a cframe's chunks, for [`Extents::add`] of what [`Survey::chunks`] tells; `None` for an sframe.
+    /// The room of a cframe's chunks, for [`Extents::add`] of what [`Inspection::chunks`] tells; `None` for an sframe.
     pub fn extents(&self) -> Option<Extents> {
         match &self.frame {
             Frame::Contiguous(_, chunks) => Some(Extents::new(chunks.base..chunks.end)),

@@ -1,0 +1,346 @@
+//! Reading ahead of those who read one thing after another: on and on through a file, or file after file.
+//!
+//! A reader is *sequential* when the same thread has read 256 KiB of a file in order, or two files in the view's order, one after
+//! the other. What it reads next is asked of the store, and files that are read whole are pushed into the kernel's page cache, which saves
+//! their READs altogether. When half of what was asked for is used up, more is. Who reads elsewhere begins anew.
+//!
+//! Pushed files give no sign of being read in a read-only mount (no OPEN, no READ), so the end of one in the middle is left out (all
+//! of a small one), whose READ asks for more in time; a read-write mount sees the OPENs. Who looks only at the beginnings of files
+//! gets beginnings, of more files. Files above [`LARGEST`] are not pushed: the kernel's own read-ahead does as well.
+
+use std::collections::VecDeque;
+use std::ops::{Range, RangeInclusive};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use parking_lot::Mutex;
+
+use super::Ino;
+use super::content::Content;
+use super::frame_view::{Files, FrameView};
+use super::single::{Place, Single};
+use crate::format::chunk::ChunkHeader;
+use crate::store::Want;
+
+/// Largest file pushed, in bytes.
+pub const LARGEST: u64 = 512 << 10;
+/// The kernel's smallest page, in bytes: as much is pushed of a beginning.
+pub const PAGE: u64 = 4096;
+/// Files of which the beginning is pushed ahead.
+pub const HEAD_WINDOW: usize = 64;
+/// Whole files pushed ahead: as many as these bytes hold, but within these bounds.
+const FILES_WINDOW: u64 = 4 << 20;
+const FILES: RangeInclusive<u64> = 16..=128;
+/// Files above this, in bytes, can do without their end: the READ of it is cheap beside that of the file.
+const TRIPWIRE: u64 = 8 * PAGE;
+/// How far ahead in a file its bytes are asked for.
+const WINDOW: u64 = 8 << 20;
+/// READs of one reader come from several threads, hence a little out of order: this far from where it was is still on its way.
+const SLACK: u64 = 4 << 20;
+/// Who has read this much of a file in order is a sequential reader of it.
+const CERTAIN: u64 = 256 << 10;
+/// Readers told apart.
+const READERS: usize = 8;
+/// Places that one thread may be at, among files that follow each other: it may look into the index between chunks.
+const AMONG_FILES: usize = 2;
+/// And in files that nothing follows.
+const IN_FILES: usize = 4;
+/// Names that are looked up, and nothing read, by those who do not want to read.
+const ONLY_LOOKING: u32 = 8;
+/// The most of a chunk that is read ahead of its header, in bytes.
+const LIKELY_AT_MOST: u64 = 512 << 10;
+
+/// Bytes to push: the first `len` of `ino`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Push {
+    /// Which file.
+    pub ino: Ino,
+    /// How many bytes.
+    pub len: u64,
+}
+
+/// What a reader wants next.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Next {
+    /// Files, in this order.
+    pub pushes: Vec<Push>,
+    /// Of the file that it reads.
+    pub bytes: Option<Range<u64>>,
+}
+
+/// One reader's way.
+#[derive(Debug)]
+struct Reader {
+    pid: u32,
+    /// The file that was touched last.
+    at: Ino,
+    /// Its size (of the first one of a run: the next one's).
+    size: u64,
+    /// Where reading it began.
+    start: u64,
+    /// How far it was read. Stays 0 for what came out of the cache.
+    end: u64,
+    /// How far its bytes have been asked for: each only once.
+    asked: u64,
+    /// Whether files are read whole rather than looked into.
+    whole: bool,
+    /// Files read in order so far.
+    run: usize,
+    /// What a sequential reader touches next, in order, with sizes: those that were pushed, and at least one more, unless nothing follows.
+    ahead: VecDeque<(Ino, u64)>,
+    /// How many of `ahead` were pushed.
+    pushed: usize,
+    /// The reader's OPENs are seen.
+    opens: bool,
+    /// Nothing follows the file.
+    alone: bool,
+    /// For finding the reader that has been idle for longest.
+    used: u64,
+}
+
+/// The readers of a mount. A leaf lock, but for what tells which files follow.
+#[derive(Debug, Default)]
+pub struct Prefetcher {
+    readers: Mutex<(Vec<Reader>, u64)>,
+    /// Names looked up since a chunk was read.
+    lookups: AtomicU32,
+}
+
+impl Prefetcher {
+    /// `pid` opens `ino` for reading, or has read so many bytes of it from an offset on. `following` says which files follow one, at most
+    /// so many, with their sizes.
+    pub fn touched(
+        &self,
+        pid: u32,
+        ino: Ino,
+        read: Option<(u64, u32)>,
+        following: impl Fn(Ino, usize) -> Vec<(Ino, u64)>,
+    ) -> Next {
+        let range = read.map(|(offset, len)| offset..offset.saturating_add(u64::from(len)));
+        let mut guard = self.readers.lock();
+        let (readers, clock) = &mut *guard;
+        *clock += 1;
+        if let Some(reader) = readers.iter_mut().find_map(|r| (r.pid == pid && r.reach(ino, range.as_ref())).then_some(r)) {
+            reader.used = *clock;
+            reader.end = reader.end.max(range.map_or(0, |range| range.end));
+            reader.opens |= read.is_none();
+            return Next { bytes: reader.ask(), pushes: reader.push(following) };
+        }
+        let ahead: VecDeque<_> = following(ino, 1).into();
+        let (alone, size) = (ahead.is_empty(), ahead.front().map_or(0, |next| next.1));
+        let Range { start, end } = range.unwrap_or_default();
+        // Only the beginning of a file begins a run.
+        if !alone && start > 0 {
+            return Next::default();
+        }
+        let (opens, used) = (read.is_none(), *clock);
+        let reader =
+            Reader { pid, at: ino, size, start, end, asked: end, whole: true, run: 1, ahead, pushed: 0, opens, alone, used };
+        let of_pid = |reader: &Reader| reader.pid == pid && reader.alone == alone;
+        let most = if alone { IN_FILES } else { AMONG_FILES };
+        let place = if readers.iter().filter(|reader| of_pid(reader)).count() >= most {
+            readers.iter_mut().filter(|reader| of_pid(reader)).min_by_key(|reader| reader.used)
+        } else if readers.len() >= READERS {
+            readers.iter_mut().min_by_key(|reader| reader.used)
+        } else {
+            None
+        };
+        match place {
+            Some(place) => *place = reader,
+            None => readers.push(reader),
+        }
+        Next::default()
+    }
+}
+
+impl Reader {
+    /// Moves to `ino` if that is where the reader is, or what it touches next.
+    fn reach(&mut self, ino: Ino, range: Option<&Range<u64>>) -> bool {
+        if self.at == ino {
+            let is_near = |range: &Range<u64>| range.start >= self.start && range.start.abs_diff(self.end) <= SLACK;
+            return !self.alone || range.is_none_or(is_near);
+        }
+        let Some((place, size)) =
+            self.ahead.iter().enumerate().find(|(_, ahead)| ahead.0 == ino).map(|(at, ahead)| (at, ahead.1))
+        else {
+            return false;
+        };
+        if self.end > 0 {
+            self.whole = self.end >= self.size;
+        }
+        self.at = ino;
+        self.size = size;
+        (self.start, self.end, self.asked) = (0, 0, 0);
+        self.run += 1;
+        self.ahead.drain(..=place);
+        self.pushed = self.pushed.saturating_sub(place + 1);
+        true
+    }
+
+    /// Chooses which part of the file to ask for, when half a window is used up.
+    fn ask(&mut self) -> Option<Range<u64>> {
+        self.asked = self.asked.max(self.end);
+        let wanted = self.end.saturating_add(WINDOW);
+        if !self.alone || self.end.saturating_sub(self.start) < CERTAIN || wanted - self.asked < WINDOW / 2 {
+            return None;
+        }
+        Some(std::mem::replace(&mut self.asked, wanted)..wanted)
+    }
+
+    /// Chooses what to push, when half a window is used up. Where nothing is seen of that for want of OPENs, one file in the
+    /// middle is pushed without its end, and the READ of that tells.
+    fn push(&mut self, following: impl Fn(Ino, usize) -> Vec<(Ino, u64)>) -> Vec<Push> {
+        let window = match self.whole {
+            true => (FILES_WINDOW / self.size.max(1)).clamp(*FILES.start(), *FILES.end()) as usize,
+            false => HEAD_WINDOW,
+        };
+        if self.run < 2 || self.pushed > window / 2 {
+            return Vec::new();
+        }
+        let from = self.ahead.back().map_or(self.at, |last| last.0);
+        self.ahead.extend(following(from, (window + 1).saturating_sub(self.ahead.len())));
+        let end = self.ahead.len().min(window);
+        let begin = self.pushed.min(end);
+        self.pushed = end;
+        let tripwire = begin.max(window / 2);
+        let fresh = self.ahead.range(begin..end).zip(begin..);
+        let pushes = fresh.filter(|((_, size), _)| (1..=LARGEST).contains(size)).filter_map(|(&(ino, size), place)| {
+            let len = match (self.whole, self.opens) {
+                (false, _) => size.min(PAGE),
+                (true, false) if place == tripwire && size > TRIPWIRE => (size - 1) / PAGE * PAGE,
+                (true, false) if place == tripwire => return None,
+                (true, _) => size,
+            };
+            Some(Push { ino, len })
+        });
+        pushes.collect()
+    }
+}
+
+impl<V: FrameView> Single<V> {
+    /// See [`FileSystem::touched`](super::FileSystem::touched).
+    pub(super) fn prefetch_behind(&self, pid: u32, ino: Ino, read: Option<(u64, u32)>) -> Vec<Push> {
+        let Next { pushes, bytes } = self.prefetcher.touched(pid, ino, read, |ino, most| self.following_files(ino, most));
+        if let Some(bytes) = bytes {
+            let content = self.state.read().settled(ino);
+            if let Ok(Content::Frame(file)) = content {
+                self.store.prefetch(&file.layout.wants(bytes));
+            }
+        }
+        pushes
+    }
+
+    /// The files that a sequential reader is likely to want next, with their sizes.
+    fn following_files(&self, ino: Ino, most: usize) -> Vec<(Ino, u64)> {
+        let state = self.state.read();
+        let Ok(Place::Frame(file)) = state.place(ino) else { return Vec::new() };
+        let len = |file: &_| state.frame.content(*file).and_then(|content| content.chunk()?.1);
+        let files = state.frame.files(Files::Behind(file), most);
+        files.iter().map_while(|file| Some((state.nodes.ino(*file), len(file)?.into()))).collect()
+    }
+
+    /// Whoever looks up a name opens it next, as a rule: a chunk whose header has to be read from the disk for its length comes
+    /// with it, or the disk would be waited for twice. Not so for those who only look.
+    pub(super) fn prefetch_looked_up(&self, ino: Ino) {
+        let lookups = &self.prefetcher.lookups;
+        if lookups.load(Relaxed) >= ONLY_LOOKING {
+            return;
+        }
+        lookups.fetch_add(1, Relaxed);
+        let (Some(image), state) = (self.store.committed(), self.state.read()) else { return };
+        let (Ok(Content::Chunk(key, None)), Ok(Place::Frame(file))) = (state.content(ino), state.place(ino)) else { return };
+        // Half as much again as the average, but not more than an incompressible one.
+        let average = image.header.cbytes() / (image.entries.len() as u64).max(1);
+        let most = match u64::from(image.header.chunksize()) {
+            0 => LIKELY_AT_MOST,
+            chunksize => (ChunkHeader::LEN as u64 + chunksize).min(LIKELY_AT_MOST),
+        } as u32;
+        let likely = (average + average / 2).clamp(1, most.into()) as u32;
+        let next = state.frame.files(Files::Behind(file), 1).first().and_then(|file| state.frame.content(*file));
+        let next = next.and_then(|content| content.chunk()).map(|(key, _)| key);
+        drop(state);
+        self.store.prefetch(&[Want::Unknown { key, likely, most, next }]);
+    }
+
+    /// A chunk is read: who looks up names does so to read.
+    pub(super) fn has_read(&self, content: &Content) {
+        if matches!(content, Content::Chunk(..)) && self.prefetcher.lookups.load(Relaxed) > 0 {
+            self.prefetcher.lookups.store(0, Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: Ino = Ino(7);
+
+    fn read(prefetcher: &Prefetcher, offset: u64, len: u32) -> Option<Range<u64>> {
+        let next = prefetcher.touched(1, FILE, Some((offset, len)), |_, _| Vec::new());
+        assert_eq!(next.pushes, []);
+        next.bytes
+    }
+
+    #[test]
+    fn a_sequential_reader_asks_for_everything_once() {
+        let prefetcher = Prefetcher::default();
+        let mut asked = Vec::new();
+        for n in [0, 1, 3, 2, 4, 5, 6, 8, 7].into_iter().chain(9..100u64) {
+            asked.extend(read(&prefetcher, n << 17, 1 << 17));
+        }
+        assert!(asked[0].start <= 1 << 20 && asked.last().unwrap().end >= (100 << 17) + WINDOW / 2);
+        assert!(asked.windows(2).all(|pair| pair[0].end == pair[1].start), "{asked:?}");
+    }
+
+    #[test]
+    fn who_jumps_about_asks_for_nothing() {
+        let prefetcher = Prefetcher::default();
+        for n in 0..1000u64 {
+            assert_eq!(read(&prefetcher, (n * 7919 % 1000) << 24, 4096), None);
+        }
+    }
+
+    #[test]
+    fn two_places_of_a_reader_are_told_apart() {
+        let prefetcher = Prefetcher::default();
+        let (mut one, mut two) = (0, 0);
+        for n in 0..64u64 {
+            one += usize::from(read(&prefetcher, n << 17, 1 << 17).is_some());
+            two += usize::from(read(&prefetcher, (1 << 40) + (n << 17), 1 << 17).is_some());
+        }
+        assert!(one >= 2 && one == two, "{one} {two}");
+    }
+
+    /// What is pushed when files of a directory of that many, all of the same size, are read whole in an order.
+    fn pushed(files: u64, size: u64, opens: bool, order: impl IntoIterator<Item = (u32, u64)>) -> Vec<u64> {
+        let prefetcher = Prefetcher::default();
+        let following = |ino: Ino, most| (ino.0 + 1..files).take(most).map(|ino| (Ino(ino), size)).collect();
+        let mut pushed = Vec::new();
+        for (pid, file) in order {
+            let open = opens.then_some(None);
+            for read in open.into_iter().chain([Some((0, size as u32))]) {
+                let next = prefetcher.touched(pid, Ino(file), read, following);
+                assert_eq!(next.bytes, None);
+                pushed.extend(next.pushes.iter().map(|push| push.ino.0));
+            }
+        }
+        pushed
+    }
+
+    #[test]
+    fn who_reads_file_after_file_has_each_pushed_once() {
+        for size in [1000, 100_000, LARGEST] {
+            assert_eq!(pushed(300, size, true, (0..300).map(|file| (1, file))), (2..300).collect::<Vec<_>>(), "{size}");
+        }
+        assert!(pushed(300, LARGEST + 1, true, (0..300).map(|file| (1, file))).is_empty());
+        // Without OPENs, small files that tell of being read are left out.
+        let told = pushed(300, 1000, false, (0..300).map(|file| (1, file)));
+        assert!(told.len() > 290 && told.windows(2).all(|pair| pair[0] < pair[1]), "{told:?}");
+    }
+
+    #[test]
+    fn who_reads_files_in_no_order_or_each_by_another_thread_has_none_pushed() {
+        assert!(pushed(300, 1000, true, (0..300).map(|n| (1, n * 17 % 300))).is_empty());
+        assert!(pushed(300, 1000, true, (0..300).map(|n| (n as u32, n))).is_empty());
+    }
+}
