@@ -399,7 +399,7 @@ fn rename(store: &CframeStore, map: &ExtentMap, names: &mut HashMap<u64, ChunkKe
     key
 }
 
-/// Gives what lies behind the last extent back to the file system, when it is at least that part of the file.
+/// Cuts off what lies behind the last extent, if that is more than that part of the file.
 fn trim(store: &CframeStore, part: u64) {
     let file = store.file();
     // With the map locked, so that nothing is staged behind the new end meanwhile.
@@ -469,7 +469,7 @@ fn replace(
         store.file_is(&file, stat);
     });
     commit::published(store, commits, image, change);
-    store.source.backend.sync_dir().map_err(|source| Failed::fatal(store.io("sync the directory")(source)))?;
+    store.source.backend.sync_dir().map_err(|source| Failed::in_doubt(store.io("sync the directory")(source)))?;
     commit::durable(store, commits);
     Ok(())
 }

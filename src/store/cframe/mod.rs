@@ -232,6 +232,7 @@ impl Medium for Cframe {
     const LAYOUT: Layout = Layout::Contiguous;
     const KIND: &'static str = "file";
     const CHECKS_CHUNKS: bool = false;
+    const KEPT_OPEN: usize = 0;
     type Commits = FileStates;
     type Parts = FileParts;
     type LetGo = ();

@@ -22,17 +22,15 @@ use crate::store::source::Handle;
 use crate::store::source::{Denied, Others, Source, coarse_until, touched_since, written_since};
 use crate::store::{FrameImage, Result};
 
-/// How many replaced files stay open, so that the system does not reuse their inode numbers: the library detects a replaced file by that
-/// number.
-const OLD: usize = 8;
-
 /// What SOURCE looked like after our last write. No other lock is taken under this one, and no I/O is done but stat.
 pub(in crate::store) struct Detector {
     /// What has SOURCE's name.
     root: FileStat,
     /// The file that begins with the header, as it was seen.
     header: Option<(Arc<dyn BackendFile>, FileStat)>,
+    /// Replaced files that stay open, at most `keep`.
     old: VecDeque<Arc<dyn BackendFile>>,
+    keep: usize,
     /// Our own writes under way; while there are any, nothing is compared.
     writers: u32,
     /// A change by others, in words. It stays until SOURCE is reloaded.
@@ -47,17 +45,17 @@ pub(in crate::store) struct Detector {
 
 impl Detector {
     /// For a SOURCE as it was when it was read or created.
-    pub(in crate::store) fn new(root: FileStat, header: Option<(Arc<dyn BackendFile>, FileStat)>) -> Self {
+    pub(in crate::store) fn new(root: FileStat, header: Option<(Arc<dyn BackendFile>, FileStat)>, keep: usize) -> Self {
         let coarse = header.as_ref().and_then(|(_, seen)| coarse_until(seen));
         let (old, stale) = (VecDeque::new(), None);
-        Detector { root, header, old, writers: 0, stale, spoiled: false, touched: false, coarse }
+        Detector { root, header, old, keep, writers: 0, stale, spoiled: false, touched: false, coarse }
     }
 
     /// SOURCE was reloaded.
     fn begin(&mut self, root: FileStat, header: (Arc<dyn BackendFile>, FileStat)) {
         let old = std::mem::take(&mut self.old);
         let before = self.header.take();
-        *self = Detector { old, header: before, ..Detector::new(root, None) };
+        *self = Detector { old, header: before, ..Detector::new(root, None, self.keep) };
         self.coarse = coarse_until(&header.1);
         self.header_is(header.0, header.1);
     }
@@ -68,8 +66,8 @@ impl Detector {
         if let Some((before, seen)) = self.header.replace((file, stat))
             && !seen.same_file(&stat)
         {
-            self.old.truncate(OLD - 1);
             self.old.push_front(before);
+            self.old.truncate(self.keep);
         }
     }
 

@@ -69,6 +69,9 @@ pub(in crate::store) trait Medium: Sized + Send + Sync + 'static {
     /// Whether reading a chunk detects that others have written it. If not, a change to the file with the header makes every chunk
     /// doubtful.
     const CHECKS_CHUNKS: bool;
+    /// How many replaced files with a header stay open, so that the system does not reuse their inode numbers: the library detects a
+    /// replaced file by that number. They take room on disk.
+    const KEPT_OPEN: usize;
     /// What the medium adds to [`CommitState`].
     type Commits: Default + Send;
     /// What the medium keeps of a frame that was read.
@@ -255,16 +258,20 @@ impl<M: Medium> DiskStore<M> {
     }
 
     fn open_source(source: Source, options: &OpenOptions) -> Result<Self> {
-        let handle = M::open(&source, !source.read_only)?;
+        let mut handle = M::open(&source, !source.read_only)?;
         let sidecar = options.locking.then(|| Self::lock_file(&source, &handle, options, false)).transpose()?;
         let turn = sidecar.as_ref().map(|sidecar| sidecar.wait_to_read(PATIENCE)).transpose()?;
+        // Others may have replaced the file while they had their turn.
+        if turn.is_some() && !source.stat()?.is_some_and(|now| now.same_file(&handle.stat)) {
+            handle = M::open(&source, !source.read_only)?;
+        }
         let ReadFrame { image, header_file, commits, parts } = M::read(&source, &handle, 0, false)?;
         if let Some(sidecar) = &sidecar {
             sidecar.in_step(sidecar.count()?);
         }
         drop(turn);
         let commits = CommitState::opened(&image.header, commits);
-        let detector = Detector::new(handle.stat, Some(header_file));
+        let detector = Detector::new(handle.stat, Some(header_file), M::KEPT_OPEN);
         Ok(Self::assemble(source, sidecar, options, &handle, Some(parts), Some(Arc::new(image)), commits, detector))
     }
 
@@ -299,7 +306,7 @@ impl<M: Medium> DiskStore<M> {
             _ => None,
         };
         let header_file = handle.dir.is_none().then(|| (Arc::clone(&handle.file), handle.stat));
-        let detector = Detector::new(handle.stat, header_file);
+        let detector = Detector::new(handle.stat, header_file, M::KEPT_OPEN);
         let store = Self::assemble(source, sidecar, options, &handle, None, None, CommitState::created(pending), detector);
         store.grounded.store(true, Relaxed);
         Ok(store)

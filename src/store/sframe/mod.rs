@@ -272,6 +272,7 @@ impl Medium for Sframe {
     const LAYOUT: Layout = Layout::Sparse;
     const KIND: &'static str = "directory";
     const CHECKS_CHUNKS: bool = true;
+    const KEPT_OPEN: usize = 8;
     type Commits = DirectoryStates;
     type Parts = DirectoryParts;
     type LetGo = Unneeded;
