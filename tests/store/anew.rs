@@ -328,3 +328,17 @@ fn what_others_have_written_is_not_replaced_by_a_new_file() {
         assert!(open::<CframeStore>(scene.dir(), true).is_err());
     }
 }
+
+/// No longer one is in the way of a header that became shorter and stays so: no commit after that needs another file.
+#[test]
+fn a_header_that_became_shorter_is_written_in_place() {
+    let mut driver = scene(Why::Differs).driver;
+    with_layer(&mut driver, 20, 1);
+    let from = driver.disk.log_len();
+    for fill in 2..5 {
+        driver.commit().unwrap();
+        with_layer(&mut driver, 20, fill);
+        assert!(parse(&driver.disk.bytes(NAME).unwrap()).frame == frame_of(&*driver.store));
+    }
+    assert!(!driver.disk.log()[from..].iter().any(|op| matches!(op, Op::Create { .. })), "a new file");
+}
