@@ -5,6 +5,8 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use b2fuse::format::IndexEntry;
+use b2fuse::format::header::FrameHeader;
+use b2fuse::format::metalayer::Metalayer;
 use b2fuse::store::{ChunkKey, FrameStore, LocalStore, OpenOptions, Others, Result, StoreError};
 
 use crate::driver::Store;
@@ -279,6 +281,31 @@ fn who_has_the_lock_of_what_took_the_name_keeps_it<S: Store>() {
     store.commit(store.enter(), image(vec![IndexEntry::Stored(key)])).unwrap();
     store.close().unwrap();
     assert!(content(&S::open_at(&scene.path, options(true)).unwrap()) == [IndexEntry::Stored(chunk(10, 1))]);
+}
+
+/// A frame can be as large as the disk.
+#[test]
+fn a_cframe_that_was_replaced_takes_no_room() {
+    type S = b2fuse::store::CframeStore;
+    let scene = Scene::new::<S>();
+    let store = S::open(&scene.path, options(false)).unwrap();
+    let removed = || {
+        let files = fs::read_dir("/proc/self/fd").unwrap().filter_map(|file| fs::read_link(file.ok()?.path()).ok());
+        let ours = scene.path.parent().unwrap().to_owned();
+        files.filter(|file| file.starts_with(&ours) && file.to_string_lossy().ends_with("(deleted)")).count()
+    };
+    for n in 0..3 {
+        // By others, and by a header that cannot change in place.
+        let new = scene.path.with_extension("new");
+        S::copy(&scene.other, &new);
+        fs::rename(&new, &scene.path).unwrap();
+        store.reload().unwrap();
+        let mut image = (*store.committed().unwrap()).clone();
+        let fields = image.header.fields();
+        image.header = FrameHeader::encode(&fields, &[Metalayer { name: b"long", content: &vec![n; 2000] }]).unwrap();
+        store.commit(store.enter(), image).unwrap();
+        assert_eq!(removed(), 0);
+    }
 }
 
 /// Who may write the directory can give the name to a file that somebody else has left there.
