@@ -131,7 +131,11 @@ impl<V: FrameView> Single<V> {
         following.check()?;
         match following.by_turns.load(SeqCst) {
             true if open => self.glance_in_turn(),
-            false if open || self.store.watch().is_some_and(Watch::is_blind) => self.glance(),
+            false if open || self.store.watch().is_some_and(Watch::is_blind) => {
+                self.glance();
+                // Who opens a file after a change by others is to get what it is now.
+                following.wait_for_reload();
+            }
             _ => return Ok(()),
         }
         following.check()
