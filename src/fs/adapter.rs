@@ -1,14 +1,13 @@
 //! FUSE requests to calls of a [`FileSystem`](crate::view::FileSystem): unpacks, calls, replies, and decides nothing about files.
 //!
-//! Attributes and names are cached by the kernel for good; what a call makes untrue is told through [`Notify`](super::notify). Names that
-//! are not there are not cached at all. Permissions are the kernel's affair (`default_permissions`), unless the one user of a mount
-//! does without: ACCESS comes here then, from access(2) and chdir(2) only.
-//! Locks of both kinds work inside the kernel, unless the file system wants those of flock(2): then these come here. What may have to
-//! wait runs as the [executor](super::executor) has it.
+//! The kernel caches attributes and names without a time limit; [`Notify`](super::notify) tells it what a call has changed. It does not
+//! cache that a name is missing. The kernel checks permissions (`default_permissions`), except on a mount that only one user may use:
+//! there it sends ACCESS for access(2) and chdir(2) only. It handles the locks of fcntl(2) itself, and those of flock(2) too unless the
+//! file system wants them. The [executor](super::executor) decides when a request that may wait is carried out.
 //!
-//! A read-only mount answers ENOSYS to OPEN and FLUSH as well, after which the kernel sends no more of either, and RELEASE
-//! neither: reading then runs at the page cache's own speed. A mount for writing needs both, as its close has something to say, and
-//! OPEN is needed where the file system must know its handles.
+//! A read-only mount fails OPEN and FLUSH with ENOSYS. After that the kernel sends neither of them, and no RELEASE, so that cached files
+//! are read as fast as native ones. A mount for writing needs FLUSH, because a close can fail, and OPEN, because the file system must know
+//! its handles.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -42,9 +41,9 @@ const MAX_READ: usize = 16 << 20;
 /// The file system that fuser calls.
 pub(super) struct Adapter {
     shared: Arc<Shared>,
-    /// The kernel can do without OPEN, if told ENOSYS.
+    /// The kernel accepts ENOSYS for OPEN.
     no_open: bool,
-    /// The kernel can do without OPENDIR, if told ENOSYS, and caches listings then.
+    /// The kernel accepts ENOSYS for OPENDIR, and caches listings then.
     no_opendir: bool,
     /// Whether there are extended attributes.
     xattrs: bool,
@@ -53,13 +52,14 @@ pub(super) struct Adapter {
 }
 
 impl Adapter {
-    /// A mount that fusermount3 is to unmount if we die must not do without OPENDIR: by opening the mount point it finds out.
+    /// Whether OPENDIR fails with ENOSYS. Not if fusermount3 is to unmount the mount when the daemon dies: it checks that by opening the
+    /// mount point.
     pub(super) fn new(shared: Arc<Shared>, auto_unmount: bool, xattrs: bool, pm_qos: Option<Arc<PmQos>>) -> Self {
         let no_open = shared.features.read_only && !shared.features.handles;
         Adapter { no_open, no_opendir: !auto_unmount, xattrs, pm_qos, shared }
     }
 
-    /// To be held while a request is answered: none is after the end, when there is no device any more (ENODEV).
+    /// Held while a request is served. After the end of the mount, requests fail with ENODEV.
     fn enter(&self, req: &Request) -> Option<(&Arc<Shared>, RwLockReadGuard<'_, bool>)> {
         let open = self.shared.enter()?;
         if let Some(pm_qos) = &self.pm_qos {
@@ -89,7 +89,7 @@ impl Adapter {
         });
     }
 
-    /// Why an attribute of this name is not to be asked for.
+    /// The error for attributes of which the file system knows without a call that there are none.
     fn no_xattr(&self, name: &OsStr) -> Option<Errno> {
         match self.xattrs {
             false => Some(Errno::ENOSYS),
@@ -104,7 +104,7 @@ fn creation(req: &Request, mode: u32) -> Creation {
 
 fn time(time: TimeOrNow) -> SystemTime {
     let TimeOrNow::SpecificTime(time) = time else { return SystemTime::now() };
-    // Before 1970, fuser takes the nanoseconds off where they are to be added.
+    // For times before 1970, fuser subtracts the nanoseconds that it must add.
     let taken = SystemTime::UNIX_EPOCH.duration_since(time).map_or(0, |before| before.subsec_nanos());
     time + 2 * Duration::from_nanos(taken.into())
 }
@@ -125,7 +125,7 @@ impl fuser::Filesystem for Adapter {
             | InitFlags::FUSE_DO_READDIRPLUS
             | if self.shared.is_large() { InitFlags::FUSE_READDIRPLUS_AUTO } else { InitFlags::empty() }
             | InitFlags::FUSE_NO_OPENDIR_SUPPORT
-            // With this, no file is asked for its capabilities at each write.
+            // With this flag the kernel does not ask for a file's capabilities at each write.
             | InitFlags::FUSE_HANDLE_KILLPRIV_V2
             | if features.locks { InitFlags::FUSE_FLOCK_LOCKS } else { InitFlags::empty() }
             | if features.read_only { InitFlags::FUSE_NO_OPEN_SUPPORT } else { InitFlags::FUSE_ATOMIC_O_TRUNC };
@@ -175,7 +175,7 @@ impl fuser::Filesystem for Adapter {
         let set = SetAttr { size, mode: mode.map(|mode| mode & 0o777), uid, gid, atime: atime.map(time), mtime: mtime.map(time) };
         let handle = fh.map(|fh| Handle(fh.0));
         let held = if size.is_some() { Held::File(Ino(ino.0)) } else { Held::Nothing };
-        // A length that is set without a handle is a write and a close.
+        // Setting a length without a handle is handled as a write and a close.
         let whole = size.is_some() && fh.is_none();
         let op = Op { turns: whole, changes: whole, ..Op::change("setattr", ino, held) };
         self.perform(req, op, reply, move |shared, ino, invals| {
@@ -308,7 +308,7 @@ impl fuser::Filesystem for Adapter {
             Err(ViewError::Locked) => shared.read_patiently(ino, handle, offset, len, reply),
             Err(refusal) => {
                 reply.error(errno("read", ino, &refusal));
-                // Who opens a file without asking must look its name up anew.
+                // A client whose kernel sends no OPEN must look the name up again.
                 if matches!(refusal, ViewError::Gone) && self.no_open {
                     let name = shared.view.last_name(ino).map(|name| Inval::Entry(ROOT, name));
                     shared.notify.forget(name.into_iter().collect());
@@ -356,7 +356,7 @@ impl fuser::Filesystem for Adapter {
     ) {
         let Some((shared, _entered)) = self.enter(req) else { return reply.error(Errno::ENODEV) };
         let (ino, handle, write) = (Ino(ino.0), Handle(fh.0), open_mode(flags.0).write);
-        // Only for an open file that has asked for a lock an owner is named. What was written under the lock is committed.
+        // The kernel names an owner only if the open file has asked for a lock. What was written under the lock is committed.
         let wait = match (write, owner) {
             (true, _) => shared.view.may_wait(ino),
             (false, Some(_)) => Wait::Disk,
@@ -372,7 +372,7 @@ impl fuser::Filesystem for Adapter {
                 Some(_) => shared.lock(ino, handle, None, Patience::OfClient(0), invals, reply),
                 None => shared.notify.answer(invals, Held::Nothing, move || reply.ok()),
             }
-            // Readers come and go by the thousand, and change nothing.
+            // Readers change nothing, and there may be thousands.
             if write {
                 shared.changed();
             }
@@ -403,16 +403,16 @@ impl fuser::Filesystem for Adapter {
             Some(_) if sleep => Patience::OfClient(req.pid()),
             Some(_) => Patience::None,
         };
-        // By the handle: the kernel may name another file's owner the same before it has released this one's.
-        // What was written under the lock before is committed.
+        // The handle names the lock's owner: the kernel may reuse an owner's number before it releases this file.
+        // What was written under the lock is committed.
         shared.run(Wait::Disk, move |shared| {
             shared.lock(Ino(ino.0), Handle(fh.0), lock, patience, Invals::new(), reply);
             shared.changed();
         });
     }
 
-    /// Asked of mounts without `default_permissions` only, whose one user may do everything but execute what nobody may. Here, because
-    /// no file system knows the permissions that this mount shows instead of its own.
+    /// The kernel sends ACCESS only on mounts without `default_permissions`. Their one user may do everything, except execute a file that
+    /// nobody may execute. This is decided here because only this layer knows the permissions that the mount shows.
     fn access(&self, req: &Request, ino: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
         let Some((shared, _entered)) = self.enter(req) else { return reply.error(Errno::ENODEV) };
         match shared.view.getattr(Ino(ino.0)).map(|attr| shared.attr(&attr).perm) {
@@ -513,6 +513,6 @@ impl fuser::Filesystem for Adapter {
         shared.asked(in_data, reply);
     }
 
-    // Everything else is answered ENOSYS by fuser, and the kernel does without: no fallocate, lseek, bmap, poll,
-    // copy_file_range; locks of fcntl(2) stay inside it. What fuser logs about it goes to `-vv`.
+    // fuser fails all other requests with ENOSYS: fallocate, lseek, bmap, poll, copy_file_range. The kernel handles the locks of
+    // fcntl(2) itself. fuser's messages about them are logged with `-vv`.
 }

@@ -1,5 +1,4 @@
-//! One way for all operations: from a request to the call that it is for, and from what the file system answers, or refuses, to
-//! a reply.
+//! Turns each request into a call of the file system, and the result or the error into a reply.
 
 use std::sync::Arc;
 
@@ -15,7 +14,7 @@ use super::xattr;
 use crate::store::FsSpace;
 use crate::view::{Handle, Ino, Invals, Result, ViewError, Wait};
 
-/// A reply that is made of a value, or of an error.
+/// A reply with a value or with an error.
 pub(super) trait Reply: Send + 'static {
     type Value: Send + 'static;
 
@@ -54,7 +53,7 @@ replies! {
     };
 }
 
-/// The one place where a refusal becomes an errno. Those that a client cannot know the reason of are logged.
+/// The one place where an error becomes an errno. Errors are logged if a client cannot know the reason.
 pub(super) fn errno(what: &str, ino: Ino, refusal: &ViewError) -> Errno {
     let ino = ino.0;
     match refusal {
@@ -91,14 +90,14 @@ impl Op {
         Op { what, ino: Ino(ino.0), held, turns: false, changes: true }
     }
 
-    /// By which what was changed before takes effect.
+    /// Completes earlier changes: a close, an fsync.
     pub(super) fn settle(what: &'static str, ino: INodeNo, held: Held) -> Self {
         Op { turns: true, changes: false, ..Op::change(what, ino, held) }
     }
 }
 
 impl Shared {
-    /// Carries out an operation when it may wait for what it waits for, and answers it.
+    /// Carries out an operation when the executor allows it to wait, and replies.
     pub(super) fn perform<R: Reply>(self: &Arc<Self>, op: Op, reply: R, call: impl Call<R> + Send + 'static) {
         self.unless_sealed(op.changes, move |shared, change| {
             let wait = if op.turns { shared.view.may_wait(op.ino) } else { Wait::Disk };
@@ -109,7 +108,7 @@ impl Shared {
         });
     }
 
-    /// Answers when the kernel has forgotten what `call` has made untrue, as far as that can be awaited.
+    /// Replies once the kernel has dropped what `call` made out of date, as far as that can be awaited.
     pub(super) fn answer<R: Reply>(&self, op: Op, reply: R, call: impl Call<R>) {
         let mut invals = Invals::new();
         let outcome = call(self, op.ino, &mut invals).map_err(|refusal| errno(op.what, op.ino, &refusal));
@@ -117,7 +116,7 @@ impl Shared {
         self.changed();
     }
 
-    /// Writes, and answers. What has to be queued is copied out of the event loop's buffer.
+    /// Writes and replies. If the request is queued, its data is copied from the event loop's buffer.
     pub(super) fn write(self: &Arc<Self>, ino: INodeNo, handle: Handle, offset: u64, data: &[u8], reply: ReplyWrite) {
         let op = Op::change("write", ino, Held::Nothing);
         let write = move |shared: &Shared, data: &[u8]| shared.view.write(handle, offset, data).map(|()| data.len() as u32);

@@ -1,4 +1,4 @@
-//! What the event loops, the notifying threads and the session of a mount share, and what answers are made of.
+//! What the event loops, the notifying threads and the session of a mount share, and parts of replies.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
@@ -19,18 +19,18 @@ use crate::store::Watch;
 use crate::store::mark::Mark;
 use crate::view::{Attr, Features, FileSystem, Ino, Invals, Kind, Meta, OpenMode, Opened, Pages, ROOT};
 
-/// Asks listings for large pieces: glibc sizes its buffer by it.
+/// The block size of a directory. glibc reads listings in pieces of that size.
 const DIRECTORY_BLKSIZE: u32 = 128 * 1024;
-/// For good. The kernel takes any number of seconds and cuts it to what its clock can hold.
+/// Without end: the kernel limits the number to what its clock can hold.
 pub(super) const FOREVER: Duration = Duration::from_secs(1 << 31);
-/// Numbers are never given twice, so there are no generations.
+/// Inode numbers are never reused, so there is one generation.
 pub(super) const GENERATION: Generation = Generation(0);
 /// Cookies 1 and 2 stand behind `.` and `..`; a view's own begin here.
 pub(super) const FIRST_COOKIE: u64 = 2;
 
-/// Pause between two looks at SOURCE: most of what the system tells of is of our own doing.
+/// The pause between two checks for changes by others: most of what the system reports is our own doing.
 const PAUSE: Duration = Duration::from_millis(5);
-/// The same while others are at work.
+/// The same while others change SOURCE.
 const SHORT_PAUSE: Duration = Duration::from_millis(1);
 
 /// What a mount shows instead of a view's own attributes.
@@ -56,7 +56,7 @@ impl Overrides {
     }
 }
 
-/// That nobody but one user and root is to see anything (`allow_root`).
+/// With `allow_root`, only one user and root may see the mount.
 ///
 /// The kernel lets in one user or everybody: for root, it has to let in everybody. fuser refuses the requests of others, but much is
 /// answered from the kernel's caches, without a request. Modes are what it checks there too. So everything belongs to that user, and
@@ -117,9 +117,9 @@ pub(super) struct Shared {
     /// that the same event loop does behind it.
     pub(super) closed: RwLock<bool>,
     pub(super) unmounting: Unmounting,
-    /// What is said of this mount on SOURCE. A leaf.
+    /// The daemon's mark on SOURCE. A leaf lock.
     pub(super) mark: Mutex<Option<Mark>>,
-    /// That is that it is ending. Written with `mark` locked.
+    /// The mark says that the daemon is ending. Written with `mark` locked.
     pub(super) ending: AtomicBool,
     /// The mount's device number.
     pub(super) device: OnceLock<u32>,
@@ -156,7 +156,7 @@ impl Shared {
         }
     }
 
-    /// One line for the log: what the kernel asked for, and what it was given unasked.
+    /// One line for the log: counts of requests and of pushed pages.
     pub(super) fn report(&self) -> String {
         format!("reads answered: {}; files pushed: {}", self.reads.load(Relaxed), self.notify.pushed.load(Relaxed))
     }
@@ -194,7 +194,7 @@ impl Shared {
         self.attr(attr)
     }
 
-    /// The body of the thread that has the view look at SOURCE when others may have changed it.
+    /// The thread that has the view check SOURCE when others may have changed it.
     pub(super) fn follow_others(&self) {
         let Some(watcher) = self.view.watch().map(Watch::watcher) else { return };
         watcher.begin();
@@ -205,14 +205,14 @@ impl Shared {
             self.say_again();
             let pause = if invals.is_empty() && due.is_none() { PAUSE } else { SHORT_PAUSE };
             self.notify.forget(invals);
-            // A large frame that changes all the time leaves time for those who read it.
+            // Leave time for readers if a large frame changes all the time.
             if !watcher.wait(due, Instant::now() + pause.max(began.elapsed())) {
                 return;
             }
         }
     }
 
-    /// Something has changed: the view may want to be called.
+    /// Called after a change: the view may want its tick.
     pub(super) fn changed(&self) {
         self.housekeeping.poke();
     }
@@ -224,7 +224,7 @@ impl Shared {
     }
 }
 
-/// A file that was opened, with what the kernel may do with it. It skips the FLUSH of a close that has nothing to say.
+/// The reply to an open, with what the kernel may cache. The kernel sends no FLUSH for a close that cannot fail.
 pub(super) fn opened(opened: Opened, mode: OpenMode) -> (FileHandle, FopenFlags) {
     let flags = match (opened.pages, mode.write) {
         (Pages::Foreign, _) => FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_NOFLUSH,

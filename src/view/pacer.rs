@@ -1,4 +1,4 @@
-//! When a view's states go to its store: at once, or gathered in a burst of changes, and never in others' turn.
+//! When a view commits: at once, or once for many changes in a burst, and never while other processes have the frame's lock.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -12,21 +12,21 @@ use super::single::Single;
 use crate::store::Sidecar;
 use crate::store::sidecar::PATIENCE;
 
-/// Between commits of a burst passes this many times what the last commit took, so that committing takes a tenth of the time.
+/// In a burst, the pause before the next commit is this many times as long as the last commit took: commits take a tenth of the time.
 const REST: u32 = 9;
-/// What waits for a gathered commit waits no longer than this.
+/// A change in a burst is committed after this time at most.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
-/// Until a commit is tried again that found others at work.
+/// The pause before a commit is tried again that found the frame locked by others.
 const NEXT_TRY: Duration = Duration::from_millis(20);
 
 /// Says when to commit in a burst of changes.
 #[derive(Debug)]
 pub struct Pacer {
     commits: u64,
-    /// Not before this, unless asked for.
+    /// The earliest time of the next commit, unless a client asks for one.
     rested: Instant,
-    /// Not after this, once something waits.
+    /// The latest time, if a change waits.
     due: Option<Instant>,
 }
 
@@ -40,17 +40,17 @@ impl Pacer {
         self.commits
     }
 
-    /// When what waits is due, if something does.
+    /// When the changes that wait are due, if any do.
     pub fn due(&self) -> Option<Instant> {
         self.due
     }
 
-    /// Nothing waits any more.
+    /// No change waits any more.
     pub fn settle(&mut self) {
         self.due = None;
     }
 
-    /// Others have their turn: what waits is tried again soon.
+    /// Others have the frame's lock: the commit is tried again soon.
     pub fn not_our_turn(&mut self) {
         self.due = Some(Instant::now() + NEXT_TRY);
     }
@@ -63,8 +63,8 @@ impl Pacer {
         self.due = None;
     }
 
-    /// Whether to commit now what became ready now; if not, it is due later. What waits already goes on waiting for the tick, so
-    /// that in a burst no client waits for a commit.
+    /// Whether to commit a change now, or later. If changes wait already, this one waits for the tick as well, so that no client waits for
+    /// a commit in a burst.
     pub fn now_or_later(&mut self, now: Instant) -> bool {
         if now >= self.rested && self.due.is_none() {
             return true;
@@ -81,9 +81,9 @@ impl Pacer {
 /// A [`Pacer`] by turns: one commit at a time.
 pub struct Pacing {
     pacer: Mutex<Pacer>,
-    /// Who has the lock is committing.
+    /// Held during a commit.
     committing: AtomicBool,
-    /// Something became ready meanwhile that the commit may not have, and that nobody waited with.
+    /// A change was made during a commit that may not contain it.
     left: AtomicBool,
 }
 
@@ -97,7 +97,7 @@ impl Pacing {
         self.pacer.lock()
     }
 
-    /// Waits for nobody.
+    /// Does not wait.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, Pacer>> {
         self.pacer.try_lock()
     }
@@ -131,7 +131,7 @@ impl Pacing {
 }
 
 impl<V: FrameView> Single<V> {
-    /// After a change: commits, or sees to it that a gathered commit follows.
+    /// Called after a change: commits now, or has the tick commit later.
     pub(super) fn publish_soon(&self) -> Result<()> {
         if !self.is(Standing::News) {
             return Ok(());
@@ -156,7 +156,7 @@ impl<V: FrameView> Single<V> {
         if self.is(Standing::News) { self.commit_in_turn(&mut pacer) } else { Ok(()) }
     }
 
-    /// Commits what has waited long enough; answers when to look again.
+    /// Commits the changes that have waited long enough; returns when to call again.
     pub(super) fn publish_due(&self, now: Instant) -> Option<Instant> {
         let mut pacer = self.pacer.lock();
         if pacer.due().is_some_and(|due| due <= now)
@@ -171,7 +171,7 @@ impl<V: FrameView> Single<V> {
         pacer.due()
     }
 
-    /// Commits, unless others have their turn: then soon.
+    /// Commits now, or soon if others have the frame's lock.
     fn commit_in_turn(&self, pacer: &mut Pacer) -> Result<()> {
         match self.store.sidecar().map(Sidecar::to_write).transpose()? {
             Some(None) => {
@@ -182,7 +182,7 @@ impl<V: FrameView> Single<V> {
         }
     }
 
-    /// Commits, while others need not wait.
+    /// Commits; the caller has the frame's lock.
     fn commit_now(&self, pacer: &mut Pacer) -> Result<()> {
         self.pacer.committing.store(true, SeqCst);
         let committed = self.commit(pacer);
@@ -190,7 +190,7 @@ impl<V: FrameView> Single<V> {
         committed
     }
 
-    /// Hands the frame to the store, if there is still something that it does not have. It is our turn.
+    /// Commits the frame if it differs from the store's. The caller has the frame's lock.
     fn commit(&self, pacer: &mut Pacer) -> Result<()> {
         let began = Instant::now();
         let guard = self.store.enter(); // what is discarded from here on stays good until the store knows the image

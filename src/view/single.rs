@@ -46,7 +46,7 @@ mod state;
 pub use park::Parked;
 pub use state::{Place, State};
 
-/// Entries of a directory that are listed at once, so that who takes them may ask for their attributes.
+/// Entries of a directory that are listed at once. The state is not locked between two pieces, so the caller may ask for attributes.
 const PIECE: usize = 128;
 
 /// Makes a view of what a store has.
@@ -62,14 +62,15 @@ pub struct Single<V: FrameView> {
     pub(super) drafts: Arc<DraftPool>,
     pub(super) read_only: bool,
     pub(super) following: Following,
-    /// Turns with other programs, if these are taken.
+    /// Clients' locks, if the mount was made with locking.
     pub(super) locks: Option<Locks>,
-    /// Whoever changes names has this, or changes a file in place. Held while chunks are compared and staged, so readers never take it.
+    /// Held while names are changed, and while a file is changed in place. Chunks are compared and staged under it, so readers never take
+    /// it.
     pub(super) writing: Mutex<()>,
     /// One commit at a time.
     pub(super) pacer: Pacing,
     pub(super) prefetcher: Prefetcher,
-    /// What is saved beside SOURCE, and where: by its name, and by numbers that no other content of that name has. A leaf.
+    /// The paths of what was saved beside SOURCE, by its name and by two numbers that identify the content. A leaf lock.
     saved: Mutex<HashMap<(String, [u64; 2]), PathBuf>>,
     /// Held for look-ups and changes in memory, and never across I/O.
     pub(super) state: StateLock<State<V>>,
@@ -85,7 +86,7 @@ impl<V: FrameView> Single<V> {
         Self::under(nodes, store, read_only, load)
     }
 
-    /// Shows a store's frame to those who know its files by a table.
+    /// Shows a store's frame under an existing table of nodes.
     fn under(nodes: Nodes, store: Arc<dyn FrameStore>, read_only: bool, load: Box<Load<V>>) -> Result<Self> {
         #[cfg(test)]
         let store: Arc<dyn FrameStore> = super::tests::counting::Counting::new(store);
@@ -181,7 +182,7 @@ impl<V: FrameView> Single<V> {
         }
     }
 
-    /// Ends a handle, and with the last one what only it kept alive.
+    /// Ends a handle. The last handle of a removed file frees its content.
     fn end_handle(&self, handle: Handle) {
         let unwritten = self.state.write().close(handle);
         if let Some(file) = unwritten
@@ -191,7 +192,7 @@ impl<V: FrameView> Single<V> {
         }
     }
 
-    /// Changes a file's length as a write and a close would.
+    /// Changes a file's length, and checks the file as a close does.
     fn resize(&self, ino: Ino, size: u64, invals: &mut Invals) -> Result<()> {
         let handle = self.state.write().open(ino, true)?;
         let changed = self.change(handle, Change::Resize(size));
@@ -201,7 +202,7 @@ impl<V: FrameView> Single<V> {
         self.publish_soon()
     }
 
-    /// Everything that can be committed is, and on disk.
+    /// Commits all that can be committed, and syncs it.
     fn commit_all(&self, invals: &mut Invals) -> Result<()> {
         if self.following.hindrance(&*self.store).is_some() && !self.is(Standing::Uncommitted) {
             return Ok(());
@@ -211,12 +212,12 @@ impl<V: FrameView> Single<V> {
         Ok(self.store.sync()?)
     }
 
-    /// Whether something is so.
+    /// See [`Standing`].
     pub(super) fn is(&self, what: Standing) -> bool {
         V::is(&self.state.read(), what)
     }
 
-    /// Saves a file beside SOURCE, unless that was done before; `content` goes by the numbers.
+    /// Saves a file beside SOURCE, unless content of the same name and numbers was saved before.
     pub(super) fn save(&self, name: String, numbers: [u64; 2], content: &dyn ReadAt) -> Lost {
         let mut before = self.saved.lock();
         let key = (name.clone(), numbers);

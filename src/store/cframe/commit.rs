@@ -1,41 +1,40 @@
-//! How a state of a cframe is written: the one place that decides what of it is on disk before what. The rest of a commit is
-//! [`crate::store::disk_store::commit`]'s, states P, D and N are explained there.
+//! Writes a state of a cframe. This is the one place that decides in which order its parts reach the disk. `disk_store/commit.rs` has
+//! the rest of a commit, and explains the states P, D and N.
 //!
 //! # In place
 //!
-//! P is published when its header stands in the file.
+//! A state is published when its header is in the file.
 //!
 //! | step | writes | a crash here leaves |
 //! | --- | --- | --- |
-//! | 0 | `stage`: chunks, into space that no state needs | D or P |
-//! | 1 | copies of chunks that move down; the index and the trailer of N; header bytes behind the first sector, if those are new: all into space that neither D nor P needs | D or P |
+//! | 0 | `stage`: chunks, to free space | D or P |
+//! | 1 | copies of chunks that move down, the index and the trailer of N, and new header bytes behind the first sector: all to space that neither D nor P needs | D or P |
 //! | 2 | fdatasync: step 0, step 1 and the header of P are on disk; now D is P | D or P, after it P |
 //! | 3 | the header of N: one write within the file's first 512 bytes | P or N |
 //! | 4 | nothing; N is published, and on disk with the next commit's step 2 or with `sync` | P or N |
 //!
-//! A disk writes a sector of 512 bytes whole or not at all, so step 3 cannot be seen half done; everything that the header of N
-//! points to was on disk before it. What P has and N has not becomes free when N is on disk, because until then a crash may
-//! bring P back. What only states before D had is free after step 2.
+//! A disk writes a sector of 512 bytes whole or not at all, so step 3 is never seen half done. Everything that the header of N points to
+//! is on disk before that step. Space that P uses and N does not is free when N is on disk: until then a crash may bring P back. Space
+//! that only states before D used is free after step 2.
 //!
 //! # By another file
 //!
-//! Where a header cannot change in that way (it differs behind the first sector, or where it grows there are chunks; or there
-//! are no chunks any more, so that the trailer has to stand where D has something), the state is written to a new file beside
-//! SOURCE:
+//! A header cannot change in that way if it differs behind the first sector, if it grows into chunks, or if the last chunk is removed, so
+//! that the trailer must be written where D has something else. Then the state is written to a new file beside SOURCE:
 //!
 //! | step | does | a crash here leaves |
 //! | --- | --- | --- |
 //! | 0 | fdatasync: P is on disk | P |
-//! | 1 | everything that a state, a pin or a read needs is copied to the same place in the new file; chunks in the header's way go to its end; then index, trailer, header; fsync | P, and a file `.b2fuse-*.tmp` |
+//! | 1 | copies everything that a state, a pin or a read needs to the same place in the new file, but chunks where the header goes to its end; writes index, trailer and header; fsync | P, and a file `.b2fuse-*.tmp` |
 //! | 2 | rename over SOURCE | P or N |
 //! | 3 | fsync of the directory | N |
 //!
-//! The new file is locked before it gets SOURCE's name. The first commit of a frame that did not exist goes the same way from
-//! its temporary file on, but does not replace a SOURCE that another process has made in the meantime.
+//! The new file is locked before it gets SOURCE's name. The first commit of a new frame also renames a temporary file, but it never
+//! replaces a SOURCE that another process has made in the meantime.
 //!
 //! # Failures
 //!
-//! No room for a write in step 0 or 1 is an answer. Any other failed write or sync ends all writing.
+//! If there is no room in step 0 or 1, the commit fails and changes nothing. Any other failed write or sync ends all writing.
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::OsStr;
@@ -62,13 +61,13 @@ mod close;
 
 pub(super) use close::finish;
 
-/// What a disk writes whole or not at all.
+/// Bytes that a disk writes whole or not at all.
 const SECTOR: u64 = 512;
-/// How many states in a row have a frame_len each of their own.
+/// So many states in a row have different values of frame_len.
 const DISTINCT: usize = 32;
-/// What part of the file must be free at its end before a commit cuts it off.
+/// A commit cuts off the free end of the file if it is more than this part of it: one 64th.
 const TRIM_AT: u64 = 64;
-/// How often in a row the same state is written at better places.
+/// How often in a row chunks are moved to shorten the file.
 const SETTLE_ROUNDS: usize = 6;
 
 type CommitState = commit::CommitState<Cframe>;
@@ -80,11 +79,11 @@ pub(in crate::store) struct FileStates {
     high: u64,
     /// The frame_len of the last states: the library notices another state by another frame_len.
     lens: VecDeque<u64>,
-    /// Where the file ended when settling did not help.
+    /// The file's end when moving chunks could not shorten it.
     settled_at: Option<u64>,
-    /// P has no chunks: nothing but the trailer follows its header.
+    /// P has no chunks: the trailer follows its header.
     empty: bool,
-    /// The header's length of which offsets in the encoded index are counted.
+    /// The header's length from which the offsets in the encoded index count.
     encoded_for: u32,
 }
 
@@ -106,9 +105,9 @@ impl FileStates {
     }
 }
 
-/// Encodes the index of P before anybody waits for it, if that has not been done: the next commit takes most of it over.
+/// Encodes the index of P ahead of the next commit, which reuses most of it.
 pub(super) fn prepare(store: &CframeStore) {
-    // Whoever has the lock is committing, and leaves the index encoded.
+    // If the lock is taken, a commit is under way and leaves the index encoded.
     let Some(mut commits) = store.commits.try_lock() else { return };
     if commits.encoded.is_some() || commits.is_closed() || store.source.check_writable().is_err() {
         return;
@@ -121,9 +120,9 @@ pub(super) fn prepare(store: &CframeStore) {
     }
 }
 
-/// After a commit: sees to it that the file is not much longer than the frame needs.
+/// Called after a commit: shortens the file if it is much longer than the frame needs.
 pub(super) fn after_commit(store: &CframeStore, commits: &mut CommitState) -> Result<()> {
-    // Where what was dropped is much beside what is there, its space is waited for now rather than the file made longer.
+    // If much was dropped, sync now so that its space becomes free, rather than let the file grow.
     if store.with_map(|map, _| map.chunks().waiting_bytes() > map.live() / 16 || map.can_settle()) {
         sync_published(store, commits)?;
         settle(store, commits);
@@ -132,10 +131,10 @@ pub(super) fn after_commit(store: &CframeStore, commits: &mut CommitState) -> Re
     Ok(())
 }
 
-/// With the published state on disk and its predecessor's space free, moves chunks until the file is short enough: the same
-/// image again, at other places. What fails here is noted where it has to be, and leaves the published state as it is.
+/// Moves chunks until the file is short enough: commits the same image with chunks at other places. P is on disk, and the space of the
+/// state before is free. A failure here leaves the published state as it is.
 pub(super) fn settle(store: &CframeStore, commits: &mut CommitState) {
-    // What held it may be a pin, or chunks that no image has yet: no use in trying again before something is different.
+    // A pin or a staged chunk may prevent it: do not try again until the end of the file has changed.
     let end = store.with_free_map(|map| map.end());
     if commits.own.settled_at.take() != Some(end) {
         let short = settle_while(store, commits, ExtentMap::can_settle);
@@ -144,7 +143,7 @@ pub(super) fn settle(store: &CframeStore, commits: &mut CommitState) {
     trim(store, 0);
 }
 
-/// Moves chunks for as long as the file is long and that brings something; answers whether it is not long any more.
+/// Moves chunks while the file is too long and moving helps; returns whether it is short enough.
 fn settle_while(store: &CframeStore, commits: &mut CommitState, is_long: fn(&ExtentMap) -> bool) -> bool {
     let state = |store: &CframeStore| {
         store.with_map(|map, names| {
@@ -170,7 +169,7 @@ fn settle_while(store: &CframeStore, commits: &mut CommitState, is_long: fn(&Ext
     !long
 }
 
-/// Writes an image, in place if that can be.
+/// Writes an image in place, or else with a new file.
 pub(super) fn write(
     store: &CframeStore,
     commits: &mut CommitState,
@@ -183,13 +182,13 @@ pub(super) fn write(
     }
 }
 
-/// Which bytes of the header are written when.
+/// When the bytes of the header are written.
 struct HeaderPlan {
-    /// Behind the first sector, where neither D nor P has anything: before the sync.
+    /// Written before the sync: new bytes behind the first sector.
     early: Range<usize>,
 }
 
-/// How the image's header can be written in place; `None` if it cannot.
+/// Plans to write the image's header in place; `None` if that is not possible.
 fn plan_header(store: &CframeStore, commits: &CommitState, image: &FrameImage) -> Option<HeaderPlan> {
     let (old, new) = (commits.header(), image.header.as_bytes());
     let empty = image.entries.is_empty();
@@ -209,7 +208,7 @@ fn plan_header(store: &CframeStore, commits: &CommitState, image: &FrameImage) -
     }
     let free = store.with_map(|map, names| {
         store.free(map, names);
-        // A header that has not grown stands where it stood.
+        // A header that has not grown needs no more space.
         let grows = empty || new.len() > old.len();
         !grows || map.raise_floor(reach)
     });
@@ -226,8 +225,8 @@ fn late(old: &[u8], new: &[u8]) -> Range<usize> {
     }
 }
 
-/// The index as it is written for a header of this length. `moves` are positions that are about to change; `before` is an index that
-/// is right but for what differs in the entries.
+/// Encodes the index for a header of this length. `moves`: positions that are about to change. `before`: the index before, of which the
+/// parts with the same entries are reused.
 fn encode(store: &CframeStore, image: &FrameImage, moves: &HashMap<u64, u64>, before: Option<&Encoded>) -> Result<Vec<u8>> {
     let base = u64::from(image.header.header_len());
     let entries = |stretch: Range<usize>| {
@@ -235,7 +234,7 @@ fn encode(store: &CframeStore, image: &FrameImage, moves: &HashMap<u64, u64>, be
         let offset = |key| {
             let position = position(&place.moved, key);
             let position = if moves.is_empty() { position } else { *moves.get(&position).unwrap_or(&position) };
-            // No chunk begins below the header's end: the floor and the moves see to that.
+            // No chunk begins before the header's end: `raise_floor` and the moves guarantee that.
             ChunkOffset::new(position.saturating_sub(base))
         };
         let stretch = image.entries.get(stretch).unwrap_or_default();
@@ -297,7 +296,7 @@ fn in_place(
         let written = store.writing(&*file, || file.write_at(bytes, late.start as u64));
         written.map_err(|source| Failed::fatal(store.io("write the header")(source)))?;
     } else {
-        // Nothing is named SOURCE yet, so one sync is enough, before it is.
+        // SOURCE does not exist yet: one sync before the rename is enough.
         let written = store.writing(&*file, || {
             file.write_at(&header, 0)?;
             file.sync_all()
@@ -323,8 +322,7 @@ fn in_place(
     Ok(())
 }
 
-/// Copies chunks to other places while the file is longer than it need be.
-/// Those that were, also if there is an error, are noted.
+/// Copies chunks to other places while the file is longer than needed. `renamed` gets the chunks that were moved, even after an error.
 fn move_chunks(
     store: &CframeStore,
     file: &dyn BackendFile,
@@ -346,14 +344,14 @@ fn move_chunks(
                     return down;
                 }
             }
-            // They come down again in the next round, into one hole.
+            // The next round moves them down again, into one hole.
             let lifts = lifts.get_or_insert_with(|| map.lifts(&change.dropped, &moves).into_iter());
             lifts.next().and_then(|from| map.lift(from, &mut moves))
         });
         let Some(step) = step else { return Ok(()) };
         moved = true;
         let copied = store.writing(file, || copy_range(file, step.from, file, step.to, step.len));
-        // What the disk does not give back stays where it is, and keeps nobody from writing something else.
+        // A chunk that the disk cannot read stays where it is. Other writes go on.
         let stays = copied.is_err() && !is_readable(file, step.from, step.len);
         store.with_map(|map, names| match &copied {
             Ok(()) => {
@@ -377,7 +375,7 @@ fn move_chunks(
     }
 }
 
-/// Whether the disk gives these bytes back.
+/// Whether these bytes can be read.
 #[expect(clippy::indexing_slicing, reason = "no more is counted than there is in the buffer")]
 fn is_readable(file: &dyn BackendFile, offset: u64, len: u64) -> bool {
     const PIECE: u64 = 256 << 10;
@@ -388,7 +386,7 @@ fn is_readable(file: &dyn BackendFile, offset: u64, len: u64) -> bool {
     })
 }
 
-/// The key of the chunk at `from` stands for `to` from now on.
+/// Records that the chunk with the key of `from` is at `to`.
 fn rename(store: &CframeStore, map: &ExtentMap, names: &mut HashMap<u64, ChunkKey>, from: u64, to: u64) -> Option<ChunkKey> {
     let key = names.remove(&from).or_else(|| map.chunks().get(from).map(|chunk| key_at(from, chunk.generation)));
     if let Some(key) = key {
@@ -415,7 +413,7 @@ fn trim(store: &CframeStore, part: u64) {
     }
 }
 
-/// The other way: a whole new file.
+/// Writes an image with a new file.
 fn replace(
     store: &CframeStore,
     commits: &mut CommitState,
@@ -450,7 +448,7 @@ fn replace(
             undo_new_file(store, &temp, &*file, &reserved);
         }
     })?;
-    // From here on SOURCE is the new file.
+    // SOURCE is the new file now.
     commits.encoded = None;
     if let Some(pending) = commits.has_name() {
         pending.remove(&store.source);
@@ -474,12 +472,12 @@ fn replace(
     Ok(())
 }
 
-/// A file that is ready to be SOURCE.
+/// A finished file that can become SOURCE.
 struct NewFile {
     image: FrameImage,
-    /// Chunks that are not where they were.
+    /// The chunks that were moved: from, to.
     moves: Vec<(u64, u64)>,
-    /// Up to here nothing is but the header (and the trailer of an empty frame).
+    /// Before this position there is only the header, and the trailer of an empty frame.
     low: u64,
     tail_at: u64,
     tail_len: u64,
@@ -494,7 +492,7 @@ fn undo_new_file(store: &CframeStore, temp: &OsStr, file: &dyn BackendFile, rese
     });
 }
 
-/// Writes and syncs a file with everything that is needed, and `image` as its frame.
+/// Writes and syncs a new file with `image`, and with all chunks that are still needed.
 fn write_new_file(
     store: &CframeStore,
     mut image: FrameImage,
@@ -507,7 +505,7 @@ fn write_new_file(
     let empty = image.entries.is_empty();
     let header_len = u64::from(image.header.header_len());
     let low = header_len + if empty { image.trailer.as_bytes().len() as u64 } else { 0 };
-    // What lies in the way has to be known before it can be moved.
+    // Chunks in the header's way can only be moved if their lengths are known.
     while store.with_map(|map, _| map.next_unknown().is_some_and(|next| next < low)) {
         if !store.sweep(64) {
             let stale = store.detector.lock().stale().is_some();
@@ -520,7 +518,7 @@ fn write_new_file(
         store.free(map, names);
         (map.runs(), map.below(low))
     });
-    // SOURCE is as it was where not all of it can be read.
+    // If a part of SOURCE cannot be read, the commit fails and SOURCE stays as it was.
     let copy = |from, to, len| {
         copy_range(&*old, from, file, to, len).map_err(|error| match is_readable(&*old, from, len) {
             true => failed(error),

@@ -1,8 +1,7 @@
 //! A cframe: one file of header, chunks, index and trailer. What becomes durable when is in `commit`.
 //!
-//! A chunk's key is where it was when it was first seen, and stays its key wherever it is moved: the position in the file in
-//! the low 48 bits, and above them a generation that tells chunks staged at the same place one after the other apart, and those of
-//! a SOURCE that others have changed from those of the one before. So an old key never means a new chunk.
+//! A chunk's key is its position in the file when it was first seen (the low 48 bits) and a generation. It stays the chunk's key wherever
+//! the chunk is moved. Two chunks at one position have different generations, and so have the chunks of a reloaded SOURCE.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -47,7 +46,7 @@ pub(in crate::store) struct Positions {
     pub(in crate::store) file: Arc<dyn BackendFile>,
     /// Positions of chunks that are not where their key says.
     pub(in crate::store) moved: HashMap<ChunkKey, u64>,
-    /// Of those that were moved since the last commit: where they are by SOURCE's index.
+    /// Where SOURCE's index has the chunks that were moved since the last commit.
     pub(in crate::store) indexed: HashMap<ChunkKey, u64>,
 }
 
@@ -82,7 +81,7 @@ pub struct Cframe {
     limit: AtomicU64,
     /// Held across no input or output but a truncation.
     map: Mutex<LazyMap>,
-    /// Somebody could have used more room than is known, so the rest of the headers is to be read when there is time.
+    /// Free space is wanted, so the remaining headers are to be read in the background.
     sweeping: AtomicBool,
     generations: Generations,
 }

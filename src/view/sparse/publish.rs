@@ -1,4 +1,4 @@
-//! When what was written is looked at, what goes to the store, and what is left at the end.
+//! When drafts are checked, which image is committed, and what is saved at the end.
 
 use std::time::Instant;
 
@@ -48,7 +48,7 @@ impl Single<Sparse> {
         [later, self.keep_times(now)].into_iter().flatten().min()
     }
 
-    /// Files still open at a lazy unmount: whole chunks are taken, the rest was never accepted.
+    /// Checks files that are still open at a lazy unmount. Whole chunks are staged; no close has accepted the others.
     pub(super) fn close_all(&self, invals: &mut Invals) -> Result<()> {
         let open: Vec<_> = {
             let mut state = self.state.write();
@@ -68,7 +68,7 @@ impl Single<Sparse> {
         closed
     }
 
-    /// Saves what has no place, or with `all` everything that is not committed.
+    /// Saves files that are not part of the frame, or with `all` everything that is not committed.
     pub(super) fn save_without_place(&self, all: bool) -> Vec<Lost> {
         let (mut ids, index, drafts, moved, version) = {
             let state = self.state.read();
@@ -91,7 +91,7 @@ impl Single<Sparse> {
         };
         let mut lost = Vec::new();
         for (name, key, len) in moved {
-            // Once a chunk of the frame, now only the file that it was moved to.
+            // This was a chunk of the frame; now only the file holds it that it was moved to.
             let chunk = StoredChunk { store: &*self.store, key, len, to_save: true };
             lost.push(self.save(name.to_string_lossy().into(), [version, key.number()], &chunk));
         }

@@ -1,4 +1,5 @@
-//! What a close makes of a draft: a staged chunk, an adopted index, or a refusal; and of a file that is renamed onto another.
+//! Checks a draft when its file is closed, and a file that is renamed onto another: it becomes a staged chunk or the new index, or it is
+//! refused.
 
 use std::sync::Arc;
 
@@ -18,7 +19,7 @@ use crate::view::single::{Place, Single, State};
 use crate::view::writing::Writing;
 use crate::view::{Ino, Inval, Invals, Result, ViewError};
 
-/// What becomes of a draft that is no chunk.
+/// What happens to a draft that is not a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unfinished {
     /// It is refused: readers see the old chunk.
@@ -28,7 +29,7 @@ pub(super) enum Unfinished {
 }
 
 impl Single<Sparse> {
-    /// Takes a file's draft for what it is now.
+    /// Checks a file's draft, and stages it if it is a chunk.
     pub(super) fn close_file(&self, ino: Ino, unfinished: Unfinished, invals: &mut Invals) -> Result<()> {
         let (file, writing) = {
             let state = self.state.read();
@@ -57,8 +58,8 @@ impl Single<Sparse> {
         closed
     }
 
-    /// Tries again what SOURCE did not take at a close, so that nobody is told that all is on disk while it is not: not every
-    /// writer looks at what close says. C-Blosc2 does not.
+    /// Checks drafts again that could not be staged when they were closed. An fsync must not succeed while one of them is left: not every
+    /// program looks at the result of close. C-Blosc2 does not.
     pub(super) fn store_again(&self, invals: &mut Invals) -> Result<()> {
         if self.state.read().frame.unstored.is_empty() {
             return Ok(());
@@ -98,13 +99,13 @@ impl Single<Sparse> {
         };
         let is_current = state.is_current(ino, number(id), writing);
         let Some(inner) = writing.still(version).filter(|_| is_current) else {
-            // Written to again, renamed or removed meanwhile: another close will see to it.
+            // The file was written, renamed or removed in the meantime: its next close checks it.
             drop(state);
             self.store.discard(key);
             return Ok(());
         };
         if let Err(error) = state.frame.fit(id).check(header.nbytes) {
-            // The index changed meanwhile.
+            // The index has changed in the meantime.
             let known = writing.refuse();
             drop(state);
             self.store.discard(key);
@@ -118,7 +119,7 @@ impl Single<Sparse> {
         self.consider_again(invals)
     }
 
-    /// Stages a draft that is one whole chunk and fits; the inner error says why it is not.
+    /// Stages a draft that is one whole chunk of a size that fits. The inner error is the reason why it is not.
     pub(super) fn stage_draft(&self, bytes: &Draft, id: ChunkId) -> Result<format::Result<(ChunkKey, ChunkHeader)>> {
         let fit = self.state.read().frame.fit(id);
         match validate_chunk(bytes, fit) {
@@ -128,7 +129,7 @@ impl Single<Sparse> {
         }
     }
 
-    /// A draft was refused: what the kernel has of it, it must forget, unless that was so before.
+    /// Refuses a draft. The kernel must forget its pages, unless it was told so before.
     fn refused(&self, ino: Ino, known: bool, error: format::Error, invals: &mut Invals) -> ViewError {
         if !known {
             warn!("{}: refused: {error}", self.show(ino));
@@ -145,7 +146,7 @@ impl Single<Sparse> {
                 return Ok(());
             }
             if len > MOST_HOLE {
-                // A look at what is known at once, before all of it is taken into memory.
+                // Check the header first, before all of the file is read into memory.
                 let hole = inner.bytes.hole();
                 let mut prefix = [0; FrameHeader::PREFIX_LEN];
                 let begins = inner.bytes.read_exact_at(&mut prefix, 0).is_ok() && FrameHeader::announced_len(&prefix).is_ok();
@@ -192,13 +193,13 @@ impl Single<Sparse> {
         let is_begun = self.state.read().nodes.get(ino).is_some_and(|node| node.writing.is_some());
         let renamed = self.move_onto_chunk(from, id, ino, invals);
         if renamed.is_err() && !is_begun {
-            // What was begun only to look at it ends; an index goes on being the one that it was.
+            // The draft that was begun for this check ends; a draft of the index stays.
             let _ = self.close_file(ino, Unfinished::Leave, invals);
         }
         renamed
     }
 
-    /// It may be an index or become one: that is looked at afterwards.
+    /// The file may be an index, or become one. The caller checks that afterwards.
     pub(super) fn rename_onto_index(&self, from: &Name, ino: Ino, invals: &mut Invals) -> Result<()> {
         let writing = self.draft_of(ino)?;
         {
@@ -206,7 +207,7 @@ impl Single<Sparse> {
             if inner.bytes.len() > index_file::MAX_LEN {
                 return Err(ViewError::TooBig);
             }
-            // Nor by whoever writes to it just now.
+            // It is not kept for a program that is writing to it either.
             inner.most = index_file::MAX_LEN;
         }
         self.give_name(from, &Name::Frame(INDEX), ino)?;
@@ -235,7 +236,7 @@ impl Single<Sparse> {
             };
             let now = state.nodes.get(ino).and_then(|node| node.writing.as_ref());
             let current = state.find(from) == Some(ino) && now.is_some_and(|now| Arc::ptr_eq(now, &writing));
-            // Where others have changed SOURCE, what was staged was so in another.
+            // If others have changed SOURCE, the chunk was staged in an older version.
             let current = current && of_source == state.nodes.version();
             let inner = writing.still(version).filter(|_| current);
             let fits = state.frame.fit(id).check(header.nbytes);
@@ -263,7 +264,7 @@ impl Single<Sparse> {
 }
 
 impl Sparse {
-    /// What fits in a chunk file, as far as the index says.
+    /// The chunk sizes that the index allows for a chunk file.
     pub(super) fn fit(&self, id: ChunkId) -> Fit {
         match (&self.held, &self.adopted) {
             (Held::No, Some(index)) => match self.table.get(id).position() {
@@ -276,7 +277,7 @@ impl Sparse {
 }
 
 impl State<Sparse> {
-    /// Makes a staged chunk what a chunk file holds, in place of one of the size `old`.
+    /// Makes a staged chunk the content of a chunk file, in place of a chunk of size `old`.
     pub(super) fn accept(&mut self, id: ChunkId, key: ChunkKey, header: &ChunkHeader, old: Option<Size>, invals: &mut Invals) {
         let frame = &mut self.frame;
         let position = frame.table.get(id).position();
