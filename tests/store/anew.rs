@@ -342,3 +342,21 @@ fn a_header_that_became_shorter_is_written_in_place() {
     }
     assert!(!driver.disk.log()[from..].iter().any(|op| matches!(op, Op::Create { .. })), "a new file");
 }
+
+/// They were in the header's way, so they went to other places first: those become free as well.
+#[test]
+fn chunks_that_are_dropped_while_they_are_moved_leave_no_hole() {
+    let mut scene = scene(Why::Grows);
+    with_layer(&mut scene.driver, 40_000, 2); // all chunks are in its way
+    let before: Vec<_> = std::mem::take(&mut scene.driver.entries);
+    for entry in before {
+        scene.driver.let_go(entry);
+    }
+    for fill in 0..3 {
+        let entry = scene.driver.stage_bytes(chunk(700, 60 + fill)).unwrap();
+        scene.driver.entries.push(entry);
+    }
+    scene.driver.commit().unwrap();
+    scene.driver.sync().unwrap();
+    scene.goes_on(&|| "dropped while moved".to_owned());
+}

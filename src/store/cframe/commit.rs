@@ -466,7 +466,8 @@ fn replace(
         map.low_tail(tail_at, tail_len);
         store.file_is(&file, stat);
     });
-    commit::published(store, commits, image, change);
+    // Chunks that the change drops were moved as well.
+    commit::published(store, commits, image, &change.moved(&moves));
     store.source.backend.sync_dir().map_err(|source| Failed::in_doubt(store.io("sync the directory")(source)))?;
     commit::durable(store, commits);
     Ok(())

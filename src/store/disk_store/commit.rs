@@ -22,6 +22,7 @@
 
 #![expect(private_bounds, reason = "only this layer has media")]
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -135,6 +136,15 @@ pub(in crate::store) struct Change {
     pub(in crate::store) dropped: DroppedRefs,
     /// The image is the published one: the commit only moves chunks.
     pub(in crate::store) settling: bool,
+}
+
+impl Change {
+    /// The same change, after chunks have gone from the first of each two places to the second.
+    pub(in crate::store) fn moved(&self, moves: &[(u64, u64)]) -> Self {
+        let moves: HashMap<u64, u64> = moves.iter().copied().collect();
+        let dropped = self.dropped.iter().map(|(place, times)| (*moves.get(place).unwrap_or(place), *times));
+        Change { admitted: self.admitted.clone(), dropped: dropped.collect(), settling: self.settling }
+    }
 }
 
 /// See [`FrameStore::commit`].
