@@ -25,8 +25,8 @@ use parking_lot::{Mutex, RwLock};
 
 use self::frame::TreeFrame;
 use self::frames::Frames;
+use self::handles::Open;
 use self::inside::Regions;
-use self::passed::Open;
 use self::place::Whose;
 use self::table::Table;
 use super::{
@@ -38,6 +38,7 @@ use crate::store::{FsSpace, Resources, Watcher, in_words};
 
 mod frame;
 mod frames;
+mod handles;
 mod hidden;
 mod inside;
 mod listing;

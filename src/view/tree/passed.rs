@@ -1,77 +1,16 @@
 //! What is no frame: every operation is the same operation below.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
 use std::os::fd::AsFd;
-use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use super::inside::InsideFile;
+use super::handles::{Open, PassedFile, drop_privileges};
 use super::table::Shown;
 use super::{Tree, hidden, kind_of};
 use crate::store::local::beneath::{self, Caller, Found};
 use crate::view::{
     Attr, Creation, Handle, Ino, Invals, Kind, Meta, New, OpenMode, Opened, Pages, Result, SetAttr, SetMode, ViewError,
 };
-
-/// An open file.
-#[derive(Clone)]
-pub enum Open {
-    /// One that is passed on.
-    File(Arc<PassedFile>),
-    /// A file of a frame.
-    Frame(Arc<InsideFile>),
-}
-
-/// An open file below.
-pub struct PassedFile {
-    pub ino: Ino,
-    pub file: File,
-    /// It was opened to be written to.
-    pub write: bool,
-    /// Who writes may not keep bits by which programs run as others.
-    drops: bool,
-}
-
-impl PassedFile {
-    pub fn read(&self, mut offset: u64, mut buf: &mut [u8]) -> Result<usize> {
-        let mut done = 0;
-        while !buf.is_empty() {
-            match self.file.read_at(buf, offset) {
-                Ok(0) => break,
-                Ok(count) => {
-                    (done, offset) = (done + count, offset + count as u64);
-                    buf = buf.get_mut(count..).unwrap_or_default();
-                }
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(done)
-    }
-
-    pub fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
-        self.drop_privileges();
-        Ok(self.file.write_all_at(data, offset)?)
-    }
-
-    /// Takes away the bits by which a program runs as its owner or group, as the file system would if the caller wrote by itself.
-    pub fn drop_privileges(&self) {
-        if self.drops {
-            drop_privileges(self.file.as_fd());
-        }
-    }
-}
-
-fn drop_privileges(file: std::os::fd::BorrowedFd<'_>) {
-    let Ok(found) = beneath::look_at(file) else { return };
-    let mode = found.stat.mode;
-    let by_group = mode & libc::S_IXGRP != 0;
-    let kept = mode & !libc::S_ISUID & if by_group { !libc::S_ISGID } else { !0 };
-    if found.stat.is_file() && kept != mode {
-        let _ = beneath::set_mode(file, kept & 0o7777);
-    }
-}
 
 /// Attributes as they are below.
 pub fn attr(ino: Ino, found: &Found) -> Attr {

@@ -5,7 +5,6 @@
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use super::frame::TreeFrame;
 use crate::store::local::beneath::{FileId, Found};
@@ -213,12 +212,4 @@ impl Node {
             Shown::Plain => None,
         }
     }
-}
-
-/// Which file it was, how long, and when it was last changed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Sized {
-    pub id: FileId,
-    pub ctime: SystemTime,
-    pub size: u64,
 }
