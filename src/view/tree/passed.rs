@@ -66,15 +66,17 @@ impl Tree {
 
     /// Keeps an open file; answers its handle.
     pub(super) fn keep(&self, ino: Ino, open: Open) -> Handle {
-        let handle = {
-            let mut table = self.table.lock();
-            let handle = Handle(table.serial());
-            if let (Open::File(_), Some(node)) = (&open, table.get_mut(ino)) {
-                node.open.push(handle);
-            }
-            handle
+        let handle = Handle(self.table.lock().serial());
+        let written = match &open {
+            Open::File(file) => Some(file.write),
+            Open::Frame(_) => None,
         };
+        // Before the node has it: whoever finds it there looks it up.
         self.handles.write().insert(handle.0, open);
+        if let (Some(written), Some(node)) = (written, self.table.lock().get_mut(ino)) {
+            node.open.push(handle);
+            node.was_written |= written;
+        }
         handle
     }
 
@@ -264,16 +266,17 @@ impl Tree {
     }
 
     pub(super) fn release_passed(&self, handle: Handle, file: Arc<PassedFile>, invals: &mut Invals) {
-        let is_last = {
+        // Closes of several may come in another order than they were made.
+        let is_written = {
             let mut table = self.table.lock();
             table.get_mut(file.ino).is_some_and(|node| {
                 node.open.retain(|open| *open != handle);
-                node.open.is_empty()
+                node.open.is_empty() && std::mem::take(&mut node.was_written)
             })
         };
-        let (ino, write) = (file.ino, file.write);
+        let ino = file.ino;
         drop(file);
-        if is_last && write && !self.rules.read_only {
+        if is_written {
             self.written(ino, invals);
         }
     }

@@ -26,6 +26,8 @@ pub struct Node {
     lookups: u64,
     /// Open files of it, which reach it when it has no name any more.
     pub open: Vec<Handle>,
+    /// One of them was, or one that is closed, to be written to.
+    pub was_written: bool,
     pub shown: Shown,
     /// Another file system is mounted here, which is not shown.
     pub is_covered: bool,
@@ -183,7 +185,7 @@ const MAX_DEPTH: usize = 1 << 16;
 impl Node {
     fn new(found: &Found, shown: Shown) -> Self {
         let kind = found.stat.mode & libc::S_IFMT;
-        Node { id: found.id, kind, names: Vec::new(), lookups: 0, open: Vec::new(), shown, is_covered: false }
+        Node { id: found.id, kind, names: Vec::new(), lookups: 0, open: Vec::new(), was_written: false, shown, is_covered: false }
     }
 
     fn named(&mut self, parent: Ino, name: &OsStr) {
