@@ -2,9 +2,10 @@
 //!
 //! DST has a temporary name until it is complete, and is removed if anything fails before.
 
+use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, LazyLock};
 
 use indicatif::HumanBytes;
 use rustix::fs::Mode;
@@ -64,12 +65,8 @@ fn convert(args: &Args) -> Result<(), Failure> {
 /// # Errors
 /// Too little room, in advance; `dst` exists and is not what is to be replaced; what the stores refuse. Nothing is left of the copy.
 pub(super) fn make(copy: &FrameCopy, to: Layout, dst: &Location, new: NewFrame, last: Option<AtClose>) -> Result<(), Failure> {
-    let interrupted = Arc::new(AtomicBool::new(false));
-    let hangup = (!hangup_ignored()).then_some(SIGHUP);
-    for signal in [SIGINT, SIGTERM].into_iter().chain(hangup) {
-        signal_hook::flag::register(signal, interrupted.clone())
-            .map_err(|error| Failure::new(dst.path(), format_args!("cannot handle signals: {}", in_words(&error))))?;
-    }
+    listen_for_signals()
+        .map_err(|error| Failure::new(dst.path(), format_args!("cannot handle signals: {}", in_words(&error))))?;
     let create = || Ok(copy.create(dst, to, new.clone())?);
     let target = wait::until_released(wait::PATIENCE, |text| eprintln!("{text}"), Failure::from_text, create)?;
     check_room(copy.need(to), &*target)?;
@@ -78,7 +75,7 @@ pub(super) fn make(copy: &FrameCopy, to: Layout, dst: &Location, new: NewFrame, 
     let bar = progress::of_bytes(copy.bytes());
     let done = copy.run(&*target, &mut |len| {
         bar.inc(u64::from(len));
-        !interrupted.load(Relaxed)
+        !is_interrupted()
     });
     bar.finish_and_clear();
     if !done? {
@@ -88,6 +85,27 @@ pub(super) fn make(copy: &FrameCopy, to: Layout, dst: &Location, new: NewFrame, 
         target.at_close(last);
     }
     Ok(target.close()?)
+}
+
+/// Set by the signals that end a program, once they are listened for.
+static INTERRUPTED: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
+
+/// From now on the signals that end a program have copies end, without a trace of what is unfinished.
+pub(super) fn listen_for_signals() -> io::Result<()> {
+    static LISTENS: AtomicBool = AtomicBool::new(false);
+    if LISTENS.swap(true, Relaxed) {
+        return Ok(());
+    }
+    let hangup = (!hangup_ignored()).then_some(SIGHUP);
+    for signal in [SIGINT, SIGTERM].into_iter().chain(hangup) {
+        signal_hook::flag::register(signal, INTERRUPTED.clone())?;
+    }
+    Ok(())
+}
+
+/// Whether there was such a signal.
+pub(super) fn is_interrupted() -> bool {
+    INTERRUPTED.load(Relaxed)
 }
 
 impl From<StoreError> for Failure {

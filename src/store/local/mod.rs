@@ -44,6 +44,7 @@ pub(super) mod spare;
 pub mod system;
 #[cfg(test)]
 mod tests;
+mod tree;
 pub mod watch;
 
 /// How many links a chain may have where links are followed.
