@@ -46,6 +46,7 @@ pub fn has_store_suffix(name: &OsStr) -> bool {
 
 /// Directories, each in the one before, of which the first and the last ones are held open.
 pub(super) struct Chain {
+    /// Always open.
     first: Arc<FileBackend>,
     below: Vec<Link>,
 }
@@ -69,6 +70,16 @@ impl Chain {
             other.dir = None;
         }
         Ok(())
+    }
+
+    /// The names of all but the first.
+    pub(super) fn names(&self) -> Vec<OsString> {
+        self.below.iter().map(|link| link.name.clone()).collect()
+    }
+
+    /// The one that it began with.
+    pub(super) fn first(&self) -> &Arc<FileBackend> {
+        &self.first
     }
 
     /// Leaves the last one; not the first.
@@ -114,7 +125,7 @@ pub enum Step {
     Frame(Entry, Layout),
     /// A directory that is none. The walk goes into it.
     Enter(Entry),
-    /// All of the directory that the walk went into last has been gone through.
+    /// All of the directory that the walk is in has been gone through; last of all, of the first.
     Leave,
     /// A directory on which another file system is mounted.
     MountPoint(Entry),
@@ -140,6 +151,8 @@ pub struct Walk {
     real: PathBuf,
     /// The sparse frame that was come to last.
     frame: Option<(Entry, Arc<FileBackend>)>,
+    /// All of the last level has been gone through.
+    leaving: bool,
 }
 
 impl Walk {
@@ -159,17 +172,28 @@ impl Walk {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(failed(error)),
         }
-        let mut walk =
-            Walk { chain: Chain::of(first.clone()), levels: Vec::new(), path: path.to_owned(), real: real.clone(), frame: None };
+        let mut walk = Walk {
+            chain: Chain::of(first.clone()),
+            levels: Vec::new(),
+            path: path.to_owned(),
+            real: real.clone(),
+            frame: None,
+            leaving: false,
+        };
         let in_store = real.iter().any(has_store_suffix);
         let level = walk.level(&first, in_store, false)?;
         walk.levels.push(level);
         Ok(Some(walk))
     }
 
-    /// The directory that the walk began with, while it is there.
-    pub fn first(&self) -> &Arc<FileBackend> {
-        &self.chain.first
+    /// The path of the directory that the walk is in, as messages call it.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Without symbolic links: the path of the directory that the walk is in.
+    pub fn real_path(&self) -> &Path {
+        &self.real
     }
 
     /// Has the walk go through the sparse frame that it came to last as through any directory, where nothing is a frame.
@@ -179,6 +203,24 @@ impl Walk {
     pub fn enter_frame(&mut self) -> Result<()> {
         let Some((entry, dir)) = self.frame.take() else { return Ok(()) };
         self.enter(&entry, dir, true)
+    }
+
+    /// The directory that the walk is in: after [`Step::Leave`] the one that it leaves.
+    ///
+    /// # Errors
+    /// It was given up, and is not found again.
+    pub fn here(&mut self) -> Result<Arc<FileBackend>> {
+        self.chain.last().map_err(self.path.io("open"))
+    }
+
+    /// Leaves the directory that was entered last, at once.
+    pub fn leave_at_once(&mut self) {
+        self.levels.pop();
+        if !self.levels.is_empty() {
+            self.chain.pop();
+            self.path.pop();
+            self.real.pop();
+        }
     }
 
     /// The names in a directory.
@@ -205,16 +247,6 @@ impl Walk {
             self.real.pop();
         }
         entered
-    }
-
-    fn leave(&mut self) -> Step {
-        self.levels.pop();
-        if !self.levels.is_empty() {
-            self.chain.pop();
-            self.path.pop();
-            self.real.pop();
-        }
-        Step::Leave
     }
 
     /// What has a name in the last directory; `None` if nothing has.
@@ -264,10 +296,16 @@ impl Iterator for Walk {
 
     fn next(&mut self) -> Option<Result<Step>> {
         self.frame = None;
+        if std::mem::take(&mut self.leaving) {
+            self.leave_at_once();
+        }
         loop {
             let level = self.levels.last_mut()?;
             let (in_store, in_frame) = (level.in_store, level.in_frame);
-            let Some(name) = level.rest.pop() else { return Some(Ok(self.leave())) };
+            let Some(name) = level.rest.pop() else {
+                self.leaving = true;
+                return Some(Ok(Step::Leave));
+            };
             match self.look(&name, in_store, in_frame) {
                 Ok(None) => {}
                 Ok(Some(step)) => return Some(Ok(step)),
