@@ -32,7 +32,7 @@ const STORE_SUFFIX: &str = ".b2d";
 const STORE_MARK: &str = "embed.b2e";
 
 /// Directories one within the other that are open at once.
-pub const HELD: usize = 32;
+pub const HELD: usize = 16;
 
 /// Whether a file of that name may be a frame.
 pub fn has_frame_suffix(name: &OsStr) -> bool {
