@@ -31,7 +31,7 @@ Examples:
   # Check every stored byte, and print JSON
   b2fuse check --deep --json pressure.b2frame >report.json
   # All frames below a directory
-  b2fuse check --deep /data
+  b2fuse check --deep frames
 
 Fields of --json:
   One object a line for each frame. Fields may be added, and are not removed or changed.

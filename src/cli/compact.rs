@@ -31,7 +31,7 @@ use crate::store::{self, AtClose, FrameStore, LocalStore, Location, NewFrame};
 Examples:
   b2fuse compact pressure.b2frame
   # All frames below a directory
-  b2fuse compact /data")]
+  b2fuse compact frames")]
 pub(super) struct Args {
     /// The frame, of either layout, or a directory of frames
     frame: PathBuf,

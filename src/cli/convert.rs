@@ -39,7 +39,7 @@ Examples:
   # A directory becomes a file, in place of the one that is there
   b2fuse convert --force many.b2frame pressure.b2frame
   # A directory, with all frames in it as directories of chunks
-  b2fuse convert --show sparse /data /data.sparse")]
+  b2fuse convert --show sparse frames frames.sparse")]
 pub(super) struct Args {
     /// Replace an existing DST, in one step; only of one frame
     #[arg(long)]

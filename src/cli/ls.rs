@@ -62,7 +62,7 @@ Examples:
   # The ten largest chunks
   b2fuse ls --sort cbytes --reverse pressure.b2frame | head -n 11
   # The frames below a directory, the largest first
-  b2fuse ls --sort cbytes --reverse /data
+  b2fuse ls --sort cbytes --reverse frames
   # Positions of all chunks that are stored uncompressed
   b2fuse ls --json pressure.b2frame | sed -n 's/^{\"position\":\\([0-9]*\\),.*\"copy\":true.*/\\1/p'")]
 pub(super) struct Args {

@@ -96,7 +96,7 @@ Examples:
   # Print JSON for several frames
   b2fuse info --json pressure.b2frame many.b2frame >frames.json
   # All frames below a directory
-  b2fuse info /data")]
+  b2fuse info frames")]
 pub(super) struct Args {
     /// Print one JSON object for each frame; --help has its fields
     #[arg(long)]
