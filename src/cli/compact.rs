@@ -88,7 +88,7 @@ fn compact_at(location: &Location, layout: Layout) -> Result<(), Failure> {
     let replaced = like.frame.stat().map_err(failed("be read"))?;
     let new = NewFrame { like: Some(like), replaced: Some(replaced), ..NewFrame::default() };
     let last = keep_times(source, entries.len());
-    make(&copy, layout, location, new, last)
+    make(&copy, layout, location, new, last).map(drop)
 }
 
 /// Has the chunk files of a mount have the times that they had before. They have the same names: positions stay what they are.

@@ -18,7 +18,7 @@ use crate::format::Layout;
 use crate::store::backend::FileStat;
 use crate::store::copy::{FrameCopy, Need};
 use crate::store::walk::Walk;
-use crate::store::{AtClose, FrameStore, Location, NewFrame, StoreError, in_words, local};
+use crate::store::{AtClose, FrameStore, LocalStore, Location, NewFrame, StoreError, in_words, local};
 
 mod tree;
 
@@ -96,14 +96,21 @@ fn convert(args: &Args) -> Result<(), Failure> {
     mask(mode, to);
     let write_protected = to == Layout::Contiguous && mode & 0o200 == 0;
     let new = NewFrame { write_protected, replaced, ..NewFrame::default() };
-    make(&copy, to, &dst, new, None)
+    make(&copy, to, &dst, new, None).map(drop)
 }
 
-/// Makes a frame at `dst`, with the chunks in the order of the index and no holes between them; `last` is done at its end.
+/// Makes a frame at `dst`, with the chunks in the order of the index and no holes between them; `last` is done at its end. Answers what
+/// was made.
 ///
 /// # Errors
 /// Too little room, in advance; `dst` exists and is not what is to be replaced; what the stores refuse. Nothing is left of the copy.
-pub(super) fn make(copy: &FrameCopy, to: Layout, dst: &Location, new: NewFrame, last: Option<AtClose>) -> Result<(), Failure> {
+pub(super) fn make(
+    copy: &FrameCopy,
+    to: Layout,
+    dst: &Location,
+    new: NewFrame,
+    last: Option<AtClose>,
+) -> Result<Option<FileStat>, Failure> {
     listen_for_signals()
         .map_err(|error| Failure::new(dst.path(), format_args!("cannot handle signals: {}", in_words(&error))))?;
     let create = || Ok(copy.create(dst, to, new.clone())?);
@@ -123,7 +130,10 @@ pub(super) fn make(copy: &FrameCopy, to: Layout, dst: &Location, new: NewFrame, 
     if let Some(last) = last {
         target.at_close(last);
     }
-    Ok(target.close()?)
+    let frame = target.local().map(LocalStore::like).transpose()?;
+    let made = frame.and_then(|like| like.frame.stat().ok());
+    target.close()?;
+    Ok(made)
 }
 
 /// Set by the signals that end a program, once they are listened for.

@@ -252,7 +252,14 @@ impl Walk {
     /// What has a name in the last directory; `None` if nothing has.
     fn look(&mut self, name: &OsStr, in_store: bool, in_frame: bool) -> Result<Option<Step>> {
         let path = self.path.join(name);
-        let around = self.chain.last().map_err(path.io("open"))?;
+        let around = match self.chain.last() {
+            Ok(around) => around,
+            Err(error) => {
+                // Nor is anything else in it.
+                self.levels.last_mut().into_iter().for_each(|level| level.rest.clear());
+                return Err(self.path.io("open")(error));
+            }
+        };
         let Some(stat) = there(around.stat(name)).map_err(path.io("stat"))? else { return Ok(None) };
         let backend: Arc<dyn Backend> = around.clone();
         let entry = Entry { location: Location::in_backend(backend, &path, &self.real, name), stat, in_store };
@@ -312,5 +319,124 @@ impl Iterator for Walk {
                 Err(error) => return Some(Err(error)),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::fs;
+    use std::os::unix::fs::{MetadataExt, symlink};
+
+    use super::*;
+
+    const FRAME: &[u8] = include_bytes!("../../tests/data/cframe/chunks-1.b2frame");
+
+    /// A directory in a directory, and so on, with a frame after it in each.
+    fn nested(top: &Path, depth: usize) {
+        let mut dir = top.to_owned();
+        for _ in 0..depth {
+            fs::create_dir(&dir).unwrap();
+            fs::write(dir.join("z.b2nd"), FRAME).unwrap();
+            dir.push("d");
+        }
+    }
+
+    /// Every frame that a walk comes to, by inode number, and how many things it could not look at.
+    fn rest(walk: Walk) -> (Vec<u64>, usize) {
+        let (mut frames, mut errors) = (Vec::new(), 0);
+        for step in walk {
+            match step {
+                Ok(Step::Frame(entry, _)) => frames.push(entry.stat.ino),
+                Ok(_) => {}
+                Err(_) => errors += 1,
+            }
+        }
+        (frames, errors)
+    }
+
+    /// Replaces the top of a tree while the walk is at its bottom, where the top is no longer held open.
+    fn swapped(swap: impl Fn(&Path, &Path)) {
+        const DEPTH: usize = 3 * HELD;
+        let place = tempfile::tempdir().unwrap();
+        let (tree, outside) = (place.path().join("tree"), place.path().join("outside"));
+        nested(&tree, DEPTH);
+        nested(&outside, DEPTH);
+        let mut walk = Walk::of(&tree).unwrap().unwrap();
+        assert_eq!(walk.by_ref().take_while(|step| matches!(step, Ok(Step::Enter(_)))).count(), DEPTH - 1);
+        // The first frame has been taken from it: the one at the bottom.
+        swap(&tree.join("d"), &outside.join("d"));
+        let (frames, errors) = rest(walk);
+        let (mut dir, mut foreign) = (outside, HashSet::new());
+        while dir.exists() {
+            foreign.insert(fs::metadata(dir.join("z.b2nd")).unwrap().ino());
+            dir.push("d");
+        }
+        assert!(foreign.len() > 1 || !frames.is_empty());
+        assert!(frames.iter().all(|frame| !foreign.contains(frame)), "what is outside is not looked at");
+        assert_eq!((frames.len(), errors), (HELD - 1 + 1, DEPTH - HELD - 1), "those that are held, and the first directory's");
+    }
+
+    #[test]
+    fn a_directory_that_became_a_link_is_not_followed() {
+        swapped(|tree, outside| {
+            fs::rename(tree, tree.with_file_name("away")).unwrap();
+            symlink(outside, tree).unwrap();
+        });
+    }
+
+    #[test]
+    fn a_directory_that_became_another_is_not_taken() {
+        swapped(|tree, outside| {
+            fs::rename(tree, tree.with_file_name("away")).unwrap();
+            fs::create_dir(tree).unwrap();
+            for name in ["d", "z.b2nd"] {
+                fs::rename(tree.with_file_name("away").join(name), tree.join(name)).unwrap();
+            }
+            assert!(outside.exists());
+        });
+    }
+
+    #[test]
+    fn what_changes_under_a_walk_is_what_it_is_when_it_is_looked_at() {
+        let place = tempfile::tempdir().unwrap();
+        let at = |name: &str| place.path().join("tree").join(name);
+        fs::create_dir(place.path().join("tree")).unwrap();
+        nested(&place.path().join("outside"), 2);
+        for dir in ["gone", "link", "file", "frame"] {
+            nested(&at(dir), 1);
+        }
+        fs::write(at("gone.b2nd"), FRAME).unwrap();
+        fs::write(at("link.b2nd"), FRAME).unwrap();
+        let walk = Walk::of(&place.path().join("tree")).unwrap().unwrap();
+        for dir in ["gone", "link", "file"] {
+            fs::remove_dir_all(at(dir)).unwrap();
+        }
+        fs::remove_file(at("gone.b2nd")).unwrap();
+        fs::remove_file(at("link.b2nd")).unwrap();
+        symlink("../outside", at("link")).unwrap();
+        symlink("../outside/z.b2nd", at("link.b2nd")).unwrap();
+        fs::write(at("file"), "x").unwrap();
+        fs::write(at("frame/chunks.b2frame"), "no frame").unwrap();
+        fs::write(at("late.b2nd"), FRAME).unwrap();
+        let steps: Vec<_> = walk.map(Result::unwrap).collect();
+        let words = |step: &Step| match step {
+            Step::Frame(entry, layout) => format!("{layout:?} {}", entry.location.name().display()),
+            Step::Other(entry) => format!("other {}", entry.location.name().display()),
+            step => format!("{step:?}"),
+        };
+        let steps: Vec<_> = steps.iter().map(words).collect();
+        assert_eq!(steps, ["other file", "Sparse frame", "other link", "other link.b2nd", "Leave"]);
+    }
+
+    #[test]
+    fn names_of_frames() {
+        for name in ["a.b2frame", "a.b2f", "a.b2eframe", "a.b2nd", "a.b2", "a.b2e", "a.b2b", "a.caterva", ".b2nd", "a\n.b2nd"] {
+            assert!(has_frame_suffix(OsStr::new(name)), "{name}");
+        }
+        for name in ["a", "b2nd", "a.b2nd.tmp", "a.B2ND", "a.b2d", "a.b2z", "a.b2nd~", "a.b2lock", ""] {
+            assert!(!has_frame_suffix(OsStr::new(name)), "{name}");
+        }
+        assert!(has_store_suffix(OsStr::new("a.b2d")) && !has_store_suffix(OsStr::new("a.b2d.old")));
     }
 }

@@ -51,11 +51,12 @@ fn one(tree: &mut TreeCopy<'_>, frame: &FrameToCopy) -> Result<(), Failure> {
     let FrameToCopy { from, has, wants, to } = frame;
     memory::end_with(from.location.path(), 1);
     let copied = FrameCopy::of(&from.location).map_err(frames::damaged).and_then(|copy| {
-        make(&copy, *wants, to, NewFrame::default(), None)?;
-        Ok(copy)
+        let made = make(&copy, *wants, to, NewFrame::default(), None)?;
+        Ok((copy, made))
     });
     match copied {
-        Ok(copy) => Ok(tree.dress(frame, &copy)?),
+        Ok((copy, Some(made))) => Ok(tree.dress(frame, &copy, &made)?),
+        Ok((_, None)) => Ok(()),
         Err(failure) if is_interrupted() => Err(failure),
         Err(Failure(line)) => {
             tree.copy_as_it_is(from, *has)?;

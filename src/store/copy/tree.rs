@@ -129,11 +129,11 @@ impl<'a> TreeCopy<'a> {
         }
     }
 
-    /// Gives the copy that was made of a frame what the frame has: owner, mode, extended attributes, times.
+    /// Gives the copy that was `made` of a frame what the frame has: owner, mode, extended attributes, times.
     ///
     /// # Errors
-    /// What cannot be read or written.
-    pub fn dress(&mut self, frame: &FrameToCopy, copy: &FrameCopy) -> Result<()> {
+    /// What cannot be read or written; something else has the copy's name.
+    pub fn dress(&mut self, frame: &FrameToCopy, copy: &FrameCopy, made: &FileStat) -> Result<()> {
         let Some(source) = copy.source.local() else { return Ok(()) };
         let (like, stat, mode) = (LocalStore::like(source)?, copy.source.source_stat()?, copy.mode()?);
         let to = &frame.to;
@@ -142,10 +142,19 @@ impl<'a> TreeCopy<'a> {
             file.set_mode(mode);
             file.fd().map_or(Ok(()), |file| local::set_times(file, stat.atime, stat.mtime)).map_err(to.io("set the times"))
         };
+        let is_made = |file: &dyn BackendFile| match file.stat().map_err(to.io("stat"))?.same_file(made) {
+            true => Ok(()),
+            false => Err(to.unsupported("was replaced by another process as soon as it was made")),
+        };
         match frame.wants {
-            Layout::Contiguous => dress(&*to.open()?, mode),
+            Layout::Contiguous => {
+                let file = to.open()?;
+                is_made(&*file)?;
+                dress(&*file, mode)
+            }
             Layout::Sparse => {
                 let dir = to.open_dir()?;
+                is_made(&*dir.itself().map_err(to.io("open"))?)?;
                 for name in dir.names().map_err(to.io("list"))? {
                     dress(&*dir.open(&name, false).map_err(to.io("open"))?, mode)?;
                 }

@@ -117,7 +117,8 @@ impl FileBackend {
     fn dress_by_name(&self, name: &OsStr, like: &FileStat) -> io::Result<FileStat> {
         let file = openat(&self.handle, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
         let made: FileStat = rustix::fs::fstat(&file)?.into();
-        if made.mode & libc::S_IFMT != like.mode & libc::S_IFMT {
+        // What others may have put there is not given to anybody.
+        if made.mode & libc::S_IFMT != like.mode & libc::S_IFMT || made.links != 1 {
             return Err(io::Error::other("another process has put something else in its place"));
         }
         // As far as that is allowed, as of other files.
@@ -140,7 +141,12 @@ impl FileBackend {
         if !self.stat_inside(component(name)?)?.same_file(made) {
             return Err(io::Error::other("another file has its name now"));
         }
-        Ok(rustix::fs::linkat(&self.handle, name, &to.handle, component(new)?, AtFlags::empty())?)
+        rustix::fs::linkat(&self.handle, name, &to.handle, component(new)?, AtFlags::empty())?;
+        if !to.stat_inside(new)?.same_file(made) {
+            rustix::fs::unlinkat(&to.handle, new, AtFlags::empty())?;
+            return Err(io::Error::other("another process has put another file in its place"));
+        }
+        Ok(())
     }
 
     /// Takes over the attributes of another directory, and the times that it had when it was `seen`.
