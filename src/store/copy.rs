@@ -11,6 +11,7 @@ use super::{
 use crate::format::{IndexEntry, Layout};
 
 mod tree;
+mod unsynced;
 
 pub use tree::{FrameToCopy, TreeCopy};
 

@@ -528,6 +528,43 @@ fn hidden(name: &OsStr) -> bool {
     name.as_bytes().starts_with(b".b2fuse-")
 }
 
+/// What was made until then is whole, and nobody but its owner gets at the rest.
+#[test]
+fn an_interrupted_copy_has_no_unfinished_frame() {
+    let place = Place::new();
+    for n in 0..8 {
+        fs::create_dir_all(place.path(&format!("tree/{n}"))).unwrap();
+        fs::copy(data("cframe/chunks-2500.b2frame"), place.path(&format!("tree/{n}/a.b2nd"))).unwrap();
+    }
+    // The signal may come too late; not always.
+    let interrupted = (0..100).any(|_| {
+        let _ = fs::remove_dir_all(place.path("copy"));
+        let mut child = place.command("convert --show sparse tree copy").stderr(Stdio::piped()).begun();
+        let mut over = false;
+        eventually("begun", || {
+            over = child.try_wait().unwrap().is_some();
+            over || place.path("copy/3").exists()
+        });
+        if !over {
+            let _ = Command::new("kill").args(["-INT", &child.id().to_string()]).stderr(Stdio::null()).begun().wait();
+        }
+        let code = child.wait().unwrap().code();
+        if code == Some(0) {
+            return false;
+        }
+        let said = std::io::read_to_string(child.stderr.take().unwrap()).unwrap();
+        assert_eq!((code, said.as_str()), (Some(1), "copy: interrupted; it holds a part of the copy\n"));
+        let check = place.run("check --json copy");
+        assert_eq!(check.code(), 0, "{}", check.stderr());
+        assert!(told(&check).len() >= 3, "{:?}", told(&check));
+        let names = Command::new("find").arg(place.path("copy")).args(["-name", ".b2fuse-*"]).ended();
+        assert!(names.stdout.is_empty(), "{}", String::from_utf8_lossy(&names.stdout));
+        assert_eq!(fs::metadata(place.path("copy")).unwrap().mode() & 0o7777, 0o700);
+        true
+    });
+    assert!(interrupted);
+}
+
 /// One frame, in the layout that is asked for, whatever it has.
 #[test]
 fn a_frame_can_be_copied_into_its_own_layout() {

@@ -5,6 +5,7 @@
 //! is left out, as [`BackendFile::copy_attributes`] says. A frame that has its layout already is copied byte for byte as well.
 //!
 //! Other frames are for the caller to make, by [`FrameCopy`]: each step of a [`TreeCopy`] does one thing or names such a frame.
+//! Nothing is sure to be on disk before [`TreeCopy::finish`] has returned.
 //!
 //! In a store of python-blosc2 frames are files, whatever layout the others get: it looks for nothing else.
 //!
@@ -17,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::FrameCopy;
+use super::unsynced::Unsynced;
 use crate::format::{INDEX_NAME, Layout};
 use crate::store::backend::{Backend, BackendFile, FileStat};
 use crate::store::error::Complain;
@@ -180,7 +182,7 @@ impl<'a> TreeCopy<'a> {
                 if has == wants {
                     return self.copy_as_it_is(&from, has).map(|()| None);
                 }
-                let dir: Arc<dyn Backend> = self.to.last().map_err(self.path.io("open"))?;
+                let dir = Arc::new(Unsynced(self.to.last().map_err(self.path.io("open"))?));
                 let name = from.location.name();
                 let to = Location::in_backend(dir, &self.path.join(name), &self.real, name);
                 return Ok(Some(FrameToCopy { from, has, wants, to }));
