@@ -334,7 +334,7 @@ mod tests {
     use crate::view::{Creation, FileSystem, OpenMode, ROOT, SparseView};
 
     const ONE: Handle = Handle(1 << 63);
-    const EVERYTHING: OpenMode = OpenMode { read: true, write: true, truncate: true, append: false, drop_privileges: false };
+    const EVERYTHING: OpenMode = OpenMode { read: true, write: true, truncate: true, drop_privileges: false };
 
     fn mount(path: &Path, cells: &[Cell]) -> SparseView {
         std::fs::write(path, cframe(cells, CHUNKSIZE, CHUNKSIZE as i32)).unwrap();

@@ -92,7 +92,7 @@ impl Mount {
     /// Like `cp`: opens for writing (making or truncating), writes in pieces, closes.
     fn cp(&self, name: &str, bytes: &[u8]) -> Result<()> {
         let mut invals = Vec::new();
-        let mode = OpenMode { read: false, write: true, truncate: true, append: false, drop_privileges: false };
+        let mode = OpenMode { read: false, write: true, truncate: true, drop_privileges: false };
         let view = self.view();
         let handle = match self.ino(name) {
             Ok(ino) => view.open(ino, mode)?.handle,
@@ -476,7 +476,7 @@ fn an_index_that_is_nearly_all_hole_is_not_read() {
     let before = mount.committed();
     let file = mount.read("chunks.b2frame");
     let (ino, mut invals) = (mount.ino("chunks.b2frame").unwrap(), Vec::new());
-    let mode = OpenMode { read: true, write: true, truncate: false, append: false, drop_privileges: false };
+    let mode = OpenMode { read: true, write: true, truncate: false, drop_privileges: false };
     let handle = mount.view().open(ino, mode).unwrap().handle;
     let len = 3u64 << 30;
     mount.view().write(handle, 16, &len.to_be_bytes()).unwrap();
@@ -497,11 +497,8 @@ fn a_file_longer_than_any_index_is_not_renamed_onto_it() {
     let (before, index) = (mount.committed(), mount.read("chunks.b2frame"));
     mount.cp(".t", &index).unwrap();
     let ino = mount.ino(".t").unwrap();
-    let handle = mount
-        .view()
-        .open(ino, OpenMode { read: true, write: true, truncate: false, append: false, drop_privileges: false })
-        .unwrap()
-        .handle;
+    let handle =
+        mount.view().open(ino, OpenMode { read: true, write: true, truncate: false, drop_privileges: false }).unwrap().handle;
     let resize = |size: u64| {
         let set = SetAttr { size: Some(size), ..SetAttr::default() };
         mount.view().setattr(ino, Some(handle), set, &mut Vec::new())

@@ -85,7 +85,7 @@ impl Model {
     fn write(&mut self, name: &'static str) {
         let fill = self.random(100) as u8;
         let bytes = if self.is_frame(name) || self.random(2) == 0 { self.pair.good(fill) } else { vec![fill; 77] };
-        let mode = OpenMode { read: true, write: true, truncate: true, append: false, drop_privileges: false };
+        let mode = OpenMode { read: true, write: true, truncate: true, drop_privileges: false };
         let known = self.names.get(name).copied();
         if known.is_some_and(|id| self.is_being_written(id)) {
             return;

@@ -2,7 +2,7 @@
 
 use super::*;
 
-const READING: OpenMode = OpenMode { read: true, write: false, truncate: false, append: false, drop_privileges: false };
+const READING: OpenMode = OpenMode { read: true, write: false, truncate: false, drop_privileges: false };
 
 #[test]
 fn files_keep_inodes_and_attributes_while_a_frame_is_closed() {

@@ -52,6 +52,12 @@ impl PassedFile {
         Ok(self.file.write_all_at(data, offset)?)
     }
 
+    /// Writes to where the file ends just now: whether that is wanted a client may change while it has the file open.
+    pub fn append(&self, data: &[u8]) -> Result<()> {
+        self.drop_privileges();
+        Ok(beneath::append(&self.file, data)?)
+    }
+
     /// Takes away the bits by which a program runs as its owner or group, as the file system would if the caller wrote by itself.
     pub fn drop_privileges(&self) {
         if self.drops {

@@ -326,6 +326,13 @@ impl FileSystem for Tree {
         }
     }
 
+    fn append(&self, handle: Handle, offset: u64, data: &[u8]) -> Result<()> {
+        match self.handle(handle)? {
+            Open::File(file) => file.append(data),
+            Open::Frame(inside) => self.write_inside(&inside, offset, data),
+        }
+    }
+
     fn flush(&self, handle: Handle, invals: &mut Invals) -> Result<()> {
         self.pay(invals);
         match self.handle(handle)? {

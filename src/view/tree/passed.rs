@@ -84,12 +84,11 @@ impl Tree {
         if mode.write || mode.truncate {
             self.check_writable()?;
         }
-        let access = match (mode.read, mode.write) {
+        let flags = match (mode.read, mode.write) {
             (true, true) => libc::O_RDWR,
             (false, true) => libc::O_WRONLY,
             (_, false) => libc::O_RDONLY,
         };
-        let flags = access | if mode.append { libc::O_APPEND } else { 0 };
         // Not in the middle of its becoming a frame.
         let _adopting = (mode.write || mode.truncate).then(|| self.adopting.lock());
         let (file, name, has_privileges) = match self.found(ino) {
@@ -132,9 +131,8 @@ impl Tree {
         self.check_writable()?;
         self.check_new(parent, name)?;
         let dir = self.dir(parent)?;
-        let flags = if mode.append { libc::O_APPEND } else { 0 };
         // Opened for reading as well, for who opens it through this file when it has no name any more.
-        let made = beneath::create(dir.as_fd(), name, creation.mode, libc::O_RDWR | flags, caller(&creation));
+        let made = beneath::create(dir.as_fd(), name, creation.mode, libc::O_RDWR, caller(&creation));
         let file = match made {
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists && !creation.exclusive => {
                 let attr = self.enter(parent, name)?;

@@ -70,7 +70,7 @@ impl Mount {
     }
 
     fn open(&self, name: &str, truncate: bool) -> Result<Handle> {
-        let mode = OpenMode { read: true, write: true, truncate, append: false, drop_privileges: false };
+        let mode = OpenMode { read: true, write: true, truncate, drop_privileges: false };
         match self.ino(name) {
             Ok(ino) => Ok(self.view().open(ino, mode)?.handle),
             Err(_) => Ok(self.view().create(ROOT, OsStr::new(name), creation(), mode)?.1.handle),
