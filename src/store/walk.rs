@@ -29,7 +29,7 @@ pub const SUFFIXES: [&str; 8] = [".b2frame", ".b2f", ".b2eframe", ".b2nd", ".b2"
 /// How the name of a directory ends that is a store of python-blosc2.
 const STORE_SUFFIX: &str = ".b2d";
 /// What makes a directory a store of python-blosc2, whatever its name.
-const STORE_MARK: &str = "embed.b2e";
+pub const STORE_MARK: &str = "embed.b2e";
 
 /// Directories one within the other that are open at once.
 pub const HELD: usize = 16;
