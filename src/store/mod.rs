@@ -58,7 +58,7 @@ pub mod times;
 pub mod validate;
 pub mod walk;
 
-pub use backend::FsSpace;
+pub use backend::{FsSpace, descriptor_limit};
 pub use cframe::CframeStore;
 pub use draft::{Draft, DraftPool};
 pub use epochs::{Epochs, ReadGuard};
