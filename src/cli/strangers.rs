@@ -108,12 +108,18 @@ pub(super) fn directory(location: &Location) -> Option<String> {
         None if store => "is a store of Python-Blosc2 (.b2d); expected one frame, of those that it holds".into(),
         Some(such) if count == 1 => format!("is a directory with a frame in it; expected that, {such}"),
         Some(such) => format!("is a directory with {count} frames in it; expected one of them, such as {such}"),
-        None if [".zarray", ".zgroup", "zarr.json"].iter().any(|name| has(name)) => {
-            "is a Zarr store; expected a Blosc2 frame, which Python makes of an array: \
-             blosc2.asarray(zarr.open(DIRECTORY)[:], urlpath=NEW, mode=\"w\")"
-                .into()
-        }
-        None => return None,
+        None => return array(location),
+    })
+}
+
+/// What an array of another kind is, in words for after its path.
+pub(super) fn array(location: &Location) -> Option<String> {
+    let names = location.open_dir().ok()?.names().ok()?;
+    let is_zarr = [".zarray", ".zgroup", "zarr.json"].iter().any(|name| names.iter().any(|found| found == name));
+    is_zarr.then(|| {
+        "is a Zarr store; expected a Blosc2 frame, which Python makes of an array: \
+         blosc2.asarray(zarr.open(DIRECTORY)[:], urlpath=NEW, mode=\"w\")"
+            .into()
     })
 }
 
