@@ -1,0 +1,374 @@
+"""Tests of file systems that others wrote, on the ordinary files of a mounted directory: pjdfstest, fsx, stress-ng and fio.
+
+    conformance.py TOOLS [--quick] [--only SUITE,...]
+
+What passes in a native directory must pass in the mount. What cannot is in tests/conformance/exceptions.txt, case by case. Whatever was
+written must be the same in the native directory after the unmount. TOOLS is the directory that has pjdfstest and fsx. The last line is
+the count; --self-test mounts so that every suite must fail, and fails where one does not. `scripts/conformance` calls this.
+"""
+
+import argparse
+import hashlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from mounts import ROOT, Mount
+
+HERE = ROOT / "tests" / "conformance"
+PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
+# pjdfstest becomes other users, and makes devices and set-user-ID files.
+OTHERS = ["-o", "allow_other,suid,dev"]
+# A program that takes longer hangs.
+LIMIT = 600
+
+
+@dataclass(frozen=True)
+class Outcome:
+    state: str
+    why: str = ""
+
+
+@dataclass
+class Run:
+    """Where a suite runs, how much of it, and what it leaves to be looked at after an unmount."""
+
+    where: Path
+    scratch: Path
+    tools: Path
+    quick: bool
+    # Only these cases, if any are named.
+    wanted: set | None = None
+
+    def wants(self, case):
+        return self.wanted is None or case in self.wanted
+
+
+def execute(command, cwd, limit=LIMIT):
+    """The exit status, or None if it had to be killed, and all that was said."""
+    process = subprocess.Popen(
+        list(map(str, command)), cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True,
+        errors="replace", start_new_session=True, env=os.environ | {"NO_COLOR": "1", "LC_ALL": "C"},
+    )  # fmt: skip
+    try:
+        return process, process.communicate(timeout=limit)[0]
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        try:
+            said = process.communicate(timeout=10)[0]
+        except subprocess.TimeoutExpired:
+            said = "and not even SIGKILL ended it"
+        process.returncode = None
+        return process, f"still running after {limit} s\n{said}"
+
+
+def last_lines(said, count=6):
+    return "\n".join(line for line in said.splitlines()[-count:] if line.strip())
+
+
+# pjdfstest: what each system call answers, by the hundreds.
+
+
+def pjdfstest(run):
+    """Each test is a case. Without FUSE all take five seconds, so nothing is left out."""
+    cases = {}
+    place = made(run.where / "pjdfstest")
+    place.chmod(0o755)
+    names = [name.removeprefix("pjdfstest ") for name in run.wanted or ()]
+    command = [run.tools / "pjdfstest", "-c", HERE / "pjdfstest.toml", "-p", place, "-s", "/dev/shm", *(["-e", "--"] if names else [])]
+    # Exact names are compared with the path of the module before them.
+    process, said = execute([*command, *(f"pjdfstest::tests::{name}" for name in names)], run.scratch)
+    last = None
+    for line in said.splitlines():
+        found = re.fullmatch(r"(\S+::\S+) +(ok|FAILED|skipped)", line)
+        if found:
+            last = f"pjdfstest {found[1]}"
+            state = {"ok": PASSED, "FAILED": FAILED, "skipped": SKIPPED}[found[2]]
+            cases[last] = Outcome(state)
+        elif line.startswith("\t") and last and cases[last].state != PASSED and not cases[last].why:
+            cases[last] = Outcome(cases[last].state, line.strip())
+    total = re.search(r"(\d+) total", said)
+    if not total or int(total[1]) != len(cases):
+        cases["pjdfstest to its end"] = Outcome(FAILED, last_lines(said))
+    clear(place)
+    return cases
+
+
+# stress-ng: many operations at once. Stressors of the class `filesystem`, without those that do nothing to the files of a directory:
+# bind-mount and procfs (other file systems), binderfs, dup, eventfd and ioprio (no file system).
+STRESSORS = (
+    "access chattr chdir chmod chown copy-file dentry dir dirdeep dirmany dnotify fallocate fanotify fcntl fiemap file-ioctl filename flock "
+    "fpunch fsize fstat getdent handle hdd inode-flags inotify io iomix lease link locka lockf lockofd mknod open rename symlink sync-file "
+    "touch utime verity xattr aio aiol fault mmap mmapfork msync readahead revio seek sendfile splice tee unlink"
+).split()
+QUICK_STRESSORS = "access chmod chown copy-file dentry dirdeep fallocate fcntl flock fpunch getdent hdd iomix link lockofd mknod open rename utime xattr".split()
+
+
+def stress_ng(run):
+    cases = {}
+    for stressor in QUICK_STRESSORS if run.quick else STRESSORS:
+        case = f"stress-ng {stressor}"
+        if not run.wants(case):
+            continue
+        place = made(run.where / "stress-ng")
+        amount = ["1", "--timeout", "1"] if run.quick else ["2", "--timeout", "4"]
+        command = ["stress-ng", f"--{stressor}", *amount, "--verify", "--metrics-brief", "--no-rand-seed", "--temp-path", place]
+        process, said = execute(command, run.scratch, 120)
+        skipped = re.search(r"skipp(?:ing|ed) (?:stress|stressor)|not (?:implemented|supported)", said)
+        if process.returncode == 0 and not skipped and not re.search(r"\bfail\b|\bfailed\b", said):
+            cases[case] = Outcome(PASSED)
+        elif process.returncode in (0, 3, 4) and skipped:
+            cases[case] = Outcome(SKIPPED, re.sub(r"^.*?\] *", "", said[: skipped.end()].splitlines()[-1]))
+        else:
+            cases[case] = Outcome(FAILED, f"exit code {process.returncode}: {last_lines(said)}")
+        clear(place)
+    return cases
+
+
+# fsx: one file, held against a copy in memory after each operation.
+
+# Ordinary names, and those that may become frames: what is staged for them must be no less of a file.
+FSX_NAMES = ("plain", ".dot", "new.tmp", "odd.b2nd")
+
+
+def fsx(run):
+    cases = {}
+    place = made(run.where / "fsx")
+    rounds = [("plain", 1, 1500), (".dot", 2, 1500), ("odd.b2nd", 3, 1500)] if run.quick else [(name, seed, 20_000) for name in FSX_NAMES for seed in (1, 2)]
+    for name, seed, count in rounds:
+        case = f"fsx {name} {seed}"
+        if run.wants(case):
+            left = run.scratch / "fsx-artifacts"
+            left.mkdir(exist_ok=True)
+            path = place / f"{seed}{name}" if not name.startswith(".") else place / f"{name}{seed}"
+            process, said = execute([run.tools / "fsx", "-f", HERE / "fsx.toml", "-N", count, "-S", seed, "-P", left, path], run.scratch)
+            cases[case] = judged(process, said)
+    return cases
+
+
+# fio: random writes whose blocks carry their own checksums.
+
+FIO = {
+    "buffered": ["--ioengine=psync", "--bs=4k"],
+    "direct": ["--ioengine=psync", "--direct=1", "--bs=4k"],
+    "direct, 16 at once": ["--ioengine=libaio", "--direct=1", "--iodepth=16", "--bs=8k"],
+    "mmap": ["--ioengine=mmap", "--bs=4k"],
+    "odd sizes": ["--ioengine=psync", "--bsrange=512-68k", "--bs_unaligned=1"],
+    "vectors, 4 processes": ["--ioengine=pvsync", "--bs=4k", "--numjobs=4"],
+    "mixed": ["--ioengine=psync", "--rw=randrw", "--bs=4k"],
+}
+QUICK_FIO = ("buffered", "direct", "direct, 16 at once", "mmap")
+
+
+def fio_command(run, kind, place, *more):
+    size = "16m" if run.quick else "96m"
+    common = ["--rw=randwrite", f"--size={size}", "--verify=crc32c", "--verify_fatal=1", "--randseed=7", "--group_reporting", "--output-format=terse"]
+    name = re.sub(r"\W+", "-", kind)
+    return ["fio", f"--name={name}", f"--directory={place}", *common, *FIO[kind], *more]
+
+
+def fio(run):
+    cases = {}
+    place = made(run.where / "fio")
+    for kind in QUICK_FIO if run.quick else FIO:
+        case = f"fio {kind}"
+        if run.wants(case):
+            process, said = execute(fio_command(run, kind, place, "--do_verify=1", "--end_fsync=1"), run.scratch)
+            cases[case] = judged(process, said)
+    return cases
+
+
+def fio_again(run):
+    """The blocks that the last run wrote are read again and verified."""
+    cases = {}
+    place = run.where / "fio"
+    for kind in QUICK_FIO if run.quick else FIO:
+        case = f"fio {kind}, after the unmount"
+        # Without its writes the order of a mixed run cannot be told.
+        if run.wants(case) and kind != "mixed":
+            process, said = execute(fio_command(run, kind, place, "--verify_only=1"), run.scratch)
+            cases[case] = judged(process, said)
+    return cases
+
+
+def judged(process, said):
+    if process.returncode == 0:
+        return Outcome(PASSED)
+    return Outcome(FAILED, f"exit code {process.returncode}: {last_lines(said)}")
+
+
+SUITES = {"pjdfstest": pjdfstest, "stress-ng": stress_ng, "fsx": fsx, "fio": fio}
+# What a mount with default options must pass too: root is alone there, so that nobody else can be tested.
+ALONE = ("stress-ng", "fsx", "fio")
+
+
+def made(path):
+    path.mkdir(exist_ok=True)
+    return path
+
+
+def clear(path):
+    """What a failed test left goes as well, where it can."""
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def contents(directory):
+    """The hash of every file, and the kind of everything else."""
+    found = {}
+    for path in sorted(directory.rglob("*")):
+        if path.is_file() and not path.is_symlink():
+            with open(path, "rb") as file:
+                found[str(path.relative_to(directory))] = hashlib.file_digest(file, "sha256").hexdigest()
+        else:
+            found[str(path.relative_to(directory))] = f"mode {path.lstat().st_mode:o}"
+    return found
+
+
+class Conformance:
+    def __init__(self, options, scratch):
+        self.options, self.scratch = options, scratch
+        self.counts = {PASSED: 0, FAILED: 0, SKIPPED: 0}
+        self.exceptions = exceptions()
+        self.excepted = set()
+        # What native directories answered, by case.
+        self.native = {}
+        self.began = time.monotonic()
+
+    def run_at(self, where, wanted=None):
+        return Run(where, self.scratch, self.options.tools, self.options.quick, wanted)
+
+    def say(self, line):
+        print(f"{line}  [{time.monotonic() - self.began:.0f} s]", flush=True)
+
+    def natively(self, suite, wanted=None):
+        where = made(self.scratch / "native")
+        where.chmod(0o755)
+        self.native |= SUITES[suite](self.run_at(where, wanted))
+        clear(where)
+
+    def mode(self, title, options, suites):
+        """A mount, suites in it, and what they left in DIR once it is unmounted."""
+        below, point = self.scratch / "below", self.scratch / "mnt"
+        for path in (made(below), made(point)):
+            path.chmod(0o755)
+        with Mount(below, point, options) as mount:
+            for suite in suites:
+                if not self.options.quick and suite not in {name.split()[0] for name in self.native}:
+                    self.natively(suite)
+                self.judge(title, suite, SUITES[suite](self.run_at(point)))
+            seen = contents(point)
+            mount.umount()
+        self.judge(title, "the unmount", {"everything is in DIR as it was seen": same(seen, contents(below))})
+        if "fio" in suites:
+            self.judge(title, "fio after the unmount", fio_again(self.run_at(below)))
+        clear(below)
+
+    def judge(self, title, suite, outcomes):
+        doubtful = {case for case, outcome in outcomes.items() if outcome.state != PASSED and case not in self.native}
+        if doubtful and suite in SUITES and not self.options.self_test:
+            self.natively(suite, doubtful)
+        counts = {PASSED: 0, FAILED: 0, SKIPPED: 0}
+        for case, outcome in outcomes.items():
+            state, why = self.verdict(case, outcome)
+            counts[state] += 1
+            if state == FAILED:
+                print(f"FAILED: {title}: {case}\n    " + why.replace("\n", "\n    "))
+            elif outcome.state != PASSED and not self.options.quick:
+                print(f"{state}: {title}: {case}: {why}")
+        # A native case that the mount did not come to.
+        for case in self.native:
+            if suite in SUITES and case.split()[0] == suite and case not in outcomes and self.native[case].state == PASSED and case not in doubtful:
+                counts[FAILED] += 1
+                print(f"FAILED: {title}: {case}\n    did not run")
+        self.say(f"{title}: {suite}: " + ", ".join(f"{count} {state}" for state, count in counts.items()))
+        for state, count in counts.items():
+            self.counts[state] += count
+        return counts
+
+    def verdict(self, case, outcome):
+        """What an outcome on a mount counts as, and why."""
+        if case in self.exceptions:
+            self.excepted.add(case)
+            if outcome.state == PASSED:
+                return FAILED, "passes, and is listed in tests/conformance/exceptions.txt"
+            return SKIPPED, f"an exception: {self.exceptions[case]}"
+        if outcome.state == PASSED:
+            return PASSED, ""
+        native = self.native.get(case)
+        if native and native.state != PASSED:
+            return SKIPPED, f"natively as well: {native.state}: {native.why}"
+        return FAILED, outcome.why
+
+
+def same(seen, found):
+    names = [name for name in sorted(seen.keys() | found.keys()) if seen.get(name) != found.get(name)]
+    if names:
+        return Outcome(FAILED, "\n".join(f"{name}: {seen.get(name)} in the mount, {found.get(name)} in DIR" for name in names[:10]))
+    return Outcome(PASSED)
+
+
+def exceptions():
+    found = {}
+    for number, line in enumerate((HERE / "exceptions.txt").read_text().splitlines(), 1):
+        if line.strip() and not line.startswith("#"):
+            case, colon, why = line.partition(": ")
+            if not colon or not why.strip():
+                sys.exit(f"tests/conformance/exceptions.txt, line {number}: a case, `: ` and a reason are expected, found {line!r}")
+            found[case] = why
+    return found
+
+
+def self_test(conformance):
+    """On a mount that takes no writes every suite must fail; so must what differs in DIR."""
+    below, point = conformance.scratch / "below", conformance.scratch / "mnt"
+    wrong = []
+    made(below)
+    for name in ("pjdfstest", "stress-ng", "fsx", "fio"):
+        made(below / name)
+    with Mount(below, point, ["-o", "ro"]):
+        for suite in SUITES:
+            outcomes = SUITES[suite](conformance.run_at(point))
+            if not any(conformance.verdict(case, outcome)[0] == FAILED for case, outcome in outcomes.items()):
+                wrong.append(suite)
+    if same({"a": "1"}, {"a": "2"}).state != FAILED or same({}, {"a": "2"}).state != FAILED:
+        wrong.append("comparison")
+    for suite in wrong:
+        print(f"{suite}: finds nothing on a mount that takes no writes")
+    print(f"{len(SUITES) + 1 - len(wrong)} passed, {len(wrong)} failed")
+    return 1 if wrong else 0
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="scripts/conformance", description="pjdfstest, fsx, stress-ng and fio on the mount of a directory.")
+    parser.add_argument("tools", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--quick", action="store_true", help="a fixed part, in at most 100 seconds")
+    parser.add_argument("--only", default=",".join(SUITES), help=f"suites, with commas between: {', '.join(SUITES)}")
+    parser.add_argument("--self-test", action="store_true", help="on a mount that takes no writes every suite must fail")
+    options = parser.parse_args()
+    suites = options.only.split(",")
+    if set(suites) - SUITES.keys():
+        parser.error(f"no such suite: {', '.join(sorted(set(suites) - SUITES.keys()))}")
+    with tempfile.TemporaryDirectory(prefix="b2fuse-conformance-", ignore_cleanup_errors=True) as name:
+        scratch = Path(name)
+        scratch.chmod(0o755)
+        conformance = Conformance(options, scratch)
+        if options.self_test:
+            return self_test(conformance)
+        conformance.mode("allow_other", OTHERS, suites)
+        alone = [suite for suite in suites if suite in ALONE]
+        if alone and not options.quick:
+            conformance.mode("default options", [], alone)
+    counts = conformance.counts
+    print(f"{counts[PASSED]} passed, {counts[FAILED]} failed, {counts[SKIPPED]} skipped")
+    return 1 if counts[FAILED] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
