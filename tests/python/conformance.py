@@ -123,7 +123,7 @@ def pjdfstests(run, place, remount, wanted):
 STRESSORS = (
     "access chattr chdir chmod chown copy-file dentry dir dirdeep dirmany dnotify fallocate fanotify fcntl fiemap file-ioctl filename flock "
     "fpunch fsize fstat getdent handle hdd inode-flags inotify io iomix lease link locka lockf lockofd mknod open rename symlink sync-file "
-    "touch utime verity xattr aio aiol fault mmap mmapfork msync readahead revio seek sendfile splice tee"
+    "touch utime verity xattr aio aiol fault mmap msync readahead revio seek sendfile"
 ).split()
 QUICK_STRESSORS = "access chmod chown copy-file dentry dirdeep fallocate fcntl flock fpunch getdent hdd iomix link lockofd mknod open rename utime xattr".split()
 

@@ -127,12 +127,12 @@ class Data:
         return self._made("array-1", make)
 
     def tree(self):
-        """`tree`: 200 directories with 100 files of up to 8 KiB each, under git, and a file of 1 GiB; `copy`: the small files again."""
+        """`tree`: 180 directories with 100 files of up to 8 KiB each, under git, and a file of 1 GiB; `copy`: the small files again."""
 
         def make(frame):
             rng = np.random.default_rng(5)
             top = frame.directory / "tree"
-            for n in range(200):
+            for n in range(180):
                 directory = top / "files" / f"{n // 20:02}" / f"{n:03}"
                 directory.mkdir(parents=True)
                 for m in range(100):

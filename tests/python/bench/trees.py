@@ -50,7 +50,7 @@ def peers(bench, source):
 
 @contextmanager
 def passthrough_hp(source, point):
-    """It goes to the background before it mounts."""
+    """It goes to the background before it mounts, and holds a descriptor for every file that the kernel knows: so few are in the tree."""
     point.mkdir(exist_ok=True)
     process = subprocess.Popen([PASSTHROUGH_HP, "--foreground", source, point], stdout=subprocess.DEVNULL)
     try:
@@ -60,7 +60,7 @@ def passthrough_hp(source, point):
             time.sleep(0.01)
         yield point
     finally:
-        subprocess.run(["fusermount3", "-u", point], check=True)
+        subprocess.run(["fusermount3", "-u", point], check=process.poll() is None)
         process.wait()
 
 
@@ -174,7 +174,7 @@ def frame_rows():
 
 CASES = [
     Case(
-        "tree", "a mounted directory of 20,000 small files and one of 1 GiB, beside bindfs and libfuse's passthrough_hp", tree,
+        "tree", "a mounted directory of 18,000 small files and one of 1 GiB, beside bindfs and libfuse's passthrough_hp", tree,
         list(rows()), rounds=3,
     ),
     Case("tree-frames", "ls -lR of a directory of 2,000 small frames", frames, list(frame_rows()), rounds=3),
