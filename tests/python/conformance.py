@@ -26,7 +26,7 @@ from mounts import ROOT, Mount
 HERE = ROOT / "tests" / "conformance"
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 # pjdfstest becomes other users, and makes devices and set-user-ID files.
-OTHERS = ["-o", "allow_other,suid,dev"]
+OTHERS = ("-o", "allow_other,suid,dev")
 # A program that takes longer hangs.
 LIMIT = 600
 
@@ -57,7 +57,7 @@ class Run:
 
 
 def execute(command, cwd, limit=LIMIT):
-    """The exit status, or None if it had to be killed, and all that was said."""
+    """The process, whose exit status is None if it had to be killed, and all that was said."""
     process = subprocess.Popen(
         list(map(str, command)), cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True,
         errors="replace", start_new_session=True, env=os.environ | {"NO_COLOR": "1", "LC_ALL": "C", "RUST_BACKTRACE": "0", "PATH": f"{cwd / 'bin'}:{os.environ['PATH']}"},
@@ -69,9 +69,15 @@ def execute(command, cwd, limit=LIMIT):
         try:
             said = process.communicate(timeout=10)[0]
         except subprocess.TimeoutExpired:
-            said = "and not even SIGKILL ended it"
+            # The mount answers no more, and nothing after this would.
+            sys.exit(f"{' '.join(map(str, command))}: not even SIGKILL ends it")
         process.returncode = None
         return process, f"still running after {limit} s\n{said}"
+
+
+def complaints(said):
+    lines = [line for line in said.splitlines() if re.search(r"\bfail|error|unexpected|unrecognized", line)]
+    return "\n".join(lines[:6]) or last_lines(said)
 
 
 def last_lines(said, count=6):
@@ -144,7 +150,7 @@ def stress_ng(run):
         elif process.returncode in (0, 3, 4) and skipped:
             cases[case] = Outcome(SKIPPED, re.sub(r"^.*?\] *", "", said[: skipped.end()].splitlines()[-1]))
         else:
-            cases[case] = Outcome(FAILED, f"exit code {process.returncode}: {last_lines(said)}")
+            cases[case] = Outcome(FAILED, f"exit code {process.returncode}: {complaints(said)}")
         clear(place)
     return cases
 
@@ -158,7 +164,7 @@ FSX_NAMES = ("plain", ".dot", "new.tmp", "odd.b2nd")
 def fsx(run):
     cases = {}
     place = made(run.where / "fsx")
-    count, seeds = (6_000, (1,)) if run.quick else (50_000, (1, 2, 3))
+    count, seeds = (6_000, (1,)) if run.quick else (20_000, (1, 2, 3))
     rounds = [(name, seed) for name in FSX_NAMES for seed in seeds]
     for name, seed in rounds:
         case = f"fsx {name} {seed}"
@@ -226,9 +232,31 @@ def judged(process, said):
 
 
 SUITES = {"pjdfstest": pjdfstest, "stress-ng": stress_ng, "fsx": fsx, "fio": fio}
-# Which suites a short run has in which mount. With default options root is alone.
-QUICK = {"allow_other": ("pjdfstest", "stress-ng"), "default options": ("fsx", "fio")}
-MODES = {"allow_other": OTHERS, "default options": []}
+
+
+@dataclass(frozen=True)
+class Mode:
+    """A mount, the suites that run in it, and those of a short run. With default options root is alone."""
+
+    title: str
+    options: tuple
+    suites: tuple = tuple(SUITES)
+    quick: tuple = ()
+    # A directory in the mount in which all happens.
+    within: str = "."
+
+    @property
+    def others(self):
+        return "-o" in self.options
+
+
+# A directory with a frame's name that gets other names in it is an ordinary one.
+ODD = "odd.b2nd"
+MODES = (
+    Mode("allow_other", OTHERS, quick=("pjdfstest", "stress-ng")),
+    Mode("default options", (), quick=("fsx", "fio")),
+    *(Mode(f"--show {kind}, in {ODD}", (*OTHERS, "--show", kind), ("pjdfstest", "fsx"), within=ODD) for kind in ("other", "sparse", "contiguous")),
+)
 
 
 def made(path):
@@ -311,20 +339,21 @@ class Conformance:
                 self.counts[FAILED] += 1
                 subprocess.run(["umount", "-l", self.files])
 
-    def mode(self, title, options, suites):
+    def mode(self, mode, suites):
         """A mount, suites in it, and what they left in DIR once it is unmounted."""
         below, point = self.files / "below", self.scratch / "mnt"
         for path in (made(below), made(point)):
             path.chmod(0o755)
-        with Mount(below, point, options) as mount:
+        with Mount(below, point, mode.options) as mount:
+            where = made(point / mode.within)
             for suite in suites:
-                wanted = self.without_others() if suite == "pjdfstest" and options != OTHERS else None
-                self.judge(title, suite, SUITES[suite](self.run_at(point, wanted)), wanted)
+                wanted = None if mode.others or suite != "pjdfstest" else self.without_others()
+                self.judge(mode.title, suite, SUITES[suite](self.run_at(where, wanted)), wanted)
             seen = contents(point)
             mount.umount()
-        self.judge(title, "the unmount", {"everything is in DIR as it was seen": same(seen, contents(below))})
+        self.judge(mode.title, "the unmount", {"everything is in DIR as it was seen": same(seen, contents(below))})
         if "fio" in suites:
-            self.judge(title, "fio after the unmount", fio_again(self.run_at(below)))
+            self.judge(mode.title, "fio after the unmount", fio_again(self.run_at(below / mode.within)))
         clear(below)
 
     def without_others(self):
@@ -422,6 +451,8 @@ def main():
     suites = options.only.split(",")
     if set(suites) - SUITES.keys():
         parser.error(f"no such suite: {', '.join(sorted(set(suites) - SUITES.keys()))}")
+    # What is mounted is unmounted.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with tempfile.TemporaryDirectory(prefix="b2c-", ignore_cleanup_errors=True) as name:
         scratch = Path(name)
         scratch.chmod(0o755)
@@ -432,10 +463,10 @@ def main():
             # What a daemon holds open would keep the disk below from becoming read-only.
             for suite in suites if not options.quick else {"pjdfstest"} & set(suites):
                 conformance.natively(suite)
-            for title, mount_options in MODES.items():
-                chosen = [suite for suite in suites if not options.quick or suite in QUICK[title]]
+            for mode in MODES:
+                chosen = [suite for suite in (mode.quick if options.quick else mode.suites) if suite in suites]
                 if chosen:
-                    conformance.mode(title, mount_options, chosen)
+                    conformance.mode(mode, chosen)
     counts = conformance.counts
     print(f"{counts[PASSED]} passed, {counts[FAILED]} failed, {counts[SKIPPED]} skipped")
     return 1 if counts[FAILED] else 0
