@@ -64,8 +64,10 @@ def execute(command, cwd, limit=LIMIT):
     )  # fmt: skip
     try:
         return process, process.communicate(timeout=limit)[0]
-    except subprocess.TimeoutExpired:
+    except BaseException as why:
         os.killpg(process.pid, signal.SIGKILL)
+        if not isinstance(why, subprocess.TimeoutExpired):
+            raise
         try:
             said = process.communicate(timeout=10)[0]
         except subprocess.TimeoutExpired:
