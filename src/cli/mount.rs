@@ -14,7 +14,7 @@ use signal_hook::iterator::Signals;
 use super::background::{self, Side, Starter};
 use super::frames::{self, Links};
 use super::log::Target;
-use super::options::{self, Options, Show};
+use super::options::{self, Options, Show, TreeOptions};
 use super::{End, Failure, hangup_ignored, memory, panic, remount, strangers, wait};
 use crate::format::Layout;
 use crate::format::plain::plain;
@@ -25,14 +25,16 @@ use crate::store::times::Records;
 use crate::store::{
     Budgets, CframeStore, FrameStore, Location, NewFrame, OpenOptions, Resources, SframeStore, in_words, sidecar,
 };
-use crate::view::{ContiguousView, FileSystem, FrameView, Shown, Single, SparseView, ViewError};
+use crate::view::{ContiguousView, FileSystem, FrameView, Rules, Shown, Single, SparseView, ViewError};
+
+mod tree;
 
 /// Event loops: half of them may wait for the disk at one time. More cost a round trip nothing.
 const THREADS: usize = 8;
 /// Bytes of chunks kept in memory.
 const CACHE_SIZE: u64 = 256 << 20;
 
-/// Mount a frame in its other layout, or in its own
+/// Mount a frame in its other layout, or a directory of frames
 ///
 /// The mount serves in the background until it is unmounted. This command returns when the mount can be used, and its exit code says whether
 /// it can. A file is shown as a directory of chunk files. A directory is shown as one file: in the directory MOUNTPOINT, with SOURCE's
@@ -57,6 +59,8 @@ Options of -o:
   follow_links             with ro: follow links of your own in a directory, see b2fuse-views(7)
   wait=SECONDS             how long to wait for a daemon of SOURCE that is ending (default 30)
   low_latency              spend processor time to serve single requests faster: see below
+  suffixes=A:B, frames=GLOB, noframes=GLOB, cross, entry_timeout=SECONDS, attr_timeout=SECONDS
+                           of a directory of frames: see b2fuse-views(7)
   locking, create, show=, cache_size=, threads=, log_file=, log_level=
                            as the long options; low_latency and user_xattr have opposites with no
   Words for fstab alone (noauto, nofail, _netdev, x-...) are accepted and ignored.
@@ -135,7 +139,7 @@ pub(super) struct Args {
     /// Check everything, and do not mount
     #[arg(long, hide = true)]
     fake: bool,
-    /// The frame: a file, shown as a directory of chunk files, or a directory, shown as one file (see --show)
+    /// The frame: a file, shown as a directory of chunk files, or a directory, shown as one file (see --show). Or a directory of frames
     source: PathBuf,
     /// Where to show it: a directory; for a frame that is shown as one file, also a file
     mountpoint: PathBuf,
@@ -147,6 +151,24 @@ struct Plan {
     source: PathBuf,
     /// The same, from the root on.
     source_path: PathBuf,
+    kind: SourceKind,
+    /// As the user named it, for messages.
+    shown_point: PathBuf,
+    read_only: bool,
+    cache_size: u64,
+    wait: Duration,
+    config: Config,
+}
+
+/// What is mounted.
+enum SourceKind {
+    Frame(FramePlan),
+    /// A directory of frames.
+    Tree(Rules),
+}
+
+/// What is known of a frame before it is opened.
+struct FramePlan {
     /// Where it is, and the layout that it has or will have.
     location: Location,
     layout: Layout,
@@ -154,15 +176,9 @@ struct Plan {
     show: Show,
     /// It does not exist yet.
     new: bool,
-    /// As the user named it, for messages.
-    shown_point: PathBuf,
     /// Where a frame that becomes one file is shown.
     shown: Shown,
-    read_only: bool,
     locking: bool,
-    cache_size: u64,
-    wait: Duration,
-    config: Config,
 }
 
 pub(super) fn run(args: Args) -> End {
@@ -265,45 +281,20 @@ impl Plan {
         let source = args.source;
         let source_path = std::path::absolute(&source)
             .map_err(|error| Failure::new(&source, format_args!("cannot be found: {}", in_words(&error))))?;
-        let (location, layout, new) = check_source(&source, create, options.follow_links)
-            .map_err(|failure| swapped(&source, &args.mountpoint).unwrap_or(failure))?;
-        if !read_only {
-            check_home(&location)?;
-        }
-        let show = match args.show.or(options.show).unwrap_or_default() {
-            Show::Other if layout == Layout::Contiguous => Show::Sparse,
-            Show::Other => Show::Contiguous,
-            show => show,
-        };
-        if new && show == Show::Contiguous {
-            let reason = "cannot be begun as one file that is shown; expected a frame that exists, or --show sparse";
-            return Err(Failure::new(&source, reason));
-        }
-        let (point, on_file) = check_point(&args.mountpoint, &source, layout, show)?;
-        if !new {
-            let real = location.real_path();
-            let shown = source.display();
-            let reason = if real == point {
-                format!(
-                    "is SOURCE itself, which the mount would hide; expected another {}",
-                    if on_file { "file" } else { "directory" }
-                )
-            } else if real.starts_with(&point) {
-                format!("lies above {shown}, which the mount would hide")
-            } else if point.starts_with(&real) {
-                format!("lies inside {shown}, and the mount would hide a part of it; expected a place outside")
-            } else {
-                String::new()
-            };
-            if !reason.is_empty() {
-                return Err(Failure::new(&args.mountpoint, reason));
+        let (kind, point) = if tree::is_tree(&source) {
+            let refused = (create, args.locking || options.locking);
+            let rules = tree::rules(&source, &options, refused, args.show, read_only)?;
+            (SourceKind::Tree(rules), tree::check_point(&args.mountpoint, &source, read_only)?)
+        } else {
+            if options.tree != TreeOptions::default() {
+                let reason = "is no directory of frames, as suffixes, frames, noframes, cross and timeouts are for";
+                return Err(Failure::new(&source, reason));
             }
-        }
-        if on_file && options.access == Access::Root {
-            let reason = "is a file, whose size and times everybody sees; expected a directory for allow_root";
-            return Err(Failure::new(&args.mountpoint, reason));
-        }
-        let shown = if on_file { Shown::OnFile } else { Shown::As(frames::shown_name(&named(&source, &location))) };
+            let locking = args.locking || options.locking || locking_by_default();
+            let show = args.show.or(options.show).unwrap_or_default();
+            let (frame, point) = FramePlan::new(&source, &args.mountpoint, &options, (create, read_only, locking), show)?;
+            (SourceKind::Frame(frame), point)
+        };
         let overrides = options.overrides();
         let mount = MountRequest {
             point,
@@ -322,16 +313,10 @@ impl Plan {
         };
         Ok(Plan {
             source,
-            source_path: source_path.clone(),
-            // In the daemon's log a path must be good in any directory.
-            location: location.called(&source_path),
-            layout,
-            show,
-            new,
+            source_path,
+            kind,
             shown_point: args.mountpoint,
-            shown,
             read_only,
-            locking: args.locking || options.locking || locking_by_default(),
             cache_size: args.cache_size.or(options.cache_size).unwrap_or(CACHE_SIZE),
             wait: options.wait,
             config,
@@ -339,6 +324,59 @@ impl Plan {
     }
 }
 
+impl FramePlan {
+    /// And the mount point without symbolic links.
+    fn new(
+        source: &Path,
+        mountpoint: &Path,
+        options: &Options,
+        (create, read_only, locking): (bool, bool, bool),
+        show: Show,
+    ) -> Result<(Self, PathBuf), Failure> {
+        let (location, layout, new) = check_source(source, create, options.follow_links)
+            .map_err(|failure| swapped(source, mountpoint).unwrap_or(failure))?;
+        if !read_only {
+            check_home(&location)?;
+        }
+        let show = match show {
+            Show::Other if layout == Layout::Contiguous => Show::Sparse,
+            Show::Other => Show::Contiguous,
+            show => show,
+        };
+        if new && show == Show::Contiguous {
+            let reason = "cannot be begun as one file that is shown; expected a frame that exists, or --show sparse";
+            return Err(Failure::new(source, reason));
+        }
+        let (point, on_file) = check_point(mountpoint, source, layout, show)?;
+        if !new {
+            let real = location.real_path();
+            let shown = source.display();
+            let reason = if real == point {
+                format!(
+                    "is SOURCE itself, which the mount would hide; expected another {}",
+                    if on_file { "file" } else { "directory" }
+                )
+            } else if real.starts_with(&point) {
+                format!("lies above {shown}, which the mount would hide")
+            } else if point.starts_with(&real) {
+                format!("lies inside {shown}, and the mount would hide a part of it; expected a place outside")
+            } else {
+                String::new()
+            };
+            if !reason.is_empty() {
+                return Err(Failure::new(mountpoint, reason));
+            }
+        }
+        if on_file && options.access == Access::Root {
+            let reason = "is a file, whose size and times everybody sees; expected a directory for allow_root";
+            return Err(Failure::new(mountpoint, reason));
+        }
+        let shown = if on_file { Shown::OnFile } else { Shown::As(frames::shown_name(&named(source, &location))) };
+        // In the daemon's log a path must be good in any directory.
+        let path = std::path::absolute(source).unwrap_or_else(|_| source.to_owned());
+        Ok((FramePlan { location: location.called(&path), layout, show, new, shown, locking }, point))
+    }
+}
 impl Plan {
     /// The same words, with paths as the user named them: in the daemon's log they are good in any directory.
     fn as_given(&self, Failure(line): Failure) -> Failure {
@@ -427,15 +465,22 @@ fn check_point(point: &Path, source: &Path, layout: Layout, show: Show) -> Resul
     };
     let real =
         local::resolve(point).map_err(|error| Failure::new(point, format_args!("cannot be found: {}", in_words(&error))))?;
-    match kernel::mounted_at(&real) {
+    mounted_already(point, &real)?;
+    Ok((real, on_file))
+}
+
+/// That nothing of ours is mounted on the mount point, which is that without symbolic links.
+fn mounted_already(point: &Path, real: &Path) -> Result<(), Failure> {
+    let failed = |reason: String| Err(Failure::new(point, reason));
+    match kernel::mounted_at(real) {
         Ok(Some(mount)) if mount.fs_type == FS_TYPE => {
             // Its attributes may still be in the kernel's caches.
-            if mounts::answers(&real).is_err_and(|error| error.raw_os_error() == Some(libc::ENOTCONN)) {
+            if mounts::answers(real).is_err_and(|error| error.raw_os_error() == Some(libc::ENOTCONN)) {
                 return failed(DEAD.into());
             }
             failed(format!("is busy: {} is mounted there already (b2fuse umount)", Path::new(&mount.source).display()))
         }
-        _ => Ok((real, on_file)),
+        _ => Ok(()),
     }
 }
 
@@ -515,35 +560,44 @@ fn serve(plan: &Plan, hangup: Hangup, starter: &mut Option<Starter>) -> Result<(
 }
 
 fn open(plan: &Plan) -> Result<Arc<dyn FileSystem>, ViewError> {
-    let (read_only, locking) = (plan.read_only, plan.locking);
+    let frame = match &plan.kind {
+        SourceKind::Tree(rules) => return tree::open(&plan.source, rules, plan.cache_size),
+        SourceKind::Frame(frame) => frame,
+    };
+    let (read_only, locking) = (plan.read_only, frame.locking);
     let resources = Resources::new(Budgets { cache_bytes: plan.cache_size, ..Budgets::default() });
     let options = OpenOptions { read_only, locking, resources, hold_staged: !read_only, ..OpenOptions::default() };
-    let store: Arc<dyn FrameStore> = match plan.layout {
-        _ if plan.new => Arc::new(CframeStore::create_at(&plan.location, options, NewFrame::default())?),
-        Layout::Contiguous => Arc::new(CframeStore::open_at(&plan.location, options)?),
-        Layout::Sparse => Arc::new(SframeStore::open_at(&plan.location, options)?),
+    let store: Arc<dyn FrameStore> = match frame.layout {
+        _ if frame.new => Arc::new(CframeStore::create_at(&frame.location, options, NewFrame::default())?),
+        Layout::Contiguous => Arc::new(CframeStore::open_at(&frame.location, options)?),
+        Layout::Sparse => Arc::new(SframeStore::open_at(&frame.location, options)?),
     };
-    match plan.show {
+    match frame.show {
         Show::Other | Show::Sparse => {
             let view = SparseView::new(store, read_only)?;
             let records =
                 Records::of_user().inspect_err(|error| debug!("times of chunk files are not kept: {}", in_words(error)));
             let view = if let Ok(records) = records { view.keeping_times(records) } else { view };
-            shared(plan, view, Some(sidecar::SUFFIX.into()))
+            shared(plan, locking, view, Some(sidecar::SUFFIX.into()))
         }
         Show::Contiguous => {
-            let lock_file = match &plan.shown {
+            let lock_file = match &frame.shown {
                 Shown::As(name) => Some([name, OsStr::new(sidecar::SUFFIX)].into_iter().collect()),
                 Shown::OnFile => None,
             };
-            shared(plan, ContiguousView::new(store, plan.shown.clone(), read_only)?, lock_file)
+            shared(plan, locking, ContiguousView::new(store, frame.shown.clone(), read_only)?, lock_file)
         }
     }
 }
 
 /// With turns, if these are asked for. `lock_file` is what the lock file is called in the mount.
-fn shared<V: FrameView>(plan: &Plan, view: Single<V>, lock_file: Option<OsString>) -> Result<Arc<dyn FileSystem>, ViewError> {
-    if !plan.locking {
+fn shared<V: FrameView>(
+    plan: &Plan,
+    locking: bool,
+    view: Single<V>,
+    lock_file: Option<OsString>,
+) -> Result<Arc<dyn FileSystem>, ViewError> {
+    if !locking {
         return Ok(Arc::new(view));
     }
     if lock_file.is_none() {

@@ -27,6 +27,21 @@ pub(super) enum Show {
     Contiguous,
 }
 
+/// What is said of a mount of a whole directory.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct TreeOptions {
+    /// What names of frames end in.
+    pub(super) suffixes: Option<Vec<String>>,
+    /// Patterns of paths that are frames.
+    pub(super) frames: Vec<String>,
+    /// Patterns of paths that are none.
+    pub(super) noframes: Vec<String>,
+    /// Other file systems in it are shown.
+    pub(super) cross: bool,
+    pub(super) entry_timeout: Option<Duration>,
+    pub(super) attr_timeout: Option<Duration>,
+}
+
 /// What `-o` says, the last word on each thing counting. Long options of the command line have the same effect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Options {
@@ -48,6 +63,8 @@ pub(super) struct Options {
     pub(super) wait: Duration,
     pub(super) log_level: Option<LevelFilter>,
     pub(super) show: Option<Show>,
+    /// For a directory of frames.
+    pub(super) tree: TreeOptions,
     /// Change what is mounted already.
     pub(super) remount: bool,
     /// Permission bits that nothing has, where neither of [`Overrides`] says anything else.
@@ -78,6 +95,7 @@ impl Default for Options {
             wait: wait::PATIENCE,
             log_level: None,
             show: None,
+            tree: TreeOptions::default(),
             remount: false,
             umask: None,
             of_daemon: Vec::new(),
@@ -222,6 +240,21 @@ impl Options {
                     ("follow_links", None) => self.follow_links = true,
                     ("user_xattr", None) => self.xattrs = true,
                     ("nouser_xattr", None) => self.xattrs = false,
+                    ("suffixes", _) => {
+                        let suffixes: Vec<String> = text()?.split(':').map(str::to_owned).collect();
+                        if suffixes.iter().any(|suffix| suffix.is_empty() || suffix.contains('/')) {
+                            return Err(wrong("expected endings of names, with colons between them"));
+                        }
+                        self.tree.suffixes = Some(suffixes);
+                    }
+                    ("frames", _) => self.tree.frames.push(text()?.to_owned()),
+                    ("noframes", _) => self.tree.noframes.push(text()?.to_owned()),
+                    ("cross", None) => self.tree.cross = true,
+                    ("nocross", None) => self.tree.cross = false,
+                    ("entry_timeout", _) => {
+                        self.tree.entry_timeout = Some(seconds(text()?).map_err(|expected| wrong(&expected))?)
+                    }
+                    ("attr_timeout", _) => self.tree.attr_timeout = Some(seconds(text()?).map_err(|expected| wrong(&expected))?),
                     ("low_latency", None) => self.low_latency = true,
                     ("nolow_latency", None) => self.low_latency = false,
                     ("uid", _) => {
@@ -283,6 +316,15 @@ pub(super) fn size(text: &str) -> Result<u64, String> {
     };
     let number: Option<u64> = digits.parse().ok().filter(|_| digits.bytes().all(|byte| byte.is_ascii_digit()));
     number.and_then(|number| number.checked_mul(1 << shift)).ok_or_else(|| "expected a size such as 256M".into())
+}
+
+/// A time: `1`, `0.5`.
+///
+/// # Errors
+/// What was expected.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    seconds.filter(|time| *time <= Duration::from_secs(1 << 31)).ok_or_else(|| "expected a number of seconds".into())
 }
 
 /// Levels of messages.

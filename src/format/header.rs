@@ -168,6 +168,22 @@ impl FrameHeader {
         Ok(header_len.cast_unsigned())
     }
 
+    /// As many bytes as [`FrameHeader::announced_frame`] looks at.
+    pub const LOOK_LEN: usize = LAYOUT + 1;
+
+    /// What the first [`FrameHeader::LOOK_LEN`] bytes of a file say of the frame in it: its layout and its length; `None` if they are not
+    /// the beginning of a frame.
+    pub fn announced_frame(prefix: &[u8]) -> Option<(Layout, u64)> {
+        Self::announced_len(prefix).ok()?;
+        let layout = match prefix.get(LAYOUT)? {
+            0 => Layout::Contiguous,
+            1 => Layout::Sparse,
+            _ => return None,
+        };
+        let frame_len = i64::from_be_bytes(array(prefix, FRAME_LEN));
+        u64::try_from(frame_len).ok().map(|len| (layout, len))
+    }
+
     /// Parses a header from the beginning of `bytes`, which may be longer than it.
     ///
     /// # Errors

@@ -18,9 +18,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, SystemTime};
 
 use fuser::{
-    AccessFlags, BsdFileFlags, Errno, FileHandle, FopenFlags, INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner,
-    OpenAccMode, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
-    ReplyEntry, ReplyIoctl, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, FopenFlags, INodeNo, InitFlags, IoctlFlags, KernelConfig,
+    LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
+    ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
+    WriteFlags,
 };
 use log::debug;
 use parking_lot::RwLockReadGuard;
@@ -28,10 +29,12 @@ use parking_lot::RwLockReadGuard;
 use super::answers::{Ask, Call, Op, Reply, errno};
 use super::notify::Held;
 use super::pm_qos::PmQos;
-use super::shared::{Shared, opened};
+use super::shared::Shared;
 use super::waiting::Patience;
 use super::{unmount, xattr};
-use crate::view::{Creation, Flock, Handle, Ino, Inval, Invals, New, OpenMode, ROOT, RenameMode, SetAttr, ViewError, Wait};
+use crate::view::{
+    Creation, Features, Flock, Handle, Ino, Inval, Invals, Kind, New, OpenMode, RenameMode, Seek, SetAttr, ViewError, Wait,
+};
 
 /// The longest WRITE that the kernel may send, in bytes.
 const MAX_WRITE: u32 = 1 << 20;
@@ -82,8 +85,8 @@ impl Adapter {
     }
 
     /// A new name.
-    fn make(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, reply: ReplyEntry, new: New<'static>) {
-        let (name, creation) = (name.to_owned(), creation(req, mode));
+    fn make(&self, req: &Request, parent: INodeNo, name: &OsStr, modes: (u32, u32), reply: ReplyEntry, new: New<'static>) {
+        let (name, creation) = (name.to_owned(), creation(&self.shared.features, req, modes));
         self.perform(req, Op::change("make", parent, Held::Directory), reply, move |shared, parent, invals| {
             shared.view.make(parent, &name, new, creation, invals).map(|attr| shared.entry(&attr))
         });
@@ -91,15 +94,30 @@ impl Adapter {
 
     /// The error for attributes of which the file system knows without a call that there are none.
     fn no_xattr(&self, name: &OsStr) -> Option<Errno> {
-        match self.xattrs {
-            false => Some(Errno::ENOSYS),
-            true => (!xattr::is_ours(name)).then_some(Errno::EOPNOTSUPP),
+        match (self.xattrs, self.shared.features.passes_on) {
+            (false, _) => Some(Errno::ENOSYS),
+            (true, Some(_)) => None,
+            (true, None) => (!xattr::is_ours(name)).then_some(Errno::EOPNOTSUPP),
         }
     }
 }
 
-fn creation(req: &Request, mode: u32) -> Creation {
-    Creation { uid: req.uid(), gid: req.gid(), mode: mode & 0o777, exclusive: true }
+/// Who asks, and the mode and the umask of the request.
+fn creation(features: &Features, req: &Request, (mode, umask): (u32, u32)) -> Creation {
+    let bits = if features.passes_on.is_some() { 0o7777 } else { 0o777 };
+    Creation { uid: req.uid(), gid: req.gid(), mode: mode & bits, umask: umask & 0o777, exclusive: true }
+}
+
+fn kind(mode: u32) -> Kind {
+    match mode & libc::S_IFMT {
+        libc::S_IFIFO => Kind::Fifo,
+        libc::S_IFSOCK => Kind::Socket,
+        libc::S_IFBLK => Kind::BlockDevice,
+        libc::S_IFCHR => Kind::CharDevice,
+        libc::S_IFLNK => Kind::Symlink,
+        libc::S_IFDIR => Kind::Directory,
+        _ => Kind::File,
+    }
 }
 
 fn time(time: TimeOrNow) -> SystemTime {
@@ -109,9 +127,12 @@ fn time(time: TimeOrNow) -> SystemTime {
     time + 2 * Duration::from_nanos(taken.into())
 }
 
-fn open_mode(flags: i32) -> OpenMode {
+/// How somebody opens a file who may keep bits by which programs run as others only if that is root.
+fn open_mode(req: &Request, flags: i32) -> OpenMode {
     let access = OpenFlags(flags).acc_mode();
     OpenMode {
+        append: flags & libc::O_APPEND != 0,
+        drop_privileges: req.uid() != 0,
         read: access != OpenAccMode::O_WRONLY,
         write: access != OpenAccMode::O_RDONLY,
         truncate: flags & libc::O_TRUNC != 0,
@@ -129,6 +150,16 @@ impl fuser::Filesystem for Adapter {
             | InitFlags::FUSE_HANDLE_KILLPRIV_V2
             | if features.locks { InitFlags::FUSE_FLOCK_LOCKS } else { InitFlags::empty() }
             | if features.read_only { InitFlags::FUSE_NO_OPEN_SUPPORT } else { InitFlags::FUSE_ATOMIC_O_TRUNC };
+        let wanted = match features.passes_on {
+            None => wanted,
+            // The umask and the lists of access rights of directories are the affair of the file system below.
+            Some(_) => wanted | InitFlags::FUSE_DONT_MASK | InitFlags::FUSE_POSIX_ACL | InitFlags::FUSE_AUTO_INVAL_DATA,
+        };
+        if features.passes_on.is_some() && offered.contains(InitFlags::FUSE_PASSTHROUGH) && config.set_max_stack_depth(1).is_ok()
+        {
+            let _ = config.add_capabilities(InitFlags::FUSE_PASSTHROUGH);
+            self.shared.backings.offer();
+        }
         let _ = config.add_capabilities(wanted & offered);
         if !offered.contains(wanted) {
             debug!("the kernel does not offer {:?}", wanted - offered);
@@ -145,9 +176,8 @@ impl fuser::Filesystem for Adapter {
 
     fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
         let Some(_entered) = self.shared.enter() else { return };
-        if self.shared.inodes.forgotten(Ino(ino.0), nlookup) {
-            self.shared.view.forget(Ino(ino.0));
-        }
+        let altogether = self.shared.inodes.forgotten(Ino(ino.0), nlookup);
+        self.shared.view.forget(Ino(ino.0), nlookup, altogether);
     }
 
     fn getattr(&self, req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
@@ -172,7 +202,9 @@ impl fuser::Filesystem for Adapter {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        let set = SetAttr { size, mode: mode.map(|mode| mode & 0o777), uid, gid, atime: atime.map(time), mtime: mtime.map(time) };
+        let bits = if self.shared.features.passes_on.is_some() { 0o7777 } else { 0o777 };
+        let (mode, atime, mtime) = (mode.map(|mode| mode & bits), atime.map(time), mtime.map(time));
+        let set = SetAttr { size, mode, uid, gid, atime, mtime, drop_privileges: req.uid() != 0 };
         let handle = fh.map(|fh| Handle(fh.0));
         let held = if size.is_some() { Held::File(Ino(ino.0)) } else { Held::Nothing };
         // Setting a length without a handle is handled as a write and a close.
@@ -187,17 +219,21 @@ impl fuser::Filesystem for Adapter {
         self.ask("readlink", req, ino, reply, |shared, ino| shared.view.readlink(ino).map(OsString::into_vec));
     }
 
-    fn mknod(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, _rdev: u32, reply: ReplyEntry) {
-        let regular = mode & libc::S_IFMT == libc::S_IFREG;
-        self.make(req, parent, name, mode, reply, if regular { New::File } else { New::Special });
+    fn mknod(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, rdev: u32, reply: ReplyEntry) {
+        let new = match kind(mode) {
+            Kind::File => New::File,
+            kind => New::Special(kind, rdev),
+        };
+        self.make(req, parent, name, (mode, umask), reply, new);
     }
 
-    fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
-        self.make(req, parent, name, mode, reply, New::Directory);
+    fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
+        self.make(req, parent, name, (mode, umask), reply, New::Directory);
     }
 
     fn symlink(&self, req: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
-        let (name, target, creation) = (name.to_owned(), target.as_os_str().to_owned(), creation(req, 0o777));
+        let creation = creation(&self.shared.features, req, (0o777, 0));
+        let (name, target) = (name.to_owned(), target.as_os_str().to_owned());
         self.perform(req, Op::change("symlink", parent, Held::Directory), reply, move |shared, parent, invals| {
             let made = shared.view.make(parent, &name, New::Symlink(&target), creation, invals);
             made.map(|attr| shared.entry(&attr))
@@ -205,7 +241,7 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn link(&self, req: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        self.make(req, parent, name, 0, reply, New::Link(Ino(ino.0)));
+        self.make(req, parent, name, (0, 0), reply, New::Link(Ino(ino.0)));
     }
 
     fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -247,7 +283,7 @@ impl fuser::Filesystem for Adapter {
 
     fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let Some((shared, _entered)) = self.enter(req) else { return reply.error(Errno::ENODEV) };
-        let (inode, mode) = (Ino(ino.0), open_mode(flags.0));
+        let (inode, mode) = (Ino(ino.0), open_mode(req, flags.0));
         let writable = !shared.features.read_only;
         if self.no_open {
             return reply.error(Errno::ENOSYS);
@@ -261,11 +297,11 @@ impl fuser::Filesystem for Adapter {
                 if mode.write && outcome.is_err() {
                     shared.notify.writer_gone(ino);
                 }
-                Ok(opened(outcome?, mode))
+                Ok(shared.opened(ino, outcome?, mode))
             });
         }
         match shared.view.open(inode, mode) {
-            Ok(file) => reply.send(Ok(opened(file, mode))),
+            Ok(file) => reply.send(Ok(shared.opened(inode, file, mode))),
             Err(refusal) => return reply.error(errno("open", inode, &refusal)),
         }
         if writable {
@@ -273,16 +309,17 @@ impl fuser::Filesystem for Adapter {
         }
     }
 
-    fn create(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, flags: i32, reply: ReplyCreate) {
-        let open = open_mode(flags);
-        let creation = Creation { exclusive: flags & libc::O_EXCL != 0, ..creation(req, mode) };
+    fn create(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, flags: i32, reply: ReplyCreate) {
+        let open = open_mode(req, flags);
+        let creation = creation(&self.shared.features, req, (mode, umask));
+        let creation = Creation { exclusive: flags & libc::O_EXCL != 0, ..creation };
         let name = name.to_owned();
         self.perform(req, Op::change("create", parent, Held::Nothing), reply, move |shared, parent, _| {
             let (attr, file) = shared.view.create(parent, &name, creation, open)?;
             if open.write {
                 shared.notify.writer_came(attr.ino);
             }
-            Ok((shared.entry(&attr), opened(file, open)))
+            Ok((shared.entry(&attr), shared.opened(attr.ino, file, open)))
         });
     }
 
@@ -310,7 +347,7 @@ impl fuser::Filesystem for Adapter {
                 reply.error(errno("read", ino, &refusal));
                 // A client whose kernel sends no OPEN must look the name up again.
                 if matches!(refusal, ViewError::Gone) && self.no_open {
-                    let name = shared.view.last_name(ino).map(|name| Inval::Entry(ROOT, name));
+                    let name = shared.view.last_name(ino).map(|(parent, name)| Inval::Entry(parent, name));
                     shared.notify.forget(name.into_iter().collect());
                 }
             }
@@ -355,7 +392,7 @@ impl fuser::Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         let Some((shared, _entered)) = self.enter(req) else { return reply.error(Errno::ENODEV) };
-        let (ino, handle, write) = (Ino(ino.0), Handle(fh.0), open_mode(flags.0).write);
+        let (ino, handle, write) = (Ino(ino.0), Handle(fh.0), open_mode(req, flags.0).write);
         // The kernel names an owner only if the open file has asked for a lock. What was written under the lock is committed.
         let wait = match (write, owner) {
             (true, _) => shared.view.may_wait(ino),
@@ -365,6 +402,7 @@ impl fuser::Filesystem for Adapter {
         shared.run(wait, move |shared| {
             let mut invals = Invals::new();
             shared.view.release(handle, &mut invals);
+            shared.backings.closed(ino);
             if write {
                 shared.notify.writer_gone(ino);
             }
@@ -415,7 +453,7 @@ impl fuser::Filesystem for Adapter {
     /// nobody may execute. This is decided here because only this layer knows the permissions that the mount shows.
     fn access(&self, req: &Request, ino: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
         let Some((shared, _entered)) = self.enter(req) else { return reply.error(Errno::ENODEV) };
-        match shared.view.getattr(Ino(ino.0)).map(|attr| shared.attr(&attr).perm) {
+        match shared.view.getattr(Ino(ino.0)).map(|attr| shared.attr(&attr).attr.perm) {
             Ok(perm) if mask.contains(AccessFlags::X_OK) && perm & 0o111 == 0 => reply.error(Errno::EACCES),
             Ok(_) => reply.ok(),
             Err(refusal) => reply.error(errno("access", Ino(ino.0), &refusal)),
@@ -513,6 +551,49 @@ impl fuser::Filesystem for Adapter {
         shared.asked(in_data, reply);
     }
 
-    // fuser fails all other requests with ENOSYS: fallocate, lseek, bmap, poll, copy_file_range. The kernel handles the locks of
+    fn fallocate(&self, req: &Request, ino: INodeNo, fh: FileHandle, offset: u64, len: u64, flags: i32, reply: ReplyEmpty) {
+        if self.shared.features.passes_on.is_none() {
+            return reply.error(Errno::ENOSYS);
+        }
+        self.perform(req, Op::change("fallocate", ino, Held::Nothing), reply, move |shared, _, _| {
+            shared.view.allocate(Handle(fh.0), offset, len, flags)
+        });
+    }
+
+    fn lseek(&self, req: &Request, ino: INodeNo, fh: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+        let seek = match (whence, u64::try_from(offset)) {
+            _ if self.shared.features.passes_on.is_none() => return reply.error(Errno::ENOSYS),
+            (libc::SEEK_DATA, Ok(offset)) => (offset, Seek::Data),
+            (libc::SEEK_HOLE, Ok(offset)) => (offset, Seek::Hole),
+            _ => return reply.error(Errno::EINVAL),
+        };
+        self.ask("lseek", req, ino, reply, move |shared, ino| shared.view.seek(ino, Handle(fh.0), seek.0, seek.1));
+    }
+
+    fn copy_file_range(
+        &self,
+        req: &Request,
+        _ino_in: INodeNo,
+        fh_in: FileHandle,
+        offset_in: u64,
+        ino_out: INodeNo,
+        fh_out: FileHandle,
+        offset_out: u64,
+        len: u64,
+        _flags: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        if self.shared.features.passes_on.is_none() {
+            return reply.error(Errno::ENOSYS);
+        }
+        self.perform(req, Op::change("copy", ino_out, Held::Nothing), reply, move |shared, _, _| {
+            // The answer has 32 bits.
+            let copied =
+                shared.view.copy_range((Handle(fh_in.0), offset_in), (Handle(fh_out.0), offset_out), len.min(1 << 30))?;
+            Ok(copied as u32)
+        });
+    }
+
+    // fuser fails all other requests with ENOSYS: bmap, poll; of a file system that passes nothing on also these three. The kernel handles the locks of
     // fcntl(2) itself. fuser's messages about them are logged with `-vv`.
 }

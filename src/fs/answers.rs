@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use fuser::{
-    Errno, FileAttr, FileHandle, FopenFlags, INodeNo, ReplyAttr, ReplyCreate, ReplyData, ReplyEmpty, ReplyEntry, ReplyOpen,
-    ReplyStatfs, ReplyWrite, ReplyXattr,
+    Errno, INodeNo, ReplyAttr, ReplyCreate, ReplyData, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite,
+    ReplyXattr,
 };
 use log::{debug, error, warn};
 
 use super::notify::Held;
-use super::shared::{FOREVER, GENERATION, Shared};
+use super::shared::{GENERATION, OpenReply, Shared, Shown};
 use super::xattr;
 use crate::store::FsSpace;
 use crate::view::{Handle, Ino, Invals, Result, ViewError, Wait};
@@ -39,13 +39,26 @@ macro_rules! replies {
 
 replies! {
     ReplyEmpty, () => |reply, ()| reply.ok();
-    ReplyAttr, FileAttr => |reply, attr| reply.attr(&FOREVER, &attr);
-    ReplyEntry, FileAttr => |reply, attr| reply.entry(&FOREVER, &attr, GENERATION);
-    ReplyOpen, (FileHandle, FopenFlags) => |reply, (handle, flags)| reply.opened(handle, flags);
-    ReplyCreate, (FileAttr, (FileHandle, FopenFlags)) =>
-        |reply, (attr, (handle, flags))| reply.created(&FOREVER, &attr, GENERATION, handle, flags);
+    ReplyAttr, Shown => |reply, Shown { attr, valid }| reply.attr(&valid.attr, &attr);
+    ReplyEntry, Shown => |reply, Shown { attr, valid }| reply.entry_with_ttls(&valid.attr, &valid.entry, &attr, GENERATION);
+    ReplyOpen, OpenReply => |reply, OpenReply { ino, handle, flags, backing }| {
+        let backing = backing.and_then(|(file, backings)| backings.opened(ino, file, |file| reply.open_backing(file)));
+        match backing {
+            Some(backing) => reply.opened_passthrough(handle, flags, &backing),
+            None => reply.opened(handle, flags),
+        }
+    };
+    ReplyCreate, (Shown, OpenReply) => |reply, (Shown { attr, valid }, OpenReply { ino, handle, flags, backing })| {
+        let backing = backing.and_then(|(file, backings)| backings.opened(ino, file, |file| reply.open_backing(file)));
+        let valid = valid.entry.min(valid.attr);
+        match backing {
+            Some(backing) => reply.created_passthrough(&valid, &attr, GENERATION, handle, flags, &backing),
+            None => reply.created(&valid, &attr, GENERATION, handle, flags),
+        }
+    };
     ReplyData, Vec<u8> => |reply, bytes| reply.data(&bytes);
     ReplyWrite, u32 => ReplyWrite::written;
+    ReplyLseek, u64 => |reply, offset| reply.offset(offset.cast_signed());
     ReplyXattr, (u32, Vec<u8>) => |reply, (size, bytes)| xattr::reply(reply, size, &bytes);
     ReplyStatfs, FsSpace => |reply, s| {
         let (bsize, namemax, frsize) = (s.io_size as u32, s.name_max as u32, s.block_size as u32);

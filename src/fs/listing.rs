@@ -5,23 +5,35 @@
 //! kernel knows each file before it is asked for, so that it can be pushed. In larger ones the kernel chooses, reply by reply
 //! (`FUSE_READDIRPLUS_AUTO`): names alone, unless names of the last reply were looked up.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::time::Duration;
 
 use fuser::{FileAttr, FileType, INodeNo, ReplyDirectoryPlus};
 
 use super::answers::errno;
-use super::shared::{FIRST_COOKIE, FOREVER, GENERATION, Shared, file_type};
-use crate::view::{Ino, ROOT, Result, ViewError};
+use super::shared::{FIRST_COOKIE, FOREVER, GENERATION, Shared, Shown, file_type};
+use crate::view::{DirEntry, Ino, Kind, ROOT, Result, Timeouts, ViewError};
 
 /// See above.
 const LISTED_WHOLE: usize = if cfg!(test) { 4000 } else { 1 << 18 };
 /// Entries that readdirplus takes from a view at once.
 const BATCH: usize = 128;
 
+/// An entry of a listing.
+struct Listed {
+    ino: Ino,
+    kind: Kind,
+    name: OsString,
+    is_known: bool,
+    next: u64,
+}
+
 impl Shared {
     /// Whether the kernel is to choose between names and attributes.
     pub(super) fn is_large(&self) -> bool {
+        if self.features.passes_on.is_some() {
+            return true;
+        }
         let mut count = 0;
         let listed = self.view.readdir(ROOT, 0, &mut |_| {
             count += 1;
@@ -43,9 +55,30 @@ impl Shared {
         })
     }
 
+    /// Attributes of a name that a listing has, counted as told to the kernel; none if it is gone.
+    fn listed(&self, parent: Ino, entry: &Listed, dir: FileAttr) -> Result<Option<Shown>> {
+        let attr = if entry.is_known { self.view.getattr(entry.ino) } else { self.view.lookup(parent, &entry.name) };
+        match attr {
+            Ok(attr) => Ok(Some(self.entry(&attr))),
+            // Removed since it was listed.
+            Err(ViewError::NotFound) => Ok(None),
+            Err(refusal) if !entry.is_known => {
+                errno("listing", entry.ino, &refusal);
+                Ok(None)
+            }
+            // Listed, but nothing of it is to be believed: whoever looks closer meets the error.
+            Err(refusal) => {
+                errno("listing", entry.ino, &refusal);
+                self.inodes.looked_up(entry.ino);
+                let attr = FileAttr { ino: INodeNo(entry.ino.0), kind: file_type(entry.kind), size: 0, blocks: 0, ..dir };
+                Ok(Some(Shown { attr, valid: Timeouts { entry: Duration::ZERO, attr: Duration::ZERO } }))
+            }
+        }
+    }
+
     /// Fills a reply. A view may not be called back from within its readdir, so entries are taken in batches.
     pub(super) fn readdirplus(&self, ino: Ino, offset: u64, reply: &mut ReplyDirectoryPlus) -> Result<()> {
-        let dir = self.attr(&self.view.getattr(ino)?);
+        let dir = self.attr(&self.view.getattr(ino)?).attr;
         for (cookie, name) in dots(offset) {
             // The kernel looks neither of these up.
             if reply.add(dir.ino, cookie, name, &FOREVER, &dir, GENERATION) {
@@ -56,25 +89,20 @@ impl Shared {
         loop {
             let mut batch = Vec::with_capacity(BATCH);
             self.view.readdir(ino, from, &mut |entry| {
-                batch.push((entry.ino, entry.kind, entry.next, entry.name.to_owned()));
+                let DirEntry { ino, kind, name, is_known, next } = entry;
+                batch.push(Listed { ino, kind, name: name.to_owned(), is_known, next });
                 batch.len() < BATCH
             })?;
-            self.view.expect(&batch.iter().map(|(ino, ..)| *ino).collect::<Vec<_>>());
-            for (ino, kind, next, name) in &batch {
-                from = *next;
-                let (attr, ttl) = match self.view.getattr(*ino) {
-                    Ok(attr) => (self.attr(&attr), FOREVER),
-                    // Removed since it was listed.
-                    Err(ViewError::NotFound) => continue,
-                    // Listed, but nothing of it is to be believed: whoever looks closer meets the error.
-                    Err(refusal) => {
-                        errno("listing", *ino, &refusal);
-                        (FileAttr { ino: INodeNo(ino.0), kind: file_type(*kind), size: 0, blocks: 0, ..dir }, Duration::ZERO)
-                    }
-                };
-                self.inodes.looked_up(*ino);
-                if reply.add(attr.ino, next + FIRST_COOKIE, name, &ttl, &attr, GENERATION) {
-                    self.inodes.forgotten(*ino, 1);
+            self.view.expect(&batch.iter().filter(|entry| entry.is_known).map(|entry| entry.ino).collect::<Vec<_>>());
+            for entry in &batch {
+                from = entry.next;
+                let Some(Shown { attr, valid }) = self.listed(ino, entry, dir)? else { continue };
+                // One time for both is all that fuser takes here.
+                let valid = valid.entry.min(valid.attr);
+                if reply.add(attr.ino, entry.next + FIRST_COOKIE, &entry.name, &valid, &attr, GENERATION) {
+                    let told = Ino(attr.ino.0);
+                    let altogether = self.inodes.forgotten(told, 1);
+                    self.view.forget(told, 1, altogether);
                     return Ok(());
                 }
             }

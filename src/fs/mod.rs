@@ -24,6 +24,7 @@
 
 mod adapter;
 mod answers;
+mod backings;
 mod executor;
 mod housekeeping;
 mod inodes;

@@ -58,6 +58,8 @@ struct Pages {
     data: Vec<(Ino, i64, i64)>,
     /// Of every inode, everything.
     all: bool,
+    /// Of every inode from one to another, everything.
+    within: Vec<(Ino, Ino)>,
     answer: Option<Answer>,
 }
 
@@ -138,6 +140,10 @@ impl Notify {
                         pages.data.push((parent, 0, 0));
                     }
                     names.entries.push((parent, name));
+                }
+                Inval::Within(first, last) => {
+                    pages.within.push((first, last));
+                    names.all = true;
                 }
                 Inval::All => (pages.all, names.all) = (true, true),
             }
@@ -247,8 +253,8 @@ impl Notify {
                 told("a name", notifier.inval_entry(INodeNo(parent.0), name));
             }
             if item.all && forget_names(device).is_err() {
-                for name in inodes.all().into_iter().filter_map(|ino| view.last_name(ino)) {
-                    told("a name", notifier.inval_entry(INodeNo::ROOT, &name));
+                for (parent, name) in inodes.all().into_iter().filter_map(|ino| view.last_name(ino)) {
+                    told("a name", notifier.inval_entry(INodeNo(parent.0), &name));
                 }
             }
             if let Some(pages) = item.then {
@@ -268,7 +274,9 @@ impl Notify {
             }
             if let Some(item) = queue.items.pop_front() {
                 drop(queue);
-                let every = if item.all { inodes.all() } else { Vec::new() };
+                let is_meant = |ino: &Ino| item.all || item.within.iter().any(|(first, last)| (first..=last).contains(&ino));
+                let some = item.all || !item.within.is_empty();
+                let every: Vec<Ino> = if some { inodes.all().into_iter().filter(is_meant).collect() } else { Vec::new() };
                 for (ino, start, len) in item.data.into_iter().chain(every.into_iter().map(|ino| (ino, 0, 0))) {
                     told("attributes and pages", notifier.inval_inode(INodeNo(ino.0), start, len));
                 }

@@ -257,8 +257,8 @@ impl Mounted {
         self.shared.say(Life::Ending);
         self.shared.unmounting.end();
         self.shared.housekeeping.stop();
-        if let Some(watch) = self.shared.view.watch() {
-            watch.watcher().stop();
+        if let Some(watcher) = self.shared.view.watcher() {
+            watcher.stop();
         }
         self.shared.notify.stop();
         if let Some(pm_qos) = &self.pm_qos {

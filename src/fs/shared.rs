@@ -1,5 +1,6 @@
 //! What the event loops, the notifying threads and the session of a mount share, and parts of replies.
 
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
@@ -7,6 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 use fuser::{FileAttr, FileHandle, FileType, FopenFlags, Generation, INodeNo};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
+use super::backings::Backings;
 use super::executor::Executor;
 use super::housekeeping::Housekeeping;
 use super::inodes::Inodes;
@@ -15,9 +17,8 @@ use super::notify::Notify;
 use super::placement::Placement;
 use super::unmount::Unmounting;
 use super::waiters::Waiters;
-use crate::store::Watch;
 use crate::store::mark::Mark;
-use crate::view::{Attr, Features, FileSystem, Ino, Invals, Kind, Meta, OpenMode, Opened, Pages, ROOT};
+use crate::view::{Attr, Features, FileSystem, Ino, Invals, Kind, Meta, OpenMode, Opened, Pages, ROOT, Timeouts};
 
 /// The block size of a directory. glibc reads listings in pieces of that size.
 const DIRECTORY_BLKSIZE: u32 = 128 * 1024;
@@ -47,12 +48,13 @@ pub struct Overrides {
 }
 
 impl Overrides {
-    fn perm(&self, attr: &Attr) -> u16 {
+    /// Of bits that are `shown`.
+    fn perm(&self, attr: &Attr, shown: u16) -> u16 {
         let (all, mask) = match attr.kind {
             Kind::Directory => (0o777, self.dmask),
-            Kind::File => (0o666, self.fmask),
+            _ => (0o666, self.fmask),
         };
-        mask.map_or(attr.meta.mode as u16 & 0o777, |mask| all & !(mask as u16))
+        mask.map_or(attr.meta.mode as u16 & shown, |mask| all & !(mask as u16))
     }
 }
 
@@ -112,6 +114,7 @@ pub(super) struct Shared {
     pub(super) housekeeping: Housekeeping,
     pub(super) waiters: Arc<Waiters>,
     pub(super) executor: Executor,
+    pub(super) backings: Arc<Backings>,
     pub(super) placement: Placement,
     /// True once the view is being shut down while the kernel may still ask. Held for reading through every request, those included
     /// that the same event loop does behind it.
@@ -143,6 +146,7 @@ impl Shared {
             housekeeping: Housekeeping::default(),
             waiters: Arc::default(),
             executor: Executor::new(loops),
+            backings: Arc::default(),
             placement: Placement::new(),
             closed: RwLock::new(false),
             unmounting: Unmounting::default(),
@@ -166,37 +170,41 @@ impl Shared {
         if *closed { None } else { Some(closed) }
     }
 
-    pub(super) fn attr(&self, attr: &Attr) -> FileAttr {
-        let Attr { ino, kind, size, nlink, meta: Meta { uid, gid, atime, mtime, ctime, .. } } = *attr;
+    /// Attributes, and how long they are good.
+    pub(super) fn attr(&self, attr: &Attr) -> Shown {
+        let Attr { ino, kind, size, blocks, nlink, rdev, meta: Meta { uid, gid, atime, mtime, ctime, .. }, volatile } = *attr;
+        let bits = if self.features.passes_on.is_some() { 0o7777 } else { 0o777 };
         let shown = FileAttr {
             ino: INodeNo(ino.0),
             size,
-            blocks: size.div_ceil(512),
+            blocks,
             atime,
             mtime,
             ctime,
             crtime: ctime,
             kind: file_type(kind),
-            perm: self.overrides.perm(attr),
+            perm: self.overrides.perm(attr, bits),
             nlink,
             uid: self.overrides.uid.unwrap_or(uid),
             gid: self.overrides.gid.unwrap_or(gid),
-            rdev: 0,
+            rdev,
             blksize: if kind == Kind::Directory { DIRECTORY_BLKSIZE } else { 4096 },
             flags: 0,
         };
-        self.private.as_ref().map_or(shown, |private| private.shown(shown))
+        let attr = self.private.as_ref().map_or(shown, |private| private.shown(shown));
+        let forever = Timeouts { entry: FOREVER, attr: FOREVER };
+        Shown { attr, valid: self.features.passes_on.filter(|_| volatile).unwrap_or(forever) }
     }
 
     /// The attributes of a file under a name that the kernel is told of.
-    pub(super) fn entry(&self, attr: &Attr) -> FileAttr {
+    pub(super) fn entry(&self, attr: &Attr) -> Shown {
         self.inodes.looked_up(attr.ino);
         self.attr(attr)
     }
 
     /// The thread that has the view check SOURCE when others may have changed it.
     pub(super) fn follow_others(&self) {
-        let Some(watcher) = self.view.watch().map(Watch::watcher) else { return };
+        let Some(watcher) = self.view.watcher() else { return };
         watcher.begin();
         loop {
             let began = Instant::now();
@@ -224,21 +232,65 @@ impl Shared {
     }
 }
 
-/// The reply to an open, with what the kernel may cache. The kernel sends no FLUSH for a close that cannot fail.
-pub(super) fn opened(opened: Opened, mode: OpenMode) -> (FileHandle, FopenFlags) {
-    let flags = match (opened.pages, mode.write) {
+/// What is shown of a file.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Shown {
+    pub(super) attr: FileAttr,
+    /// How long the kernel may believe it, and the name under which it was found.
+    pub(super) valid: Timeouts,
+}
+
+/// The reply to an open.
+pub(super) struct OpenReply {
+    pub(super) ino: Ino,
+    pub(super) handle: FileHandle,
+    pub(super) flags: FopenFlags,
+    /// Of a file that is passed on: what the kernel may read and write by itself, and where that is counted.
+    pub(super) backing: Option<(Option<OwnedFd>, Arc<Backings>)>,
+}
+
+impl OpenReply {
+    /// Of a file whose pages the kernel has and that this process reads and writes.
+    pub(super) fn new(ino: Ino, opened: Opened, mode: OpenMode) -> Self {
+        OpenReply { ino, handle: FileHandle(opened.handle.0), flags: flags(opened, mode), backing: None }
+    }
+}
+
+impl Shared {
+    /// The reply to an open. A file that the kernel may read and write by itself it gets from [`Backings`].
+    pub(super) fn opened(&self, ino: Ino, opened: Opened, mode: OpenMode) -> OpenReply {
+        let file = match opened.pages {
+            Pages::Fresh => None,
+            Pages::Passthrough if self.backings.wanted(ino) => self.view.backing(opened.handle).ok(),
+            Pages::Passthrough => None,
+            Pages::Kept | Pages::Direct | Pages::Foreign => return OpenReply::new(ino, opened, mode),
+        };
+        OpenReply { backing: Some((file, Arc::clone(&self.backings))), ..OpenReply::new(ino, opened, mode) }
+    }
+}
+
+/// What the kernel may cache. The kernel sends no FLUSH for a close that cannot fail.
+fn flags(opened: Opened, mode: OpenMode) -> FopenFlags {
+    match (opened.pages, mode.write) {
         (Pages::Foreign, _) => FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_NOFLUSH,
         (Pages::Direct, _) => FopenFlags::FOPEN_DIRECT_IO,
         (Pages::Kept, true) => FopenFlags::FOPEN_KEEP_CACHE,
         (Pages::Kept, false) => FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH,
-    };
-    (FileHandle(opened.handle.0), flags)
+        (Pages::Passthrough, _) => FopenFlags::FOPEN_NOFLUSH,
+        (Pages::Fresh, true) => FopenFlags::empty(),
+        (Pages::Fresh, false) => FopenFlags::FOPEN_NOFLUSH,
+    }
 }
 
 pub(super) fn file_type(kind: Kind) -> FileType {
     match kind {
         Kind::Directory => FileType::Directory,
         Kind::File => FileType::RegularFile,
+        Kind::Symlink => FileType::Symlink,
+        Kind::Fifo => FileType::NamedPipe,
+        Kind::Socket => FileType::Socket,
+        Kind::BlockDevice => FileType::BlockDevice,
+        Kind::CharDevice => FileType::CharDevice,
     }
 }
 

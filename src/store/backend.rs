@@ -53,6 +53,14 @@ impl FileStat {
         let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
         (self.uid, self.gid) == (uid.as_raw(), gid.as_raw())
     }
+    /// Gives these permission bits to a directory, or to a file: where one is like the other, who may read it may search it.
+    pub fn give_mode(&self, to: &dyn BackendFile, dir: bool) {
+        match (self.is_dir(), dir) {
+            (true, false) => to.set_mode(self.mode & 0o666),
+            (false, true) => to.set_mode(self.mode | (self.mode & 0o444) >> 2),
+            _ => {}
+        }
+    }
     /// Whether it is a directory.
     pub fn is_dir(&self) -> bool {
         self.mode & libc::S_IFMT == libc::S_IFDIR
@@ -230,10 +238,15 @@ pub(crate) fn descriptor_budget() -> usize {
     lock_budget().min(1024)
 }
 
+/// How many descriptors this process may have.
+pub fn descriptor_limit() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX))
+}
+
 /// How many descriptors clients may take for their locks: a part as well, so that enough are left for everything else.
 pub(crate) fn lock_budget() -> usize {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    (limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX)) / 4).max(8)
+    (descriptor_limit() / 4).max(8)
 }
 
 /// Pieces in which bytes are copied where the kernel does not do it.

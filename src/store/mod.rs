@@ -56,7 +56,7 @@ mod staged_copies;
 pub mod times;
 pub mod validate;
 
-pub use backend::FsSpace;
+pub use backend::{FsSpace, descriptor_limit};
 pub use cframe::CframeStore;
 pub use draft::{Draft, DraftPool};
 pub use epochs::{Epochs, ReadGuard};

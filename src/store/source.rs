@@ -66,7 +66,7 @@ impl Default for OpenOptions {
 }
 
 /// Owner, permission bits and extended attributes for a new frame: those of open files. They are set by descriptor, before the frame
-/// has its name.
+/// has its name. A directory may be like a file, and a file like a directory: who may read the one may search the other.
 #[derive(Clone)]
 pub struct Like {
     /// For the frame's file, or its directory.

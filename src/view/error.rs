@@ -1,9 +1,9 @@
 //! Why a view refuses, and the one table from refusals to errno.
 
-use std::fmt;
+use std::{fmt, io};
 
 use crate::format;
-use crate::store::StoreError;
+use crate::store::{StoreError, in_words};
 
 /// Shorthand for results of this layer.
 pub type Result<T> = std::result::Result<T, ViewError>;
@@ -55,6 +55,14 @@ pub enum ViewError {
     OutOfRange,
     /// A frame can have no more of these.
     NoRoom,
+    /// Nothing like that can be done to this file.
+    Unsupported,
+    /// Two names that are not on one file system, or that cannot change places in one step.
+    CrossDevice,
+    /// A directory that is not empty.
+    NotEmpty,
+    /// The file system below refuses, with this errno.
+    System(i32),
     /// What was accepted and is not in SOURCE at the end, in words.
     NotKept(String),
     /// The store failed.
@@ -89,6 +97,10 @@ impl ViewError {
             ViewError::Unreadable(_) => (libc::EIO, ""),
             ViewError::ValueTooBig => (libc::E2BIG, "the value is longer than an extended attribute can be"),
             ViewError::OutOfRange => (libc::ERANGE, "the extended attribute's name is too long"),
+            ViewError::Unsupported => (libc::EOPNOTSUPP, "cannot be done to this file"),
+            ViewError::CrossDevice => (libc::EXDEV, "cannot be moved there in one step"),
+            ViewError::NotEmpty => (libc::ENOTEMPTY, "the directory is not empty"),
+            ViewError::System(errno) => (*errno, "the file system below refuses: "),
             ViewError::NoRoom => (libc::ENOSPC, "the frame can have no more vlmetalayers"),
             ViewError::Rejected(_) => (libc::EINVAL, "refused: "),
             ViewError::Unfinished(_) => (libc::EINVAL, "not a whole frame: "),
@@ -104,6 +116,7 @@ impl fmt::Display for ViewError {
         match self {
             ViewError::Unreadable(error) | ViewError::Rejected(error) | ViewError::Unfinished(error) => error.fmt(f),
             ViewError::NotKept(what) => f.write_str(what),
+            ViewError::System(errno) => f.write_str(&in_words(&io::Error::from_raw_os_error(*errno))),
             ViewError::Store(error) => error.fmt(f),
             _ => Ok(()),
         }
@@ -111,6 +124,12 @@ impl fmt::Display for ViewError {
 }
 
 impl std::error::Error for ViewError {}
+
+impl From<io::Error> for ViewError {
+    fn from(error: io::Error) -> Self {
+        ViewError::System(error.raw_os_error().unwrap_or(libc::EIO))
+    }
+}
 
 impl From<StoreError> for ViewError {
     fn from(error: StoreError) -> Self {

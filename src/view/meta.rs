@@ -78,6 +78,7 @@ impl Meta {
 
     /// The attributes of a file or directory with these.
     pub fn attr(self, ino: Ino, kind: Kind, size: u64) -> Attr {
-        Attr { ino, kind, size, nlink: if kind == Kind::Directory { 2 } else { 1 }, meta: self }
+        let nlink = if kind == Kind::Directory { 2 } else { 1 };
+        Attr { ino, kind, size, blocks: size.div_ceil(512), nlink, rdev: 0, meta: self, volatile: false }
     }
 }

@@ -12,6 +12,7 @@
 //! | `content`, `writing`, `frame_file` | what a file's bytes are read from: drafts, and whole frames |
 //! | `follow`, `locks` | other programs: those that take turns, and those that do not |
 //! | `pacer` | when a change goes to the store |
+//! | `tree` | a directory of frames, mounted whole |
 //! | `prefetch` | who reads one thing after another, and what comes next |
 //!
 //! Nothing here calls the kernel. What it must forget is collected in [`Invals`]; `fs` sees to it that it is forgotten before the
@@ -24,8 +25,9 @@
 use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 mod content;
 mod contiguous;
@@ -47,6 +49,7 @@ mod sparse;
 mod state_lock;
 #[cfg(test)]
 mod tests;
+mod tree;
 mod writing;
 mod xattr;
 
@@ -57,8 +60,9 @@ pub use frame_view::FrameView;
 pub use left::{Left, Lost};
 pub use meta::Meta;
 pub use prefetch::Push;
-pub use single::{Parked, Single};
+pub use single::{Parked, Rest, Single};
 pub use sparse::SparseView;
+pub use tree::{DEFAULT_TIMEOUTS, Rules, SUFFIXES, Show, Tree};
 pub use xattr::VLMETA;
 
 /// An inode number. 1 is the root. A number is never used for two different files in a mount's life.
@@ -79,6 +83,16 @@ pub enum Kind {
     Directory,
     /// A regular file.
     File,
+    /// A symbolic link.
+    Symlink,
+    /// A FIFO.
+    Fifo,
+    /// A socket.
+    Socket,
+    /// A block device.
+    BlockDevice,
+    /// A character device.
+    CharDevice,
 }
 
 /// Attributes, as stat(2) has them.
@@ -90,10 +104,16 @@ pub struct Attr {
     pub kind: Kind,
     /// Length in bytes.
     pub size: u64,
+    /// Room on disk, in blocks of 512 bytes.
+    pub blocks: u64,
     /// Number of names.
     pub nlink: u32,
+    /// The device, of a device.
+    pub rdev: u32,
     /// Owner, mode and times.
     pub meta: Meta,
+    /// Others may change it unheard: it is good for as long as [`Timeouts`] say.
+    pub volatile: bool,
 }
 
 /// A change of attributes; `None` leaves one as it is.
@@ -111,6 +131,8 @@ pub struct SetAttr {
     pub atime: Option<SystemTime>,
     /// New time of change.
     pub mtime: Option<SystemTime>,
+    /// With a new length: the caller may not keep bits by which a program runs as its owner or group.
+    pub drop_privileges: bool,
 }
 
 /// How a file is opened.
@@ -122,6 +144,10 @@ pub struct OpenMode {
     pub write: bool,
     /// Cut to nothing at the same time.
     pub truncate: bool,
+    /// Every write goes to the end.
+    pub append: bool,
+    /// What is written may not keep bits by which a program runs as its owner or group.
+    pub drop_privileges: bool,
 }
 
 /// Who asks, and with what mode a new file is to be made.
@@ -131,8 +157,10 @@ pub struct Creation {
     pub uid: u32,
     /// Group of the new file.
     pub gid: u32,
-    /// Permission bits, umask already taken off.
+    /// Permission bits; the umask is already taken off, unless the file system passes on ([`Features::passes_on`]).
     pub mode: u32,
+    /// The umask of who asks.
+    pub umask: u32,
     /// Fail with EEXIST if there is such a name.
     pub exclusive: bool,
 }
@@ -168,6 +196,8 @@ pub struct DirEntry<'a> {
     pub kind: Kind,
     /// The name.
     pub name: &'a OsStr,
+    /// The kernel may be told of this inode. If not, the name has to be looked up first.
+    pub is_known: bool,
     /// A stable cookie: reading on from it gives what comes after this entry, whatever was added or removed meanwhile.
     pub next: u64,
 }
@@ -183,6 +213,8 @@ pub enum Inval {
     Attr(Ino),
     /// A name (there or not) in a directory.
     Entry(Ino, OsString),
+    /// Everything known of the files from one inode to another, and of every name: a frame of a tree was changed by others.
+    Within(Ino, Ino),
     /// Everything known of every file and every name: SOURCE was changed by others.
     All,
 }
@@ -201,6 +233,18 @@ pub struct Features {
     pub locks: bool,
     /// How far the kernel should read ahead in a file, in bytes; `None` for what it does without being told.
     pub read_ahead: Option<u32>,
+    /// Files of another file system are passed on, with everything that a file system has; and for how long names and attributes are
+    /// good that others may change.
+    pub passes_on: Option<Timeouts>,
+}
+
+/// For how long the kernel may believe what others may change unheard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Timeouts {
+    /// A name.
+    pub entry: Duration,
+    /// Attributes.
+    pub attr: Duration,
 }
 
 /// What the kernel may keep of an open file.
@@ -208,6 +252,10 @@ pub struct Features {
 pub enum Pages {
     /// Its pages.
     Kept,
+    /// Its pages from now on, and none from before.
+    Fresh,
+    /// It may read and write the file of [`FileSystem::backing`] by itself, and else as [`Pages::Fresh`].
+    Passthrough,
     /// Nothing: somebody has an older version of the file open, and both would share pages.
     Direct,
     /// Nothing: other processes write it. Closing it has nothing to say.
@@ -245,8 +293,17 @@ pub enum New<'a> {
     Symlink(&'a OsStr),
     /// Another name of a file.
     Link(Ino),
-    /// A FIFO, a socket, or a device.
-    Special,
+    /// A FIFO, a socket, or a device of this number.
+    Special(Kind, u32),
+}
+
+/// What lseek(2) looks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Seek {
+    /// Bytes that may be other than zero.
+    Data,
+    /// A hole.
+    Hole,
 }
 
 /// What `fs` calls: names, attributes and bytes. Every method may be called from any thread; none blocks readers while it commits.
@@ -261,8 +318,8 @@ pub trait FileSystem: Send + Sync {
     /// Finds a name.
     fn lookup(&self, parent: Ino, name: &OsStr) -> Result<Attr>;
 
-    /// The kernel has forgotten an inode altogether.
-    fn forget(&self, ino: Ino);
+    /// The kernel gives back so many of the times that it was told of an inode; with `altogether`, all.
+    fn forget(&self, ino: Ino, count: u64, altogether: bool);
 
     /// Attributes.
     fn getattr(&self, ino: Ino) -> Result<Attr>;
@@ -276,6 +333,26 @@ pub trait FileSystem: Send + Sync {
 
     /// Opens a file. Without [`Features::handles`], files may also be read without being opened.
     fn open(&self, ino: Ino, mode: OpenMode) -> Result<Opened>;
+
+    /// The file that the kernel may read and write by itself in place of an open one: see [`Pages::Passthrough`].
+    fn backing(&self, _handle: Handle) -> Result<OwnedFd> {
+        Err(ViewError::Invalid)
+    }
+
+    /// fallocate(2), with its flags.
+    fn allocate(&self, _handle: Handle, _offset: u64, _len: u64, _flags: i32) -> Result<()> {
+        Err(ViewError::Unsupported)
+    }
+
+    /// Where data, or a hole, begins that is not before an offset.
+    fn seek(&self, _ino: Ino, _handle: Handle, _offset: u64, _seek: Seek) -> Result<u64> {
+        Err(ViewError::Unsupported)
+    }
+
+    /// Copies from one open file to another; answers how much.
+    fn copy_range(&self, _from: (Handle, u64), _to: (Handle, u64), _len: u64) -> Result<u64> {
+        Err(ViewError::Unsupported)
+    }
 
     /// Makes and opens a file.
     fn create(&self, parent: Ino, name: &OsStr, creation: Creation, mode: OpenMode) -> Result<(Attr, Opened)>;
@@ -348,11 +425,11 @@ pub trait FileSystem: Send + Sync {
     /// What a change of this file, or of a name in this directory, may have to wait for.
     fn may_wait(&self, ino: Ino) -> Wait;
 
-    /// The name that a file has, or had when it was a file of SOURCE that others have changed since.
-    fn last_name(&self, ino: Ino) -> Option<OsString>;
+    /// The name that a file has in a directory, or had when it was a file of SOURCE that others have changed since.
+    fn last_name(&self, ino: Ino) -> Option<(Ino, OsString)>;
 
     /// Tells of changes of SOURCE by others; to be looked at then by [`FileSystem::follow`].
-    fn watch(&self) -> Option<&crate::store::Watch>;
+    fn watcher(&self) -> Option<Arc<crate::store::Watcher>>;
 
     /// Looks whether others have changed SOURCE, and shows what it holds now. Answers when to look again, if nobody tells.
     fn follow(&self, invals: &mut Invals) -> Option<Instant>;

@@ -379,6 +379,11 @@ impl Nodes {
         self.handles.is_empty() && self.nodes.values().all(|node| node.name.is_some() && !node.kept.is_of_store())
     }
 
+    /// Whether inodes are those of a table that would begin now: none was made here, and SOURCE was never read again.
+    pub fn is_pristine(&self) -> bool {
+        self.version == 0 && self.linked.keys().all(|file| self.ino(*file) == ROOT) && self.temporary.is_empty()
+    }
+
     /// Handles that may write to a file.
     pub fn writers(&self, ino: Ino) -> u32 {
         self.nodes.get(&ino).map_or(0, |node| node.writers)

@@ -34,7 +34,7 @@ use super::{
     Attr, Creation, DirEntry, Features, FileSystem, Flock, Handle, Ino, Invals, Kind, Left, Lost, New, OpenMode, Opened, Pages,
     ROOT, RenameMode, Result, SetAttr, SetMode, ViewError, Wait,
 };
-use crate::store::{ChunkKey, DraftPool, FrameStore, FsSpace, ReadAt, Want, Watch};
+use crate::store::{ChunkKey, DraftPool, FrameStore, FsSpace, ReadAt, Want, Watcher};
 
 mod ahead;
 mod attributes;
@@ -43,7 +43,7 @@ mod names;
 mod park;
 mod state;
 
-pub use park::Parked;
+pub use park::{Parked, Rest};
 pub use state::{Place, State};
 
 /// Entries of a directory that are listed at once. The state is not locked between two pieces, so the caller may ask for attributes.
@@ -241,7 +241,7 @@ impl<V: FrameView> FileSystem for Single<V> {
         // Without OPEN there is no RELEASE, which gives locks back. And where the mount point is the file, only handles tell older
         // versions of it from newer ones.
         let handles = !self.read_only || !in_directory || locks;
-        Features { read_only: self.read_only, handles, locks, read_ahead: Some(V::READ_AHEAD) }
+        Features { read_only: self.read_only, handles, locks, read_ahead: Some(V::READ_AHEAD), passes_on: None }
     }
 
     fn lookup(&self, parent: Ino, name: &OsStr) -> Result<Attr> {
@@ -250,8 +250,8 @@ impl<V: FrameView> FileSystem for Single<V> {
         self.attr(ino)
     }
 
-    fn forget(&self, ino: Ino) {
-        if self.state.read().nodes.get(ino).is_some_and(|node| node.name.is_none()) {
+    fn forget(&self, ino: Ino, _count: u64, altogether: bool) {
+        if altogether && self.state.read().nodes.get(ino).is_some_and(|node| node.name.is_none()) {
             self.state.write().forget(ino);
         }
     }
@@ -386,7 +386,7 @@ impl<V: FrameView> FileSystem for Single<V> {
         loop {
             let piece = self.state.read().list(cookie, PIECE);
             for (next, ino, name) in &piece {
-                if !emit(DirEntry { ino: *ino, kind: Kind::File, name, next: *next }) {
+                if !emit(DirEntry { ino: *ino, kind: Kind::File, name, is_known: true, next: *next }) {
                     return Ok(());
                 }
                 cookie = *next;
@@ -449,12 +449,12 @@ impl<V: FrameView> FileSystem for Single<V> {
         }
     }
 
-    fn last_name(&self, ino: Ino) -> Option<OsString> {
-        if ino == ROOT { None } else { self.state.read().last_name(ino) }
+    fn last_name(&self, ino: Ino) -> Option<(Ino, OsString)> {
+        if ino == ROOT { None } else { Some((ROOT, self.state.read().last_name(ino)?)) }
     }
 
-    fn watch(&self) -> Option<&Watch> {
-        self.store.watch()
+    fn watcher(&self) -> Option<Arc<Watcher>> {
+        self.store.watch().map(|watch| Arc::clone(watch.watcher()))
     }
 
     fn follow(&self, invals: &mut Invals) -> Option<Instant> {

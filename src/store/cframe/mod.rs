@@ -270,6 +270,7 @@ impl Medium for Cframe {
         let file = create_locked(&*source.backend, name, source.new.file_mode())?;
         if let Some(like) = &source.new.like {
             file.copy_attributes(&**like.files());
+            like.files().stat()?.give_mode(&*file, false);
         }
         let stat = file.stat()?;
         Ok(Handle { file, dir: None, stat })

@@ -33,6 +33,7 @@ pub use holders::{UsingProcess, holders};
 pub use log_file::{open_log_file, reopen_log_file};
 pub use own_log::{OwnLog, own_log};
 
+pub mod beneath;
 pub mod descriptors;
 mod file;
 mod holders;
@@ -79,6 +80,11 @@ pub fn stat(path: &Path) -> io::Result<Option<FileStat>> {
         Err(rustix::io::Errno::NOENT) => Ok(None),
         Err(error) => Err(in_a_circle(error.into())),
     }
+}
+
+/// Whether the directory of that path, links followed, has the index file of a sparse frame.
+pub fn has_index(path: &Path) -> bool {
+    rustix::fs::lstat(path.join(crate::format::INDEX_NAME)).is_ok()
 }
 
 /// Opens a directory by a path that [`resolve`] gave: if a part of it has become a link since, that is an error (ELOOP).

@@ -192,7 +192,7 @@ impl Watch {
     }
 
     /// Where to wait.
-    pub fn watcher(&self) -> &Watcher {
+    pub fn watcher(&self) -> &Arc<Watcher> {
         &self.watcher
     }
 }

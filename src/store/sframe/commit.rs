@@ -247,7 +247,11 @@ fn finish(
     if let Some(pending) = commits.pending() {
         if let Some(like) = &source.new.like {
             // Not before: it may take away the right to make files in it.
-            store.medium.itself.read().copy_attributes(&*like.frame);
+            let itself = store.medium.itself.read();
+            itself.copy_attributes(&*like.frame);
+            if let Ok(like) = like.frame.stat() {
+                like.give_mode(&**itself, true);
+            }
         }
         dir.sync_dir().map_err(|error| Failed::fatal(source.io("sync the directory")(error)))?;
         pending.give_name(source, None)?;

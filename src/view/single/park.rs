@@ -46,6 +46,54 @@ impl<V: FrameView> Single<V> {
     }
 }
 
+/// Whether the store of a frame can be closed, and what becomes of its files then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rest {
+    /// Not now: something is uncommitted, or known to clients alone.
+    Busy,
+    /// Yes; when it is opened again, its files are others.
+    Anew,
+    /// Yes; opened again with the same SOURCE, its files have the inodes that they have now.
+    Stable,
+}
+
+impl<V: FrameView> Single<V> {
+    /// Whether the store can be closed.
+    pub fn rest(&self) -> Rest {
+        let state = self.state.read();
+        let nodes = &state.nodes;
+        let is_busy = V::is(&state, Standing::Uncommitted)
+            || self.store.committed().is_none()
+            || nodes.handles().any(|open| open.write)
+            || nodes.iter().any(|(_, node)| node.name.is_none() || node.kept.is_of_store());
+        let is_stable = nodes.is_pristine() && !V::is(&state, Standing::Renamed);
+        match (is_busy, is_stable) {
+            (true, _) => Rest::Busy,
+            (false, true) => Rest::Stable,
+            (false, false) if nodes.handles().next().is_some() => Rest::Busy,
+            (false, false) => Rest::Anew,
+        }
+    }
+
+    /// Ends the frame without another word: nothing more is committed, and nothing saved.
+    pub fn drop_all(&self) {
+        self.state.write().unpin_all();
+        if let Err(error) = self.store.close() {
+            log::debug!("{}: {error}", self.store.path().display());
+        }
+    }
+
+    /// Whether there is a frame, and not only an empty directory in which one may be made.
+    pub fn is_made(&self) -> bool {
+        self.store.committed().is_some()
+    }
+
+    /// Whether its directory has no names.
+    pub fn is_empty(&self) -> bool {
+        self.state.read().list(0, 1).is_empty()
+    }
+}
+
 impl<V: FrameView> Parked<V> {
     /// Opens it again. Where SOURCE is not what it was, its files have other inodes, and `invals` says what the kernel must forget.
     ///

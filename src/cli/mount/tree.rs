@@ -1,0 +1,119 @@
+//! A mount of a whole directory: what can be wrong with it before it is there, and what the options make of it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::super::options::{Options, Show, TreeOptions};
+use super::super::{Failure, frames};
+use super::{DEAD, mounted_already};
+use crate::fs::kernel;
+use crate::store::{Budgets, Resources, in_words, local};
+use crate::view::{self, DEFAULT_TIMEOUTS, FileSystem, Rules, SUFFIXES, Timeouts, Tree, ViewError};
+
+/// Whether SOURCE is a directory that is no frame.
+pub(super) fn is_tree(source: &Path) -> bool {
+    let Ok(Some(stat)) = local::stat(source) else { return false };
+    stat.is_dir() && !local::has_index(source)
+}
+
+/// What a mount of a directory shows.
+///
+/// # Errors
+/// Options that are for a mount of one frame.
+pub(super) fn rules(
+    source: &Path,
+    options: &Options,
+    (create, locking): (bool, bool),
+    show: Option<Show>,
+    read_only: bool,
+) -> Result<Rules, Failure> {
+    let failed = |option: &str| {
+        Err(Failure::new(source, format_args!("is a directory of frames, for which there is no {option}; expected one frame")))
+    };
+    if create {
+        return failed("--create");
+    }
+    if locking {
+        return failed("--locking");
+    }
+    if options.follow_links {
+        return failed("-o follow_links");
+    }
+    let TreeOptions { suffixes, frames, noframes, cross, entry_timeout, attr_timeout } = options.tree.clone();
+    let show = match show.or(options.show).unwrap_or_default() {
+        Show::Other => view::Show::Other,
+        Show::Sparse => view::Show::Sparse,
+        Show::Contiguous => view::Show::Contiguous,
+    };
+    Ok(Rules {
+        show,
+        suffixes: suffixes.unwrap_or_else(|| SUFFIXES.map(str::to_owned).to_vec()),
+        frames,
+        noframes,
+        cross,
+        read_only,
+        timeouts: Timeouts {
+            entry: entry_timeout.unwrap_or(DEFAULT_TIMEOUTS.entry),
+            attr: attr_timeout.unwrap_or(DEFAULT_TIMEOUTS.attr),
+        },
+    })
+}
+
+/// The mount point without symbolic links, if the directory can be shown there. It may be the directory itself.
+pub(super) fn check_point(point: &Path, source: &Path, read_only: bool) -> Result<PathBuf, Failure> {
+    let failed = |reason: String| Err(Failure::new(point, reason));
+    match local::stat(point) {
+        Ok(Some(stat)) if stat.is_dir() => {}
+        Ok(Some(_)) => {
+            return match frames::find(point, frames::Links::Refused) {
+                Ok(Some(_)) => Err(Failure::new(
+                    source,
+                    format_args!(
+                        "is a directory, and {} is a frame; expected the frame first, and then where to mount it",
+                        point.display()
+                    ),
+                )),
+                _ => failed("is no directory; expected one to mount on".into()),
+            };
+        }
+        Ok(None) => return failed("no such directory; expected one to mount on (mkdir makes it)".into()),
+        Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => return failed(DEAD.into()),
+        Err(error) => return failed(format!("cannot be used as mount point: {}", in_words(&error))),
+    }
+    if local::has_index(point) {
+        let reason =
+            format_args!("is no frame, and {} is one; expected the frame first, and then where to mount it", point.display());
+        return Err(Failure::new(source, reason));
+    }
+    let found = |error| Failure::new(point, format_args!("cannot be found: {}", in_words(&error)));
+    let real = local::resolve(point).map_err(found)?;
+    mounted_already(point, &real)?;
+    let dir =
+        local::resolve(source).map_err(|error| Failure::new(source, format_args!("cannot be found: {}", in_words(&error))))?;
+    let shown = source.display();
+    if real != dir && dir.starts_with(&real) {
+        return failed(format!("lies above {shown}, which the mount would hide"));
+    }
+    if real != dir && real.starts_with(&dir) {
+        return failed(format!("lies inside {shown}, and would be shown in itself; expected a place outside, or {shown}"));
+    }
+    if let (false, Ok(Some(stat))) = (read_only, local::stat(source)) {
+        match kernel::mount_with(stat.dev) {
+            Ok(None) => {}
+            Ok(Some(mount)) => {
+                let reason = format!(
+                    "is in the b2fuse mount {}; expected a directory on another file system (--read-only accepts this one)",
+                    mount.point.display()
+                );
+                return Err(Failure::new(source, reason));
+            }
+            Err(error) => return Err(Failure::new(source, format_args!("cannot list mounts: {}", in_words(&error)))),
+        }
+    }
+    Ok(real)
+}
+
+pub(super) fn open(source: &Path, rules: &Rules, cache_size: u64) -> Result<Arc<dyn FileSystem>, ViewError> {
+    let resources = Resources::new(Budgets { cache_bytes: cache_size, ..Budgets::default() });
+    Ok(Arc::new(Tree::open(source, rules.clone(), resources)?))
+}

@@ -1,0 +1,78 @@
+//! Files that the kernel reads and writes by itself (`FUSE_PASSTHROUGH`), so that their bytes take no way through this process.
+//!
+//! The kernel wants all opens of an inode to be alike: all with the same backing file, or all through its page cache. So what the first
+//! open of an inode gets, the others get, until the last is closed. Where the kernel refuses (no `CAP_SYS_ADMIN`, a file system on
+//! which it cannot be), it is not asked again.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use fuser::BackingId;
+use log::debug;
+use parking_lot::Mutex;
+
+use crate::store::in_words;
+use crate::view::Ino;
+
+/// The open files of a file system that passes on another.
+#[derive(Default)]
+pub(super) struct Backings {
+    /// A leaf lock, but for the system call that makes a backing file.
+    inodes: Mutex<HashMap<Ino, Inode>>,
+    /// The kernel offers it, and has not refused it.
+    offered: AtomicBool,
+}
+
+struct Inode {
+    backing: Option<Arc<BackingId>>,
+    opens: u64,
+}
+
+impl Backings {
+    /// The kernel offers it.
+    pub(super) fn offer(&self) {
+        self.offered.store(true, Relaxed);
+    }
+
+    /// Whether a file to back an inode would be of use, should this be its first open.
+    pub(super) fn wanted(&self, ino: Ino) -> bool {
+        self.offered.load(Relaxed) && !self.inodes.lock().contains_key(&ino)
+    }
+
+    /// Counts an open, and answers what backs the inode; `make` has the kernel take the file for it.
+    pub(super) fn opened(
+        &self,
+        ino: Ino,
+        file: Option<OwnedFd>,
+        make: impl FnOnce(&OwnedFd) -> io::Result<BackingId>,
+    ) -> Option<Arc<BackingId>> {
+        let mut inodes = self.inodes.lock();
+        let inode = inodes.entry(ino).or_insert_with(|| {
+            let backing = file.and_then(|file| match make(&file) {
+                Ok(id) => Some(Arc::new(id)),
+                Err(error) => {
+                    debug!("files are not passed through: {}", in_words(&error));
+                    self.offered.store(false, Relaxed);
+                    None
+                }
+            });
+            Inode { backing, opens: 0 }
+        });
+        inode.opens += 1;
+        inode.backing.clone()
+    }
+
+    /// Counts a last close. An inode that was not counted is none of ours.
+    pub(super) fn closed(&self, ino: Ino) {
+        let mut inodes = self.inodes.lock();
+        if let Some(inode) = inodes.get_mut(&ino) {
+            inode.opens -= 1;
+            if inode.opens == 0 {
+                inodes.remove(&ino);
+            }
+        }
+    }
+}

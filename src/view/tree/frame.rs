@@ -1,0 +1,173 @@
+//! A frame in a tree: closed, until somebody goes inside.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+
+use parking_lot::{Mutex, RwLock};
+
+use super::table::Sized;
+use crate::format::Layout;
+use crate::store::local::beneath::Found;
+use crate::view::{Attr, ContiguousView, FileSystem, Ino, Kind, Rest, Result, SparseView};
+
+/// A frame.
+pub struct TreeFrame {
+    /// What stands for it in the tree.
+    pub ino: Ino,
+    /// A directory, or a file.
+    pub shown: Kind,
+    /// How it was stored when it was found.
+    pub layout: Layout,
+    /// Held while it is opened or closed. Taken before any lock of the tree.
+    pub changing: Mutex<Closed>,
+    current: RwLock<Option<Arc<OpenFrame>>>,
+    /// The regions of inodes that its files have: see [`super::inside`].
+    pub regions: Mutex<HashMap<u64, u64>>,
+    /// How often files that it had open were not the same any more when it was opened again.
+    pub lineage: AtomicU64,
+    /// Handles of clients, and of them those that write.
+    pub handles: AtomicUsize,
+    pub writers: AtomicUsize,
+    /// What a look at its name says of it, and of what file that was said.
+    pub sized: Mutex<Option<(Stamp, Attr)>>,
+    /// Its name was removed while somebody has it open.
+    pub removed: AtomicBool,
+    /// What is left of it below then, to be removed with the last handle.
+    pub rest: Mutex<Option<(OwnedFd, OsString)>>,
+}
+
+/// What is known of a frame that is closed.
+#[derive(Default)]
+pub struct Closed {
+    /// What was below when it was closed with files open.
+    pub left: Option<Stamp>,
+    /// How often it was opened.
+    pub openings: u64,
+}
+
+/// What a file, and in a directory the index, was at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stamp {
+    pub itself: Sized,
+    pub index: Option<Sized>,
+}
+
+impl Stamp {
+    pub fn of(found: &Found, index: Option<&Found>) -> Self {
+        let sized = |found: &Found| Sized { id: found.id, ctime: found.stat.ctime, size: found.stat.len };
+        Stamp { itself: sized(found), index: index.map(sized) }
+    }
+}
+
+/// A frame that is open.
+pub struct OpenFrame {
+    pub view: AnyView,
+    /// Which of the frame's openings it is.
+    pub opening: u64,
+    /// Another mount writes it, so this one does not.
+    pub is_busy: bool,
+    /// When it was last used, by a count of all uses.
+    pub used: AtomicU64,
+}
+
+impl OpenFrame {
+    pub fn fs(&self) -> &dyn FileSystem {
+        match &self.view {
+            AnyView::Sparse(view) => view,
+            AnyView::Contiguous(view) => view,
+        }
+    }
+}
+
+/// A frame in either layout.
+pub enum AnyView {
+    Sparse(SparseView),
+    Contiguous(ContiguousView),
+}
+
+impl AnyView {
+    pub fn rest(&self) -> Rest {
+        match self {
+            AnyView::Sparse(view) => view.rest(),
+            AnyView::Contiguous(view) => view.rest(),
+        }
+    }
+
+    pub fn drop_all(&self) {
+        match self {
+            AnyView::Sparse(view) => view.drop_all(),
+            AnyView::Contiguous(view) => view.drop_all(),
+        }
+    }
+
+    pub fn is_made(&self) -> bool {
+        match self {
+            AnyView::Sparse(view) => view.is_made(),
+            AnyView::Contiguous(view) => view.is_made(),
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        match self {
+            AnyView::Sparse(view) => view.is_empty(),
+            AnyView::Contiguous(view) => view.is_empty(),
+        }
+    }
+}
+
+impl TreeFrame {
+    pub fn new(ino: Ino, layout: Layout, shown: Kind) -> Arc<Self> {
+        Arc::new(TreeFrame {
+            ino,
+            shown,
+            layout,
+            changing: Mutex::default(),
+            current: RwLock::default(),
+            regions: Mutex::default(),
+            lineage: AtomicU64::new(0),
+            handles: AtomicUsize::new(0),
+            writers: AtomicUsize::new(0),
+            sized: Mutex::default(),
+            removed: AtomicBool::new(false),
+            rest: Mutex::default(),
+        })
+    }
+
+    /// The same, if it is open.
+    pub fn opened(&self) -> Option<Arc<OpenFrame>> {
+        self.current.read().clone()
+    }
+
+    /// It is open from now on.
+    pub fn open(&self, open: Arc<OpenFrame>) {
+        *self.current.write() = Some(open);
+    }
+
+    /// Takes it away from those who come, if `may` and nobody uses it just now.
+    pub fn take(&self, may: impl FnOnce(&OpenFrame) -> bool) -> Option<OpenFrame> {
+        let mut current = self.current.write();
+        let open = current.take_if(|open| Arc::strong_count(open) == 1 && may(open))?;
+        match Arc::try_unwrap(open) {
+            Ok(open) => Some(open),
+            Err(open) => {
+                *current = Some(open);
+                None
+            }
+        }
+    }
+
+    /// Takes it away, whoever uses it: they go on with what they have.
+    pub fn detach(&self) -> Option<Arc<OpenFrame>> {
+        self.current.write().take()
+    }
+}
+
+/// An error that says what is wrong with a frame, rather than with the moment.
+pub fn is_damage<T>(result: &Result<T>) -> bool {
+    use crate::store::StoreError;
+    use crate::view::ViewError;
+    matches!(result, Err(ViewError::Store(StoreError::Format { .. } | StoreError::Unsupported { .. })))
+}

@@ -1,0 +1,381 @@
+//! The frames of a tree that are open: one budget for all, and one that nobody uses is closed when another needs its place.
+
+use std::ffi::OsStr;
+use std::num::NonZeroUsize;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
+
+use log::{error, info, warn};
+use parking_lot::Mutex;
+
+use super::frame::{AnyView, OpenFrame, Stamp, TreeFrame, is_damage};
+use super::table::Shown;
+use super::{Tree, forget_name, passed};
+use crate::format::{INDEX_NAME, Layout};
+use crate::store::backend::Backend;
+use crate::store::local::FileBackend;
+use crate::store::local::beneath::{self, Found};
+use crate::store::times::Records;
+use crate::store::{CframeStore, FrameStore, Location, OpenOptions, Resources, SframeStore, StoreError};
+use crate::view::{Attr, ContiguousView, Ino, Inval, Invals, Kind, Left, Meta, ROOT, Rest, Result, SparseView, ViewError};
+
+/// Descriptors that an open frame takes at most, besides chunk files that are kept open.
+const OF_A_FRAME: usize = 6;
+
+/// How many there may be of what takes descriptors.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    pub frames: usize,
+    pub dirs: NonZeroUsize,
+}
+
+impl Limits {
+    /// A part each of what this process may open.
+    pub fn of_this_process() -> Self {
+        let limit = crate::store::descriptor_limit();
+        let dirs = NonZeroUsize::new((limit / 8).clamp(8, 1024)).unwrap_or(NonZeroUsize::MIN);
+        Limits { frames: (limit / 4 / OF_A_FRAME).clamp(4, 1024), dirs }
+    }
+}
+
+/// The open frames of a tree.
+pub struct Frames {
+    resources: Arc<Resources>,
+    most: usize,
+    open: Mutex<Vec<Arc<TreeFrame>>>,
+    uses: AtomicU64,
+    records: Option<Records>,
+}
+
+impl Frames {
+    pub fn new(resources: Arc<Resources>, most: usize) -> Self {
+        Frames { resources, most, open: Mutex::default(), uses: AtomicU64::new(0), records: Records::of_user().ok() }
+    }
+
+    pub fn resources(&self) -> &Arc<Resources> {
+        &self.resources
+    }
+
+    /// Those that are open just now.
+    pub fn all_open(&self) -> Vec<Arc<TreeFrame>> {
+        self.open.lock().clone()
+    }
+
+    pub fn add(&self, frame: &Arc<TreeFrame>) {
+        self.open.lock().push(Arc::clone(frame));
+    }
+
+    pub fn remove(&self, frame: &Arc<TreeFrame>) {
+        self.open.lock().retain(|other| !Arc::ptr_eq(other, frame));
+    }
+
+    /// A number for one more use.
+    pub fn use_number(&self) -> u64 {
+        self.uses.fetch_add(1, Relaxed)
+    }
+
+    /// One line for the log.
+    pub fn report(&self) -> String {
+        let open = self.all_open();
+        let used = self.resources.used();
+        format!("frames open: {} of {}; cached: {} bytes", open.len(), self.most, used.cache_bytes)
+    }
+}
+
+impl Tree {
+    /// A frame, opened if it is not.
+    pub(super) fn enter_frame(&self, frame: &Arc<TreeFrame>) -> Result<Arc<OpenFrame>> {
+        if let Some(open) = frame.opened() {
+            open.used.store(self.frames.use_number(), Relaxed);
+            return Ok(open);
+        }
+        let mut closed = frame.changing.lock();
+        if let Some(open) = frame.opened() {
+            return Ok(open);
+        }
+        self.make_room();
+        let (dir, name, found) = self.found(frame.ino)?;
+        let opened = self.open_below(frame, dir.as_fd(), &name, &found);
+        if is_damage(&opened) {
+            drop(closed);
+            return Err(self.show_plain(frame, opened.err()));
+        }
+        let (view, is_busy) = opened?;
+        let now = self.stamp(frame.ino).ok();
+        if closed.left.take().is_none_or(|left| now != Some(left)) {
+            self.regions.leave(frame);
+            frame.lineage.fetch_add(1, Relaxed);
+            self.owed.lock().push(Inval::Data(frame.ino));
+        }
+        closed.openings += 1;
+        let used = AtomicU64::new(self.frames.use_number());
+        let open = Arc::new(OpenFrame { view, opening: closed.openings, is_busy, used });
+        frame.open(Arc::clone(&open));
+        self.frames.add(frame);
+        Ok(open)
+    }
+
+    /// Where a frame of that name is.
+    pub(super) fn location(&self, parent: Ino, dir: std::os::fd::BorrowedFd<'_>, name: &OsStr) -> Result<Location> {
+        let backend: Arc<dyn Backend> = Arc::new(FileBackend::of(dir.try_clone_to_owned()?));
+        let path = self.path.join(self.path_of(parent, name));
+        let around = path.parent().unwrap_or(&self.path).to_owned();
+        Ok(Location::in_backend(backend, &path, &around, name))
+    }
+
+    pub(super) fn options(&self, read_only: bool) -> OpenOptions {
+        OpenOptions {
+            read_only,
+            resources: Arc::clone(&self.frames.resources),
+            hold_staged: !read_only,
+            ..OpenOptions::default()
+        }
+    }
+
+    fn open_below(
+        &self,
+        frame: &TreeFrame,
+        dir: std::os::fd::BorrowedFd<'_>,
+        name: &OsStr,
+        found: &Found,
+    ) -> Result<(AnyView, bool)> {
+        let parent = self.parent(frame.ino)?;
+        let location = self.location(parent, dir, name)?;
+        let open = |read_only: bool| -> std::result::Result<Arc<dyn FrameStore>, StoreError> {
+            Ok(match found.stat.is_dir() {
+                true => Arc::new(SframeStore::open_at(&location, self.options(read_only))?),
+                false => Arc::new(CframeStore::open_at(&location, self.options(read_only))?),
+            })
+        };
+        let (store, is_busy) = match open(self.rules.read_only) {
+            Err(error) if !self.rules.read_only && is_for_readers(&error) => {
+                info!("{error}; it is shown, and not written to");
+                (open(true)?, true)
+            }
+            opened => (opened?, false),
+        };
+        let view = self.view_of(frame.shown, store, self.rules.read_only || is_busy)?;
+        Ok((view, is_busy))
+    }
+
+    pub(super) fn view_of(&self, shown: Kind, store: Arc<dyn FrameStore>, read_only: bool) -> Result<AnyView> {
+        if shown == Kind::Directory {
+            let view = SparseView::new(store, read_only)?;
+            let records = self.frames.records.clone();
+            return Ok(AnyView::Sparse(match records {
+                Some(records) => view.keeping_times(records),
+                None => view,
+            }));
+        }
+        Ok(AnyView::Contiguous(ContiguousView::new(store, crate::view::Shown::OnFile, read_only)?))
+    }
+
+    /// The directory that a node is in.
+    pub(super) fn parent(&self, ino: Ino) -> Result<Ino> {
+        self.table.lock().get(ino).and_then(|node| Some(node.names().first()?.0)).ok_or(ViewError::Gone)
+    }
+
+    /// What stands below for a frame just now.
+    pub(super) fn stamp(&self, ino: Ino) -> Result<Stamp> {
+        let (dir, name, found) = self.found(ino)?;
+        self.stamp_of(dir.as_fd(), &name, &found)
+    }
+
+    fn stamp_of(&self, dir: std::os::fd::BorrowedFd<'_>, name: &OsStr, found: &Found) -> Result<Stamp> {
+        if !found.stat.is_dir() {
+            return Ok(Stamp::of(found, None));
+        }
+        let inside = beneath::hold(dir, name)?;
+        let index = beneath::look(inside.as_fd(), OsStr::new(INDEX_NAME)).ok();
+        Ok(Stamp::of(found, index.as_ref()))
+    }
+
+    /// A frame that cannot be opened is what it is below from now on. Answers what a client is told, whose kernel looks again then.
+    fn show_plain(&self, frame: &TreeFrame, error: Option<ViewError>) -> ViewError {
+        if let Some(error) = error {
+            warn!("{error}; it is shown as what it is on disk");
+        }
+        self.becomes_plain(frame.ino);
+        ViewError::Gone
+    }
+
+    /// A node is no frame any more.
+    pub(super) fn becomes_plain(&self, ino: Ino) {
+        let names = {
+            let mut table = self.table.lock();
+            let Some(node) = table.get_mut(ino) else { return };
+            node.shown = Shown::Plain;
+            node.names().to_vec()
+        };
+        let mut owed = self.owed.lock();
+        owed.push(Inval::Data(ino));
+        owed.extend(names.into_iter().map(|(parent, name)| forget_name(parent, &name)));
+    }
+
+    /// Closes frames that nobody uses until there is room for one more.
+    pub(super) fn make_room(&self) {
+        let mut open = self.frames.all_open();
+        if open.len() < self.frames.most {
+            return;
+        }
+        open.sort_by_key(|frame| frame.opened().map_or(0, |open| open.used.load(Relaxed)));
+        // A few at once, so that not each that comes has to look for one.
+        let mut excess = open.len() + 1 - self.frames.most + self.frames.most / 16;
+        for frame in open {
+            if excess == 0 {
+                return;
+            }
+            excess -= usize::from(self.close_frame(&frame));
+        }
+    }
+
+    /// Closes a frame, if nobody would notice.
+    pub(super) fn close_frame(&self, frame: &Arc<TreeFrame>) -> bool {
+        let Some(mut closed) = frame.changing.try_lock() else { return false };
+        let mut rest = Rest::Busy;
+        let taken = frame.take(|open| {
+            rest = open.view.rest();
+            rest != Rest::Busy
+        });
+        let Some(open) = taken else { return false };
+        if let Err(error) = open.fs().shutdown() {
+            error!("{error}");
+        }
+        drop(open);
+        self.frames.remove(frame);
+        closed.left = self.stamp(frame.ino).ok().filter(|_| rest == Rest::Stable);
+        if closed.left.is_none() {
+            self.regions.leave(frame);
+            frame.lineage.fetch_add(1, Relaxed);
+        }
+        drop(closed);
+        let mut table = self.table.lock();
+        let name = table.get(frame.ino).and_then(|node| node.names().first().cloned());
+        table.drop_unknown(frame.ino);
+        drop(table);
+        if let Some((parent, name)) = name.filter(|_| frame.shown == Kind::Directory) {
+            self.owed.lock().push(forget_name(parent, &name));
+        }
+        true
+    }
+
+    /// The kernel has forgotten what stands for a frame.
+    pub(super) fn forget_frame(&self, frame: &Arc<TreeFrame>) {
+        self.regions.leave(frame);
+    }
+
+    /// Attributes of what stands for a frame, which is this below.
+    pub(super) fn frame_attr(&self, frame: &Arc<TreeFrame>, found: &Found) -> Result<Attr> {
+        let below = passed::attr(frame.ino, found);
+        if frame.shown == Kind::Directory {
+            let meta = if found.stat.is_dir() {
+                below.meta
+            } else {
+                Meta { mode: below.meta.mode & 0o666, ..below.meta }.of_directory()
+            };
+            let meta = Meta { mode: meta.mode & 0o1777, ..meta };
+            return Ok(Attr { kind: Kind::Directory, size: 4096, nlink: 2, rdev: 0, meta, ..below });
+        }
+        let stamp = self.stamp(frame.ino)?;
+        if frame.opened().is_none()
+            && let Some((_, attr)) = frame.sized.lock().filter(|(of, _)| *of == stamp)
+        {
+            return Ok(attr);
+        }
+        let open = match self.enter_frame(frame) {
+            Err(ViewError::Gone) if !self.is_frame(frame.ino) => return Ok(below),
+            open => open?,
+        };
+        let inner = open.fs().getattr(ROOT)?;
+        let meta = match found.stat.is_dir() {
+            // Of the index file, as a mount of this one frame shows it.
+            true => inner.meta,
+            false => Meta { mtime: inner.meta.mtime, ctime: inner.meta.ctime, ..below.meta },
+        };
+        let meta = Meta { mode: meta.mode & 0o666, ..meta };
+        let attr = Attr { ino: frame.ino, kind: Kind::File, nlink: 1, meta, volatile: true, ..inner };
+        *frame.sized.lock() = Some((stamp, attr));
+        Ok(attr)
+    }
+
+    fn is_frame(&self, ino: Ino) -> bool {
+        self.table.lock().get(ino).is_some_and(|node| node.frame().is_some())
+    }
+
+    // --- all frames ---
+
+    fn each_open(&self) -> impl Iterator<Item = (Arc<TreeFrame>, Arc<OpenFrame>)> {
+        self.frames.all_open().into_iter().filter_map(|frame| {
+            let open = frame.opened()?;
+            Some((frame, open))
+        })
+    }
+
+    pub(super) fn follow_frames(&self, invals: &mut Invals) -> Option<Instant> {
+        let mut due = None;
+        for (frame, open) in self.each_open() {
+            let mut inner = Invals::new();
+            let next = open.fs().follow(&mut inner);
+            due = [due, next].into_iter().flatten().min();
+            self.tell(&frame, inner, invals);
+        }
+        due
+    }
+
+    pub(super) fn tick_frames(&self, now: Instant, invals: &mut Invals) -> Option<Instant> {
+        let mut due = None;
+        for (frame, open) in self.each_open() {
+            let mut inner = Invals::new();
+            let next = open.fs().tick(now, &mut inner);
+            due = [due, next].into_iter().flatten().min();
+            self.tell(&frame, inner, invals);
+        }
+        due
+    }
+
+    pub(super) fn leave_frames(&self, regardless: bool, invals: &mut Invals) -> Left {
+        let mut all = Left::default();
+        for (frame, open) in self.each_open() {
+            let mut inner = Invals::new();
+            let left = open.fs().leave(regardless, &mut inner);
+            self.tell(&frame, inner, invals);
+            all.failed = all.failed.or(left.failed);
+            all.lost.extend(left.lost);
+        }
+        all
+    }
+
+    pub(super) fn shut_frames(&self) -> Result<()> {
+        let mut result = Ok(());
+        for (frame, open) in self.each_open() {
+            let closed = open.fs().shutdown();
+            frame.detach();
+            if let Err(error) = closed {
+                if result.is_ok() {
+                    result = Err(error);
+                } else {
+                    error!("{error}");
+                }
+            }
+        }
+        result
+    }
+
+    /// The layout that a node has below.
+    pub(super) fn layout_of(found: &Found) -> Layout {
+        if found.stat.is_dir() { Layout::Sparse } else { Layout::Contiguous }
+    }
+}
+
+/// Whether a frame that cannot be written to can be read all the same.
+fn is_for_readers(error: &StoreError) -> bool {
+    match error {
+        StoreError::Busy { .. } => true,
+        StoreError::Io { source, .. } => {
+            matches!(source.raw_os_error(), Some(libc::EACCES | libc::EPERM | libc::EROFS | libc::ETXTBSY))
+        }
+        _ => false,
+    }
+}

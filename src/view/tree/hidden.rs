@@ -1,0 +1,91 @@
+//! Names in a tree that are ours: unfinished frames, and removed ones that are still being taken apart. They are not shown, and nobody
+//! else makes any.
+
+use std::ffi::{OsStr, OsString};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
+
+use log::debug;
+
+use super::{Tree, said};
+use crate::store::local::beneath;
+use crate::view::Result;
+
+/// How all names of ours begin.
+const OURS: &[u8] = b".b2fuse-";
+/// How the names of frames begin that are removed already.
+const GONE: &str = ".b2fuse-gone-";
+
+/// Whether a name is one of ours.
+pub fn is_ours(name: &OsStr) -> bool {
+    name.as_bytes().starts_with(OURS)
+}
+
+/// A name for what is removed, or is to be put in place: no two are alike in a directory.
+pub fn name(number: u64) -> OsString {
+    format!("{GONE}{}-{number}", std::process::id()).into()
+}
+
+/// The process that a name of something that is gone belongs to.
+fn owner(name: &OsStr) -> Option<u32> {
+    let rest = name.to_str()?.strip_prefix(GONE)?;
+    rest.split('-').next()?.parse().ok()
+}
+
+/// Whether a name of ours stands for something that a process has left which is gone.
+pub fn is_dead(dir: BorrowedFd<'_>, name: &OsStr) -> bool {
+    if let Some(pid) = owner(name) {
+        return !is_alive(pid);
+    }
+    // Whoever makes a frame has it locked.
+    let is_unfinished = is_ours(name) && name.as_bytes().ends_with(b".tmp");
+    is_unfinished && beneath::is_unlocked(dir, name)
+}
+
+/// Removes a file, or a directory with all that is in it.
+///
+/// # Errors
+/// What the system refuses.
+pub fn take_apart(dir: BorrowedFd<'_>, name: &OsStr) -> std::io::Result<()> {
+    match beneath::look(dir, name)?.stat.is_dir() {
+        false => beneath::remove(dir, name, false),
+        true => {
+            let inside = beneath::open_dir(dir, name)?;
+            let mut names = Vec::new();
+            beneath::list(inside.as_fd(), 0, &mut |entry| {
+                names.push(entry.name.to_owned());
+                true
+            })?;
+            names.iter().try_for_each(|name| take_apart(inside.as_fd(), name))?;
+            beneath::remove(dir, name, true)
+        }
+    }
+}
+
+impl Tree {
+    /// A name of ours for what is to go.
+    pub(super) fn name_of_ours(&self) -> OsString {
+        name(self.table.lock().serial())
+    }
+
+    /// Takes something of ours apart.
+    pub(super) fn discard(&self, dir: BorrowedFd<'_>, name: &OsStr) {
+        if let Err(error) = take_apart(dir, name) {
+            debug!("{}: cannot remove {}: {}", self.path.display(), name.display(), said(&error));
+        }
+    }
+
+    /// Removes a directory of a frame in one step: it loses its name first.
+    pub(super) fn remove_whole(&self, dir: BorrowedFd<'_>, name: &OsStr) -> Result<()> {
+        let ours = self.name_of_ours();
+        beneath::rename((dir, name), (dir, &ours), beneath::Onto::Nothing)?;
+        self.discard(dir, &ours);
+        Ok(())
+    }
+}
+
+/// Whether there is a process of that number, which may be one that made a name.
+fn is_alive(pid: u32) -> bool {
+    let Some(pid) = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw) else { return false };
+    rustix::process::test_kill_process(pid) != Err(rustix::io::Errno::SRCH)
+}

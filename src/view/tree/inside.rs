@@ -1,0 +1,522 @@
+//! What is asked of the files of a frame: opens the frame, and translates inode numbers and what the kernel must forget.
+//!
+//! A frame's inodes have 64 bits, of which the lower 34 tell its files apart and the upper 30 hardly ever change. In the tree each
+//! value of the upper ones is a *region* of the frame, counted from 1:
+//!
+//! ```text
+//!   63   62 .. 34   33 .. 0
+//!    1 |  region  |  file  |        region 0: nodes of the tree whose number below cannot be shown
+//! ```
+//!
+//! No region is given twice, so a frame that comes back as another has other inodes.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::OsStr;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
+
+use log::debug;
+use parking_lot::{Mutex, RwLock};
+
+use super::frame::{OpenFrame, TreeFrame};
+use super::passed::{self, Open};
+use super::place::Whose;
+use super::table::OURS;
+use super::{Tree, forget_name};
+use crate::store::local::beneath;
+use crate::view::{
+    Attr, Creation, DirEntry, FileSystem, Handle, Ino, Inval, Invals, Kind, New, OpenMode, Opened, Push, ROOT, RenameMode,
+    Result, Seek, SetAttr, SetMode, VLMETA, ViewError,
+};
+
+/// Bits that tell the files of a frame apart.
+const FILE_BITS: u32 = 34;
+const FILE: u64 = (1 << FILE_BITS) - 1;
+/// What names of extended attributes begin with that are the frame's own.
+const OF_FRAMES: &[u8] = b"user.b2fuse.";
+/// How often a handle is taken that just ended with its frame.
+const TRIES: usize = 4;
+
+/// Which frame has a region, and the upper bits that it stands for.
+#[derive(Default)]
+pub struct Regions {
+    map: RwLock<HashMap<u64, (Weak<TreeFrame>, u64)>>,
+    last: AtomicU64,
+}
+
+impl Regions {
+    /// The frame that an inode belongs to, and its number there.
+    pub fn find(&self, ino: Ino) -> Option<(Arc<TreeFrame>, Ino)> {
+        let region = (ino.0 & !OURS) >> FILE_BITS;
+        if ino.0 & OURS == 0 || region == 0 {
+            return None;
+        }
+        let map = self.map.read();
+        let (frame, upper) = map.get(&region)?;
+        Some((frame.upgrade()?, Ino(upper << FILE_BITS | ino.0 & FILE)))
+    }
+
+    /// The inode of a frame's file in the tree.
+    pub fn outer(&self, frame: &Arc<TreeFrame>, inner: Ino) -> Ino {
+        if inner == ROOT {
+            return frame.ino;
+        }
+        let upper = inner.0 >> FILE_BITS;
+        let region = *frame.regions.lock().entry(upper).or_insert_with(|| {
+            let region = self.last.fetch_add(1, Relaxed) + 1;
+            self.map.write().insert(region, (Arc::downgrade(frame), upper));
+            region
+        });
+        Ino(OURS | region << FILE_BITS | inner.0 & FILE)
+    }
+
+    /// The frame's files get other inodes from now on.
+    pub fn leave(&self, frame: &TreeFrame) {
+        // The frame's first, as above.
+        let mut regions = frame.regions.lock();
+        let mut map = self.map.write();
+        for (_, region) in regions.drain() {
+            map.remove(&region);
+        }
+    }
+
+    /// The first and the last inode of each region of a frame.
+    fn ranges(frame: &TreeFrame) -> Vec<(Ino, Ino)> {
+        let first = |region: &u64| OURS | region << FILE_BITS;
+        frame.regions.lock().values().map(|region| (Ino(first(region)), Ino(first(region) | FILE))).collect()
+    }
+}
+
+/// An open file of a frame.
+pub struct InsideFile {
+    pub frame: Arc<TreeFrame>,
+    inner: Ino,
+    mode: OpenMode,
+    /// The frame's opening, and its handle in that.
+    at: Mutex<(u64, Handle)>,
+    lineage: u64,
+}
+
+impl Tree {
+    /// Adds what the kernel must forget of a frame's files.
+    pub(super) fn tell(&self, frame: &Arc<TreeFrame>, inner: Invals, invals: &mut Invals) {
+        let outer = |ino: Ino| self.regions.outer(frame, ino);
+        for inval in inner {
+            match inval {
+                Inval::Data(ino) => invals.push(Inval::Data(outer(ino))),
+                Inval::Range(ino, start, len) => invals.push(Inval::Range(outer(ino), start, len)),
+                Inval::Attr(ino) => invals.push(Inval::Attr(outer(ino))),
+                Inval::Entry(_, name) => invals.push(Inval::Entry(frame.ino, name)),
+                Inval::Within(..) | Inval::All => {
+                    invals.push(Inval::Data(frame.ino));
+                    invals.extend(Regions::ranges(frame).into_iter().map(|(first, last)| Inval::Within(first, last)));
+                    let name = self.table.lock().get(frame.ino).and_then(|node| node.names().first().cloned());
+                    if let Some((parent, name)) = name.filter(|_| frame.shown == Kind::Directory) {
+                        invals.push(forget_name(parent, &name));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Asks a frame.
+    fn ask<T>(&self, frame: &Arc<TreeFrame>, question: impl FnOnce(&dyn FileSystem) -> Result<T>) -> Result<T> {
+        let open = self.enter_frame(frame)?;
+        question(open.fs()).map_err(|error| self.refused(&open, error))
+    }
+
+    /// Changes a frame.
+    fn change<T>(
+        &self,
+        frame: &Arc<TreeFrame>,
+        invals: &mut Invals,
+        change: impl FnOnce(&dyn FileSystem, &mut Invals) -> Result<T>,
+    ) -> Result<T> {
+        self.check_writable()?;
+        let open = self.enter_frame(frame)?;
+        let mut inner = Invals::new();
+        let changed = change(open.fs(), &mut inner).map_err(|error| self.refused(&open, error));
+        self.tell(frame, inner, invals);
+        changed
+    }
+
+    /// A frame that another mount writes is read-only for us alone.
+    fn refused(&self, open: &OpenFrame, error: ViewError) -> ViewError {
+        match error {
+            ViewError::ReadOnly if open.is_busy && !self.rules.read_only => ViewError::InUse,
+            error => error,
+        }
+    }
+
+    fn attr_outside(&self, frame: &Arc<TreeFrame>, attr: Attr) -> Result<Attr> {
+        if attr.ino == ROOT {
+            let found = self.stat(frame.ino)?;
+            return self.frame_attr(frame, &found);
+        }
+        let mut attr = Attr { ino: self.regions.outer(frame, attr.ino), ..attr };
+        attr.meta.mode &= 0o777;
+        Ok(attr)
+    }
+
+    // --- names ---
+
+    pub(super) fn lookup_inside(&self, frame: &Arc<TreeFrame>, inner: Ino, name: &OsStr) -> Result<Attr> {
+        if frame.shown != Kind::Directory {
+            return Err(ViewError::NotDirectory);
+        }
+        let attr = self.ask(frame, |fs| fs.lookup(inner, name))?;
+        self.attr_outside(frame, attr)
+    }
+
+    pub(super) fn getattr_inside(&self, frame: &Arc<TreeFrame>, inner: Ino) -> Result<Attr> {
+        let attr = self.ask(frame, |fs| fs.getattr(inner))?;
+        self.attr_outside(frame, attr)
+    }
+
+    pub(super) fn list_inside(
+        &self,
+        frame: &Arc<TreeFrame>,
+        inner: Ino,
+        cookie: u64,
+        emit: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        if frame.shown != Kind::Directory {
+            return Err(ViewError::NotDirectory);
+        }
+        self.ask(frame, |fs| {
+            fs.readdir(inner, cookie, &mut |entry| emit(DirEntry { ino: self.regions.outer(frame, entry.ino), ..entry }))
+        })
+    }
+
+    pub(super) fn create_inside(
+        &self,
+        frame: &Arc<TreeFrame>,
+        parent: Ino,
+        inner: Ino,
+        name: &OsStr,
+        creation: Creation,
+        mode: OpenMode,
+    ) -> Result<(Attr, Opened)> {
+        let masked = Creation { mode: creation.mode & 0o777 & !creation.umask, ..creation };
+        let open = self.enter_frame(frame)?;
+        let (attr, opened) = match open.fs().create(inner, name, masked, mode) {
+            Err(ViewError::NotPermitted) if self.is_not_begun(&open) => {
+                drop(open);
+                self.becomes_directory(frame)?;
+                return self.create_passed(parent, name, creation, mode);
+            }
+            made => made.map_err(|error| self.refused(&open, error))?,
+        };
+        let opened = self.keep_inside(frame, &open, attr.ino, mode, opened);
+        Ok((self.attr_outside(frame, attr)?, opened))
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "as the request has them")]
+    pub(super) fn make_inside(
+        &self,
+        frame: &Arc<TreeFrame>,
+        parent: Ino,
+        inner: Ino,
+        name: &OsStr,
+        new: New<'_>,
+        creation: Creation,
+        invals: &mut Invals,
+    ) -> Result<Attr> {
+        if matches!(new, New::Link(_)) {
+            return Err(ViewError::NotPermitted);
+        }
+        let masked = Creation { mode: creation.mode & 0o777 & !creation.umask, ..creation };
+        match self.change(frame, invals, |fs, invals| fs.make(inner, name, new, masked, invals)) {
+            Err(ViewError::NotPermitted) if frame.opened().is_some_and(|open| self.is_not_begun(&open)) => {
+                self.becomes_directory(frame)?;
+                self.make_passed(parent, name, new, creation)
+            }
+            made => self.attr_outside(frame, made?),
+        }
+    }
+
+    pub(super) fn unlink_inside(&self, frame: &Arc<TreeFrame>, inner: Ino, name: &OsStr, invals: &mut Invals) -> Result<()> {
+        self.change(frame, invals, |fs, invals| fs.unlink(inner, name, invals))
+    }
+
+    pub(super) fn rename_inside(
+        &self,
+        frame: &Arc<TreeFrame>,
+        inner: Ino,
+        from: &OsStr,
+        to: &OsStr,
+        mode: RenameMode,
+        invals: &mut Invals,
+    ) -> Result<()> {
+        self.change(frame, invals, |fs, invals| fs.rename((inner, from), (inner, to), mode, invals))
+    }
+
+    // --- attributes ---
+
+    pub(super) fn setattr_inside(
+        &self,
+        frame: &Arc<TreeFrame>,
+        ino: Ino,
+        inner: Ino,
+        handle: Option<Handle>,
+        set: SetAttr,
+        invals: &mut Invals,
+    ) -> Result<Attr> {
+        self.check_writable()?;
+        if inner != ROOT {
+            let handle = self.inner_handle(handle)?;
+            let attr = self.change(frame, invals, |fs, invals| fs.setattr(inner, handle, set, invals))?;
+            return self.attr_outside(frame, attr);
+        }
+        if set.size.is_some() {
+            let handle = self.inner_handle(handle)?;
+            let size = SetAttr { size: set.size, ..SetAttr::default() };
+            self.change(frame, invals, |fs, invals| fs.setattr(ROOT, handle, size, invals))?;
+        }
+        let rest = SetAttr { size: None, ..set };
+        self.set_below_frame(frame, ino, &rest)?;
+        if let Some(open) = frame.opened().filter(|open| !open.is_busy) {
+            let mut inner = Invals::new();
+            let is_times = rest.atime.is_some() || rest.mtime.is_some();
+            if frame.shown == Kind::File && (is_times || rest.mode.is_some() || rest.uid.is_some() || rest.gid.is_some()) {
+                let _ = open.fs().setattr(ROOT, None, rest, &mut inner);
+            }
+            open.fs().follow(&mut inner);
+            inner.retain(|inval| *inval != Inval::All);
+            self.tell(frame, inner, invals);
+        }
+        *frame.sized.lock() = None;
+        let found = self.stat(ino)?;
+        self.frame_attr(frame, &found)
+    }
+
+    /// Gives owner, mode and times of what stands for a frame to what it is below. A directory lets through who may read, and a file is
+    /// no program.
+    fn set_below_frame(&self, frame: &TreeFrame, ino: Ino, set: &SetAttr) -> Result<()> {
+        let (dir, name, found) = self.found(ino)?;
+        let held = beneath::hold(dir.as_fd(), &name)?;
+        if !beneath::look_at(held.as_fd())?.is(&found) {
+            return Err(ViewError::Gone);
+        }
+        let as_file = SetAttr { mode: set.mode.map(|mode| mode & 0o666), ..*set };
+        if !found.stat.is_dir() {
+            return passed::set_held(held.as_fd(), &as_file);
+        }
+        let as_dir = match frame.shown {
+            Kind::Directory => *set,
+            _ => SetAttr { mode: set.mode.map(|mode| mode & 0o666 | (mode & 0o444) >> 2), atime: None, mtime: None, ..*set },
+        };
+        if frame.shown == Kind::File
+            && let Ok(index) = beneath::hold(held.as_fd(), OsStr::new(crate::format::INDEX_NAME))
+            && beneath::look_at(index.as_fd()).is_ok_and(|found| found.stat.is_file())
+        {
+            passed::set_held(index.as_fd(), &as_file)?;
+        }
+        passed::set_held(held.as_fd(), &as_dir)
+    }
+
+    /// Whether an extended attribute is the frame's own.
+    fn is_of_frame(inner: Ino, name: &OsStr) -> bool {
+        inner != ROOT || name.as_bytes().starts_with(OF_FRAMES) || name.as_bytes().starts_with(VLMETA.as_bytes())
+    }
+
+    pub(super) fn xattrs_inside(&self, frame: &Arc<TreeFrame>, ino: Ino, inner: Ino) -> Result<Vec<u8>> {
+        let mut names = self.ask(frame, |fs| fs.xattrs(inner))?;
+        if inner == ROOT {
+            names.extend(self.held(ino, |held| Ok(beneath::xattrs(held)?)).unwrap_or_default());
+        }
+        Ok(names)
+    }
+
+    pub(super) fn xattr_inside(&self, frame: &Arc<TreeFrame>, ino: Ino, inner: Ino, name: &OsStr) -> Result<Vec<u8>> {
+        if !Self::is_of_frame(inner, name) {
+            return self.held(ino, |held| Ok(beneath::xattr(held, name)?));
+        }
+        if !name.as_bytes().starts_with(b"user.") {
+            return Err(ViewError::NotSettable);
+        }
+        self.ask(frame, |fs| fs.xattr(inner, name))
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "as the request has them")]
+    pub(super) fn set_xattr_inside(
+        &self,
+        frame: &Arc<TreeFrame>,
+        ino: Ino,
+        inner: Ino,
+        name: &OsStr,
+        value: Option<&[u8]>,
+        mode: SetMode,
+        invals: &mut Invals,
+    ) -> Result<()> {
+        if !Self::is_of_frame(inner, name) {
+            return self.set_xattr_passed(ino, name, value, mode);
+        }
+        if !name.as_bytes().starts_with(b"user.") {
+            return Err(ViewError::NotSettable);
+        }
+        self.change(frame, invals, |fs, invals| fs.set_xattr(inner, name, value, mode, invals))
+    }
+
+    // --- open files ---
+
+    fn keep_inside(&self, frame: &Arc<TreeFrame>, open: &OpenFrame, inner: Ino, mode: OpenMode, opened: Opened) -> Opened {
+        let file = InsideFile {
+            frame: Arc::clone(frame),
+            inner,
+            mode,
+            at: Mutex::new((open.opening, opened.handle)),
+            lineage: frame.lineage.load(Relaxed),
+        };
+        frame.handles.fetch_add(1, Relaxed);
+        frame.writers.fetch_add(usize::from(mode.write), Relaxed);
+        Opened { handle: self.keep(frame.ino, Open::Frame(Arc::new(file))), ..opened }
+    }
+
+    pub(super) fn open_inside(&self, frame: &Arc<TreeFrame>, _ino: Ino, inner: Ino, mode: OpenMode) -> Result<Opened> {
+        if mode.write || mode.truncate {
+            self.check_writable()?;
+        }
+        let open = self.enter_frame(frame)?;
+        let opened = open.fs().open(inner, mode).map_err(|error| self.refused(&open, error))?;
+        Ok(self.keep_inside(frame, &open, inner, mode, opened))
+    }
+
+    /// The frame of an open file and the handle in it. A file of a frame that was closed meanwhile is opened again, if it is the same.
+    fn current(&self, file: &InsideFile) -> Result<(Arc<OpenFrame>, Handle)> {
+        let open = self.enter_frame(&file.frame)?;
+        let mut at = file.at.lock();
+        if at.0 == open.opening {
+            return Ok((open, at.1));
+        }
+        if file.lineage != file.frame.lineage.load(Relaxed) || file.mode.write {
+            return Err(ViewError::Gone);
+        }
+        let opened = open.fs().open(file.inner, OpenMode { truncate: false, ..file.mode })?;
+        *at = (open.opening, opened.handle);
+        Ok((open, opened.handle))
+    }
+
+    fn with_file<T>(&self, file: &InsideFile, mut work: impl FnMut(&dyn FileSystem, Handle) -> Result<T>) -> Result<T> {
+        let mut result = Err(ViewError::Gone);
+        for _ in 0..TRIES {
+            let (open, handle) = self.current(file)?;
+            result = work(open.fs(), handle).map_err(|error| self.refused(&open, error));
+            if !matches!(result, Err(ViewError::BadHandle)) || file.mode.write {
+                break;
+            }
+        }
+        result
+    }
+
+    /// The frame's own handle of an open file.
+    fn inner_handle(&self, handle: Option<Handle>) -> Result<Option<Handle>> {
+        let Some(handle) = handle else { return Ok(None) };
+        match self.handle(handle)? {
+            Open::Frame(file) => Ok(Some(self.current(&file)?.1)),
+            Open::File(_) => Ok(None),
+        }
+    }
+
+    pub(super) fn read_inside(&self, file: &InsideFile, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.with_file(file, |fs, handle| fs.read(file.inner, Some(handle), offset, buf))
+    }
+
+    pub(super) fn write_inside(&self, file: &InsideFile, offset: u64, data: &[u8]) -> Result<()> {
+        self.with_file(file, |fs, handle| fs.write(handle, offset, data))
+    }
+
+    pub(super) fn flush_inside(&self, file: &InsideFile, invals: &mut Invals) -> Result<()> {
+        if !file.mode.write {
+            return Ok(());
+        }
+        let mut inner = Invals::new();
+        let flushed = self.with_file(file, |fs, handle| fs.flush(handle, &mut inner));
+        self.tell(&file.frame, inner, invals);
+        flushed
+    }
+
+    pub(super) fn release_inside(&self, file: &InsideFile, invals: &mut Invals) {
+        let mut inner = Invals::new();
+        let at = *file.at.lock();
+        if let Some(open) = file.frame.opened().filter(|open| open.opening == at.0) {
+            open.fs().release(at.1, &mut inner);
+        }
+        self.tell(&file.frame, inner, invals);
+        file.frame.handles.fetch_sub(1, Relaxed);
+        file.frame.writers.fetch_sub(usize::from(file.mode.write), Relaxed);
+        self.end_removed(&file.frame);
+    }
+
+    pub(super) fn fsync_inside(&self, frame: &Arc<TreeFrame>, inner: Ino, invals: &mut Invals) -> Result<()> {
+        match frame.opened() {
+            Some(open) if !open.is_busy => {
+                let mut inner_invals = Invals::new();
+                let synced = open.fs().fsync(inner, &mut inner_invals);
+                self.tell(frame, inner_invals, invals);
+                synced
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// An fsync of a directory reaches the frames that are right in it.
+    pub(super) fn sync_inside(&self, ino: Ino, invals: &mut Invals) -> Result<()> {
+        for frame in self.frames.all_open() {
+            if self.parent(frame.ino).is_ok_and(|parent| parent == ino) {
+                self.fsync_inside(&frame, ROOT, invals)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A read without a handle, of bytes that are to be pushed.
+    pub(super) fn read_pushed(&self, ino: Ino, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        match self.whose(ino)? {
+            Whose::Frame(frame, inner) => match frame.opened() {
+                Some(open) => open.fs().read(inner, None, offset, buf),
+                None => Err(ViewError::Gone),
+            },
+            Whose::Passed => Err(ViewError::Gone),
+        }
+    }
+
+    /// A frame's files have no holes that a client sees.
+    pub(super) fn seek_inside(&self, ino: Ino, offset: u64, seek: Seek) -> Result<u64> {
+        let Whose::Frame(frame, inner) = self.whose(ino)? else { return Err(ViewError::BadHandle) };
+        let size = match inner {
+            ROOT => self.getattr(ino)?.size,
+            _ => self.getattr_inside(&frame, inner)?.size,
+        };
+        match (offset < size, seek) {
+            (false, _) => Err(ViewError::System(libc::ENXIO)),
+            (true, Seek::Data) => Ok(offset),
+            (true, Seek::Hole) => Ok(size),
+        }
+    }
+
+    // --- hints ---
+
+    pub(super) fn touched_inside(&self, pid: u32, ino: Ino, read: Option<(u64, u32)>) -> Vec<Push> {
+        let Some((frame, inner)) = self.regions.find(ino) else { return Vec::new() };
+        let Some(open) = frame.opened() else { return Vec::new() };
+        let pushes = open.fs().touched(pid, inner, read);
+        pushes.into_iter().map(|push| Push { ino: self.regions.outer(&frame, push.ino), ..push }).collect()
+    }
+
+    /// Hands inodes to the frames that they belong to, those that are open.
+    pub(super) fn by_frame(&self, inos: &[Ino], hand: impl Fn(&dyn FileSystem, &[Ino])) {
+        let mut frames: BTreeMap<Ino, (Arc<TreeFrame>, Vec<Ino>)> = BTreeMap::new();
+        for (frame, inner) in inos.iter().filter_map(|ino| self.regions.find(*ino)) {
+            frames.entry(frame.ino).or_insert_with(|| (frame, Vec::new())).1.push(inner);
+        }
+        for (frame, inner) in frames.into_values() {
+            match frame.opened() {
+                Some(open) => hand(open.fs(), &inner),
+                None => debug!("{} hints for a frame that is closed", inner.len()),
+            }
+        }
+    }
+}

@@ -1,0 +1,517 @@
+//! A directory, mounted whole: what is no frame is passed on, and frames are shown in the layout that the user chose.
+//!
+//! - [`table`]: the nodes that the kernel knows; [`place`]: where they are below, opened beneath a descriptor that is held;
+//! - `passed`: what is no frame; `listing`: directories;
+//! - [`frame`]: a frame, opened when somebody goes inside and closed when others need its place; `inside`: what is asked of its files;
+//! - `making`, `removing`, `renaming`: frames that come, go and move; `hidden`: names that are ours;
+//! - [`rules`]: what is a frame, and how it is shown and stored.
+//!
+//! A frame's files have inode numbers of their own, which `inside` computes: the tree keeps nothing for each of them.
+//!
+//! Lock order: a frame's state, then the table, then any one of the others, which are leaves. No lock but a frame's state is held during
+//! input and output, and that only while the frame is opened or closed.
+
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Instant;
+
+use lru::LruCache;
+use parking_lot::{Mutex, RwLock};
+
+use self::frame::TreeFrame;
+use self::frames::Frames;
+use self::inside::Regions;
+use self::passed::Open;
+use self::place::Whose;
+use self::table::Table;
+use super::{
+    Attr, Creation, DirEntry, Features, FileSystem, Flock, Handle, Ino, Inval, Invals, Kind, Left, New, OpenMode, Opened, Push,
+    ROOT, RenameMode, Result, Seek, SetAttr, SetMode, Timeouts, ViewError, Wait,
+};
+use crate::store::local::beneath::{self, Found};
+use crate::store::{FsSpace, Resources, Watcher, in_words};
+
+mod frame;
+mod frames;
+mod hidden;
+mod inside;
+mod listing;
+mod making;
+mod passed;
+mod place;
+mod removing;
+mod renaming;
+mod rules;
+mod table;
+
+pub use rules::{Rules, SUFFIXES};
+
+/// The layout in which frames are shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Show {
+    /// The one that a frame does not have.
+    Other,
+    /// Directories of chunk files.
+    Sparse,
+    /// One file each.
+    Contiguous,
+}
+
+/// Bytes that the kernel reads ahead in a file that it does not read by itself.
+const READ_AHEAD: u32 = 1 << 20;
+
+/// A directory, mounted whole.
+pub struct Tree {
+    root: OwnedFd,
+    /// The root's path, for messages.
+    path: PathBuf,
+    device: u64,
+    rules: Rules,
+    table: Mutex<Table>,
+    /// Directories that are open, to look names up in.
+    dirs: Mutex<LruCache<Ino, Arc<OwnedFd>>>,
+    handles: RwLock<HashMap<u64, Open>>,
+    regions: Regions,
+    frames: Frames,
+    /// How frames were stored that are gone.
+    layouts: Mutex<making::Layouts>,
+    /// Held while a file becomes a frame, and while one that may is opened for writing.
+    adopting: Mutex<()>,
+    /// What the kernel must forget because of what a look-up has found. A leaf lock.
+    owed: Mutex<Invals>,
+}
+
+impl Tree {
+    /// Shows a directory. Messages call it `path`.
+    ///
+    /// # Errors
+    /// What the system refuses; what is no directory.
+    pub fn open(path: &Path, rules: Rules, resources: Arc<Resources>) -> Result<Self> {
+        let (root, real) = beneath::open_root(path)?;
+        Self::over(root, real, rules, resources)
+    }
+
+    /// Shows a directory that is open.
+    ///
+    /// # Errors
+    /// What the system refuses.
+    pub fn over(root: OwnedFd, path: PathBuf, rules: Rules, resources: Arc<Resources>) -> Result<Self> {
+        let found = beneath::look_at(root.as_fd())?;
+        if !found.stat.is_dir() {
+            return Err(ViewError::NotDirectory);
+        }
+        let limits = frames::Limits::of_this_process();
+        Ok(Tree {
+            device: found.id.dev,
+            table: Mutex::new(Table::new(&found)),
+            dirs: Mutex::new(LruCache::new(limits.dirs)),
+            handles: RwLock::default(),
+            regions: Regions::default(),
+            frames: Frames::new(resources, limits.frames),
+            owed: Mutex::default(),
+            layouts: Mutex::default(),
+            adopting: Mutex::default(),
+            root,
+            path,
+            rules,
+        })
+    }
+
+    fn check_writable(&self) -> Result<()> {
+        if self.rules.read_only { Err(ViewError::ReadOnly) } else { Ok(()) }
+    }
+
+    /// What a name in a directory stands for, told to the kernel once more.
+    fn enter(&self, parent: Ino, name: &OsStr) -> Result<Attr> {
+        let dir = self.dir(parent)?;
+        let found = beneath::look(dir.as_fd(), name)?;
+        self.enter_found(parent, name, dir.as_fd(), &found)
+    }
+
+    fn enter_found(&self, parent: Ino, name: &OsStr, dir: std::os::fd::BorrowedFd<'_>, found: &Found) -> Result<Attr> {
+        let known = self.table.lock().find(found);
+        let known = known.or_else(|| self.is_now(parent, name, found));
+        let ino = match known {
+            Some(_) => self.table.lock().enter(found, parent, name, |_| table::Shown::Plain),
+            None => {
+                let is_covered = found.stat.is_dir() && found.id.dev != self.device && !self.rules.cross;
+                let layout = if is_covered { None } else { self.frame_at(parent, name, dir, found) };
+                let in_store = layout.is_some() && self.is_in_store(parent);
+                let mut table = self.table.lock();
+                let ino = table.enter(found, parent, name, |ino| match layout {
+                    None => table::Shown::Plain,
+                    Some(layout) => table::Shown::Frame(TreeFrame::new(ino, layout, self.rules.shown(layout, in_store))),
+                });
+                if let Some(node) = table.get_mut(ino).filter(|_| is_covered) {
+                    node.is_covered = true;
+                }
+                ino
+            }
+        };
+        let attr = self.attr_of(ino, found);
+        if attr.is_err() {
+            self.forget(ino, 1, false);
+        }
+        attr
+    }
+
+    /// The layout of the frame that a name stands for, if it is one that the user wants shown.
+    fn frame_at(
+        &self,
+        parent: Ino,
+        name: &OsStr,
+        dir: std::os::fd::BorrowedFd<'_>,
+        found: &Found,
+    ) -> Option<crate::format::Layout> {
+        let layout = self.rules.look(dir, name, found)?;
+        let is_all = self.rules.frames.is_empty() && self.rules.noframes.is_empty();
+        (is_all || self.rules.is_chosen(self.path_of(parent, name).as_os_str().as_encoded_bytes())).then_some(layout)
+    }
+
+    /// Attributes of a node below, which are these just now, as they are shown.
+    fn attr_of(&self, ino: Ino, found: &Found) -> Result<Attr> {
+        let shown = {
+            let table = self.table.lock();
+            table.get(ino).map(|node| (node.shown.clone(), node.is_covered))
+        };
+        match shown {
+            Some((table::Shown::Frame(frame), _)) => self.frame_attr(&frame, found),
+            Some((table::Shown::Plain, _)) => Ok(passed::attr(ino, found)),
+            None => Err(ViewError::Gone),
+        }
+    }
+
+    /// Whether what goes wrong with a frame is for its reader to know alone.
+    fn path_of(&self, parent: Ino, name: &OsStr) -> PathBuf {
+        let way = self.table.lock().way(parent).unwrap_or_default();
+        let mut path: PathBuf = way.into_iter().map(|(_, name)| name).collect();
+        path.push(name);
+        path
+    }
+
+    /// What is owed to the kernel from before.
+    fn pay(&self, invals: &mut Invals) {
+        invals.append(&mut self.owed.lock());
+    }
+}
+
+impl FileSystem for Tree {
+    fn features(&self) -> Features {
+        Features {
+            read_only: self.rules.read_only,
+            handles: true,
+            locks: false,
+            read_ahead: Some(READ_AHEAD),
+            passes_on: Some(self.rules.timeouts),
+        }
+    }
+
+    fn lookup(&self, parent: Ino, name: &OsStr) -> Result<Attr> {
+        match self.whose(parent)? {
+            Whose::Passed if hidden::is_ours(name) => Err(ViewError::NotFound),
+            Whose::Passed => self.enter(parent, name),
+            Whose::Frame(frame, inner) => self.lookup_inside(&frame, inner, name),
+        }
+    }
+
+    fn forget(&self, ino: Ino, count: u64, altogether: bool) {
+        if let Some((frame, inner)) = self.regions.find(ino) {
+            if altogether && let Some(open) = frame.opened() {
+                open.fs().forget(inner, count, true);
+            }
+            return;
+        }
+        let gone = self.table.lock().forget(ino, count);
+        if let Some(node) = gone {
+            self.dirs.lock().pop(&ino);
+            if let table::Shown::Frame(frame) = &node.shown {
+                self.forget_frame(frame);
+            }
+        }
+    }
+
+    fn getattr(&self, ino: Ino) -> Result<Attr> {
+        match self.whose(ino)? {
+            Whose::Frame(frame, inner) if inner != ROOT => self.getattr_inside(&frame, inner),
+            Whose::Frame(frame, _) if frame.removed.load(SeqCst) => {
+                let open = frame.opened().ok_or(ViewError::Gone)?;
+                Ok(Attr { ino, nlink: 0, ..open.fs().getattr(ROOT)? })
+            }
+            _ => {
+                let found = self.stat(ino)?;
+                self.attr_of(ino, &found)
+            }
+        }
+    }
+
+    fn setattr(&self, ino: Ino, handle: Option<Handle>, set: SetAttr, invals: &mut Invals) -> Result<Attr> {
+        match self.whose(ino)? {
+            Whose::Frame(frame, inner) => self.setattr_inside(&frame, ino, inner, handle, set, invals),
+            Whose::Passed => self.setattr_passed(ino, handle, set),
+        }
+    }
+
+    fn readlink(&self, ino: Ino) -> Result<OsString> {
+        self.readlink_passed(ino)
+    }
+
+    fn open(&self, ino: Ino, mode: OpenMode) -> Result<Opened> {
+        match self.whose(ino)? {
+            Whose::Frame(frame, inner) => self.open_inside(&frame, ino, inner, mode),
+            Whose::Passed => self.open_passed(ino, mode),
+        }
+    }
+
+    fn backing(&self, handle: Handle) -> Result<OwnedFd> {
+        let file = self.passed(handle)?;
+        Ok(beneath::reopen(&file.file)?)
+    }
+
+    fn allocate(&self, handle: Handle, offset: u64, len: u64, flags: i32) -> Result<()> {
+        let file = self.passed(handle)?;
+        file.drop_privileges();
+        Ok(beneath::allocate(&file.file, flags, offset, len)?)
+    }
+
+    fn seek(&self, ino: Ino, handle: Handle, offset: u64, seek: Seek) -> Result<u64> {
+        match self.passed(handle) {
+            Ok(file) => Ok(beneath::seek(&file.file, offset, seek == Seek::Hole)?),
+            Err(_) => self.seek_inside(ino, offset, seek),
+        }
+    }
+
+    fn copy_range(&self, from: (Handle, u64), to: (Handle, u64), len: u64) -> Result<u64> {
+        let (source, target) = (self.passed(from.0), self.passed(to.0));
+        let (Ok(source), Ok(target)) = (source, target) else { return Err(ViewError::CrossDevice) };
+        target.drop_privileges();
+        Ok(beneath::copy((&source.file, from.1), (&target.file, to.1), len)?)
+    }
+
+    fn create(&self, parent: Ino, name: &OsStr, creation: Creation, mode: OpenMode) -> Result<(Attr, Opened)> {
+        match self.whose(parent)? {
+            Whose::Frame(frame, inner) => self.create_inside(&frame, parent, inner, name, creation, mode),
+            Whose::Passed => self.create_passed(parent, name, creation, mode),
+        }
+    }
+
+    fn make(&self, parent: Ino, name: &OsStr, new: New<'_>, creation: Creation, invals: &mut Invals) -> Result<Attr> {
+        self.pay(invals);
+        match self.whose(parent)? {
+            Whose::Frame(frame, inner) => self.make_inside(&frame, parent, inner, name, new, creation, invals),
+            Whose::Passed => self.make_passed(parent, name, new, creation),
+        }
+    }
+
+    fn read(&self, ino: Ino, handle: Option<Handle>, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let handle = match handle {
+            Some(handle) => handle,
+            None => return self.read_pushed(ino, offset, buf),
+        };
+        match self.handle(handle)? {
+            Open::File(file) => file.read(offset, buf),
+            Open::Frame(inside) => self.read_inside(&inside, offset, buf),
+        }
+    }
+
+    fn write(&self, handle: Handle, offset: u64, data: &[u8]) -> Result<()> {
+        match self.handle(handle)? {
+            Open::File(file) => file.write(offset, data),
+            Open::Frame(inside) => self.write_inside(&inside, offset, data),
+        }
+    }
+
+    fn flush(&self, handle: Handle, invals: &mut Invals) -> Result<()> {
+        self.pay(invals);
+        match self.handle(handle)? {
+            Open::File(_) => Ok(()),
+            Open::Frame(inside) => self.flush_inside(&inside, invals),
+        }
+    }
+
+    fn release(&self, handle: Handle, invals: &mut Invals) {
+        self.pay(invals);
+        let open = self.handles.write().remove(&handle.0);
+        match open {
+            Some(Open::File(file)) => self.release_passed(handle, file, invals),
+            Some(Open::Frame(inside)) => self.release_inside(&inside, invals),
+            None => {}
+        }
+    }
+
+    fn fsync(&self, ino: Ino, invals: &mut Invals) -> Result<()> {
+        self.pay(invals);
+        match self.whose(ino)? {
+            Whose::Frame(frame, inner) => self.fsync_inside(&frame, inner, invals),
+            Whose::Passed => self.fsync_passed(ino, invals),
+        }
+    }
+
+    fn unlink(&self, parent: Ino, name: &OsStr, invals: &mut Invals) -> Result<()> {
+        self.pay(invals);
+        match self.whose(parent)? {
+            Whose::Frame(frame, inner) => self.unlink_inside(&frame, inner, name, invals),
+            Whose::Passed => self.remove(parent, name, false, invals),
+        }
+    }
+
+    fn rmdir(&self, parent: Ino, name: &OsStr, invals: &mut Invals) -> Result<()> {
+        self.pay(invals);
+        match self.whose(parent)? {
+            Whose::Frame(..) => Err(ViewError::NotDirectory),
+            Whose::Passed => self.remove(parent, name, true, invals),
+        }
+    }
+
+    fn rename(&self, from: (Ino, &OsStr), to: (Ino, &OsStr), mode: RenameMode, invals: &mut Invals) -> Result<()> {
+        self.pay(invals);
+        match (self.whose(from.0)?, self.whose(to.0)?) {
+            (Whose::Passed, Whose::Passed) => self.rename_passed(from, to, mode, invals),
+            (Whose::Frame(one, inner), Whose::Frame(other, _)) if Arc::ptr_eq(&one, &other) => {
+                self.rename_inside(&one, inner, from.1, to.1, mode, invals)
+            }
+            // Tools copy then.
+            _ => Err(ViewError::CrossDevice),
+        }
+    }
+
+    fn xattrs(&self, ino: Ino) -> Result<Vec<u8>> {
+        match self.whose(ino)? {
+            Whose::Frame(frame, inner) => self.xattrs_inside(&frame, ino, inner),
+            Whose::Passed => self.held(ino, |held| Ok(beneath::xattrs(held)?)),
+        }
+    }
+
+    fn xattr(&self, ino: Ino, name: &OsStr) -> Result<Vec<u8>> {
+        match self.whose(ino)? {
+            Whose::Frame(frame, inner) => self.xattr_inside(&frame, ino, inner, name),
+            Whose::Passed => self.held(ino, |held| Ok(beneath::xattr(held, name)?)),
+        }
+    }
+
+    fn set_xattr(&self, ino: Ino, name: &OsStr, value: Option<&[u8]>, mode: SetMode, invals: &mut Invals) -> Result<()> {
+        self.check_writable()?;
+        match self.whose(ino)? {
+            Whose::Frame(frame, inner) => self.set_xattr_inside(&frame, ino, inner, name, value, mode, invals),
+            Whose::Passed => self.set_xattr_passed(ino, name, value, mode),
+        }
+    }
+
+    fn readdir(&self, ino: Ino, cookie: u64, emit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
+        match self.whose(ino)? {
+            Whose::Frame(frame, inner) => self.list_inside(&frame, inner, cookie, emit),
+            Whose::Passed => self.list(ino, cookie, emit),
+        }
+    }
+
+    fn touched(&self, pid: u32, ino: Ino, read: Option<(u64, u32)>) -> Vec<Push> {
+        self.touched_inside(pid, ino, read)
+    }
+
+    fn expect(&self, inos: &[Ino]) {
+        self.by_frame(inos, |fs, inner| fs.expect(inner));
+    }
+
+    fn prefetch(&self, inos: &[Ino]) {
+        self.by_frame(inos, |fs, inner| fs.prefetch(inner));
+    }
+
+    fn lock(
+        &self,
+        _ino: Ino,
+        _handle: Handle,
+        _lock: Option<Flock>,
+        _until: Option<&AtomicBool>,
+        _invals: &mut Invals,
+    ) -> Result<u64> {
+        Ok(0)
+    }
+
+    fn catch_up(&self) -> Result<u64> {
+        Ok(0)
+    }
+
+    fn may_wait(&self, _ino: Ino) -> Wait {
+        Wait::Disk
+    }
+
+    fn last_name(&self, ino: Ino) -> Option<(Ino, OsString)> {
+        match self.regions.find(ino) {
+            Some((frame, inner)) => {
+                let (_, name) = frame.opened()?.fs().last_name(inner)?;
+                Some((frame.ino, name))
+            }
+            None => {
+                let table = self.table.lock();
+                let (parent, name) = table.get(ino)?.names().first()?;
+                Some((*parent, name.to_os_string()))
+            }
+        }
+    }
+
+    fn watcher(&self) -> Option<Arc<Watcher>> {
+        Some(Arc::clone(self.frames.resources().watcher()))
+    }
+
+    fn follow(&self, invals: &mut Invals) -> Option<Instant> {
+        self.pay(invals);
+        self.follow_frames(invals)
+    }
+
+    fn statfs(&self) -> Result<FsSpace> {
+        Ok(beneath::space(self.root.as_fd())?)
+    }
+
+    fn tick(&self, now: Instant, invals: &mut Invals) -> Option<Instant> {
+        self.pay(invals);
+        self.tick_frames(now, invals)
+    }
+
+    fn leave(&self, regardless: bool, invals: &mut Invals) -> Left {
+        self.leave_frames(regardless, invals)
+    }
+
+    fn source(&self) -> Option<(OwnedFd, PathBuf)> {
+        Some((self.root.try_clone().ok()?, self.path.clone()))
+    }
+
+    fn shutdown(&self) -> Result<()> {
+        self.shut_frames()
+    }
+
+    fn report(&self) -> String {
+        let known = self.table.lock().iter().count();
+        format!("{}; nodes: {known}, open files: {}", self.frames.report(), self.handles.read().len())
+    }
+}
+
+/// A name for an error in the log.
+fn said(error: &std::io::Error) -> String {
+    in_words(error)
+}
+
+/// What the kernel must forget of a name and of what it stood for.
+fn forget_name(parent: Ino, name: &OsStr) -> Inval {
+    Inval::Entry(parent, name.to_owned())
+}
+
+/// See [`Timeouts`].
+pub const DEFAULT_TIMEOUTS: Timeouts =
+    Timeouts { entry: std::time::Duration::from_secs(1), attr: std::time::Duration::from_secs(1) };
+
+/// The kind of a file by its mode.
+fn kind_of(mode: u32) -> Kind {
+    match mode & libc::S_IFMT {
+        libc::S_IFDIR => Kind::Directory,
+        libc::S_IFLNK => Kind::Symlink,
+        libc::S_IFIFO => Kind::Fifo,
+        libc::S_IFSOCK => Kind::Socket,
+        libc::S_IFBLK => Kind::BlockDevice,
+        libc::S_IFCHR => Kind::CharDevice,
+        _ => Kind::File,
+    }
+}

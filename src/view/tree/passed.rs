@@ -1,0 +1,355 @@
+//! What is no frame: every operation is the same operation below.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use super::inside::InsideFile;
+use super::table::Shown;
+use super::{Tree, hidden, kind_of};
+use crate::store::local::beneath::{self, Caller, Found};
+use crate::view::{
+    Attr, Creation, Handle, Ino, Invals, Kind, Meta, New, OpenMode, Opened, Pages, Result, SetAttr, SetMode, ViewError,
+};
+
+/// An open file.
+#[derive(Clone)]
+pub enum Open {
+    /// One that is passed on.
+    File(Arc<PassedFile>),
+    /// A file of a frame.
+    Frame(Arc<InsideFile>),
+}
+
+/// An open file below.
+pub struct PassedFile {
+    pub ino: Ino,
+    pub file: File,
+    /// It was opened to be written to.
+    pub write: bool,
+    /// Who writes may not keep bits by which programs run as others.
+    drops: bool,
+}
+
+impl PassedFile {
+    pub fn read(&self, mut offset: u64, mut buf: &mut [u8]) -> Result<usize> {
+        let mut done = 0;
+        while !buf.is_empty() {
+            match self.file.read_at(buf, offset) {
+                Ok(0) => break,
+                Ok(count) => {
+                    (done, offset) = (done + count, offset + count as u64);
+                    buf = buf.get_mut(count..).unwrap_or_default();
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(done)
+    }
+
+    pub fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.drop_privileges();
+        Ok(self.file.write_all_at(data, offset)?)
+    }
+
+    /// Takes away the bits by which a program runs as its owner or group, as the file system would if the caller wrote by itself.
+    pub fn drop_privileges(&self) {
+        if self.drops {
+            drop_privileges(self.file.as_fd());
+        }
+    }
+}
+
+fn drop_privileges(file: std::os::fd::BorrowedFd<'_>) {
+    let Ok(found) = beneath::look_at(file) else { return };
+    let mode = found.stat.mode;
+    let by_group = mode & libc::S_IXGRP != 0;
+    let kept = mode & !libc::S_ISUID & if by_group { !libc::S_ISGID } else { !0 };
+    if found.stat.is_file() && kept != mode {
+        let _ = beneath::set_mode(file, kept & 0o7777);
+    }
+}
+
+/// Attributes as they are below.
+pub fn attr(ino: Ino, found: &Found) -> Attr {
+    let stat = &found.stat;
+    Attr {
+        ino,
+        kind: kind_of(stat.mode),
+        size: stat.len,
+        blocks: stat.allocated / 512,
+        nlink: u32::try_from(stat.links).unwrap_or(u32::MAX),
+        rdev: kernel_device(found.rdev),
+        meta: Meta {
+            mode: stat.mode & 0o7777,
+            uid: stat.uid,
+            gid: stat.gid,
+            atime: stat.atime,
+            mtime: stat.mtime,
+            ctime: stat.ctime,
+        },
+        volatile: true,
+    }
+}
+
+/// A device's number as the kernel encodes it in 32 bits.
+fn kernel_device(rdev: u64) -> u32 {
+    let (major, minor) = (rustix::fs::major(rdev), rustix::fs::minor(rdev));
+    minor & 0xff | major << 8 | (minor & !0xff) << 12
+}
+
+/// The reverse of it.
+fn device(rdev: u32) -> u64 {
+    rustix::fs::makedev((rdev & 0xf_ff00) >> 8, rdev & 0xff | (rdev >> 12) & 0xf_ff00)
+}
+
+/// On whose behalf something is made.
+pub fn caller(creation: &Creation) -> Caller {
+    Caller { uid: creation.uid, gid: creation.gid, umask: creation.umask }
+}
+
+impl Tree {
+    /// An open file.
+    pub(super) fn handle(&self, handle: Handle) -> Result<Open> {
+        self.handles.read().get(&handle.0).cloned().ok_or(ViewError::BadHandle)
+    }
+
+    /// An open file that is passed on.
+    pub(super) fn passed(&self, handle: Handle) -> Result<Arc<PassedFile>> {
+        match self.handle(handle)? {
+            Open::File(file) => Ok(file),
+            Open::Frame(_) => Err(ViewError::Unsupported),
+        }
+    }
+
+    /// Keeps an open file; answers its handle.
+    pub(super) fn keep(&self, ino: Ino, open: Open) -> Handle {
+        let handle = {
+            let mut table = self.table.lock();
+            let handle = Handle(table.serial());
+            if let (Open::File(_), Some(node)) = (&open, table.get_mut(ino)) {
+                node.open.push(handle);
+            }
+            handle
+        };
+        self.handles.write().insert(handle.0, open);
+        handle
+    }
+
+    pub(super) fn open_passed(&self, ino: Ino, mode: OpenMode) -> Result<Opened> {
+        if mode.write || mode.truncate {
+            self.check_writable()?;
+        }
+        let access = match (mode.read, mode.write) {
+            (true, true) => libc::O_RDWR,
+            (false, true) => libc::O_WRONLY,
+            (_, false) => libc::O_RDONLY,
+        };
+        let flags = access | if mode.append { libc::O_APPEND } else { 0 };
+        // Not in the middle of its becoming a frame.
+        let _adopting = (mode.write || mode.truncate).then(|| self.adopting.lock());
+        let (file, name, has_privileges) = match self.found(ino) {
+            Ok((dir, name, found)) => {
+                if !found.stat.is_file() {
+                    // The kernel opens all others by itself.
+                    return Err(ViewError::Invalid);
+                }
+                let flags = flags | if mode.truncate { libc::O_TRUNC } else { 0 };
+                let has_privileges = found.stat.mode & (libc::S_ISUID | libc::S_ISGID) != 0;
+                if mode.truncate && mode.drop_privileges && has_privileges {
+                    let held = beneath::hold(dir.as_fd(), &name)?;
+                    if beneath::look_at(held.as_fd())?.is(&found) {
+                        drop_privileges(held.as_fd());
+                    }
+                }
+                let file = beneath::open_file(dir.as_fd(), &name, flags)?;
+                if !beneath::look_at(file.as_fd())?.is(&found) {
+                    return Err(ViewError::Gone);
+                }
+                (file, name, has_privileges)
+            }
+            // Removed, and still open.
+            Err(ViewError::Gone) => {
+                let open = self.table.lock().get(ino).map(|node| node.open.clone()).unwrap_or_default();
+                let open = open.into_iter().find_map(|handle| self.passed(handle).ok()).ok_or(ViewError::Gone)?;
+                (beneath::open_again(&open.file, flags)?, OsString::new(), true)
+            }
+            Err(error) => return Err(error),
+        };
+        let pages = match has_privileges || self.rules.may_become(&name) {
+            true => Pages::Fresh,
+            false => Pages::Passthrough,
+        };
+        let open = PassedFile { ino, file, write: mode.write, drops: mode.drop_privileges };
+        Ok(Opened { handle: self.keep(ino, Open::File(Arc::new(open))), pages })
+    }
+
+    pub(super) fn create_passed(&self, parent: Ino, name: &OsStr, creation: Creation, mode: OpenMode) -> Result<(Attr, Opened)> {
+        self.check_writable()?;
+        self.check_new(parent, name)?;
+        let dir = self.dir(parent)?;
+        let flags = if mode.append { libc::O_APPEND } else { 0 };
+        // Opened for reading as well, for who opens it through this file when it has no name any more.
+        let made = beneath::create(dir.as_fd(), name, creation.mode, libc::O_RDWR | flags, caller(&creation));
+        let file = match made {
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists && !creation.exclusive => {
+                let attr = self.enter(parent, name)?;
+                let opened = self.open_made(&attr, mode).inspect_err(|_| self.forget_one(attr.ino))?;
+                return Ok((attr, opened));
+            }
+            made => made?,
+        };
+        let found = beneath::look_at(file.as_fd())?;
+        let ino = self.table.lock().enter(&found, parent, name, |_| Shown::Plain);
+        let pages = if self.rules.may_become(name) { Pages::Fresh } else { Pages::Passthrough };
+        let open = PassedFile { ino, file, write: mode.write, drops: mode.drop_privileges };
+        Ok((attr(ino, &found), Opened { handle: self.keep(ino, Open::File(Arc::new(open))), pages }))
+    }
+
+    fn open_made(&self, attr: &Attr, mode: OpenMode) -> Result<Opened> {
+        use super::FileSystem;
+        if attr.kind == Kind::Directory { Err(ViewError::IsDirectory) } else { self.open(attr.ino, mode) }
+    }
+
+    pub(super) fn forget_one(&self, ino: Ino) {
+        use super::FileSystem;
+        self.forget(ino, 1, false);
+    }
+
+    /// Whether something may be made under a name.
+    pub(super) fn check_new(&self, parent: Ino, name: &OsStr) -> Result<()> {
+        if hidden::is_ours(name) {
+            return Err(ViewError::NotPermitted);
+        }
+        match self.table.lock().get(parent) {
+            Some(node) if node.is_covered => Err(ViewError::NotPermitted),
+            Some(_) => Ok(()),
+            None => Err(ViewError::Gone),
+        }
+    }
+
+    pub(super) fn make_passed(&self, parent: Ino, name: &OsStr, new: New<'_>, creation: Creation) -> Result<Attr> {
+        self.check_writable()?;
+        self.check_new(parent, name)?;
+        let (dir, caller) = (self.dir(parent)?, caller(&creation));
+        let dir = dir.as_fd();
+        match new {
+            New::File => beneath::make_special(dir, name, libc::S_IFREG | creation.mode, 0, caller)?,
+            New::Directory => return self.make_directory(parent, name, &creation),
+            New::Symlink(text) => beneath::make_link(dir, name, text, caller)?,
+            New::Special(kind, rdev) => {
+                let kind = match kind {
+                    Kind::Fifo => libc::S_IFIFO,
+                    Kind::Socket => libc::S_IFSOCK,
+                    Kind::BlockDevice => libc::S_IFBLK,
+                    Kind::CharDevice => libc::S_IFCHR,
+                    Kind::Directory | Kind::File | Kind::Symlink => return Err(ViewError::Invalid),
+                };
+                beneath::make_special(dir, name, kind | creation.mode, device(rdev), caller)?;
+            }
+            New::Link(of) => return self.link(of, parent, name),
+        }
+        self.enter(parent, name)
+    }
+
+    /// Another name. A frame has one name: with two, its commits would have to break one off.
+    fn link(&self, of: Ino, parent: Ino, name: &OsStr) -> Result<Attr> {
+        if self.regions.find(of).is_some() {
+            return Err(ViewError::CrossDevice);
+        }
+        if self.table.lock().get(of).is_some_and(|node| node.frame().is_some()) {
+            return Err(ViewError::NotPermitted);
+        }
+        let dir = self.dir(parent)?;
+        self.held(of, |held| Ok(beneath::add_name(held, dir.as_fd(), name)?))?;
+        self.enter(parent, name)
+    }
+
+    pub(super) fn readlink_passed(&self, ino: Ino) -> Result<OsString> {
+        let (dir, name, found) = self.found(ino)?;
+        if found.stat.is_link() { Ok(beneath::link_text(dir.as_fd(), &name)?) } else { Err(ViewError::Invalid) }
+    }
+
+    pub(super) fn setattr_passed(&self, ino: Ino, handle: Option<Handle>, set: SetAttr) -> Result<Attr> {
+        self.check_writable()?;
+        self.set_below(ino, handle, &set)?;
+        let found = self.stat(ino)?;
+        self.attr_of(ino, &found)
+    }
+
+    /// Sets attributes of what a node is below.
+    fn set_below(&self, ino: Ino, handle: Option<Handle>, set: &SetAttr) -> Result<()> {
+        if let Some(size) = set.size {
+            match handle.and_then(|handle| self.passed(handle).ok()).filter(|file| file.write) {
+                Some(file) => {
+                    file.drop_privileges();
+                    file.file.set_len(size)?;
+                }
+                None => self.held(ino, |held| {
+                    if set.drop_privileges {
+                        drop_privileges(held);
+                    }
+                    Ok(beneath::set_len(held, size)?)
+                })?,
+            }
+        }
+        if (set.mode, set.uid, set.gid, set.atime, set.mtime) == (None, None, None, None, None) {
+            return Ok(());
+        }
+        self.held(ino, |held| set_held(held, set))
+    }
+
+    pub(super) fn set_xattr_passed(&self, ino: Ino, name: &OsStr, value: Option<&[u8]>, mode: SetMode) -> Result<()> {
+        let flags = match mode {
+            SetMode::Any => 0,
+            SetMode::Create => libc::XATTR_CREATE,
+            SetMode::Replace => libc::XATTR_REPLACE,
+        };
+        self.held(ino, |held| Ok(beneath::set_xattr(held, name, value, flags)?))
+    }
+
+    pub(super) fn fsync_passed(&self, ino: Ino, invals: &mut Invals) -> Result<()> {
+        let kind = self.table.lock().get(ino).map(|node| node.kind).ok_or(ViewError::Gone)?;
+        if kind == libc::S_IFDIR {
+            self.sync_inside(ino, invals)?;
+            return Ok(beneath::sync_dir(self.dir(ino)?.as_fd())?);
+        }
+        let open = self.table.lock().get(ino).map(|node| node.open.clone()).unwrap_or_default();
+        match open.into_iter().find_map(|handle| self.passed(handle).ok()) {
+            Some(file) => Ok(file.file.sync_all()?),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn release_passed(&self, handle: Handle, file: Arc<PassedFile>, invals: &mut Invals) {
+        let is_last = {
+            let mut table = self.table.lock();
+            table.get_mut(file.ino).is_some_and(|node| {
+                node.open.retain(|open| *open != handle);
+                node.open.is_empty()
+            })
+        };
+        let (ino, write) = (file.ino, file.write);
+        drop(file);
+        if is_last && write && !self.rules.read_only {
+            self.written(ino, invals);
+        }
+    }
+}
+
+/// Sets all attributes but the size of what is held.
+pub fn set_held(held: std::os::fd::BorrowedFd<'_>, set: &SetAttr) -> Result<()> {
+    if set.uid.is_some() || set.gid.is_some() {
+        beneath::set_owner(held, set.uid, set.gid)?;
+    }
+    if let Some(mode) = set.mode {
+        beneath::set_mode(held, mode)?;
+    }
+    if set.atime.is_some() || set.mtime.is_some() {
+        beneath::set_times(held, set.atime, set.mtime)?;
+    }
+    Ok(())
+}

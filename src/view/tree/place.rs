@@ -1,0 +1,176 @@
+//! Where nodes are below: found again by their names, beneath a descriptor that is held, and taken only if they are what they were.
+
+use std::ffi::{OsStr, OsString};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use super::frame::TreeFrame;
+use super::passed::Open;
+use super::table::Shown;
+use super::{Tree, rules};
+use crate::store::local::beneath::{self, Found};
+use crate::view::{Ino, ROOT, Result, ViewError};
+
+/// Who answers for an inode.
+pub enum Whose {
+    /// The file system below.
+    Passed,
+    /// A frame; and which of its files it is: [`ROOT`] is what stands for the frame itself.
+    Frame(Arc<TreeFrame>, Ino),
+}
+
+impl Tree {
+    /// Who answers for an inode.
+    pub(super) fn whose(&self, ino: Ino) -> Result<Whose> {
+        if let Some((frame, inner)) = self.regions.find(ino) {
+            return Ok(Whose::Frame(frame, inner));
+        }
+        match self.table.lock().get(ino).map(|node| &node.shown) {
+            Some(Shown::Plain) => Ok(Whose::Passed),
+            Some(Shown::Frame(frame)) => Ok(Whose::Frame(Arc::clone(frame), ROOT)),
+            None => Err(ViewError::Gone),
+        }
+    }
+
+    /// A directory, open.
+    pub(super) fn dir(&self, ino: Ino) -> Result<Arc<OwnedFd>> {
+        if let Some(dir) = self.dirs.lock().get(&ino) {
+            return Ok(Arc::clone(dir));
+        }
+        if ino == ROOT {
+            let dir = Arc::new(self.root.try_clone()?);
+            self.dirs.lock().put(ROOT, Arc::clone(&dir));
+            return Ok(dir);
+        }
+        let way = self.table.lock().way(ino).ok_or(ViewError::NotFound)?;
+        // From the last directory on the way that is open.
+        let (mut at, mut dir) = (0, None);
+        {
+            let mut dirs = self.dirs.lock();
+            for (i, (ino, _)) in way.iter().enumerate().rev() {
+                if let Some(open) = dirs.get(ino) {
+                    (at, dir) = (i + 1, Some(Arc::clone(open)));
+                    break;
+                }
+            }
+        }
+        let mut dir = match dir {
+            Some(dir) => dir,
+            None => self.dir(ROOT)?,
+        };
+        for (ino, name) in way.into_iter().skip(at) {
+            let inside = beneath::open_dir(dir.as_fd(), &name)?;
+            let found = beneath::look_at(inside.as_fd())?;
+            self.check_same(ino, &found)?;
+            dir = Arc::new(inside);
+            self.dirs.lock().put(ino, Arc::clone(&dir));
+        }
+        Ok(dir)
+    }
+
+    fn check_same(&self, ino: Ino, found: &Found) -> Result<()> {
+        let table = self.table.lock();
+        let node = table.get(ino).ok_or(ViewError::Gone)?;
+        let same = node.id == found.id && node.kind == found.stat.mode & libc::S_IFMT;
+        if same { Ok(()) } else { Err(ViewError::Gone) }
+    }
+
+    /// The directory and the name that a node has below.
+    pub(super) fn place(&self, ino: Ino) -> Result<(Arc<OwnedFd>, OsString)> {
+        let (dir, name, _) = self.found(ino)?;
+        Ok((dir, name))
+    }
+
+    /// The same, and what it is now.
+    pub(super) fn found(&self, ino: Ino) -> Result<(Arc<OwnedFd>, OsString, Found)> {
+        let names: Vec<(Ino, OsString)> = match self.table.lock().get(ino) {
+            Some(node) => node.names().iter().map(|(parent, name)| (*parent, name.to_os_string())).collect(),
+            None => return Err(ViewError::Gone),
+        };
+        for (parent, name) in names {
+            let Ok(dir) = self.dir(parent) else { continue };
+            let Ok(found) = beneath::look(dir.as_fd(), &name) else { continue };
+            if self.check_same(ino, &found).is_ok() || self.is_now(parent, &name, &found) == Some(ino) {
+                return Ok((dir, name, found));
+            }
+        }
+        Err(ViewError::Gone)
+    }
+
+    /// The frame that is now another file of the same name, because its own commit has replaced the file below.
+    pub(super) fn is_now(&self, parent: Ino, name: &OsStr, found: &Found) -> Option<Ino> {
+        if !self.rules.is_name(name) && !found.stat.is_dir() {
+            return None;
+        }
+        let has_name = |frame: &Arc<TreeFrame>| {
+            let table = self.table.lock();
+            let names = table.get(frame.ino).map(|node| node.names()).unwrap_or_default();
+            names.iter().any(|(dir, text)| *dir == parent && **text == *name)
+        };
+        let frame = self.frames.all_open().into_iter().find(has_name)?;
+        let (source, _) = frame.opened()?.fs().source()?;
+        if !beneath::look_at(source.as_fd()).is_ok_and(|now| now.is(found)) {
+            return None;
+        }
+        self.table.lock().becomes(frame.ino, found);
+        Some(frame.ino)
+    }
+
+    /// Attributes below.
+    pub(super) fn stat(&self, ino: Ino) -> Result<Found> {
+        if ino == ROOT {
+            return Ok(beneath::look_at(self.root.as_fd())?);
+        }
+        let dir = self.dirs.lock().peek(&ino).cloned();
+        if let Some(dir) = dir {
+            return Ok(beneath::look_at(dir.as_fd())?);
+        }
+        match self.found(ino) {
+            Ok((_, _, found)) => Ok(found),
+            Err(ViewError::Gone) => self.open_file_of(ino, |file| Ok(beneath::look_at(file)?)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Does something with an open file of a node, which may have no name any more.
+    fn open_file_of<T>(&self, ino: Ino, work: impl FnOnce(BorrowedFd<'_>) -> Result<T>) -> Result<T> {
+        let open = self.table.lock().get(ino).map(|node| node.open.clone()).unwrap_or_default();
+        for handle in open {
+            if let Ok(Open::File(file)) = self.handle(handle) {
+                return work(file.file.as_fd());
+            }
+        }
+        Err(ViewError::Gone)
+    }
+
+    /// Does something with what a node is below, held open.
+    pub(super) fn held<T>(&self, ino: Ino, work: impl FnOnce(BorrowedFd<'_>) -> Result<T>) -> Result<T> {
+        if ino == ROOT {
+            return work(self.root.as_fd());
+        }
+        let dir = self.dirs.lock().peek(&ino).cloned();
+        if let Some(dir) = dir {
+            return work(dir.as_fd());
+        }
+        match self.place(ino) {
+            Ok((dir, name)) => {
+                let held = beneath::hold(dir.as_fd(), &name)?;
+                self.check_same(ino, &beneath::look_at(held.as_fd())?)?;
+                work(held.as_fd())
+            }
+            Err(ViewError::Gone) => self.open_file_of(ino, work),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether a directory is in a store of python-blosc2, at any depth.
+    pub(super) fn is_in_store(&self, parent: Ino) -> bool {
+        let way = self.table.lock().way(parent).unwrap_or_default();
+        let named = |name: &OsString| rules::is_store_name(name);
+        if way.iter().any(|(_, name)| named(name)) || self.path.file_name().is_some_and(rules::is_store_name) {
+            return true;
+        }
+        let holds = |ino: Ino| self.dir(ino).is_ok_and(|dir| rules::is_store(dir.as_fd()));
+        holds(ROOT) || way.iter().any(|(ino, _)| holds(*ino))
+    }
+}

@@ -1,0 +1,176 @@
+//! Names that go. A frame goes in one step: until then it is what was committed last.
+
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+
+use super::frame::TreeFrame;
+use super::hidden;
+use super::{Tree, table};
+use crate::format::{ChunkId, INDEX_NAME};
+use crate::store::local::beneath::{self, Found};
+use crate::store::sidecar;
+use crate::view::{Ino, Invals, Kind, Result, ViewError};
+use std::os::unix::ffi::OsStrExt;
+
+impl Tree {
+    pub(super) fn remove(&self, parent: Ino, name: &OsStr, is_dir: bool, _invals: &mut Invals) -> Result<()> {
+        self.check_writable()?;
+        if hidden::is_ours(name) {
+            return Err(ViewError::NotFound);
+        }
+        let dir = self.dir(parent)?;
+        let dir = dir.as_fd();
+        let found = beneath::look(dir, name)?;
+        let known = self.table.lock().find(&found);
+        let known = known.or_else(|| self.is_now(parent, name, &found));
+        let frame = known.and_then(|ino| self.table.lock().get(ino).and_then(|node| node.frame().cloned()));
+        match frame {
+            Some(frame) => self.remove_frame(&frame, parent, name, is_dir, dir, &found)?,
+            None => self.remove_plain(dir, name, is_dir)?,
+        }
+        if let Some(ino) = known {
+            let mut table = self.table.lock();
+            table.unname(ino, parent, name);
+            if found.stat.is_dir() {
+                self.dirs.lock().pop(&ino);
+            }
+        }
+        Ok(())
+    }
+
+    fn remove_plain(&self, dir: BorrowedFd<'_>, name: &OsStr, is_dir: bool) -> Result<()> {
+        match beneath::remove(dir, name, is_dir) {
+            Err(error) if is_dir && error.raw_os_error() == Some(libc::ENOTEMPTY) => {
+                // What dead mounts have left in it nobody else can remove.
+                let inside = beneath::open_dir(dir, name)?;
+                let mut left = Vec::new();
+                beneath::list(inside.as_fd(), 0, &mut |entry| {
+                    left.push(entry.name.to_owned());
+                    true
+                })?;
+                if !left.iter().all(|name| hidden::is_dead(inside.as_fd(), name)) {
+                    return Err(ViewError::NotEmpty);
+                }
+                left.iter().for_each(|name| self.discard(inside.as_fd(), name));
+                Ok(beneath::remove(dir, name, true)?)
+            }
+            removed => Ok(removed?),
+        }
+    }
+
+    fn remove_frame(
+        &self,
+        frame: &Arc<TreeFrame>,
+        parent: Ino,
+        name: &OsStr,
+        is_dir: bool,
+        dir: BorrowedFd<'_>,
+        found: &Found,
+    ) -> Result<()> {
+        match (frame.shown == Kind::Directory, is_dir) {
+            (true, false) => return Err(ViewError::IsDirectory),
+            (false, true) => return Err(ViewError::NotDirectory),
+            (true, true) if !self.enter_frame(frame)?.view.is_empty() => return Err(ViewError::NotEmpty),
+            _ => {}
+        }
+        let is_made = frame.opened().is_none_or(|open| open.view.is_made());
+        if found.stat.is_dir() && is_made {
+            check_parts(dir, name)?;
+        }
+        let is_open = frame.handles.load(Relaxed) > 0 && frame.shown == Kind::File;
+        let layout = Self::layout_of(found);
+        match (found.stat.is_dir(), is_made) {
+            (false, _) => beneath::remove(dir, name, false)?,
+            // No frame has come into being.
+            (true, false) => {
+                self.drop_frame(frame);
+                beneath::remove(dir, name, true)?;
+            }
+            (true, true) if is_open => {
+                // Who has it open goes on reading.
+                let ours = self.name_of_ours();
+                beneath::rename((dir, name), (dir, &ours), beneath::Onto::Nothing)?;
+                *frame.rest.lock() = Some((dir.try_clone_to_owned()?, ours));
+            }
+            (true, true) => self.remove_whole(dir, name)?,
+        }
+        if is_open {
+            frame.removed.store(true, SeqCst);
+            self.frames.remove(frame);
+        } else {
+            self.drop_frame(frame);
+        }
+        self.remember(parent, name, layout);
+        Ok(())
+    }
+
+    /// Ends a frame without another word: whoever has a file of it open finds it gone.
+    pub(super) fn drop_frame(&self, frame: &Arc<TreeFrame>) {
+        let _changing = frame.changing.lock();
+        if let Some(open) = frame.detach() {
+            open.view.drop_all();
+        }
+        self.frames.remove(frame);
+        self.regions.leave(frame);
+        frame.lineage.fetch_add(1, Relaxed);
+        *frame.sized.lock() = None;
+    }
+
+    /// The last handle of a removed frame is gone.
+    pub(super) fn end_removed(&self, frame: &Arc<TreeFrame>) {
+        if frame.removed.load(SeqCst) && frame.handles.load(Relaxed) == 0 {
+            self.drop_frame(frame);
+            if let Some((dir, name)) = frame.rest.lock().take() {
+                self.discard(dir.as_fd(), &name);
+            }
+        }
+    }
+
+    /// A frame that is about to get another name: everything is committed, and it is closed.
+    pub(super) fn quiesce(&self, frame: &Arc<TreeFrame>, invals: &mut Invals) -> Result<()> {
+        if frame.writers.load(Relaxed) > 0 {
+            return Err(ViewError::InUse);
+        }
+        if frame.opened().is_none() {
+            return Ok(());
+        }
+        self.fsync_inside(frame, crate::view::ROOT, invals)?;
+        if !self.close_frame(frame) {
+            let _changing = frame.changing.lock();
+            if let Some(open) = frame.detach() {
+                open.fs().shutdown()?;
+            }
+            self.frames.remove(frame);
+            self.regions.leave(frame);
+            frame.lineage.fetch_add(1, Relaxed);
+        }
+        Ok(())
+    }
+
+    /// The frame that a node stands for.
+    pub(super) fn frame_of(&self, ino: Option<Ino>) -> Option<Arc<TreeFrame>> {
+        let table = self.table.lock();
+        match &table.get(ino?)?.shown {
+            table::Shown::Frame(frame) => Some(Arc::clone(frame)),
+            table::Shown::Plain => None,
+        }
+    }
+}
+
+/// That the directory of a frame holds nothing that is no part of it, as that would go with it unseen.
+pub fn check_parts(dir: BorrowedFd<'_>, name: &OsStr) -> Result<()> {
+    let inside = beneath::open_dir(dir, name)?;
+    let mut other = false;
+    beneath::list(inside.as_fd(), 0, &mut |entry| {
+        let bytes = entry.name.as_bytes();
+        let is_part = entry.name == INDEX_NAME
+            || entry.name == sidecar::SUFFIX
+            || hidden::is_ours(entry.name)
+            || ChunkId::from_file_name(bytes).is_some();
+        other |= !is_part;
+        is_part
+    })?;
+    if other { Err(ViewError::NotEmpty) } else { Ok(()) }
+}

@@ -1,0 +1,224 @@
+//! The nodes of a tree that the kernel knows, but for those inside frames.
+//!
+//! A node is known by what it is ([`FileId`]), and found again by a name beneath its directory. No node holds a descriptor.
+
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use super::frame::TreeFrame;
+use crate::store::local::beneath::{FileId, Found};
+use crate::view::{Handle, Ino, ROOT};
+
+/// The bit of numbers that are ours, and not the file system's below.
+pub const OURS: u64 = 1 << 63;
+/// So many names of a file are remembered, the last ones.
+const NAMES: usize = 8;
+
+/// A file, a directory, or a frame, as long as the kernel knows it.
+pub struct Node {
+    pub id: FileId,
+    /// The file type below, as the mode has it.
+    pub kind: u32,
+    /// Directories and names in them, the last used first.
+    names: Vec<(Ino, Box<OsStr>)>,
+    /// How often the kernel was told of it.
+    lookups: u64,
+    /// Open files of it, which reach it when it has no name any more.
+    pub open: Vec<Handle>,
+    pub shown: Shown,
+    /// Another file system is mounted here, which is not shown.
+    pub is_covered: bool,
+}
+
+/// What a node is shown as.
+#[derive(Clone)]
+pub enum Shown {
+    /// What it is.
+    Plain,
+    /// A frame.
+    Frame(Arc<TreeFrame>),
+}
+
+/// The nodes. Nothing is called, and no input or output made, while the lock around it is held.
+pub struct Table {
+    nodes: HashMap<Ino, Node>,
+    by_id: HashMap<FileId, Ino>,
+    /// The device whose inode numbers are shown as they are.
+    device: u64,
+    last: u64,
+}
+
+impl Table {
+    /// With the root alone.
+    pub fn new(root: &Found) -> Self {
+        let node = Node::new(root, Shown::Plain);
+        let (nodes, by_id) = (HashMap::from([(ROOT, node)]), HashMap::from([(root.id, ROOT)]));
+        Table { nodes, by_id, device: root.id.dev, last: 0 }
+    }
+
+    pub fn get(&self, ino: Ino) -> Option<&Node> {
+        self.nodes.get(&ino)
+    }
+
+    pub fn get_mut(&mut self, ino: Ino) -> Option<&mut Node> {
+        self.nodes.get_mut(&ino)
+    }
+
+    /// The node of a file that was found, if it is known.
+    pub fn find(&self, found: &Found) -> Option<Ino> {
+        let ino = self.by_id.get(&found.id)?;
+        self.nodes.get(ino).filter(|node| node.kind == found.stat.mode & libc::S_IFMT).map(|_| *ino)
+    }
+
+    /// A number never given before.
+    pub fn serial(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+
+    /// The node of what a name was found to be, told to the kernel once more. One that is new is `shown` so.
+    pub fn enter(&mut self, found: &Found, parent: Ino, name: &OsStr, shown: impl FnOnce(Ino) -> Shown) -> Ino {
+        let ino = match self.find(found) {
+            Some(ino) => ino,
+            None => {
+                // What has the number of a node of before is another.
+                if let Some(before) = self.by_id.remove(&found.id)
+                    && before != ROOT
+                    && let Some(node) = self.nodes.get_mut(&before)
+                {
+                    node.names.clear();
+                }
+                let ino = self.number(found);
+                self.nodes.insert(ino, Node::new(found, shown(ino)));
+                self.by_id.insert(found.id, ino);
+                ino
+            }
+        };
+        if let Some(node) = self.nodes.get_mut(&ino) {
+            node.lookups += 1;
+            node.named(parent, name);
+        }
+        ino
+    }
+
+    /// The number below, where it tells files apart.
+    fn number(&mut self, found: &Found) -> Ino {
+        let below = Ino(found.id.ino);
+        let is_good = found.id.dev == self.device && below.0 & OURS == 0 && below.0 > ROOT.0;
+        if is_good && !self.nodes.contains_key(&below) { below } else { Ino(OURS | self.serial()) }
+    }
+
+    /// The kernel gives back what it was told. Answers a node that nobody knows any more.
+    pub fn forget(&mut self, ino: Ino, count: u64) -> Option<Node> {
+        let node = self.nodes.get_mut(&ino).filter(|_| ino != ROOT)?;
+        node.lookups = node.lookups.saturating_sub(count);
+        self.drop_unknown(ino)
+    }
+
+    /// Drops a node that the kernel does not know any more, unless it stands for a frame that is open.
+    pub fn drop_unknown(&mut self, ino: Ino) -> Option<Node> {
+        let is_used = |node: &Node| node.frame().is_some_and(|frame| frame.opened().is_some());
+        self.nodes.get(&ino).filter(|node| ino != ROOT && node.lookups == 0 && !is_used(node))?;
+        let node = self.nodes.remove(&ino)?;
+        if self.by_id.get(&node.id) == Some(&ino) {
+            self.by_id.remove(&node.id);
+        }
+        Some(node)
+    }
+
+    /// A node stands for another file below from now on, which has taken the place of the one before.
+    pub fn becomes(&mut self, ino: Ino, found: &Found) {
+        if let Some(node) = self.nodes.get_mut(&ino) {
+            if self.by_id.get(&node.id) == Some(&ino) {
+                self.by_id.remove(&node.id);
+            }
+            (node.id, node.kind) = (found.id, found.stat.mode & libc::S_IFMT);
+            if let Some(before) = self.by_id.insert(found.id, ino).filter(|before| *before != ino)
+                && let Some(before) = self.nodes.get_mut(&before)
+            {
+                before.names.clear();
+            }
+        }
+    }
+
+    /// A name is gone, or stands for something else.
+    pub fn unname(&mut self, ino: Ino, parent: Ino, name: &OsStr) {
+        if let Some(node) = self.nodes.get_mut(&ino) {
+            node.names.retain(|(dir, text)| !(*dir == parent && **text == *name));
+        }
+    }
+
+    /// A name that a node has got.
+    pub fn name(&mut self, ino: Ino, parent: Ino, name: &OsStr) {
+        if let Some(node) = self.nodes.get_mut(&ino) {
+            node.named(parent, name);
+        }
+    }
+
+    /// All nodes.
+    pub fn iter(&self) -> impl Iterator<Item = (Ino, &Node)> {
+        self.nodes.iter().map(|(ino, node)| (*ino, node))
+    }
+
+    /// From the root to a directory: the names on the way, each with its node; none if the way is lost.
+    pub fn way(&self, mut ino: Ino) -> Option<Vec<(Ino, OsString)>> {
+        let mut way = Vec::new();
+        while ino != ROOT {
+            let (parent, name) = self.nodes.get(&ino)?.names.first()?;
+            way.push((ino, name.to_os_string()));
+            if way.len() > MAX_DEPTH {
+                return None;
+            }
+            ino = *parent;
+        }
+        way.reverse();
+        Some(way)
+    }
+}
+
+/// Deeper than any path can be told to the kernel; more is a circle, made by renames that crossed.
+const MAX_DEPTH: usize = 1 << 16;
+
+impl Node {
+    fn new(found: &Found, shown: Shown) -> Self {
+        let kind = found.stat.mode & libc::S_IFMT;
+        Node { id: found.id, kind, names: Vec::new(), lookups: 0, open: Vec::new(), shown, is_covered: false }
+    }
+
+    fn named(&mut self, parent: Ino, name: &OsStr) {
+        if self.kind == libc::S_IFDIR {
+            self.names.clear(); // a directory has one name
+        }
+        match self.names.iter().position(|(dir, text)| *dir == parent && **text == *name) {
+            Some(0) => {}
+            Some(at) => self.names.swap(0, at),
+            None => {
+                self.names.insert(0, (parent, name.into()));
+                self.names.truncate(NAMES);
+            }
+        }
+    }
+
+    /// The names that it is known by, the last used first.
+    pub fn names(&self) -> &[(Ino, Box<OsStr>)] {
+        &self.names
+    }
+
+    /// The frame that it is shown as.
+    pub fn frame(&self) -> Option<&Arc<TreeFrame>> {
+        match &self.shown {
+            Shown::Frame(frame) => Some(frame),
+            Shown::Plain => None,
+        }
+    }
+}
+
+/// Which file it was, how long, and when it was last changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sized {
+    pub id: FileId,
+    pub ctime: SystemTime,
+    pub size: u64,
+}
