@@ -1,4 +1,4 @@
-"""Tests of file systems that others wrote, on the ordinary files of a mounted directory: pjdfstest, fsx, stress-ng and fio.
+"""Tests of file systems on the ordinary files of a mounted directory: pjdfstest, fsx, stress-ng and fio, and calls that these leave out.
 
     conformance.py TOOLS [--quick] [--only SUITE,...]
 
@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import calls
 from mounts import ROOT, Mount
 
 HERE = ROOT / "tests" / "conformance"
@@ -42,6 +43,8 @@ class Run:
     """Where a suite runs, how much of it, and what it leaves to be looked at after an unmount."""
 
     where: Path
+    # A native directory for comparison.
+    beside: Path
     scratch: Path
     tools: Path
     quick: bool
@@ -166,7 +169,7 @@ FSX_NAMES = ("plain", ".dot", "new.tmp", "odd.b2nd")
 def fsx(run):
     cases = {}
     place = made(run.where / "fsx")
-    count, seeds = (6_000, (1,)) if run.quick else (20_000, (1, 2, 3))
+    count, seeds = (4_000, (1,)) if run.quick else (8_000, (1, 2, 3))
     rounds = [(name, seed) for name in FSX_NAMES for seed in seeds]
     for name, seed in rounds:
         case = f"fsx {name} {seed}"
@@ -224,6 +227,26 @@ def fio_again(run):
     return cases
 
 
+# Calls that the others leave out, natively and here: what they give must be the same.
+
+
+def our_calls(run):
+    cases = {}
+    for name, function in calls.CASES.items():
+        case = f"calls {name}"
+        if run.wants(case):
+            answers = []
+            for directory in (run.beside, run.where):
+                answers.append(calls.answer(function, directory / "calls"))
+                clear(directory / "calls")
+            expected, found = answers
+            at = next((n for n, pair in enumerate(zip(expected, found)) if pair[0] != pair[1]), 0)
+            start = max(0, at - 60)
+            differs = f"expected ...{expected[start : at + 200]}\nfound    ...{found[start : at + 200]}"
+            cases[case] = Outcome(PASSED) if expected == found else Outcome(FAILED, differs)
+    return cases
+
+
 def judged(process, said):
     if process.returncode == 0:
         return Outcome(PASSED)
@@ -233,7 +256,7 @@ def judged(process, said):
     return Outcome(FAILED, f"exit code {process.returncode}: {last_lines(said)}")
 
 
-SUITES = {"pjdfstest": pjdfstest, "stress-ng": stress_ng, "fsx": fsx, "fio": fio}
+SUITES = {"pjdfstest": pjdfstest, "calls": our_calls, "stress-ng": stress_ng, "fsx": fsx, "fio": fio}
 
 
 @dataclass(frozen=True)
@@ -255,9 +278,9 @@ class Mode:
 # A directory with a frame's name that gets other names in it is an ordinary one.
 ODD = "odd.b2nd"
 MODES = (
-    Mode("allow_other", OTHERS, quick=("pjdfstest", "stress-ng")),
-    Mode("default options", (), quick=("fsx", "fio")),
-    *(Mode(f"--show {kind}, in {ODD}", (*OTHERS, "--show", kind), ("pjdfstest", "fsx"), within=ODD) for kind in ("other", "sparse", "contiguous")),
+    Mode("allow_other", OTHERS, quick=("pjdfstest", "calls", "stress-ng")),
+    Mode("default options", (), ("pjdfstest", "stress-ng", "fsx", "fio"), quick=("fsx", "fio")),
+    *(Mode(f"--show {kind}, in {ODD}", (*OTHERS, "--show", kind), ("pjdfstest", "calls", "fsx"), within=ODD) for kind in ("other", "sparse", "contiguous")),
 )
 
 
@@ -296,7 +319,7 @@ class Conformance:
         self.began = time.monotonic()
 
     def run_at(self, where, wanted=None, before=()):
-        return Run(where, self.scratch, self.options.tools, self.options.quick, self.remount, wanted, before)
+        return Run(where, made(self.files / "beside"), self.scratch, self.options.tools, self.options.quick, self.remount, wanted, before)
 
     def say(self, line):
         print(f"{line}  [{time.monotonic() - self.began:.0f} s]", flush=True)
@@ -444,7 +467,7 @@ def self_test(conformance):
 
 
 def main():
-    parser = argparse.ArgumentParser(prog="scripts/conformance", description="pjdfstest, fsx, stress-ng and fio on the mount of a directory.")
+    parser = argparse.ArgumentParser(prog="scripts/conformance", description="pjdfstest, calls, fsx, stress-ng and fio on the mount of a directory.")
     parser.add_argument("tools", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--quick", action="store_true", help="a fixed part, in at most 100 seconds")
     parser.add_argument("--only", default=",".join(SUITES), help=f"suites, with commas between: {', '.join(SUITES)}")
