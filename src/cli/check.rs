@@ -1,14 +1,16 @@
-//! `b2fuse check`: everything that is wrong with a frame, a line for each thing.
+//! `b2fuse check`: everything that is wrong with frames, a line for each thing.
 
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
+use super::trees::{self, Item};
 use super::{End, Failure, frames, memory, output};
 use crate::format::Layout;
 use crate::format::plain::plain;
-use crate::store::check::{Checked, Depth, Finding, Severity, check};
+use crate::store::Location;
+use crate::store::check::{Checked, Depth, Finding, Severity, check_at};
 
 /// Findings of each severity that an object has, of a frame that may have millions.
 const MOST: u64 = 10_000;
@@ -18,17 +20,23 @@ const MOST: u64 = 10_000;
 /// Prints a line for each finding. Exits with 0 if all frames are sound, 1 if something is damaged, 2 if a frame cannot be read at
 /// all. Some findings are notes, not damage: holes in a file, files in a directory that belong to no chunk, chunks that only a plugin of
 /// the library decodes.
+///
+/// All frames in a directory, or in a store of Python-Blosc2 (.b2d), are checked, at any depth; the last line counts them. A frame is a
+/// directory with chunks.b2frame, or a file that begins as one and has one of its suffixes (.b2nd, .b2frame and others). Symbolic links
+/// are not followed, and directories on which another file system is mounted are left out.
 #[derive(clap::Args)]
 #[command(after_long_help = "\
 Examples:
   b2fuse check pressure.b2frame many.b2frame
   # Check every stored byte, and print JSON
   b2fuse check --deep --json pressure.b2frame >report.json
+  # All frames below a directory
+  b2fuse check --deep frames
 
 Fields of --json:
   One object a line for each frame. Fields may be added, and are not removed or changed.
 
-  frame            the path, as given
+  frame            the path, as given; of one in a directory, with that before it
   error            only for what cannot be read at all; there are no other fields then
   layout           \"cframe\" or \"sframe\"
   sound            whether nothing is damaged
@@ -54,9 +62,40 @@ pub(super) struct Args {
     /// Threads that check chunks [default: all cores]
     #[arg(long, value_name = "N", value_parser = super::options::threads)]
     threads: Option<usize>,
-    /// The frames, of either layout
+    /// The frames, of either layout, and directories of frames
     #[arg(required = true)]
     frames: Vec<PathBuf>,
+}
+
+/// What came of the frames in a directory.
+#[derive(Default)]
+struct Count {
+    sound: u64,
+    damaged: u64,
+    unread: u64,
+}
+
+impl Count {
+    fn add(&mut self, code: u8) {
+        *match code {
+            0 => &mut self.sound,
+            1 => &mut self.damaged,
+            _ => &mut self.unread,
+        } += 1;
+    }
+
+    fn in_words(&self) -> String {
+        let Count { sound, damaged, unread } = self;
+        let count = sound + damaged + unread;
+        let mut words = format!("{count} frame{}: {sound} sound", if count == 1 { "" } else { "s" });
+        if *damaged > 0 {
+            words += &format!(", {damaged} damaged");
+        }
+        if *unread > 0 {
+            words += &format!(", {unread} that cannot be read");
+        }
+        words
+    }
 }
 
 pub(super) fn run(args: &Args) -> End {
@@ -65,7 +104,17 @@ pub(super) fn run(args: &Args) -> End {
     let mut worst = 0;
     for frame in &args.frames {
         let mut out = BufWriter::new(io::stdout().lock());
-        let code = one(frame, depth, args.json, &mut out);
+        let code = match all_in(frame, depth, args.json, &mut out) {
+            Ok(Some(code)) => code,
+            Ok(None) => {
+                memory::end_with(frame, 2);
+                match Location::existing(frame) {
+                    Ok(location) => one(&location, depth, args.json, &mut out),
+                    Err(error) => unread(frame, &frames::explained(frame, error), args.json, &mut out),
+                }
+            }
+            Err(failure) => unread(frame, &failure, args.json, &mut out),
+        };
         // Whoever reads may have had enough.
         let code = if out.flush().is_err() { 2 } else { code };
         worst = worst.max(code);
@@ -73,8 +122,46 @@ pub(super) fn run(args: &Args) -> End {
     End::Code(worst)
 }
 
-fn one(frame: &Path, depth: Depth, as_json: bool, out: &mut impl Write) -> u8 {
-    memory::end_with(frame, 2);
+/// All frames in a directory; `None` if it is none.
+fn all_in(path: &Path, depth: Depth, as_json: bool, out: &mut impl Write) -> Result<Option<u8>, Failure> {
+    let (mut worst, mut count) = (0, Count::default());
+    let is_tree = trees::each(path, 2, &mut |item| {
+        let code = match item {
+            Item::Frame(entry, _) => {
+                let code = one(&entry.location, depth, as_json, out);
+                count.add(code);
+                code
+            }
+            Item::Called(entry) => {
+                if !as_json {
+                    let _ =
+                        writeln!(out, "{}: note: is called as a frame, and does not begin as one", plain(entry.location.path()));
+                }
+                0
+            }
+            Item::Unread(path, failure) => unread(&path, &failure, as_json, out),
+        };
+        worst = worst.max(code);
+        out.flush().is_ok()
+    })?;
+    if is_tree && !as_json {
+        let _ = writeln!(out, "{}: {}", plain(path), count.in_words());
+    }
+    Ok(is_tree.then_some(worst))
+}
+
+/// What cannot be read at all.
+fn unread(path: &Path, Failure(error): &Failure, as_json: bool, out: &mut impl Write) -> u8 {
+    if as_json {
+        let object = json!({ "frame": path.to_string_lossy(), "error": error });
+        let _ = out.write_all(output::json_line(&object).as_bytes());
+    }
+    eprintln!("{error}");
+    2
+}
+
+fn one(location: &Location, depth: Depth, as_json: bool, out: &mut impl Write) -> u8 {
+    let frame = location.path();
     let (mut damaged, mut notes) = (0u64, 0u64);
     let mut findings = Vec::new();
     let mut left_out = 0u64;
@@ -93,7 +180,7 @@ fn one(frame: &Path, depth: Depth, as_json: bool, out: &mut impl Write) -> u8 {
         }
     };
     let bar = super::progress::of_chunks();
-    let checked = check(frame, depth, &mut found, &mut |done, total| {
+    let checked = check_at(location, depth, &mut found, &mut |done, total| {
         bar.set_length(total as u64);
         bar.set_position(done as u64);
         true
@@ -109,15 +196,7 @@ fn one(frame: &Path, depth: Depth, as_json: bool, out: &mut impl Write) -> u8 {
             }
             u8::from(!sound)
         }
-        Err(error) => {
-            let Failure(error) = frames::explained(frame, error);
-            if as_json {
-                let object = json!({ "frame": frame.to_string_lossy(), "error": error });
-                let _ = out.write_all(output::json_line(&object).as_bytes());
-            }
-            eprintln!("{error}");
-            2
-        }
+        Err(error) => unread(frame, &frames::explained_at(location, error), as_json, out),
     }
 }
 

@@ -1,4 +1,4 @@
-//! `b2fuse compact`: a frame without holes, in the order of its index.
+//! `b2fuse compact`: frames without holes, in the order of their indexes.
 //!
 //! The frame is copied whole, under a temporary name beside it, and takes its place at once: whatever is cut off in between, the
 //! frame is the old one or the new one.
@@ -6,7 +6,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::convert::make;
+use super::convert::{is_interrupted, make};
+use super::trees::{self, Item};
 use super::{End, Failure};
 use super::{frames, memory};
 use crate::format::Layout;
@@ -15,41 +16,79 @@ use crate::store::check::{Depth, Kind, check_at};
 use crate::store::copy::FrameCopy;
 use crate::store::in_words;
 use crate::store::times::Records;
+use crate::store::walk::Entry;
 use crate::store::{self, AtClose, FrameStore, LocalStore, Location, NewFrame};
 
 /// Rewrite a frame without holes, its chunks in the order of the index
 ///
 /// Files of a sparse frame are numbered anew, and files that belong to no chunk are removed. A second copy of the frame is written, and
 /// replaces it in one step; it needs as much space as the frame's chunks.
+///
+/// Of a directory, or a store of Python-Blosc2 (.b2d), all frames in it are compacted, at any depth, one after the other; see `b2fuse
+/// check` for what is one. A file there that has several names (hard links) is left as it is, and is named on stderr.
 #[derive(clap::Args)]
 #[command(after_long_help = "\
 Examples:
-  b2fuse compact pressure.b2frame")]
+  b2fuse compact pressure.b2frame
+  # All frames below a directory
+  b2fuse compact frames")]
 pub(super) struct Args {
-    /// The frame, of either layout
+    /// The frame, of either layout, or a directory of frames
     frame: PathBuf,
 }
 
 pub(super) fn run(args: &Args) -> End {
-    compact(&args.frame).into()
+    let mut failed = false;
+    let tree = trees::each(&args.frame, 1, &mut |item| {
+        let compacted = match item {
+            Item::Frame(entry, layout) => in_directory(&entry, layout),
+            Item::Called(_) => Ok(()),
+            Item::Unread(_, failure) => Err(failure),
+        };
+        if let Err(Failure(line)) = compacted {
+            eprintln!("{line}");
+            failed = true;
+        }
+        !is_interrupted()
+    });
+    match tree {
+        Ok(true) => End::Code(u8::from(failed)),
+        Ok(false) => compact(&args.frame).into(),
+        Err(failure) => End::Failed(failure),
+    }
 }
 
 fn compact(frame: &Path) -> Result<(), Failure> {
     memory::end_with(frame, 1);
-    let failed =
-        |action: &'static str| move |error: io::Error| Failure::new(frame, format_args!("cannot {action}: {}", in_words(&error)));
     // The new frame takes the place of the frame itself, not of a link to it.
     let (location, layout) = frames::existing(frame)?;
-    let copy = FrameCopy::of(&location).map_err(frames::damaged)?;
+    compact_at(&location, layout)
+}
+
+/// A frame that nobody has named.
+fn in_directory(entry: &Entry, layout: Layout) -> Result<(), Failure> {
+    if layout == Layout::Contiguous && entry.stat.links > 1 {
+        let what =
+            format_args!("is left as it is: it has {} names, of which one alone would have the new frame", entry.stat.links);
+        return Err(Failure::new(entry.location.path(), what));
+    }
+    compact_at(&entry.location, layout)
+}
+
+fn compact_at(location: &Location, layout: Layout) -> Result<(), Failure> {
+    let frame = location.path();
+    let failed =
+        |action: &'static str| move |error: io::Error| Failure::new(frame, format_args!("cannot {action}: {}", in_words(&error)));
+    let copy = FrameCopy::of(location).map_err(frames::damaged)?;
     let (source, entries) = (&*copy.source, &copy.image.entries);
-    if is_compact(&location, layout, entries)? {
+    if is_compact(location, layout, entries)? {
         return Ok(());
     }
     let Some(like) = source.local().map(LocalStore::like).transpose()? else { return Ok(()) };
     let replaced = like.frame.stat().map_err(failed("be read"))?;
     let new = NewFrame { like: Some(like), replaced: Some(replaced), ..NewFrame::default() };
     let last = keep_times(source, entries.len());
-    make(&copy, layout, &location, new, last)
+    make(&copy, layout, location, new, last).map(drop)
 }
 
 /// Has the chunk files of a mount have the times that they had before. They have the same names: positions stay what they are.

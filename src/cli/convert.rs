@@ -1,10 +1,11 @@
-//! `b2fuse convert`: a copy in the other layout, without a mount.
+//! `b2fuse convert`: a copy in another layout, without a mount.
 //!
-//! DST has a temporary name until it is complete, and is removed if anything fails before.
+//! The copy of a frame has a temporary name until it is complete, and is removed if anything fails before.
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::io;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, LazyLock};
 
 use indicatif::HumanBytes;
 use rustix::fs::Mode;
@@ -16,60 +17,102 @@ use super::{frames, memory};
 use crate::format::Layout;
 use crate::store::backend::FileStat;
 use crate::store::copy::{FrameCopy, Need};
-use crate::store::{AtClose, FrameStore, Location, NewFrame, StoreError, in_words, local};
+use crate::store::walk::Walk;
+use crate::store::{AtClose, FrameStore, LocalStore, Location, NewFrame, StoreError, in_words, local};
 
-/// Copy a frame into its other layout
+mod tree;
+
+/// Copy a frame into its other layout, or a directory with all frames in one layout
 ///
 /// The copy has the same chunks, byte for byte, and the same metadata. It gets the name DST when it is whole and on disk.
+///
+/// With --show, SRC may be a directory. All that is in it is copied, at any depth: each frame (see `b2fuse check`) so that it has that
+/// layout, and everything else as it is, with owner, mode, times and extended attributes, links as links. DST must not exist, or be an
+/// empty directory. Names that begin with .b2fuse- are left out. In a store of Python-Blosc2, which is a directory whose name ends in .b2d
+/// or that holds embed.b2e, frames become or stay files with either layout, as the library finds no others there. A frame that cannot be
+/// read is copied as it is and named on stderr, and the exit code is 1.
 #[derive(clap::Args)]
 #[command(after_long_help = "\
 Examples:
   # A file becomes a directory
   b2fuse convert pressure.b2frame sparse.b2frame
   # A directory becomes a file, in place of the one that is there
-  b2fuse convert --force many.b2frame pressure.b2frame")]
+  b2fuse convert --force many.b2frame pressure.b2frame
+  # A directory, with all frames in it as directories of chunks
+  b2fuse convert --show sparse frames frames.sparse")]
 pub(super) struct Args {
-    /// Replace an existing DST, in one step
+    /// Replace an existing DST, in one step; only of one frame
     #[arg(long)]
     force: bool,
-    /// The frame
+    /// The layout of the copy [default: the one that SRC does not have]
+    #[arg(long, value_name = "LAYOUT")]
+    show: Option<Show>,
+    /// The frame; with --show, also a directory of frames
     src: PathBuf,
-    /// The copy to make: a directory if SRC is a file, a file if SRC is a directory
+    /// The copy to make: a frame of the other layout, or of LAYOUT; a directory if SRC is a directory of frames
     dst: PathBuf,
 }
 
+/// A layout, as `b2fuse mount` calls it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Show {
+    Contiguous,
+    Sparse,
+}
+
+impl From<Show> for Layout {
+    fn from(show: Show) -> Self {
+        match show {
+            Show::Contiguous => Layout::Contiguous,
+            Show::Sparse => Layout::Sparse,
+        }
+    }
+}
+
 pub(super) fn run(args: &Args) -> End {
-    convert(args).into()
+    memory::end_with(&args.src, 1);
+    match (Walk::of(&args.src), args.show) {
+        (Ok(Some(walk)), Some(layout)) => tree::run(args, walk, layout.into()),
+        (Ok(Some(_)), None) => {
+            let what = frames::existing(&args.src).err().map_or_else(String::new, |Failure(line)| line);
+            End::Failed(Failure(format!("{what}; --show contiguous and --show sparse copy a directory of frames")))
+        }
+        // What keeps from a directory is said as of a frame.
+        _ => convert(args).into(),
+    }
 }
 
 fn convert(args: &Args) -> Result<(), Failure> {
-    memory::end_with(&args.src, 1);
     let (src, layout) = frames::existing(&args.src)?;
     let dst = frames::to_be(&args.dst)?;
     let replaced = check_target(&src, &dst, args.force)?;
     let copy = FrameCopy::of(&src).map_err(frames::damaged)?;
-    let to = match layout {
-        Layout::Contiguous => Layout::Sparse,
-        Layout::Sparse => Layout::Contiguous,
+    let to = match (args.show, layout) {
+        (Some(show), _) => show.into(),
+        (None, Layout::Contiguous) => Layout::Sparse,
+        (None, Layout::Sparse) => Layout::Contiguous,
     };
-    let mode = mode_of(&args.src, &*copy.source)?;
+    let mode = copy.mode()?;
     mask(mode, to);
     let write_protected = to == Layout::Contiguous && mode & 0o200 == 0;
     let new = NewFrame { write_protected, replaced, ..NewFrame::default() };
-    make(&copy, to, &dst, new, None)
+    make(&copy, to, &dst, new, None).map(drop)
 }
 
-/// Makes a frame at `dst`, with the chunks in the order of the index and no holes between them; `last` is done at its end.
+/// Makes a frame at `dst`, with the chunks in the order of the index and no holes between them; `last` is done at its end. Answers what
+/// was made.
 ///
 /// # Errors
 /// Too little room, in advance; `dst` exists and is not what is to be replaced; what the stores refuse. Nothing is left of the copy.
-pub(super) fn make(copy: &FrameCopy, to: Layout, dst: &Location, new: NewFrame, last: Option<AtClose>) -> Result<(), Failure> {
-    let interrupted = Arc::new(AtomicBool::new(false));
-    let hangup = (!hangup_ignored()).then_some(SIGHUP);
-    for signal in [SIGINT, SIGTERM].into_iter().chain(hangup) {
-        signal_hook::flag::register(signal, interrupted.clone())
-            .map_err(|error| Failure::new(dst.path(), format_args!("cannot handle signals: {}", in_words(&error))))?;
-    }
+pub(super) fn make(
+    copy: &FrameCopy,
+    to: Layout,
+    dst: &Location,
+    new: NewFrame,
+    last: Option<AtClose>,
+) -> Result<Option<FileStat>, Failure> {
+    listen_for_signals()
+        .map_err(|error| Failure::new(dst.path(), format_args!("cannot handle signals: {}", in_words(&error))))?;
     let create = || Ok(copy.create(dst, to, new.clone())?);
     let target = wait::until_released(wait::PATIENCE, |text| eprintln!("{text}"), Failure::from_text, create)?;
     check_room(copy.need(to), &*target)?;
@@ -78,7 +121,7 @@ pub(super) fn make(copy: &FrameCopy, to: Layout, dst: &Location, new: NewFrame, 
     let bar = progress::of_bytes(copy.bytes());
     let done = copy.run(&*target, &mut |len| {
         bar.inc(u64::from(len));
-        !interrupted.load(Relaxed)
+        !is_interrupted()
     });
     bar.finish_and_clear();
     if !done? {
@@ -87,7 +130,31 @@ pub(super) fn make(copy: &FrameCopy, to: Layout, dst: &Location, new: NewFrame, 
     if let Some(last) = last {
         target.at_close(last);
     }
-    Ok(target.close()?)
+    let frame = target.local().map(LocalStore::like).transpose()?;
+    let made = frame.and_then(|like| like.frame.stat().ok());
+    target.close()?;
+    Ok(made)
+}
+
+/// Set by the signals that end a program, once they are listened for.
+static INTERRUPTED: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
+
+/// From now on the signals that end a program have copies end, without a trace of what is unfinished.
+pub(super) fn listen_for_signals() -> io::Result<()> {
+    static LISTENS: AtomicBool = AtomicBool::new(false);
+    if LISTENS.swap(true, Relaxed) {
+        return Ok(());
+    }
+    let hangup = (!hangup_ignored()).then_some(SIGHUP);
+    for signal in [SIGINT, SIGTERM].into_iter().chain(hangup) {
+        signal_hook::flag::register(signal, INTERRUPTED.clone())?;
+    }
+    Ok(())
+}
+
+/// Whether there was such a signal.
+pub(super) fn is_interrupted() -> bool {
+    INTERRUPTED.load(Relaxed)
 }
 
 impl From<StoreError> for Failure {
@@ -140,16 +207,6 @@ fn check_target(src: &Location, dst: &Location, force: bool) -> Result<Option<Fi
         return failed("exists already; expected a new name (--force replaces what is there)".into());
     }
     Ok(Some(found))
-}
-
-/// Permission bits of a frame, as one for all its files: of a sparse frame, what its directory does not let through does not count.
-fn mode_of(src: &Path, source: &dyn FrameStore) -> Result<u32, Failure> {
-    let mode = source.source_stat()?.mode & 0o777;
-    let Some(local) = source.local() else { return Ok(mode) };
-    let around =
-        local.like()?.frame.stat().map_err(|error| Failure::new(src, format_args!("cannot be read: {}", in_words(&error))))?;
-    let through = if around.is_dir() { around.mode & 0o111 } else { 0o111 };
-    Ok(mode & (through * 7))
 }
 
 /// Has everything that is made from now on no more permission bits than cp(1) would give it: those of SRC without those of the

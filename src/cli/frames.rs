@@ -35,15 +35,21 @@ pub(super) fn find(path: &Path, links: Links) -> Result<Option<(Location, Layout
         Links::Refused => Location::existing(path)?,
         Links::Followed => Location::following_links(path)?,
     };
+    let layout = known(&location)?;
+    Ok(layout.map(|layout| (location, layout)))
+}
+
+/// Which layout the frame at a location has; `None` if there is nothing.
+fn known(location: &Location) -> Result<Option<Layout>, Failure> {
     let known = match location.layout() {
-        Err(error) => strangers::directory(&location).ok_or_else(|| Failure::from_text(error)).map(Some)?,
-        Ok(Some(Layout::Contiguous)) => strangers::file(&location),
+        Err(error) => strangers::directory(location).ok_or_else(|| Failure::from_text(error)).map(Some)?,
+        Ok(Some(Layout::Contiguous)) => strangers::file(location),
         Ok(Some(Layout::Sparse)) => None,
         Ok(None) => return Ok(None),
     };
     match known {
-        Some(what) => Err(Failure::new(path, what)),
-        None => Ok(location.layout()?.map(|layout| (location, layout))),
+        Some(what) => Err(Failure::new(location.path(), what)),
+        None => Ok(location.layout()?),
     }
 }
 
@@ -53,6 +59,11 @@ pub(super) fn explained(path: &Path, error: StoreError) -> Failure {
         Err(failure) => failure,
         Ok(_) => Failure::from_text(error),
     }
+}
+
+/// As [`explained`], of the frame at a location.
+pub(super) fn explained_at(location: &Location, error: StoreError) -> Failure {
+    known(location).err().unwrap_or_else(|| Failure::from_text(error))
 }
 
 /// What opening a frame has come to; of a damaged one, with what to do.
@@ -85,6 +96,15 @@ pub(super) fn missing(path: &Path, reason: &str) -> Failure {
 /// What is there and no frame, or not there.
 pub(super) fn inspect(path: &Path) -> Result<Inspection, Failure> {
     Inspection::open_at(&existing(path)?.0).map_err(damaged)
+}
+
+/// As [`inspect`], of the frame at a location.
+///
+/// # Errors
+/// As [`inspect`].
+pub(super) fn inspect_at(location: &Location) -> Result<Inspection, Failure> {
+    known(location)?;
+    Inspection::open_at(location).map_err(damaged)
 }
 
 /// Where a frame is to be made.

@@ -1,4 +1,4 @@
-//! `b2fuse ls`: a line for each chunk of a frame.
+//! `b2fuse ls`: a line for each chunk of a frame, or for each frame in a directory.
 
 use std::cmp::Ordering;
 use std::fmt::{self, Write as _};
@@ -14,12 +14,14 @@ use crate::format::registry::{CodecId, FilterId};
 use crate::format::{Fit, IndexEntry, Layout, Position, Special};
 use crate::store::inspect::{ChunkPlace, Inspection, Severity};
 
+mod tree;
+
 /// Lines that are looked at before the first is printed, for the widths of the columns.
 const HELD: usize = 4096;
 /// Bytes that are printed at once.
 const BUFFER: usize = 64 << 10;
 
-/// List the chunks of a frame
+/// List the chunks of a frame, or the frames in a directory
 ///
 /// Prints a line for each chunk: its position; in a contiguous frame its offset, the byte of the file at which it begins, in a sparse frame
 /// its id, the name of its file; cbytes and nbytes, its compressed and decompressed sizes, and their ratio; its codec, or `copy` if the bytes
@@ -27,6 +29,9 @@ const BUFFER: usize = 64 << 10;
 /// the grid of chunks. A chunk that is all zeros, NaN or uninitialised often has no bytes of its own, only an entry in the index.
 ///
 /// Only headers are read. Exits with 1 if a header shows damage; `b2fuse check` finds more.
+///
+/// Of a directory, or a store of Python-Blosc2 (.b2d), a line is printed for each frame in it, at any depth: its layout; chunks, their
+/// number; nbytes and cbytes, the sizes in its header, and their ratio; its path. See `b2fuse check` for what is a frame.
 #[derive(clap::Args)]
 #[command(after_long_help = "\
 JSON:
@@ -44,15 +49,25 @@ JSON:
   place     array of numbers; null if the frame is no array
   error     string: what is wrong with the chunk; or null
   null also means not known.
+  Of a directory, each line is an object with these members:
+  frame     string: the path
+  layout    \"cframe\" or \"sframe\"
+  chunks, nbytes, cbytes
+            numbers, as in the header; cbytes as b2fuse info has it
+  ratio     number: nbytes / cbytes; null if cbytes is 0
+  error     string: what is wrong with the frame; or null
 
 Examples:
   b2fuse ls pressure.b2frame
   # The ten largest chunks
   b2fuse ls --sort cbytes --reverse pressure.b2frame | head -n 11
+  # The frames below a directory, the largest first
+  b2fuse ls --sort cbytes --reverse frames
   # Positions of all chunks that are stored uncompressed
   b2fuse ls --json pressure.b2frame | sed -n 's/^{\"position\":\\([0-9]*\\),.*\"copy\":true.*/\\1/p'")]
 pub(super) struct Args {
-    /// Column to sort by; `id` is the same as `offset`. Equal chunks stay in the order of their positions
+    /// Column to sort by; `id` is the same as `offset`. Equal chunks stay in the order of their positions, frames in that of their paths,
+    /// which is what `position` and `offset` mean in a directory
     #[arg(long, value_name = "COLUMN", default_value = "position")]
     sort: Sort,
     /// Reverse the order
@@ -61,7 +76,7 @@ pub(super) struct Args {
     /// Print a JSON object on each line
     #[arg(long)]
     json: bool,
-    /// The frame, of either layout
+    /// The frame, of either layout, or a directory of frames
     frame: PathBuf,
 }
 
@@ -80,6 +95,9 @@ pub(super) fn run(args: &Args) -> End {
 }
 
 fn ls(args: &Args) -> Result<(), Failure> {
+    if tree::ls(args)?.is_some() {
+        return Ok(());
+    }
     memory::end_with(&args.frame, 1);
     let inspection = frames::inspect(&args.frame)?;
     let damage = inspection.findings().iter().filter(|finding| finding.severity == Severity::Damage);

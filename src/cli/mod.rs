@@ -38,6 +38,7 @@ mod progress;
 mod remount;
 mod repair;
 mod strangers;
+mod trees;
 mod umount;
 mod users;
 mod wait;

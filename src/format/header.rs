@@ -138,6 +138,14 @@ impl FrameHeader {
     pub const PREFIX_LEN: usize = FRAME_LEN + 8;
     /// The smallest header that C-Blosc2 opens: the fixed part, and a map of no metalayers.
     pub const MIN_LEN: usize = METALAYERS + 7;
+    /// Bytes that are enough for [`FrameHeader::begins_cframe`].
+    pub const KIND_LEN: usize = LAYOUT + 1;
+
+    /// Whether a file that begins so is a cframe, whole or not: it has the mark of a frame, and not the type of an sframe's index file.
+    pub fn begins_cframe(beginning: &[u8]) -> bool {
+        let marked = beginning.get(MAGIC_AT..).is_some_and(|rest| rest.starts_with(MAGIC));
+        marked && beginning.get(LAYOUT).is_none_or(|layout| *layout != layout_to_raw(Layout::Sparse))
+    }
 
     /// The header_len field, checked against what a header can be and against frame_len, from the first bytes of a file.
     /// frame_len itself is for the caller to compare with the file.

@@ -131,7 +131,6 @@ fn time(time: TimeOrNow) -> SystemTime {
 fn open_mode(req: &Request, flags: i32) -> OpenMode {
     let access = OpenFlags(flags).acc_mode();
     OpenMode {
-        append: flags & libc::O_APPEND != 0,
         drop_privileges: req.uid() != 0,
         read: access != OpenAccMode::O_WRONLY,
         write: access != OpenAccMode::O_RDONLY,
@@ -364,12 +363,12 @@ impl fuser::Filesystem for Adapter {
         offset: u64,
         data: &[u8],
         _write_flags: WriteFlags,
-        _flags: OpenFlags,
+        flags: OpenFlags,
         _owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
         let Some((shared, _entered)) = self.enter(req) else { return reply.error(Errno::ENODEV) };
-        shared.write(ino, Handle(fh.0), offset, data, reply);
+        shared.write(ino, Handle(fh.0), (offset, flags.0 & libc::O_APPEND != 0), data, reply);
     }
 
     fn flush(&self, req: &Request, ino: INodeNo, fh: FileHandle, _owner: LockOwner, reply: ReplyEmpty) {

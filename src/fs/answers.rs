@@ -130,9 +130,22 @@ impl Shared {
     }
 
     /// Writes and replies. If the request is queued, its data is copied from the event loop's buffer.
-    pub(super) fn write(self: &Arc<Self>, ino: INodeNo, handle: Handle, offset: u64, data: &[u8], reply: ReplyWrite) {
+    pub(super) fn write(
+        self: &Arc<Self>,
+        ino: INodeNo,
+        handle: Handle,
+        (offset, append): (u64, bool),
+        data: &[u8],
+        reply: ReplyWrite,
+    ) {
         let op = Op::change("write", ino, Held::Nothing);
-        let write = move |shared: &Shared, data: &[u8]| shared.view.write(handle, offset, data).map(|()| data.len() as u32);
+        let write = move |shared: &Shared, data: &[u8]| {
+            let written = match append {
+                true => shared.view.append(handle, offset, data),
+                false => shared.view.write(handle, offset, data),
+            };
+            written.map(|()| data.len() as u32)
+        };
         let mut reply = Some(reply);
         self.try_run(Wait::Disk, |shared| {
             if let Some(reply) = reply.take() {

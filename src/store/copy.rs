@@ -10,6 +10,11 @@ use super::{
 };
 use crate::format::{IndexEntry, Layout};
 
+mod tree;
+mod unsynced;
+
+pub use tree::{FrameToCopy, TreeCopy};
+
 /// Chunks that are announced to the source at once.
 const WINDOW: usize = 64;
 /// Larger chunks are copied piece by piece, in bytes.
@@ -49,6 +54,19 @@ impl FrameCopy {
     /// Bytes of all chunks.
     pub fn bytes(&self) -> u64 {
         self.lens.iter().map(|len| u64::from(*len)).sum()
+    }
+
+    /// The source's permission bits, as those for all its files: of a sparse frame, what its directory does not let through does not
+    /// count.
+    ///
+    /// # Errors
+    /// What the system refuses.
+    pub fn mode(&self) -> Result<u32> {
+        let mode = self.source.source_stat()?.mode & 0o777;
+        let Some(local) = self.source.local() else { return Ok(mode) };
+        let around = local.like()?.frame.stat().map_err(self.source.path().to_owned().io("be read"))?;
+        let through = if around.is_dir() { around.mode & 0o111 } else { 0o111 };
+        Ok(mode & (through * 7))
     }
 
     /// What a copy of this layout takes.

@@ -68,6 +68,18 @@ impl StoreError {
 }
 
 impl StoreError {
+    /// The file that it is about.
+    pub fn path(&self) -> &Path {
+        match self {
+            StoreError::Io { path, .. }
+            | StoreError::Format { path, .. }
+            | StoreError::Unsupported { path, .. }
+            | StoreError::Busy { path, .. }
+            | StoreError::Stale { path, .. }
+            | StoreError::Poisoned { path, .. } => path,
+        }
+    }
+
     /// The errno that a client sees.
     pub fn errno(&self) -> i32 {
         match self {

@@ -10,6 +10,7 @@
 //! | `cframe`, `sframe` | where the chunks of each layout lie, and the steps that write a state |
 //! | `chunks` | the life of a chunk |
 //! | `copy`, `check`, `repair`, `inspection` | what the commands do to a frame |
+//! | `walk` | goes through a directory for the frames in it |
 //! | `backend`, `local` | files and directories, and the local file system |
 //! | `resources` | what all frames of a mount share |
 
@@ -55,6 +56,7 @@ mod spill;
 mod staged_copies;
 pub mod times;
 pub mod validate;
+pub mod walk;
 
 pub use backend::{FsSpace, descriptor_limit};
 pub use cframe::CframeStore;

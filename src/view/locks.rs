@@ -334,7 +334,7 @@ mod tests {
     use crate::view::{Creation, FileSystem, OpenMode, ROOT, SparseView};
 
     const ONE: Handle = Handle(1 << 63);
-    const EVERYTHING: OpenMode = OpenMode { read: true, write: true, truncate: true };
+    const EVERYTHING: OpenMode = OpenMode { read: true, write: true, truncate: true, drop_privileges: false };
 
     fn mount(path: &Path, cells: &[Cell]) -> SparseView {
         std::fs::write(path, cframe(cells, CHUNKSIZE, CHUNKSIZE as i32)).unwrap();
@@ -358,7 +358,7 @@ mod tests {
     }
 
     fn put(view: &impl FileSystem, name: &str, bytes: &[u8]) -> Ino {
-        let creation = Creation { uid: 0, gid: 0, mode: 0o644, exclusive: false };
+        let creation = Creation { uid: 0, gid: 0, mode: 0o644, umask: 0, exclusive: false };
         let (attr, opened) = view.create(ROOT, OsStr::new(name), creation, EVERYTHING).unwrap();
         let handle = opened.handle;
         view.write(handle, 0, bytes).unwrap();

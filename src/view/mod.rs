@@ -144,8 +144,6 @@ pub struct OpenMode {
     pub write: bool,
     /// Cut to nothing at the same time.
     pub truncate: bool,
-    /// Every write goes to the end.
-    pub append: bool,
     /// What is written may not keep bits by which a program runs as its owner or group.
     pub drop_privileges: bool,
 }
@@ -365,6 +363,11 @@ pub trait FileSystem: Send + Sync {
 
     /// Writes all of `data`.
     fn write(&self, handle: Handle, offset: u64, data: &[u8]) -> Result<()>;
+
+    /// Writes all of `data` to the end, which the kernel takes to be at an offset.
+    fn append(&self, handle: Handle, offset: u64, data: &[u8]) -> Result<()> {
+        self.write(handle, offset, data)
+    }
 
     /// A close(2) of a handle, of which there may be several: what was written takes effect, or is refused with an error.
     fn flush(&self, handle: Handle, invals: &mut Invals) -> Result<()>;

@@ -58,7 +58,11 @@ fn what_cannot_be_converted_is_named() {
     let names = place.names();
     for (words, said) in [
         ("gone new", "gone: no such file or directory; expected a Blosc2 frame"),
-        ("point new", "point: is a directory without chunks.b2frame; expected a Blosc2 frame"),
+        (
+            "point new",
+            "point: is a directory without chunks.b2frame; expected a Blosc2 frame; \
+             --show contiguous and --show sparse copy a directory of frames",
+        ),
         ("/dev/null new", "/dev/null: is no regular file; expected a Blosc2 frame"),
         ("frame gone/new", "gone/new: cannot be created: there is no such directory"),
         ("frame frame", "frame: is SRC itself; expected another name"),

@@ -17,6 +17,7 @@ mod golden;
 mod info;
 mod ls;
 mod mounts;
+mod trees;
 
 /// Locked for reading by a test as long as it has files of a mount open, and for writing while a child is made: until that runs a
 /// program of its own it has all of these files as well, and when it closes them the mount sees a close.

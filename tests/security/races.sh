@@ -130,3 +130,69 @@ test_finding_22_convert_changes_the_mode_of_another_file() {
     bait "$V/private"
     rounds convert_is_swapped
 }
+
+# ---- commands that go through a directory look at nothing outside of it
+
+# A directory of the attacker's changes places with a link to the victims' while root's tools go through the one above.
+tree_is_flipped() {
+    rm -rf "$U/d" "$U/other" "$T/copy"
+    mkdir -p "$U/d/deep"
+    cp "$T/loose.b2frame" "$U/d/a.b2nd"
+    cp -r "$FX/sparse/full.b2frame" "$U/d/frame"
+    echo mine | tee "$U/d/private" "$U/d/public" >"$U/d/deep/one"
+    cp -a "$T/bait" "$U/other"
+    theirs "$U"
+    attack flip "$U" d other 60
+    case ${arguments[0]} in
+    convert) tool_of_root "${arguments[@]}" "$U" "$T/copy" ;;
+    *) tool_of_root "${arguments[@]}" "$U" ;;
+    esac
+    attack_ends
+    no_secret "$T/copy" "$T/.said"
+}
+tree_flips() {
+    scene
+    loose "$FX/full.b2frame"
+    mkdir "$V/deep"
+    cp "$V/private" "$V/deep/one"
+    cp "$T/loose.b2frame" "$V/a.b2nd"
+    cp -r "$FX/sparse/full.b2frame" "$V/frame"
+    chmod -R go= "$V"
+    before=$(py_alone manifest "$V")
+    bait "$V"
+    arguments=("$@")
+    rounds tree_is_flipped
+}
+test_convert_of_a_directory_copies_another() { tree_flips convert --show contiguous; }
+test_convert_of_a_directory_to_sparse_copies_another() { tree_flips convert --show sparse; }
+test_compact_of_a_directory_compacts_another() { tree_flips compact; }
+
+# What is made for root in an empty directory of the attacker's is given to the attacker, and nothing else is.
+target_is_swapped() {
+    rm -rf "$U/new"
+    mkdir "$U/new"
+    theirs "$U/new"
+    exec {news}< <(exec "${attacker[@]}" bash -c '
+        cd "$1" && echo "at work"
+        while :; do
+            for name in a.b2nd notes fifo d; do
+                if [ -e $name ] && mv -T $name .$name; then ln -s "$2" $name || mv -T .$name $name; fi
+            done
+        done' - "$U/new" "$V/private" 2>/dev/null)
+    attack_pid=$!
+    read -r -u "$news" line
+    tool_of_root convert --show sparse "$T/tree" "$U/new"
+    attack_ends
+    no_secret "$U/new"
+}
+test_convert_into_a_directory_of_others_gives_a_file_away() {
+    scene
+    mkdir -p "$T/tree/d"
+    cp "$FX/full.b2frame" "$T/tree/a.b2nd"
+    mkfifo "$T/tree/fifo"
+    echo mine | tee "$T/tree/notes" >"$T/tree/d/private"
+    ln "$T/tree/notes" "$T/tree/z"
+    theirs "$T/tree"
+    local line
+    rounds target_is_swapped
+}

@@ -11,7 +11,8 @@ test_every_example_runs() {
     mkdir -p "$T/.local/share/bash-completion/completions" "$T/.config/fish/completions" "$T/.zfunc"
     for command in "" $(commands); do
         at=$T/in/$command
-        mkdir -p "$at/view"
+        mkdir -p "$at/view" "$at/frames/more"
+        cp "$FX/array.b2nd" "$at/frames/more"
         cp "$FX/array.b2nd" "$at/pressure.b2frame"
         cp -r "$FX/sparse/base.b2frame" "$at/many.b2frame"
         cd "$at"

@@ -3,11 +3,20 @@
 
 # told PATH WORDS...: every command that takes a frame says all of these words of it.
 told() {
-    local path=$1 command word line code
+    local path=$1
     shift
     mkdir -p "$M"
-    for command in "mount $path $M" "mount -f $path $M" "info $path" "ls $path" "cat $path 0" "check $path" "repair $path" \
-        "compact $path" "convert $path $T/converted"; do
+    told_by "mount $path $M" "mount -f $path $M" "info $path" "ls $path" "cat $path 0" "check $path" "repair $path" \
+        "compact $path" "convert $path $T/converted" -- "$path" "$@"
+}
+
+# told_by COMMANDS... -- PATH WORDS...: the same of these commands.
+told_by() {
+    local commands=() path command word line code
+    while [[ $1 != -- ]]; do commands+=("$1") && shift; done
+    path=$2
+    shift 2
+    for command in "${commands[@]}"; do
         code=1
         if [[ $command == check* ]]; then code=2; fi
         # shellcheck disable=SC2086 # words
@@ -71,23 +80,35 @@ test_urls() {
     told file:///data/a.b2nd "is a URL; expected a path: /data/a.b2nd"
 }
 
+# of_one_frame PATH WORDS...: the commands that take one frame say it; the others go through the directory.
+of_one_frame() {
+    told_by "cat $1 0" "repair $1" "convert $1 $T/converted" -- "$@"
+}
+
 test_directories_of_frames() {
     mkdir -p "$T/many" "$T/one" "$T/a.b2d" "$T/none"
     cp "$FX/base.b2frame" "$T/many/b.b2nd"
     cp "$FX/base.b2frame" "$T/many/a.b2frame"
     : >"$T/many/notes.txt"
-    told "$T/many" "is a directory with 2 frames in it" "expected one of them, such as $T/many/a.b2frame"
+    of_one_frame "$T/many" "is a directory with 2 frames in it" "expected one of them, such as $T/many/a.b2frame"
     cp "$FX/base.b2frame" "$T/one/x.b2frame"
-    told "$T/one" "is a directory with a frame in it; expected that, $T/one/x.b2frame"
-    told "$T/none" "is a directory without chunks.b2frame; expected a Blosc2 frame"
-    told "$T/a.b2d" "is a store of Python-Blosc2 (.b2d)" "expected one frame"
+    of_one_frame "$T/one" "is a directory with a frame in it; expected that, $T/one/x.b2frame"
+    told_by "info $T/none" "ls $T/none" "cat $T/none 0" "check $T/none" "repair $T/none" "compact $T/none" \
+        "convert $T/none $T/converted" -- "$T/none" "is a directory without chunks.b2frame; expected a Blosc2 frame"
+    of_one_frame "$T/a.b2d" "is a store of Python-Blosc2 (.b2d)" "expected one frame"
     cp "$FX/base.b2frame" "$T/a.b2d/leaf.b2nd"
-    told "$T/a.b2d" "is a store of Python-Blosc2 (.b2d)" "such as $T/a.b2d/leaf.b2nd"
+    of_one_frame "$T/a.b2d" "is a store of Python-Blosc2 (.b2d)" "such as $T/a.b2d/leaf.b2nd"
+    # What convert says works.
+    "$B2FUSE" convert --show sparse "$T/many" "$T/copy"
+    [ -e "$T/copy/a.b2frame/chunks.b2frame" ] && [ -f "$T/copy/notes.txt" ]
     # As the library makes them.
     if py 'store = blosc2.TreeStore(sys.argv[1], mode="w")
 store["/leaf"] = np.arange(100_000)
 store.close()' "$T/real.b2d" 2>/dev/null && [ -d "$T/real.b2d" ]; then
-        told "$T/real.b2d" "is a store of Python-Blosc2 (.b2d)"
+        of_one_frame "$T/real.b2d" "is a store of Python-Blosc2 (.b2d)"
+        has "$("$B2FUSE" check --deep "$T/real.b2d")" "$T/real.b2d/leaf.b2nd: sound"
+        "$B2FUSE" convert --show sparse "$T/real.b2d" "$T/copy.b2d"
+        py 'assert (blosc2.open(sys.argv[1])["/leaf"][:] == np.arange(100_000)).all()' "$T/copy.b2d"
     fi
 }
 

@@ -1,10 +1,12 @@
-//! `b2fuse info`: what a frame is, without decoding its data.
+//! `b2fuse info`: what frames are, without decoding their data.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
-use std::path::PathBuf;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
 
 use self::content::{Layer, Room};
+use super::trees::{self, Item};
 use super::{End, Failure, frames, memory, output};
 use crate::format::array::{Array, ArrayKind};
 use crate::format::chunk::ChunkHeader;
@@ -33,13 +35,16 @@ const MOST_FINDINGS: usize = 20;
 /// directory the sum of the chunks. Sizes of chunks, numbers of copies and repeated values, and unused space come from the headers of the
 /// chunks. These are read, in about a second, if a file has at most 1,048,576 stored chunks or a directory 65,536; otherwise only with
 /// --all.
+///
+/// Of a directory, or a store of Python-Blosc2 (.b2d), all frames in it are shown, at any depth, in the order of their paths; see
+/// `b2fuse check` for what is one.
 #[derive(clap::Args)]
 #[command(after_long_help = "\
 Fields of --json:
   One object a line for each frame. Fields may be added, and are not removed or changed.
   Sizes are in bytes. null means not known, or not present where the list says so.
 
-  frame            the path, as given
+  frame            the path, as given; of one in a directory, with that before it
   error            only for what cannot be read at all; there are no other fields then
   layout           \"cframe\" or \"sframe\"
   version          of the frame format
@@ -89,7 +94,9 @@ Fields of --json:
 Examples:
   b2fuse info pressure.b2frame
   # Print JSON for several frames
-  b2fuse info --json pressure.b2frame many.b2frame >frames.json")]
+  b2fuse info --json pressure.b2frame many.b2frame >frames.json
+  # All frames below a directory
+  b2fuse info frames")]
 pub(super) struct Args {
     /// Print one JSON object for each frame; --help has its fields
     #[arg(long)]
@@ -97,43 +104,86 @@ pub(super) struct Args {
     /// Read every chunk's header, however many there are
     #[arg(short, long)]
     all: bool,
-    /// The frames, of either layout
+    /// The frames, of either layout, and directories of frames
     #[arg(required = true)]
     frames: Vec<PathBuf>,
 }
 
 pub(super) fn run(args: &Args) -> End {
-    let mut failed = false;
-    for (n, frame) in args.frames.iter().enumerate() {
-        memory::end_with(frame, 1);
+    let mut printer = Printer { args, shown: false, failed: false };
+    for frame in &args.frames {
+        match printer.all_of(frame) {
+            ControlFlow::Continue(()) => {}
+            ControlFlow::Break(Ok(())) => break,
+            ControlFlow::Break(Err(failure)) => return End::Failed(failure),
+        }
+    }
+    if printer.failed { End::Code(1) } else { End::Done }
+}
+
+/// Shows one frame after the other.
+struct Printer<'a> {
+    args: &'a Args,
+    /// Whether there was one before.
+    shown: bool,
+    failed: bool,
+}
+
+impl Printer<'_> {
+    /// The frame at a path, or all that are in the directory there; broken off where nobody reads it any more.
+    fn all_of(&mut self, path: &Path) -> ControlFlow<Result<(), Failure>> {
+        let mut end = ControlFlow::Continue(());
+        let tree = trees::each(path, 1, &mut |item| {
+            end = match item {
+                Item::Frame(entry, _) => {
+                    let inspected = frames::inspect_at(&entry.location);
+                    self.one(entry.location.path(), inspected)
+                }
+                Item::Called(_) => ControlFlow::Continue(()),
+                Item::Unread(path, failure) => self.one(&path, Err(failure)),
+            };
+            end.is_continue()
+        });
+        match tree {
+            Ok(true) => end,
+            Ok(false) => {
+                memory::end_with(path, 1);
+                self.one(path, frames::inspect(path))
+            }
+            Err(failure) => self.one(path, Err(failure)),
+        }
+    }
+
+    fn one(&mut self, frame: &Path, inspected: Result<Inspection, Failure>) -> ControlFlow<Result<(), Failure>> {
         let mut out = Vec::new();
-        let failure = match frames::inspect(frame) {
+        let failure = match inspected {
             Ok(inspection) => {
-                let facts = Facts::gather(&inspection, args.all);
-                match args.json {
+                let facts = Facts::gather(&inspection, self.args.all);
+                match self.args.json {
                     true => out = output::json_line(&json::frame(&facts)).into(),
-                    false => text::frame(&facts, n > 0, &mut out),
+                    false => text::frame(&facts, self.shown, &mut out),
                 }
                 facts.failure()
             }
             Err(failure) => {
-                if args.json {
+                if self.args.json {
                     out = output::json_line(&json::failure(frame, &failure)).into();
                 }
                 Some(failure)
             }
         };
+        self.shown = true;
         // Colours are taken out where nobody sees them.
         let mut stdout = anstream::stdout().lock();
-        if let Err(failure) = output::written(stdout.write_all(&out).and_then(|()| stdout.flush())) {
-            return End::Failed(failure);
+        if let Err(error) = stdout.write_all(&out).and_then(|()| stdout.flush()) {
+            return ControlFlow::Break(output::written(Err(error)));
         }
         if let Some(Failure(line)) = failure {
             eprintln!("{line}");
-            failed = true;
+            self.failed = true;
         }
+        ControlFlow::Continue(())
     }
-    if failed { End::Code(1) } else { End::Done }
 }
 
 /// All that is shown of a frame.

@@ -225,7 +225,7 @@ impl State {
         let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
         let attr = |kind, size: usize, perm: u16, mtime| {
             let meta = Meta { mode: perm.into(), uid, gid, atime: mtime, mtime, ctime: mtime };
-            Attr { ino, kind, size: size as u64, nlink: 1, meta }
+            Attr { ino, kind, size: size as u64, blocks: 0, nlink: 1, rdev: 0, meta, volatile: false }
         };
         match self.file(ino) {
             Err(_) if ino == ROOT => Ok(attr(Kind::Directory, 0, 0o755, SystemTime::UNIX_EPOCH)),
@@ -264,7 +264,7 @@ impl State {
 impl FileSystem for MemoryView {
     fn features(&self) -> Features {
         let handles = !self.read_only || self.on_file;
-        Features { read_only: self.read_only, handles, locks: false, read_ahead: self.read_ahead }
+        Features { read_only: self.read_only, handles, locks: false, read_ahead: self.read_ahead, passes_on: None }
     }
 
     fn xattrs(&self, _ino: Ino) -> Result<Vec<u8>> {
@@ -285,7 +285,10 @@ impl FileSystem for MemoryView {
         state.attr(state.files.get(name).ok_or(ViewError::NotFound)?.ino)
     }
 
-    fn forget(&self, ino: Ino) {
+    fn forget(&self, ino: Ino, _count: u64, altogether: bool) {
+        if !altogether {
+            return;
+        }
         self.state.write().removed.remove(&ino);
     }
 
@@ -454,7 +457,7 @@ impl FileSystem for MemoryView {
         let mut files: Vec<_> = self.state.read().files.iter().map(|(name, file)| (file.ino, file.kind, name.clone())).collect();
         files.sort_by_key(|file| file.0);
         for (ino, kind, name) in files.iter().filter(|(ino, ..)| ino.0 > cookie) {
-            if !emit(DirEntry { ino: *ino, kind: *kind, name, next: ino.0 }) {
+            if !emit(DirEntry { ino: *ino, kind: *kind, name, is_known: true, next: ino.0 }) {
                 break;
             }
         }
@@ -488,13 +491,13 @@ impl FileSystem for MemoryView {
         Wait::Disk
     }
 
-    fn last_name(&self, ino: Ino) -> Option<OsString> {
+    fn last_name(&self, ino: Ino) -> Option<(Ino, OsString)> {
         let state = self.state.read();
         let named = state.files.iter().find(|(_, file)| file.ino == ino).map(|(name, _)| name);
-        named.or_else(|| state.former.get(&ino)).cloned()
+        Some((ROOT, named.or_else(|| state.former.get(&ino)).cloned()?))
     }
 
-    fn watch(&self) -> Option<&crate::store::Watch> {
+    fn watcher(&self) -> Option<std::sync::Arc<crate::store::Watcher>> {
         None
     }
 

@@ -257,7 +257,7 @@ fn what_no_frame_holds_is_refused() {
     make("plain", libc::S_IFREG | 0o600).unwrap();
     assert_eq!(mount.read("plain").unwrap(), b"");
     let a_ino = fs::metadata(mount.path("a")).unwrap().ino();
-    let made = ["no d Directory", "l Symlink(\"a\")", &format!("h Link(Ino({a_ino}))"), "pipe Special", "plain File"];
+    let made = ["no d Directory", "l Symlink(\"a\")", &format!("h Link(Ino({a_ino}))"), "pipe Special(Fifo, 0)", "plain File"];
     assert_eq!(*mount.view.made.lock(), made, "it is the view that refuses");
     let a = File::open(mount.path("a")).unwrap();
     // SAFETY: both are valid for any open file.

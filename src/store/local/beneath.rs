@@ -409,6 +409,22 @@ pub fn sync_dir(dir: BorrowedFd<'_>) -> io::Result<()> {
     }
 }
 
+/// Writes to the end of a file.
+///
+/// # Errors
+/// What the system refuses.
+pub fn append(file: &File, mut data: &[u8]) -> io::Result<()> {
+    while !data.is_empty() {
+        match rustix::io::pwritev2(file, &[io::IoSlice::new(data)], 0, rustix::io::ReadWriteFlags::APPEND) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => data = data.get(count..).unwrap_or_default(),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
 /// fallocate(2), with its flags.
 ///
 /// # Errors

@@ -32,6 +32,7 @@ use spare::{openat, opening};
 pub use holders::{UsingProcess, holders};
 pub use log_file::{open_log_file, reopen_log_file};
 pub use own_log::{OwnLog, own_log};
+pub use tree::set_times;
 
 pub mod beneath;
 pub mod descriptors;
@@ -45,6 +46,7 @@ pub(super) mod spare;
 pub mod system;
 #[cfg(test)]
 mod tests;
+mod tree;
 pub mod watch;
 
 /// How many links a chain may have where links are followed.
@@ -183,6 +185,17 @@ impl FileBackend {
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+
+    fn new_dir(&self, name: &OsStr, mode: Mode) -> io::Result<File> {
+        let since = now();
+        rustix::fs::mkdirat(&self.handle, component(name)?, mode)?;
+        let fd = openat(&self.handle, name, OFlags::RDONLY | DIRECTORY, Mode::empty())?;
+        let handle = File::from(fd);
+        if !is_new(&handle, since)? {
+            return Err(io::Error::other("another process has put something else in its place"));
+        }
+        Ok(handle)
     }
 
     fn rename_at(&self, from: &OsStr, to: &OsStr, flags: RenameFlags) -> io::Result<()> {
@@ -335,13 +348,7 @@ impl Backend for FileBackend {
     }
 
     fn create_dir(&self, name: &OsStr, mode: u32) -> io::Result<Box<dyn Backend>> {
-        let since = now();
-        rustix::fs::mkdirat(&self.handle, component(name)?, Mode::from_raw_mode(mode & 0o777))?;
-        let fd = openat(&self.handle, name, OFlags::RDONLY | DIRECTORY, Mode::empty())?;
-        let handle = File::from(fd);
-        if !is_new(&handle, since)? {
-            return Err(io::Error::other("another process has put something else in its place"));
-        }
+        let handle = self.new_dir(name, Mode::from_raw_mode(mode & 0o777))?;
         Ok(Box::new(FileBackend { handle, links: self.links.inside() }))
     }
 

@@ -92,7 +92,7 @@ impl Mount {
     /// Like `cp`: opens for writing (making or truncating), writes in pieces, closes.
     fn cp(&self, name: &str, bytes: &[u8]) -> Result<()> {
         let mut invals = Vec::new();
-        let mode = OpenMode { read: false, write: true, truncate: true };
+        let mode = OpenMode { read: false, write: true, truncate: true, drop_privileges: false };
         let view = self.view();
         let handle = match self.ino(name) {
             Ok(ino) => view.open(ino, mode)?.handle,
@@ -126,7 +126,7 @@ impl Mount {
 }
 
 fn creation() -> Creation {
-    Creation { uid: 0, gid: 0, mode: 0o644, exclusive: false }
+    Creation { uid: 0, gid: 0, mode: 0o644, umask: 0, exclusive: false }
 }
 
 const UNINIT: Cell = Cell::Special(Special::Uninit);
@@ -369,7 +369,7 @@ fn a_removed_file_is_readable_as_long_as_it_is_open() {
     // Whoever looked the name up before may open it still.
     let handle = view.open(ino, OpenMode { read: true, ..OpenMode::default() }).unwrap().handle;
     assert_eq!(view.getattr(ino).unwrap().nlink, 0);
-    view.forget(ino);
+    view.forget(ino, 1, true);
     assert_eq!(view.read(ino, Some(handle), 0, &mut bytes).unwrap(), 96);
     view.release(handle, &mut Vec::new());
     assert_eq!(errno(view.getattr(ino)), libc::ESTALE);
@@ -380,7 +380,7 @@ fn a_removed_file_is_readable_as_long_as_it_is_open() {
 fn what_was_refused_goes_without_a_word() {
     let mount = Mount::of(&[full(1), full(2)], CHUNKSIZE);
     let (view, ino) = (mount.view(), mount.ino("00000001.chunk").unwrap());
-    let handle = view.open(ino, OpenMode { write: true, truncate: true, read: false }).unwrap().handle;
+    let handle = view.open(ino, OpenMode { write: true, truncate: true, ..OpenMode::default() }).unwrap().handle;
     view.write(handle, 0, &[7; 1000]).unwrap();
     assert_eq!(errno(view.flush(handle, &mut Vec::new())), libc::EINVAL);
     assert_eq!(mount.read("00000001.chunk"), chunk(2, CHUNKSIZE));
@@ -395,7 +395,7 @@ fn what_was_refused_goes_without_a_word() {
 fn who_was_refused_may_go_on_writing() {
     let mount = Mount::of(&[full(1), full(2)], CHUNKSIZE);
     let (view, ino) = (mount.view(), mount.ino("00000001.chunk").unwrap());
-    let mode = OpenMode { write: true, truncate: true, read: false };
+    let mode = OpenMode { write: true, truncate: true, ..OpenMode::default() };
     let handle = view.open(ino, mode).unwrap().handle;
     let bytes = chunk(9, CHUNKSIZE);
     view.write(handle, 0, &bytes[..40]).unwrap();
@@ -476,7 +476,7 @@ fn an_index_that_is_nearly_all_hole_is_not_read() {
     let before = mount.committed();
     let file = mount.read("chunks.b2frame");
     let (ino, mut invals) = (mount.ino("chunks.b2frame").unwrap(), Vec::new());
-    let mode = OpenMode { read: true, write: true, truncate: false };
+    let mode = OpenMode { read: true, write: true, truncate: false, drop_privileges: false };
     let handle = mount.view().open(ino, mode).unwrap().handle;
     let len = 3u64 << 30;
     mount.view().write(handle, 16, &len.to_be_bytes()).unwrap();
@@ -497,7 +497,8 @@ fn a_file_longer_than_any_index_is_not_renamed_onto_it() {
     let (before, index) = (mount.committed(), mount.read("chunks.b2frame"));
     mount.cp(".t", &index).unwrap();
     let ino = mount.ino(".t").unwrap();
-    let handle = mount.view().open(ino, OpenMode { read: true, write: true, truncate: false }).unwrap().handle;
+    let handle =
+        mount.view().open(ino, OpenMode { read: true, write: true, truncate: false, drop_privileges: false }).unwrap().handle;
     let resize = |size: u64| {
         let set = SetAttr { size: Some(size), ..SetAttr::default() };
         mount.view().setattr(ino, Some(handle), set, &mut Vec::new())

@@ -85,7 +85,7 @@ impl Model {
     fn write(&mut self, name: &'static str) {
         let fill = self.random(100) as u8;
         let bytes = if self.is_frame(name) || self.random(2) == 0 { self.pair.good(fill) } else { vec![fill; 77] };
-        let mode = OpenMode { read: true, write: true, truncate: true };
+        let mode = OpenMode { read: true, write: true, truncate: true, drop_privileges: false };
         let known = self.names.get(name).copied();
         if known.is_some_and(|id| self.is_being_written(id)) {
             return;
@@ -93,7 +93,7 @@ impl Model {
         let (id, handle) = match known {
             Some(id) => (id, self.fs.open(self.files[id].ino, mode).unwrap().handle),
             None => {
-                let creation = Creation { uid: 1, gid: 2, mode: 0o640, exclusive: true };
+                let creation = Creation { uid: 1, gid: 2, mode: 0o640, umask: 0, exclusive: true };
                 let (attr, opened) = self.fs.create(ROOT, OsStr::new(name), creation, mode).unwrap();
                 assert_eq!((attr.size, attr.meta.uid, attr.meta.gid), (0, 1, 2), "{name}");
                 (self.add(name, attr.ino, Vec::new(), 0o640), opened.handle)
@@ -168,7 +168,7 @@ impl Model {
             }
             7 => {
                 let id = self.random(self.files.len());
-                self.fs.forget(self.files[id].ino);
+                self.fs.forget(self.files[id].ino, 1, true);
                 self.files[id].forgotten = true;
             }
             8 => {
@@ -213,7 +213,7 @@ impl Model {
             assert_eq!((attr.ino, attr.size, attr.nlink), (file.ino, file.bytes.len() as u64, 1), "{name}");
             assert_eq!(attr.meta.mode, file.mode, "{name}");
             assert!(file.mtime.is_none_or(|mtime| mtime == attr.meta.mtime), "{name}");
-            assert_eq!(self.fs.last_name(file.ino).as_deref(), Some(OsStr::new(name)));
+            assert_eq!(self.fs.last_name(file.ino), Some((ROOT, name.into())));
             file.forgotten = false;
         }
         for id in 0..self.files.len() {

@@ -2,7 +2,7 @@
 
 use super::*;
 
-const READING: OpenMode = OpenMode { read: true, write: false, truncate: false };
+const READING: OpenMode = OpenMode { read: true, write: false, truncate: false, drop_privileges: false };
 
 #[test]
 fn files_keep_inodes_and_attributes_while_a_frame_is_closed() {
@@ -20,7 +20,7 @@ fn files_keep_inodes_and_attributes_while_a_frame_is_closed() {
 
 fn keeps<V: super::super::frame_view::FrameView>(pair: Pair, path: &Path, frame: Single<V>) {
     let (name, invals) = (pair.frame_names()[0], &mut Invals::new());
-    let creation = Creation { uid: 0, gid: 0, mode: 0o600, exclusive: true };
+    let creation = Creation { uid: 0, gid: 0, mode: 0o600, umask: 0, exclusive: true };
     let (temporary, opened) = frame.create(ROOT, OsStr::new(".t"), creation, OpenMode { write: true, ..READING }).unwrap();
     assert!(!frame.is_idle(), "somebody has a file open");
     frame.write(opened.handle, 0, &pair.good(9)).unwrap();
@@ -42,7 +42,7 @@ fn keeps<V: super::super::frame_view::FrameView>(pair: Pair, path: &Path, frame:
     frame.rename((ROOT, OsStr::new(".t")), (ROOT, OsStr::new(name)), RenameMode::Replace, invals).unwrap();
     assert!(!frame.is_idle() || !is_told);
     frame.fsync(ROOT, invals).unwrap();
-    frame.forget(after.ino);
+    frame.forget(after.ino, 1, true);
     assert!(frame.is_idle());
     let renamed = lookup(&frame, name).unwrap().ino;
     let parked = frame.park().unwrap();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::counting::Counting;
 use super::*;
 
-const WRITING: OpenMode = OpenMode { read: true, write: true, truncate: true };
+const WRITING: OpenMode = OpenMode { read: true, write: true, truncate: true, drop_privileges: false };
 
 #[test]
 #[should_panic(expected = "lens_of under the lock that readers need")]

@@ -5,12 +5,12 @@ use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::time::SystemTime;
 
 use parking_lot::{Mutex, RwLock};
 
-use super::table::Sized;
 use crate::format::Layout;
-use crate::store::local::beneath::Found;
+use crate::store::local::beneath::{FileId, Found};
 use crate::view::{Attr, ContiguousView, FileSystem, Ino, Kind, Rest, Result, SparseView};
 
 /// A frame.
@@ -48,6 +48,14 @@ pub struct Closed {
     pub openings: u64,
 }
 
+/// Which file it was, how long, and when it was last changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sized {
+    pub id: FileId,
+    pub ctime: SystemTime,
+    pub size: u64,
+}
+
 /// What a file, and in a directory the index, was at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stamp {
@@ -76,16 +84,16 @@ pub struct OpenFrame {
 impl OpenFrame {
     pub fn fs(&self) -> &dyn FileSystem {
         match &self.view {
-            AnyView::Sparse(view) => view,
-            AnyView::Contiguous(view) => view,
+            AnyView::Sparse(view) => &**view,
+            AnyView::Contiguous(view) => &**view,
         }
     }
 }
 
 /// A frame in either layout.
 pub enum AnyView {
-    Sparse(SparseView),
-    Contiguous(ContiguousView),
+    Sparse(Box<SparseView>),
+    Contiguous(Box<ContiguousView>),
 }
 
 impl AnyView {

@@ -164,12 +164,12 @@ impl Tree {
         if shown == Kind::Directory {
             let view = SparseView::new(store, read_only)?;
             let records = self.frames.records.clone();
-            return Ok(AnyView::Sparse(match records {
+            return Ok(AnyView::Sparse(Box::new(match records {
                 Some(records) => view.keeping_times(records),
                 None => view,
-            }));
+            })));
         }
-        Ok(AnyView::Contiguous(ContiguousView::new(store, crate::view::Shown::OnFile, read_only)?))
+        Ok(AnyView::Contiguous(Box::new(ContiguousView::new(store, crate::view::Shown::OnFile, read_only)?)))
     }
 
     /// The directory that a node is in.

@@ -21,7 +21,8 @@ use log::debug;
 use parking_lot::{Mutex, RwLock};
 
 use super::frame::{OpenFrame, TreeFrame};
-use super::passed::{self, Open};
+use super::handles::{InsideFile, Open};
+use super::passed;
 use super::place::Whose;
 use super::table::OURS;
 use super::{Tree, forget_name};
@@ -87,16 +88,6 @@ impl Regions {
         let first = |region: &u64| OURS | region << FILE_BITS;
         frame.regions.lock().values().map(|region| (Ino(first(region)), Ino(first(region) | FILE))).collect()
     }
-}
-
-/// An open file of a frame.
-pub struct InsideFile {
-    pub frame: Arc<TreeFrame>,
-    inner: Ino,
-    mode: OpenMode,
-    /// The frame's opening, and its handle in that.
-    at: Mutex<(u64, Handle)>,
-    lineage: u64,
 }
 
 impl Tree {

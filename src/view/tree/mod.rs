@@ -25,8 +25,8 @@ use parking_lot::{Mutex, RwLock};
 
 use self::frame::TreeFrame;
 use self::frames::Frames;
+use self::handles::Open;
 use self::inside::Regions;
-use self::passed::Open;
 use self::place::Whose;
 use self::table::Table;
 use super::{
@@ -38,6 +38,7 @@ use crate::store::{FsSpace, Resources, Watcher, in_words};
 
 mod frame;
 mod frames;
+mod handles;
 mod hidden;
 mod inside;
 mod listing;
@@ -321,6 +322,13 @@ impl FileSystem for Tree {
     fn write(&self, handle: Handle, offset: u64, data: &[u8]) -> Result<()> {
         match self.handle(handle)? {
             Open::File(file) => file.write(offset, data),
+            Open::Frame(inside) => self.write_inside(&inside, offset, data),
+        }
+    }
+
+    fn append(&self, handle: Handle, offset: u64, data: &[u8]) -> Result<()> {
+        match self.handle(handle)? {
+            Open::File(file) => file.append(data),
             Open::Frame(inside) => self.write_inside(&inside, offset, data),
         }
     }

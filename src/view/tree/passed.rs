@@ -1,77 +1,16 @@
 //! What is no frame: every operation is the same operation below.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
 use std::os::fd::AsFd;
-use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use super::inside::InsideFile;
+use super::handles::{Open, PassedFile, drop_privileges};
 use super::table::Shown;
 use super::{Tree, hidden, kind_of};
 use crate::store::local::beneath::{self, Caller, Found};
 use crate::view::{
     Attr, Creation, Handle, Ino, Invals, Kind, Meta, New, OpenMode, Opened, Pages, Result, SetAttr, SetMode, ViewError,
 };
-
-/// An open file.
-#[derive(Clone)]
-pub enum Open {
-    /// One that is passed on.
-    File(Arc<PassedFile>),
-    /// A file of a frame.
-    Frame(Arc<InsideFile>),
-}
-
-/// An open file below.
-pub struct PassedFile {
-    pub ino: Ino,
-    pub file: File,
-    /// It was opened to be written to.
-    pub write: bool,
-    /// Who writes may not keep bits by which programs run as others.
-    drops: bool,
-}
-
-impl PassedFile {
-    pub fn read(&self, mut offset: u64, mut buf: &mut [u8]) -> Result<usize> {
-        let mut done = 0;
-        while !buf.is_empty() {
-            match self.file.read_at(buf, offset) {
-                Ok(0) => break,
-                Ok(count) => {
-                    (done, offset) = (done + count, offset + count as u64);
-                    buf = buf.get_mut(count..).unwrap_or_default();
-                }
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(done)
-    }
-
-    pub fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
-        self.drop_privileges();
-        Ok(self.file.write_all_at(data, offset)?)
-    }
-
-    /// Takes away the bits by which a program runs as its owner or group, as the file system would if the caller wrote by itself.
-    pub fn drop_privileges(&self) {
-        if self.drops {
-            drop_privileges(self.file.as_fd());
-        }
-    }
-}
-
-fn drop_privileges(file: std::os::fd::BorrowedFd<'_>) {
-    let Ok(found) = beneath::look_at(file) else { return };
-    let mode = found.stat.mode;
-    let by_group = mode & libc::S_IXGRP != 0;
-    let kept = mode & !libc::S_ISUID & if by_group { !libc::S_ISGID } else { !0 };
-    if found.stat.is_file() && kept != mode {
-        let _ = beneath::set_mode(file, kept & 0o7777);
-    }
-}
 
 /// Attributes as they are below.
 pub fn attr(ino: Ino, found: &Found) -> Attr {
@@ -127,15 +66,17 @@ impl Tree {
 
     /// Keeps an open file; answers its handle.
     pub(super) fn keep(&self, ino: Ino, open: Open) -> Handle {
-        let handle = {
-            let mut table = self.table.lock();
-            let handle = Handle(table.serial());
-            if let (Open::File(_), Some(node)) = (&open, table.get_mut(ino)) {
-                node.open.push(handle);
-            }
-            handle
+        let handle = Handle(self.table.lock().serial());
+        let written = match &open {
+            Open::File(file) => Some(file.write),
+            Open::Frame(_) => None,
         };
+        // Before the node has it: whoever finds it there looks it up.
         self.handles.write().insert(handle.0, open);
+        if let (Some(written), Some(node)) = (written, self.table.lock().get_mut(ino)) {
+            node.open.push(handle);
+            node.was_written |= written;
+        }
         handle
     }
 
@@ -143,12 +84,11 @@ impl Tree {
         if mode.write || mode.truncate {
             self.check_writable()?;
         }
-        let access = match (mode.read, mode.write) {
+        let flags = match (mode.read, mode.write) {
             (true, true) => libc::O_RDWR,
             (false, true) => libc::O_WRONLY,
             (_, false) => libc::O_RDONLY,
         };
-        let flags = access | if mode.append { libc::O_APPEND } else { 0 };
         // Not in the middle of its becoming a frame.
         let _adopting = (mode.write || mode.truncate).then(|| self.adopting.lock());
         let (file, name, has_privileges) = match self.found(ino) {
@@ -191,9 +131,8 @@ impl Tree {
         self.check_writable()?;
         self.check_new(parent, name)?;
         let dir = self.dir(parent)?;
-        let flags = if mode.append { libc::O_APPEND } else { 0 };
         // Opened for reading as well, for who opens it through this file when it has no name any more.
-        let made = beneath::create(dir.as_fd(), name, creation.mode, libc::O_RDWR | flags, caller(&creation));
+        let made = beneath::create(dir.as_fd(), name, creation.mode, libc::O_RDWR, caller(&creation));
         let file = match made {
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists && !creation.exclusive => {
                 let attr = self.enter(parent, name)?;
@@ -325,16 +264,17 @@ impl Tree {
     }
 
     pub(super) fn release_passed(&self, handle: Handle, file: Arc<PassedFile>, invals: &mut Invals) {
-        let is_last = {
+        // Closes of several may come in another order than they were made.
+        let is_written = {
             let mut table = self.table.lock();
             table.get_mut(file.ino).is_some_and(|node| {
                 node.open.retain(|open| *open != handle);
-                node.open.is_empty()
+                node.open.is_empty() && std::mem::take(&mut node.was_written)
             })
         };
-        let (ino, write) = (file.ino, file.write);
+        let ino = file.ino;
         drop(file);
-        if is_last && write && !self.rules.read_only {
+        if is_written {
             self.written(ino, invals);
         }
     }

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use super::frame::TreeFrame;
-use super::passed::Open;
+use super::handles::Open;
 use super::table::Shown;
 use super::{Tree, rules};
 use crate::store::local::beneath::{self, Found};

@@ -26,16 +26,16 @@ impl Tree {
         let known = self.table.lock().find(&found);
         let known = known.or_else(|| self.is_now(parent, name, &found));
         let frame = known.and_then(|ino| self.table.lock().get(ino).and_then(|node| node.frame().cloned()));
+        if let Some(ino) = known.filter(|_| is_dir && frame.is_none()) {
+            // Who has it open goes on to see it: this keeps it open as well, for as long as there is room.
+            let _ = self.dir(ino);
+        }
         match frame {
             Some(frame) => self.remove_frame(&frame, parent, name, is_dir, dir, &found)?,
             None => self.remove_plain(dir, name, is_dir)?,
         }
         if let Some(ino) = known {
-            let mut table = self.table.lock();
-            table.unname(ino, parent, name);
-            if found.stat.is_dir() {
-                self.dirs.lock().pop(&ino);
-            }
+            self.table.lock().unname(ino, parent, name);
         }
         Ok(())
     }

@@ -5,7 +5,6 @@
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use super::frame::TreeFrame;
 use crate::store::local::beneath::{FileId, Found};
@@ -27,6 +26,8 @@ pub struct Node {
     lookups: u64,
     /// Open files of it, which reach it when it has no name any more.
     pub open: Vec<Handle>,
+    /// One of them was, or one that is closed, to be written to.
+    pub was_written: bool,
     pub shown: Shown,
     /// Another file system is mounted here, which is not shown.
     pub is_covered: bool,
@@ -184,7 +185,7 @@ const MAX_DEPTH: usize = 1 << 16;
 impl Node {
     fn new(found: &Found, shown: Shown) -> Self {
         let kind = found.stat.mode & libc::S_IFMT;
-        Node { id: found.id, kind, names: Vec::new(), lookups: 0, open: Vec::new(), shown, is_covered: false }
+        Node { id: found.id, kind, names: Vec::new(), lookups: 0, open: Vec::new(), was_written: false, shown, is_covered: false }
     }
 
     fn named(&mut self, parent: Ino, name: &OsStr) {
@@ -213,12 +214,4 @@ impl Node {
             Shown::Plain => None,
         }
     }
-}
-
-/// Which file it was, how long, and when it was last changed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Sized {
-    pub id: FileId,
-    pub ctime: SystemTime,
-    pub size: u64,
 }

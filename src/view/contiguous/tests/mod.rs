@@ -70,7 +70,7 @@ impl Mount {
     }
 
     fn open(&self, name: &str, truncate: bool) -> Result<Handle> {
-        let mode = OpenMode { read: true, write: true, truncate };
+        let mode = OpenMode { read: true, write: true, truncate, drop_privileges: false };
         match self.ino(name) {
             Ok(ino) => Ok(self.view().open(ino, mode)?.handle),
             Err(_) => Ok(self.view().create(ROOT, OsStr::new(name), creation(), mode)?.1.handle),
@@ -140,7 +140,7 @@ impl Mount {
 }
 
 fn creation() -> Creation {
-    Creation { uid: 0, gid: 0, mode: 0o644, exclusive: false }
+    Creation { uid: 0, gid: 0, mode: 0o644, umask: 0, exclusive: false }
 }
 
 /// Frames of every make: last chunk short, special chunks, one kind only, no chunks, chunks of varying size.

@@ -50,7 +50,7 @@ fn a_temporary_file_takes_the_frames_place_and_readers_keep_theirs() {
     assert_eq!(mount.view().read(old, Some(reader), 0, &mut bytes).unwrap(), before.len());
     assert!(bytes == before, "who had it open reads what it was");
     mount.view().release(reader, &mut Vec::new());
-    mount.view().forget(old);
+    mount.view().forget(old, 1, true);
     assert_eq!(errno(mount.view().getattr(old)), libc::ESTALE);
     mount.unmount().unwrap();
     assert_eq!(mount.committed(), [full(8), full(9)]);

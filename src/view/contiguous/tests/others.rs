@@ -34,8 +34,8 @@ fn read_of(view: &ContiguousView, ino: Ino, handle: Option<Handle>) -> Result<Ve
     Ok(buf)
 }
 
-const READING: OpenMode = OpenMode { read: true, write: false, truncate: false };
-const WRITING: OpenMode = OpenMode { read: true, write: true, truncate: false };
+const READING: OpenMode = OpenMode { read: true, write: false, truncate: false, drop_privileges: false };
+const WRITING: OpenMode = OpenMode { read: true, write: true, truncate: false, drop_privileges: false };
 
 fn frame_of(cells: &[Cell]) -> Vec<u8> {
     cframe(cells, CHUNKSIZE, CHUNKSIZE as i32)

@@ -27,8 +27,8 @@ fn read_of(mount: &Mount, ino: Ino) -> Result<Vec<u8>> {
     Ok(buf)
 }
 
-const READING: OpenMode = OpenMode { read: true, write: false, truncate: false };
-const WRITING: OpenMode = OpenMode { read: true, write: true, truncate: false };
+const READING: OpenMode = OpenMode { read: true, write: false, truncate: false, drop_privileges: false };
+const WRITING: OpenMode = OpenMode { read: true, write: true, truncate: false, drop_privileges: false };
 
 #[test]
 fn what_is_opened_is_up_to_date_and_what_is_open_is_told() {

@@ -109,7 +109,7 @@ fn the_time_of_what_is_refused_is_not_taken() {
     let mount = Mount::aged();
     let old = mount.time(1);
     let ino = mount.ino("00000001.chunk").unwrap();
-    let mode = OpenMode { read: false, write: true, truncate: true };
+    let mode = OpenMode { read: false, write: true, truncate: true, drop_privileges: false };
     let handle = mount.view().open(ino, mode).unwrap().handle;
     mount.view().write(handle, 0, b"no chunk").unwrap();
     let theirs = SystemTime::UNIX_EPOCH + HOUR;

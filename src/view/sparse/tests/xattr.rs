@@ -19,7 +19,8 @@ impl Mount {
     /// Opens the index file without truncating, writes, cuts if asked to, closes: a round of the library's.
     fn round(&self, offset: usize, bytes: &[u8], end: Option<usize>) {
         let (view, ino) = (self.view(), self.ino(INDEX).unwrap());
-        let handle = view.open(ino, OpenMode { read: true, write: true, truncate: false }).unwrap().handle;
+        let handle =
+            view.open(ino, OpenMode { read: true, write: true, truncate: false, drop_privileges: false }).unwrap().handle;
         view.write(handle, offset as u64, bytes).unwrap();
         if let Some(end) = end {
             let set = SetAttr { size: Some(end as u64), ..SetAttr::default() };

@@ -1,0 +1,87 @@
+//! Open files of a tree.
+
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::frame::TreeFrame;
+use crate::store::local::beneath;
+use crate::view::{Handle, Ino, OpenMode, Result};
+
+/// An open file.
+#[derive(Clone)]
+pub enum Open {
+    /// One that is passed on.
+    File(Arc<PassedFile>),
+    /// A file of a frame.
+    Frame(Arc<InsideFile>),
+}
+
+/// An open file below.
+pub struct PassedFile {
+    pub ino: Ino,
+    pub file: File,
+    /// It was opened to be written to.
+    pub write: bool,
+    /// Who writes may not keep bits by which programs run as others.
+    pub drops: bool,
+}
+
+impl PassedFile {
+    pub fn read(&self, mut offset: u64, mut buf: &mut [u8]) -> Result<usize> {
+        let mut done = 0;
+        while !buf.is_empty() {
+            match self.file.read_at(buf, offset) {
+                Ok(0) => break,
+                Ok(count) => {
+                    (done, offset) = (done + count, offset + count as u64);
+                    buf = buf.get_mut(count..).unwrap_or_default();
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(done)
+    }
+
+    pub fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.drop_privileges();
+        Ok(self.file.write_all_at(data, offset)?)
+    }
+
+    /// Writes to where the file ends just now: whether that is wanted a client may change while it has the file open.
+    pub fn append(&self, data: &[u8]) -> Result<()> {
+        self.drop_privileges();
+        Ok(beneath::append(&self.file, data)?)
+    }
+
+    /// Takes away the bits by which a program runs as its owner or group, as the file system would if the caller wrote by itself.
+    pub fn drop_privileges(&self) {
+        if self.drops {
+            drop_privileges(self.file.as_fd());
+        }
+    }
+}
+
+pub fn drop_privileges(file: BorrowedFd<'_>) {
+    let Ok(found) = beneath::look_at(file) else { return };
+    let mode = found.stat.mode;
+    let by_group = mode & libc::S_IXGRP != 0;
+    let kept = mode & !libc::S_ISUID & if by_group { !libc::S_ISGID } else { !0 };
+    if found.stat.is_file() && kept != mode {
+        let _ = beneath::set_mode(file, kept & 0o7777);
+    }
+}
+
+/// An open file of a frame.
+pub struct InsideFile {
+    pub frame: Arc<TreeFrame>,
+    pub inner: Ino,
+    pub mode: OpenMode,
+    /// The frame's opening, and its handle in that.
+    pub at: Mutex<(u64, Handle)>,
+    pub lineage: u64,
+}
