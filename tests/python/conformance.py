@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -269,6 +269,8 @@ class Mode:
     quick: tuple = ()
     # A directory in the mount in which all happens.
     within: str = "."
+    # DIR is on an overlay, with which the kernel passes nothing through: every byte goes by the daemon.
+    overlaid: bool = False
 
     @property
     def others(self):
@@ -280,6 +282,7 @@ ODD = "odd.b2nd"
 MODES = (
     Mode("allow_other", OTHERS, quick=("pjdfstest", "calls", "stress-ng")),
     Mode("default options", (), ("pjdfstest", "stress-ng", "fsx", "fio"), quick=("fsx", "fio")),
+    Mode("nothing passed through", OTHERS, ("stress-ng", "fsx", "fio"), quick=("fsx", "fio"), overlaid=True),
     *(Mode(f"--show {kind}, in {ODD}", (*OTHERS, "--show", kind), ("pjdfstest", "calls", "fsx"), within=ODD) for kind in ("other", "sparse", "contiguous")),
 )
 
@@ -369,17 +372,35 @@ class Conformance:
         below, point = self.files / "below", self.scratch / "mnt"
         for path in (made(below), made(point)):
             path.chmod(0o755)
-        with Mount(below, point, mode.options) as mount:
+        with self.overlay(below) if mode.overlaid else nullcontext(True) as there, ExitStack() as stack:
+            if not there:
+                self.say(f"{mode.title}: no overlay can be mounted: skipped")
+                self.counts[SKIPPED] += len(suites)
+                return
+            mount = stack.enter_context(Mount(below, point, mode.options))
             where = made(point / mode.within)
             for suite in suites:
                 wanted = None if mode.others or suite != "pjdfstest" else self.without_others()
                 self.judge(mode.title, suite, SUITES[suite](self.run_at(where, wanted)), wanted)
             seen = contents(point)
             mount.umount()
-        self.judge(mode.title, "the unmount", {"everything is in DIR as it was seen": same(seen, contents(below))})
-        if "fio" in suites:
-            self.judge(mode.title, "fio after the unmount", fio_again(self.run_at(below / mode.within)))
+            self.judge(mode.title, "the unmount", {"everything is in DIR as it was seen": same(seen, contents(below))})
+            if "fio" in suites:
+                self.judge(mode.title, "fio after the unmount", fio_again(self.run_at(below / mode.within)))
         clear(below)
+
+    @contextmanager
+    def overlay(self, below):
+        parts = [made(self.files / part) for part in ("lower", "upper", "work")]
+        options = "lowerdir={},upperdir={},workdir={}".format(*parts)
+        there = subprocess.run(["mount", "-t", "overlay", "overlay", "-o", options, below], capture_output=True).returncode == 0
+        try:
+            yield there
+        finally:
+            if there:
+                subprocess.run(["umount", "-l", below], check=True)
+            for part in parts:
+                clear(part)
 
     def without_others(self):
         """The cases of pjdfstest that need neither root nor other users: those that it does not skip for an ordinary user."""
