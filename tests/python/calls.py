@@ -24,6 +24,7 @@ AT_FDCWD, AT_EMPTY_PATH, AT_SYMLINK_FOLLOW = -100, 0x1000, 0x400
 NOREPLACE, EXCHANGE, WHITEOUT = 1, 2, 4
 KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE = 1, 2, 16
 NOBODY = 65534
+PR_SET_CHILD_SUBREAPER = 36
 CASES = {}
 
 
@@ -823,6 +824,7 @@ def answer(function, place):
 
     def run(pipe):
         try:
+            os.setsid()
             # A pool ends its processes by this.
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.umask(0o022)
@@ -834,6 +836,8 @@ def answer(function, place):
             said = f"{type(error).__name__}: {error}"
         pipe.send(said.replace(str(place), "PLACE"))
 
+    # Whose parent has ended is ours to wait for.
+    checked(libc.prctl(PR_SET_CHILD_SUBREAPER, 1))
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.get_context("fork").Process(target=run, args=(theirs,))
     process.start()
@@ -846,4 +850,11 @@ def answer(function, place):
     process.join(10)
     process.kill()
     process.join()
+    # Nothing of it is left that has files open.
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+        while os.waitpid(-process.pid, 0):
+            pass
+    except (ProcessLookupError, ChildProcessError):
+        pass
     return said
