@@ -83,6 +83,13 @@ impl<V: FrameView> Single<V> {
         }
     }
 
+    /// Whether SOURCE has got nothing from it since it was opened.
+    pub fn is_untouched(&self) -> bool {
+        let commits = self.pacer.lock().commits();
+        let state = self.state.read();
+        commits == 0 && !V::is(&state, Standing::Uncommitted) && !V::is(&state, Standing::Changed)
+    }
+
     /// Whether there is a frame, and not only an empty directory in which one may be made.
     pub fn is_made(&self) -> bool {
         self.store.committed().is_some()

@@ -111,6 +111,27 @@ impl AnyView {
         }
     }
 
+    /// Ends it; one that SOURCE has got nothing from, without a sync.
+    pub fn end(&self) -> Result<()> {
+        let (fs, untouched): (&dyn FileSystem, bool) = match self {
+            AnyView::Sparse(view) => (&**view, view.is_untouched()),
+            AnyView::Contiguous(view) => (&**view, view.is_untouched()),
+        };
+        if untouched {
+            self.drop_all();
+            return Ok(());
+        }
+        fs.shutdown()
+    }
+
+    /// Whether SOURCE has all of it, as it was when it was opened.
+    pub fn is_untouched(&self) -> bool {
+        match self {
+            AnyView::Sparse(view) => view.is_untouched(),
+            AnyView::Contiguous(view) => view.is_untouched(),
+        }
+    }
+
     pub fn is_made(&self) -> bool {
         match self {
             AnyView::Sparse(view) => view.is_made(),

@@ -240,7 +240,7 @@ impl Tree {
             rest != Rest::Busy
         });
         let Some(open) = taken else { return false };
-        if let Err(error) = open.fs().shutdown() {
+        if let Err(error) = open.view.end() {
             error!("{error}");
         }
         drop(open);
@@ -337,7 +337,7 @@ impl Tree {
 
     pub(super) fn leave_frames(&self, regardless: bool, invals: &mut Invals) -> Left {
         let mut all = Left::default();
-        for (frame, open) in self.each_open() {
+        for (frame, open) in self.each_open().filter(|(_, open)| !open.view.is_untouched()) {
             let mut inner = Invals::new();
             let left = open.fs().leave(regardless, &mut inner);
             self.tell(&frame, inner, invals);
@@ -350,7 +350,7 @@ impl Tree {
     pub(super) fn shut_frames(&self) -> Result<()> {
         let mut result = Ok(());
         for (frame, open) in self.each_open() {
-            let closed = open.fs().shutdown();
+            let closed = open.view.end();
             frame.detach();
             if let Err(error) = closed {
                 if result.is_ok() {

@@ -36,7 +36,7 @@ use crate::view::{
 const FILE_BITS: u32 = 34;
 const FILE: u64 = (1 << FILE_BITS) - 1;
 /// What names of extended attributes begin with that are the frame's own.
-const OF_FRAMES: &[u8] = b"user.b2fuse.";
+const OF_FRAMES: &[u8] = b"user.b2frame.";
 /// How often a handle is taken that just ended with its frame.
 const TRIES: usize = 4;
 

@@ -31,7 +31,9 @@ impl Tree {
     pub(super) fn make_directory(&self, parent: Ino, name: &OsStr, creation: &Creation) -> Result<Attr> {
         let dir = self.dir(parent)?;
         beneath::make_dir(dir.as_fd(), name, creation.mode, caller(creation))?;
+        let was_sparse = || self.layouts.lock().get(&(parent, name.to_owned())) == Some(&Layout::Sparse);
         let begins = self.rules.is_name(name)
+            && !(self.rules.show == Show::Sparse && was_sparse())
             && self.is_chosen(parent, name)
             && self.rules.stored(Kind::Directory, self.is_in_store(parent)) == Some(Layout::Contiguous);
         if begins && let Err(error) = self.begin_frame(parent, name, dir.as_fd()) {
@@ -92,7 +94,8 @@ impl Tree {
         }
         let in_store = self.is_in_store(parent);
         let before = replaced.or_else(|| self.layouts.lock().get(&(parent, name.to_owned())).copied());
-        match before.filter(|_| self.rules.show != Show::Other && !in_store) {
+        // It is kept for what is made again as what it was shown as.
+        match before.filter(|_| self.rules.show == Show::Contiguous && !in_store) {
             Some(layout) => Some(layout),
             None => self.rules.stored(Kind::File, in_store),
         }
@@ -114,7 +117,7 @@ impl Tree {
         if !self.rules.is_name(name) {
             return;
         }
-        let _alone = self.adopting.lock();
+        let _alone = self.adopting.write();
         let is_open = || {
             self.table
                 .lock()

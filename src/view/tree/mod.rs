@@ -81,8 +81,8 @@ pub struct Tree {
     frames: Frames,
     /// How frames were stored that are gone.
     layouts: Mutex<making::Layouts>,
-    /// Held while a file becomes a frame, and while one that may is opened for writing.
-    adopting: Mutex<()>,
+    /// Held for writing while a file becomes a frame, and for reading while something is done with one that may. Taken before all others.
+    adopting: RwLock<()>,
     /// What the kernel must forget because of what a look-up has found. A leaf lock.
     owed: Mutex<Invals>,
 }
@@ -116,7 +116,7 @@ impl Tree {
             frames: Frames::new(resources, limits.frames),
             owed: Mutex::default(),
             layouts: Mutex::default(),
-            adopting: Mutex::default(),
+            adopting: RwLock::default(),
             root,
             path,
             rules,
@@ -187,7 +187,7 @@ impl Tree {
         }
     }
 
-    /// Whether what goes wrong with a frame is for its reader to know alone.
+    /// A path beneath the root, for messages and patterns.
     fn path_of(&self, parent: Ino, name: &OsStr) -> PathBuf {
         let way = self.table.lock().way(parent).unwrap_or_default();
         let mut path: PathBuf = way.into_iter().map(|(_, name)| name).collect();
@@ -251,7 +251,8 @@ impl FileSystem for Tree {
     }
 
     fn setattr(&self, ino: Ino, handle: Option<Handle>, set: SetAttr, invals: &mut Invals) -> Result<Attr> {
-        match self.whose(ino)? {
+        let (_settled, whose) = self.settled(ino)?;
+        match whose {
             Whose::Frame(frame, inner) => self.setattr_inside(&frame, ino, inner, handle, set, invals),
             Whose::Passed => self.setattr_passed(ino, handle, set),
         }
@@ -262,7 +263,8 @@ impl FileSystem for Tree {
     }
 
     fn open(&self, ino: Ino, mode: OpenMode) -> Result<Opened> {
-        match self.whose(ino)? {
+        let (_settled, whose) = self.settled(ino)?;
+        match whose {
             Whose::Frame(frame, inner) => self.open_inside(&frame, ino, inner, mode),
             Whose::Passed => self.open_passed(ino, mode),
         }
@@ -403,7 +405,8 @@ impl FileSystem for Tree {
 
     fn set_xattr(&self, ino: Ino, name: &OsStr, value: Option<&[u8]>, mode: SetMode, invals: &mut Invals) -> Result<()> {
         self.check_writable()?;
-        match self.whose(ino)? {
+        let (_settled, whose) = self.settled(ino)?;
+        match whose {
             Whose::Frame(frame, inner) => self.set_xattr_inside(&frame, ino, inner, name, value, mode, invals),
             Whose::Passed => self.set_xattr_passed(ino, name, value, mode),
         }

@@ -89,8 +89,6 @@ impl Tree {
             (false, true) => libc::O_WRONLY,
             (_, false) => libc::O_RDONLY,
         };
-        // Not in the middle of its becoming a frame.
-        let _adopting = (mode.write || mode.truncate).then(|| self.adopting.lock());
         let (file, name, has_privileges) = match self.found(ino) {
             Ok((dir, name, found)) => {
                 if !found.stat.is_file() {

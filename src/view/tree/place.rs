@@ -4,6 +4,8 @@ use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use parking_lot::RwLockReadGuard;
+
 use super::frame::TreeFrame;
 use super::handles::Open;
 use super::table::Shown;
@@ -30,6 +32,19 @@ impl Tree {
             Some(Shown::Frame(frame)) => Ok(Whose::Frame(Arc::clone(frame), ROOT)),
             None => Err(ViewError::Gone),
         }
+    }
+
+    /// Who answers for an inode, and does for as long as the guard is held: a file that may be a frame does not become one meanwhile.
+    pub(super) fn settled(&self, ino: Ino) -> Result<(Option<RwLockReadGuard<'_, ()>>, Whose)> {
+        let may_become = {
+            let table = self.table.lock();
+            let plain = table.get(ino).filter(|node| node.frame().is_none());
+            plain.is_some_and(|node| node.names().iter().any(|(_, name)| self.rules.is_name(name)))
+        };
+        let guard = may_become.then(|| self.adopting.read());
+        let whose = self.whose(ino)?;
+        // Inside a frame there is nothing to wait for.
+        Ok((guard.filter(|_| matches!(whose, Whose::Passed)), whose))
     }
 
     /// A directory, open.

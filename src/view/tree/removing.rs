@@ -20,6 +20,7 @@ impl Tree {
         if hidden::is_ours(name) {
             return Err(ViewError::NotFound);
         }
+        let _settled = self.rules.is_name(name).then(|| self.adopting.read());
         let dir = self.dir(parent)?;
         let dir = dir.as_fd();
         let found = beneath::look(dir, name)?;
@@ -140,7 +141,7 @@ impl Tree {
         if !self.close_frame(frame) {
             let _changing = frame.changing.lock();
             if let Some(open) = frame.detach() {
-                open.fs().shutdown()?;
+                open.view.end()?;
             }
             self.frames.remove(frame);
             self.regions.leave(frame);

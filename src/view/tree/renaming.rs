@@ -24,6 +24,7 @@ impl Tree {
             return Err(ViewError::NotFound);
         }
         self.check_new(to.0, to.1)?;
+        let _alone = (self.rules.is_name(from.1) || self.rules.is_name(to.1)).then(|| self.adopting.write());
         let (from_dir, to_dir) = (self.dir(from.0)?, self.dir(to.0)?);
         let (below_from, below_to) = ((from_dir.as_fd(), from.1), (to_dir.as_fd(), to.1));
         let source = beneath::look(below_from.0, from.1)?;
@@ -71,7 +72,6 @@ impl Tree {
         {
             let layout = target.as_ref().filter(|_| replaced.is_some()).map(Self::layout_of);
             if self.wanted(to.0, to.1, layout) == Some(Layout::Sparse) {
-                let _alone = self.adopting.lock();
                 if let Some(replaced) = &replaced {
                     self.drop_frame(replaced);
                 }
