@@ -13,12 +13,12 @@ import blosc2
 
 from mounts import ROOT, Mount
 
-from . import copying, decoding, library, listing, mounting, parallel, permissions, reading, slopes
+from . import copying, decoding, library, listing, mounting, parallel, permissions, reading, slopes, trees
 from .data import Data
 from .harness import Bench, Skip, result
 
 # Each has a list CASES of its own.
-MODULES = (reading, library, copying, listing, mounting, parallel, slopes, decoding, permissions)
+MODULES = (reading, library, copying, listing, mounting, parallel, slopes, decoding, permissions, trees)
 CASES = [case for module in MODULES for case in module.CASES]
 
 

@@ -126,6 +126,45 @@ class Data:
 
         return self._made("array-1", make)
 
+    def tree(self):
+        """`tree`: 180 directories with 100 files of up to 8 KiB each, under git, and a file of 1 GiB; `copy`: the small files again."""
+
+        def make(frame):
+            rng = np.random.default_rng(5)
+            top = frame.directory / "tree"
+            for n in range(180):
+                directory = top / "files" / f"{n // 20:02}" / f"{n:03}"
+                directory.mkdir(parents=True)
+                for m in range(100):
+                    (directory / f"{m:02}.txt").write_bytes(rng.bytes(int(rng.integers(0, 8192))))
+            git = ["git", "-C", top, "-c", "gc.auto=0", "-c", "user.name=bench", "-c", "user.email=bench@localhost"]
+            subprocess.run(["git", "init", "--quiet", top], check=True)
+            (top / ".git" / "info" / "exclude").write_text("large*\n")
+            subprocess.run([*git, "add", "."], check=True)
+            subprocess.run([*git, "commit", "--quiet", "-m", "files"], check=True)
+            # Now, and not some time in the background.
+            subprocess.run([*git, "gc", "--quiet"], check=True)
+            with open(top / "large", "wb") as file:
+                for _ in range(64):
+                    file.write(rng.bytes(16 << 20))
+            subprocess.run(["cp", "-a", top / "files", frame.directory / "copy"], check=True)
+
+        return self._made("tree-1", make).directory
+
+    def frames(self):
+        """`cframes` and `sframes`: the same 2,000 frames of four chunks, in 20 directories."""
+
+        def make(frame):
+            rng = np.random.default_rng(6)
+            for n in range(2000):
+                chunks = [stored(rng.bytes(1024)) for _ in range(4)]
+                for contiguous, kind in ((True, "cframes"), (False, "sframes")):
+                    directory = frame.directory / kind / f"{n // 100:02}"
+                    directory.mkdir(parents=True, exist_ok=True)
+                    write_frame(directory / f"{n:04}.b2frame", contiguous, 4, 1024, lambda n: chunks[n])
+
+        return self._made("frames-1", make).directory
+
     @contextmanager
     def copies(self, *paths):
         """Copies that a case may change, gone after it."""
