@@ -225,10 +225,9 @@ class Sequence:
         name = self.some()
         frame = self.frames[name]
         paths = [side / name for side in self.sides]
-        frame.kind.spoiled = any(header_cbytes(path) for path in paths)
         handles = [open_frame(path, "a") for path in paths]
-        mutation = None
         for _ in range(1 + int(self.rng.integers(4))):
+            frame.kind.spoiled = any(header_cbytes(path) for path in paths)
             mutation = frame.kind.choose(handles[0], frame.state)
             if mutation.on_path:
                 handles = None
