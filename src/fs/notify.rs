@@ -141,10 +141,7 @@ impl Notify {
                     }
                     names.entries.push((parent, name));
                 }
-                Inval::Within(first, last) => {
-                    pages.within.push((first, last));
-                    names.all = true;
-                }
+                Inval::Within(first, last) => pages.within.push((first, last)),
                 Inval::All => (pages.all, names.all) = (true, true),
             }
         }

@@ -310,6 +310,9 @@ pub trait LocalStore: FrameStore {
     /// Whether SOURCE looks unchanged. A quick check, which waits for nothing.
     fn is_as_seen(&self) -> bool;
 
+    /// Does something that changes attributes of SOURCE, which is then no change by others.
+    fn set_attributes(&self, work: &mut dyn FnMut());
+
     /// Reads SOURCE again after others have changed or replaced it. Keys given out before are not good any more, and reads with an older
     /// guard fail. The caller holds no staged and no pinned chunk. If SOURCE is not a frame, nothing changes.
     fn reload(&self) -> Result<Arc<FrameImage>>;

@@ -211,7 +211,7 @@ pub enum Inval {
     Attr(Ino),
     /// A name (there or not) in a directory.
     Entry(Ino, OsString),
-    /// Everything known of the files from one inode to another, and of every name: a frame of a tree was changed by others.
+    /// Attributes and cached pages of the files from one inode to another.
     Within(Ino, Ino),
     /// Everything known of every file and every name: SOURCE was changed by others.
     All,

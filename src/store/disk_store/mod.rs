@@ -516,6 +516,19 @@ impl<M: Medium> LocalStore for DiskStore<M> {
         self.looks_as_seen()
     }
 
+    fn set_attributes(&self, work: &mut dyn FnMut()) {
+        let header = self.detector.lock().header();
+        let stat = header.as_ref().and_then(|file| file.stat().ok());
+        let as_seen = stat.is_some_and(|stat| self.detector.lock().is_as_seen(&stat));
+        work();
+        if let Some(file) = header.filter(|_| as_seen)
+            && let (Ok(now), Some(before)) = (file.stat(), stat)
+            && now.len == before.len
+        {
+            self.detector.lock().header_is(file, now);
+        }
+    }
+
     fn reload(&self) -> Result<Arc<FrameImage>> {
         self.read_again()
     }

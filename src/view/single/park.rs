@@ -83,6 +83,17 @@ impl<V: FrameView> Single<V> {
         }
     }
 
+    /// Does something that changes attributes of SOURCE, as clients have asked for, and shows them.
+    pub fn set_attributes(&self, work: &mut dyn FnMut()) {
+        match self.store.local() {
+            Some(local) => local.set_attributes(work),
+            None => work(),
+        }
+        if let Ok(stat) = self.store.source_stat() {
+            self.state.write().nodes.take_attributes(stat.into(), V::TAKES_MTIME);
+        }
+    }
+
     /// Whether SOURCE has got nothing from it since it was opened.
     pub fn is_untouched(&self) -> bool {
         let commits = self.pacer.lock().commits();

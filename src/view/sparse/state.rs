@@ -116,6 +116,8 @@ pub struct Sparse {
 
     /// When chunk files got what they held at mount, by position, as far as that is known.
     pub times: Arc<Times>,
+    /// SOURCE did not exist when the mount began.
+    pub is_made_here: bool,
     /// Where times of chunk files are kept from mount to mount, if so wanted.
     pub keeper: Option<Arc<Keeper>>,
 }
@@ -126,7 +128,9 @@ impl Sparse {
     /// # Errors
     /// A chunk whose header lies, in a frame small enough to look at all.
     pub fn load(store: &dyn FrameStore, keeper: Option<Arc<Keeper>>) -> Result<Self> {
-        let Some(image) = store.committed() else { return Self::new(None, &[], keeper) };
+        let Some(image) = store.committed() else {
+            return Ok(Sparse { is_made_here: true, ..Self::new(None, &[], keeper)? });
+        };
         let FrameImage { header, trailer, entries } = &*image;
         let mut header = header.clone();
         let numbering = match header.layout() {
@@ -210,6 +214,7 @@ impl Sparse {
             last_change: Instant::now(),
             unsettled: false,
             times: Arc::default(),
+            is_made_here: false,
             keeper,
         })
     }

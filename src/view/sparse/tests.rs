@@ -450,6 +450,29 @@ fn a_whole_sframe_copied_in_makes_the_cframe() {
     }
 }
 
+/// The library writes a chunk before the index by which the frame is one of varying chunks.
+#[test]
+fn a_frame_that_is_made_here_may_turn_to_chunks_of_varying_size() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = CframeStore::create(&dir.path().join("f.b2frame"), OpenOptions::default()).unwrap();
+    let mut mount = Mount { dir, view: Some(SparseView::new(Arc::new(store), false).unwrap()) };
+    mount.cp("00000000.chunk", &chunk(1, CHUNKSIZE)).unwrap();
+    mount.cp("chunks.b2frame", &index_file(&[id(0)], CHUNKSIZE)).unwrap();
+    mount.sync();
+    mount.cp("00000001.chunk", &chunk(2, CHUNKSIZE + 8)).unwrap();
+    let mut index = IndexFile {
+        header: header(Layout::Sparse, u64::from(2 * CHUNKSIZE + 8), 0, 1 << 20, 0),
+        trailer: Trailer::encode(&[]).unwrap(),
+        entries: Arc::new(vec![id(0), id(1)]),
+    };
+    mount.cp("chunks.b2frame", &index.make_file().unwrap()).unwrap();
+    mount.sync();
+    let expected = [full(1), Cell::Chunk(chunk(2, CHUNKSIZE + 8))];
+    assert_eq!(mount.committed(), expected);
+    mount.unmount();
+    assert_eq!(mount.committed(), expected);
+}
+
 #[test]
 fn times_and_modes_set_are_kept() {
     let mount = Mount::of(&[full(1)], CHUNKSIZE);

@@ -269,6 +269,8 @@ impl Sparse {
         match (&self.held, &self.adopted) {
             (Held::No, Some(index)) => match self.table.get(id).position() {
                 Some(position) => index.fit(u64::from(position)),
+                // The library makes a frame step by step, and may turn to chunks of varying size: it writes the chunk first then.
+                None if self.is_made_here => Fit::Any,
                 None => Fit::AtMost(index.header.chunksize()),
             },
             _ => Fit::Any,

@@ -148,6 +148,10 @@ impl LocalStore for Counting {
         check("glance");
         self.here().glance()
     }
+    fn set_attributes(&self, work: &mut dyn FnMut()) {
+        self.here().set_attributes(work);
+    }
+
     fn is_as_seen(&self) -> bool {
         check("is_as_seen");
         self.here().is_as_seen()

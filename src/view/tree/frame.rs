@@ -124,6 +124,14 @@ impl AnyView {
         fs.shutdown()
     }
 
+    /// See [`crate::view::Single::set_attributes`].
+    pub fn set_attributes(&self, work: &mut dyn FnMut()) {
+        match self {
+            AnyView::Sparse(view) => view.set_attributes(work),
+            AnyView::Contiguous(view) => view.set_attributes(work),
+        }
+    }
+
     /// Whether SOURCE has all of it, as it was when it was opened.
     pub fn is_untouched(&self) -> bool {
         match self {

@@ -267,16 +267,24 @@ impl Tree {
             self.change(frame, invals, |fs, invals| fs.setattr(ROOT, handle, size, invals))?;
         }
         let rest = SetAttr { size: None, ..set };
-        self.set_below_frame(frame, ino, &rest)?;
-        if let Some(open) = frame.opened().filter(|open| !open.is_busy) {
-            let mut inner = Invals::new();
-            let is_times = rest.atime.is_some() || rest.mtime.is_some();
-            if frame.shown == Kind::File && (is_times || rest.mode.is_some() || rest.uid.is_some() || rest.gid.is_some()) {
-                let _ = open.fs().setattr(ROOT, None, rest, &mut inner);
+        match frame.opened().filter(|open| !open.is_busy) {
+            None => self.set_below_frame(frame, ino, &rest)?,
+            Some(open) => {
+                let mut result = Ok(());
+                open.view.set_attributes(&mut || result = self.set_below_frame(frame, ino, &rest));
+                result?;
+                if !open.view.is_made()
+                    && let Some((pending, _)) = open.fs().source()
+                {
+                    // What will take the place of the empty directory.
+                    let as_file = SetAttr { mode: rest.mode.map(|mode| mode & 0o666), ..rest };
+                    passed::set_held(pending.as_fd(), &as_file)?;
+                }
+                if frame.shown == Kind::File && (rest.atime.is_some() || rest.mtime.is_some()) {
+                    let _ = open.fs().setattr(ROOT, None, rest, &mut Invals::new());
+                }
+                invals.extend(Regions::ranges(frame).into_iter().map(|(first, last)| Inval::Within(first, last)));
             }
-            open.fs().follow(&mut inner);
-            inner.retain(|inval| *inval != Inval::All);
-            self.tell(frame, inner, invals);
         }
         *frame.sized.lock() = None;
         let found = self.stat(ino)?;

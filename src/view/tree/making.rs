@@ -160,6 +160,8 @@ impl Tree {
         replaced: Option<&Found>,
     ) -> Result<()> {
         let (source, target) = (self.location(from.0, from.2, from.1)?, self.location(to.0, to.2, to.1)?);
+        // What the client has made there is as old as it was: only how it is stored changes.
+        let around = beneath::look_at(to.2).ok();
         let copy = FrameCopy::of(&source)?;
         let like = Like { frame: Arc::from(FileBackend::of(from.2.try_clone_to_owned()?).open(from.1, false)?), index: None };
         let new = NewFrame { like: Some(like), replaced: replaced.map(|found| found.stat), ..NewFrame::default() };
@@ -169,6 +171,9 @@ impl Tree {
         copied?;
         closed?;
         let found = beneath::look(to.2, to.1)?;
+        if let Some(around) = around {
+            let _ = beneath::set_times(to.2, Some(around.stat.atime), Some(around.stat.mtime));
+        }
         if let Ok(inside) = beneath::open_dir(to.2, to.1)
             && let Ok(index) = beneath::hold(inside.as_fd(), OsStr::new(INDEX_NAME))
         {
