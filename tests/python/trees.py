@@ -4,7 +4,7 @@
 One seed makes one sequence. In the mount of a directory DIR and in a native directory beside it, the library makes frames, opens,
 changes, saves, renames, replaces, removes and makes them again, in both layouts and in several directories. After each step
 everything that was touched is equal, and now and then everything there is. So it is after each unmount in DIR itself, which then
-holds each frame in the layout that b2fuse-trees(7) says and nothing else, and in a second mount that shows DIR otherwise.
+holds each frame in the layout that it is to be stored in and nothing else, and in a second mount that shows DIR otherwise.
 
     trees.py --seeds 1-6                   six sequences, each mode of --show in turn
     trees.py --seed 3 --show sparse        one of them
