@@ -232,7 +232,8 @@ class Sequence:
             if mutation.on_path:
                 handles = None
                 gc.collect()
-            self.both(f"{name!r}: {mutation}", lambda side: mutation.apply(str(side / name) if mutation.on_path else handles[side == self.view]))
+            apply = (lambda side: mutation.apply(str(side / name))) if mutation.on_path else (lambda side: mutation.apply(handles[side == self.view]))
+            self.both(f"{name!r}: {mutation}", apply)
             frame.state = contents(handles[0] if handles else open_frame(paths[0]), cbytes=False)
             if any(path.is_dir() and has_ids_beyond_bound(path) for path in paths) or mutation.on_path:
                 break
@@ -528,7 +529,8 @@ class Sequence:
                 stored_as_file = (self.dir / name).is_file()
                 wanted = not stored_as_file if show == "other" else show == "contiguous"
                 if path.is_file() != wanted:
-                    raise Difference(f"--show {show}: {name!r}, stored as a {'file' if stored_as_file else 'directory'}, is shown as the same")
+                    stored = "file" if stored_as_file else "directory"
+                    raise Difference(f"--show {show}: {name!r}, stored as a {stored}, is shown as a {'file' if path.is_file() else 'directory'}")
                 if frame.state is not None and not (path.is_dir() and has_ids_beyond_bound(path)):
                     self.expect(contents(open_frame(path), cbytes=False), frame.state, f"{name!r} with --show {show}")
 
@@ -592,7 +594,8 @@ class Sequence:
             path = self.dir / name
             now = self.frames[name].state if name in self.frames else None
             # What the mount passes on is the library's own, half made as natively.
-            is_passed_on = name not in self.frames or not self.is_stable(self.frames[name]) or name in touched and self.show == "contiguous" and path.is_dir()
+            is_passed_on = name not in self.frames or not self.is_stable(self.frames[name])
+            is_passed_on = is_passed_on or (name in touched and self.show == "contiguous" and path.is_dir())
             state = self.state_in_dir(path, is_passed_on)
             allowed = [ANY] if name in touched else self.allowed.get(name, [now])
             if ANY not in [one if one is ANY else None for one in allowed] and not self.is_among(state, allowed):
