@@ -271,15 +271,17 @@ impl Tree {
             None => self.set_below_frame(frame, ino, &rest)?,
             Some(open) => {
                 let mut result = Ok(());
-                open.view.set_attributes(&mut || result = self.set_below_frame(frame, ino, &rest));
+                open.view.set_attributes(&mut || {
+                    result = self.set_below_frame(frame, ino, &rest);
+                    if !open.view.is_made()
+                        && let Some((pending, _)) = open.fs().source()
+                    {
+                        // What will take the place of the empty directory. It is written to all the time, so its times are its own.
+                        let as_file = SetAttr { mode: rest.mode.map(|mode| mode & 0o666), atime: None, mtime: None, ..rest };
+                        let _ = passed::set_held(pending.as_fd(), &as_file);
+                    }
+                });
                 result?;
-                if !open.view.is_made()
-                    && let Some((pending, _)) = open.fs().source()
-                {
-                    // What will take the place of the empty directory.
-                    let as_file = SetAttr { mode: rest.mode.map(|mode| mode & 0o666), ..rest };
-                    passed::set_held(pending.as_fd(), &as_file)?;
-                }
                 if frame.shown == Kind::File && (rest.atime.is_some() || rest.mtime.is_some()) {
                     let _ = open.fs().setattr(ROOT, None, rest, &mut Invals::new());
                 }

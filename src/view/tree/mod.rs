@@ -261,7 +261,9 @@ impl FileSystem for Tree {
     }
 
     fn setattr(&self, ino: Ino, handle: Option<Handle>, set: SetAttr, invals: &mut Invals) -> Result<Attr> {
-        let (_settled, whose) = self.settled(ino)?;
+        let (settled, whose) = self.settled(ino)?;
+        // The times of a directory are not set while a file in it becomes a frame, which gives them back as they were.
+        let _settled = settled.or_else(|| matches!(whose, Whose::Passed).then(|| self.adopting.read()));
         match whose {
             Whose::Frame(frame, inner) => self.setattr_inside(&frame, ino, inner, handle, set, invals),
             Whose::Passed => self.setattr_passed(ino, handle, set),
