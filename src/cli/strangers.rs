@@ -8,13 +8,12 @@ use crate::format::INDEX_NAME;
 use crate::format::chunk::ChunkHeader;
 use crate::store::Location;
 use crate::store::backend::BackendFile;
+use crate::store::walk::{STORE_MARK, has_frame_suffix, has_store_suffix};
 
 /// Bytes that are looked at.
 const HEAD: usize = 512;
 /// What a frame in one file begins with.
 const FRAME: &[u8] = b"\x9e\xa8b2frame\0";
-/// What a frame's name ends with.
-const FRAMES: &[&str] = &["b2frame", "b2f", "b2eframe", "b2nd", "b2", "b2e", "b2b", "caterva"];
 /// What archives and compressed files begin with, and what unpacks them.
 const PACKED: &[(&[u8], &str, &str)] = &[
     (b"\x1f\x8b", "compressed by gzip", "gunzip"),
@@ -95,29 +94,32 @@ fn is_text(head: &[u8]) -> bool {
 pub(super) fn directory(location: &Location) -> Option<String> {
     let path = location.path();
     let names = location.open_dir().ok()?.names().ok()?;
-    let is_frame = |name: &&OsString| {
-        let extension = Path::new(name).extension().and_then(OsStr::to_str);
-        extension.is_some_and(|extension| FRAMES.contains(&extension)) && !name.as_bytes().starts_with(b".")
-    };
+    let is_frame = |name: &&OsString| has_frame_suffix(name) && !name.as_bytes().starts_with(b".");
     let has = |name: &str| names.iter().any(|found| found == name);
     let (mut count, mut first): (u64, Option<&OsString>) = (0, None);
-    for name in names.iter().filter(is_frame).filter(|name| *name != "embed.b2e") {
+    for name in names.iter().filter(is_frame).filter(|name| *name != STORE_MARK) {
         count += 1;
         first = first.filter(|first| *first < name).or(Some(name));
     }
     let such = first.map(|name| path.join(name).display().to_string());
-    let store = has("embed.b2e") || path.extension().is_some_and(|extension| extension == "b2d");
+    let store = has(STORE_MARK) || path.file_name().is_some_and(has_store_suffix);
     Some(match such {
         Some(such) if store => format!("is a store of Python-Blosc2 (.b2d); expected one frame, such as {such}"),
         None if store => "is a store of Python-Blosc2 (.b2d); expected one frame, of those that it holds".into(),
         Some(such) if count == 1 => format!("is a directory with a frame in it; expected that, {such}"),
         Some(such) => format!("is a directory with {count} frames in it; expected one of them, such as {such}"),
-        None if [".zarray", ".zgroup", "zarr.json"].iter().any(|name| has(name)) => {
-            "is a Zarr store; expected a Blosc2 frame, which Python makes of an array: \
-             blosc2.asarray(zarr.open(DIRECTORY)[:], urlpath=NEW, mode=\"w\")"
-                .into()
-        }
-        None => return None,
+        None => return array(location),
+    })
+}
+
+/// What an array of another kind is, in words for after its path.
+pub(super) fn array(location: &Location) -> Option<String> {
+    let names = location.open_dir().ok()?.names().ok()?;
+    let is_zarr = [".zarray", ".zgroup", "zarr.json"].iter().any(|name| names.iter().any(|found| found == name));
+    is_zarr.then(|| {
+        "is a Zarr store; expected a Blosc2 frame, which Python makes of an array: \
+         blosc2.asarray(zarr.open(DIRECTORY)[:], urlpath=NEW, mode=\"w\")"
+            .into()
     })
 }
 

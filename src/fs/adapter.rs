@@ -59,7 +59,8 @@ impl Adapter {
     /// mount point.
     pub(super) fn new(shared: Arc<Shared>, auto_unmount: bool, xattrs: bool, pm_qos: Option<Arc<PmQos>>) -> Self {
         let no_open = shared.features.read_only && !shared.features.handles;
-        Adapter { no_open, no_opendir: !auto_unmount, xattrs, pm_qos, shared }
+        let no_opendir = !auto_unmount && shared.features.passes_on.is_none();
+        Adapter { no_open, no_opendir, xattrs, pm_qos, shared }
     }
 
     /// Held while a request is served. After the end of the mount, requests fail with ENODEV.
@@ -502,11 +503,13 @@ impl fuser::Filesystem for Adapter {
         self.perform(req, op, reply, move |shared, ino, invals| shared.remove_xattr(ino, &name, invals));
     }
 
-    fn opendir(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+    fn opendir(&self, _req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         if self.no_opendir {
             return reply.error(Errno::ENOSYS);
         }
-        reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_CACHE_DIR);
+        let cached = FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_CACHE_DIR;
+        let flags = if self.shared.view.keeps_listing(Ino(ino.0)) { cached } else { FopenFlags::empty() };
+        reply.opened(FileHandle(0), flags);
     }
 
     fn readdir(&self, req: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {

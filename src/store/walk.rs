@@ -28,20 +28,34 @@ use crate::format::{INDEX_NAME, Layout};
 pub const SUFFIXES: [&str; 8] = [".b2frame", ".b2f", ".b2eframe", ".b2nd", ".b2", ".b2e", ".b2b", ".caterva"];
 /// How the name of a directory ends that is a store of python-blosc2.
 const STORE_SUFFIX: &str = ".b2d";
-/// What makes a directory a store of python-blosc2, whatever its name.
-const STORE_MARK: &str = "embed.b2e";
+/// The file that makes a directory a store of python-blosc2, whatever its name.
+pub const STORE_MARK: &str = "embed.b2e";
 
 /// Directories one within the other that are open at once.
 pub const HELD: usize = 16;
 
 /// Whether a file of that name may be a frame.
 pub fn has_frame_suffix(name: &OsStr) -> bool {
-    SUFFIXES.iter().any(|suffix| name.as_bytes().ends_with(suffix.as_bytes()))
+    SUFFIXES.iter().any(|suffix| ends_with(name, suffix))
 }
 
 /// Whether a directory of that name is a store of python-blosc2, where it is looked for frames that are files.
 pub fn has_store_suffix(name: &OsStr) -> bool {
-    name.as_bytes().ends_with(STORE_SUFFIX.as_bytes())
+    ends_with(name, STORE_SUFFIX)
+}
+
+/// A suffix alone is none.
+fn ends_with(name: &OsStr, suffix: &str) -> bool {
+    name.len() > suffix.len() && name.as_bytes().ends_with(suffix.as_bytes())
+}
+
+/// Whether a directory is, or lies in, a store of python-blosc2; by a path that [`local::resolve`] gave.
+pub(super) fn is_in_store(real: &Path) -> bool {
+    let has_mark = |dir: &Path| {
+        let mark = FileBackend::open_resolved(dir).and_then(|dir| dir.stat(OsStr::new(STORE_MARK)));
+        mark.is_ok_and(|mark| mark.is_file())
+    };
+    real.iter().any(has_store_suffix) || real.ancestors().any(has_mark)
 }
 
 /// Directories, each in the one before, of which the first and the last ones are held open.
@@ -180,8 +194,7 @@ impl Walk {
             frame: None,
             leaving: false,
         };
-        let in_store = real.iter().any(has_store_suffix);
-        let level = walk.level(&first, in_store, false)?;
+        let level = walk.level(&first, is_in_store(&real), false)?;
         walk.levels.push(level);
         Ok(Some(walk))
     }
@@ -226,7 +239,7 @@ impl Walk {
     /// The names in a directory.
     fn level(&self, dir: &FileBackend, in_store: bool, in_frame: bool) -> Result<Level> {
         let mut rest = dir.names().map_err(self.path.io("list"))?;
-        let in_store = in_store || rest.iter().any(|name| name == STORE_MARK);
+        let in_store = in_store || dir.stat(OsStr::new(STORE_MARK)).is_ok_and(|mark| mark.is_file());
         rest.retain(|name| !name.as_bytes().starts_with(TEMP_PREFIX.as_bytes()));
         rest.sort_unstable_by(|one, other| other.cmp(one));
         Ok(Level { rest, in_store, in_frame })
@@ -431,12 +444,14 @@ mod tests {
 
     #[test]
     fn names_of_frames() {
-        for name in ["a.b2frame", "a.b2f", "a.b2eframe", "a.b2nd", "a.b2", "a.b2e", "a.b2b", "a.caterva", ".b2nd", "a\n.b2nd"] {
+        for name in ["a.b2frame", "a.b2f", "a.b2eframe", "a.b2nd", "a.b2", "a.b2e", "a.b2b", "a.caterva", ".a.b2nd", "a\n.b2nd"] {
             assert!(has_frame_suffix(OsStr::new(name)), "{name}");
         }
-        for name in ["a", "b2nd", "a.b2nd.tmp", "a.B2ND", "a.b2d", "a.b2z", "a.b2nd~", "a.b2lock", ""] {
+        for name in ["a", "b2nd", "a.b2nd.tmp", "a.B2ND", "a.b2d", "a.b2z", "a.b2nd~", "a.b2lock", ".b2nd", ""] {
             assert!(!has_frame_suffix(OsStr::new(name)), "{name}");
         }
-        assert!(has_store_suffix(OsStr::new("a.b2d")) && !has_store_suffix(OsStr::new("a.b2d.old")));
+        for (name, store) in [("a.b2d", true), ("a.b2d.old", false), (".b2d", false)] {
+            assert_eq!(has_store_suffix(OsStr::new(name)), store, "{name}");
+        }
     }
 }

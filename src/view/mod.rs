@@ -400,6 +400,11 @@ pub trait FileSystem: Send + Sync {
     /// Lists a directory from a cookie on (0: from the start) until `emit` answers false. Without `.` and `..`.
     fn readdir(&self, ino: Ino, cookie: u64, emit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()>;
 
+    /// Whether the kernel may keep a listing of a directory: nobody changes it unheard.
+    fn keeps_listing(&self, _ino: Ino) -> bool {
+        true
+    }
+
     /// A thread of a client has opened a file for reading, or has read so many bytes of it from an offset on. What it will read next is
     /// asked of the store, and what comes back is worth pushing into the kernel's page cache: hints only.
     fn touched(&self, pid: u32, ino: Ino, read: Option<(u64, u32)>) -> Vec<Push>;

@@ -155,7 +155,9 @@ fn what_is_no_frame_is_named() {
     place.run("mount gone point").failed("gone: no such file; expected a Blosc2 frame (--create begins a new one)");
     place.run("mount gone/x point").failed("gone/x: no such file; expected a Blosc2 frame (--create begins a new one)");
     place.run("mount --create gone/x point").failed("gone/x: cannot be created: there is no such directory");
-    place.run("mount point point").failed("point: is a directory without chunks.b2frame; expected a Blosc2 frame");
+    place
+        .run("mount --create point point")
+        .failed("point: is a directory of frames, for which there is no --create; expected one frame");
     fs::create_dir(place.path("loop")).unwrap();
     std::os::unix::fs::symlink("chunks.b2frame", place.path("loop/chunks.b2frame")).unwrap();
     place.run("mount loop point").failed("loop/chunks.b2frame: cannot open: it is a symbolic link, which is not followed");

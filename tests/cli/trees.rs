@@ -405,8 +405,12 @@ fn a_copy_into_a_store_has_files() {
         place.succeeds(&format!("convert --show sparse tree/sub {to}"));
         assert!(place.path(to).join("moved").is_file() && place.path(to).join("deep/array.b2nd").is_file());
     }
-    place.succeeds("convert --show sparse tree/s.b2d/in frames");
-    assert!(place.path("frames/leaf.b2nd").is_file(), "what is below a store");
+    for store in ["s.b2d", "mark"] {
+        place.succeeds(&format!("convert --show sparse tree/{store}/in {store}.in"));
+        assert!(place.path(&format!("{store}.in/leaf.b2nd")).is_file(), "what is below a store");
+        place.succeeds(&format!("convert --show sparse tree/sub/deep tree/{store}/new"));
+        assert!(place.path(&format!("tree/{store}/new/array.b2nd")).is_file(), "into a store");
+    }
 }
 
 #[test]

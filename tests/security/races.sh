@@ -167,32 +167,27 @@ test_convert_of_a_directory_copies_another() { tree_flips convert --show contigu
 test_convert_of_a_directory_to_sparse_copies_another() { tree_flips convert --show sparse; }
 test_compact_of_a_directory_compacts_another() { tree_flips compact; }
 
-# What is made for root in an empty directory of the attacker's is given to the attacker, and nothing else is.
-target_is_swapped() {
+# What root makes in a directory of the attacker's is given to whom it belonged to, and nothing else is. The directory is empty at first, so
+# the attacker begins when there is something in it.
+target_is_flipped() {
     rm -rf "$U/new"
     mkdir "$U/new"
     theirs "$U/new"
-    exec {news}< <(exec "${attacker[@]}" bash -c '
-        cd "$1" && echo "at work"
-        while :; do
-            for name in a.b2nd notes fifo d; do
-                if [ -e $name ] && mv -T $name .$name; then ln -s "$2" $name || mv -T .$name $name; fi
-            done
-        done' - "$U/new" "$V/private" 2>/dev/null)
+    # shellcheck disable=SC2016 # for the inner shell
+    "${attacker[@]}" bash -c 'until [ -e "$1/a00" ]; do :; done; ln -s "$2" "$1/.other"; exec "$ATTACK" flip-new "$1" n .other 20' \
+        - "$U/new" "$V/private" >/dev/null 2>&1 &
     attack_pid=$!
-    read -r -u "$news" line
     tool_of_root convert --show sparse "$T/tree" "$U/new"
-    attack_ends
+    kill -KILL "$attack_pid" 2>/dev/null || true
+    wait "$attack_pid" 2>/dev/null || true
     no_secret "$U/new"
 }
 test_convert_into_a_directory_of_others_gives_a_file_away() {
+    local n
     scene
-    mkdir -p "$T/tree/d"
-    cp "$FX/full.b2frame" "$T/tree/a.b2nd"
-    mkfifo "$T/tree/fifo"
-    echo mine | tee "$T/tree/notes" >"$T/tree/d/private"
-    ln "$T/tree/notes" "$T/tree/z"
+    mkdir "$T/tree"
+    for n in {00..29}; do echo mine >"$T/tree/a$n"; done
+    for n in {00..19}; do mkfifo "$T/tree/n$n" && cp "$FX/base.b2frame" "$T/tree/n$n.b2nd" && ln "$T/tree/a$n" "$T/tree/n${n}l"; done
     theirs "$T/tree"
-    local line
-    rounds target_is_swapped
+    rounds target_is_flipped
 }

@@ -92,6 +92,10 @@ test_first_minute_of_readme() {
     python() { "$PY" "$@"; }
     cd "$T"
     py 'make("pressure.b2frame", "rrzr")'
+    mkdir arrays
+    cp pressure.b2frame arrays/a.b2nd
+    "$B2FUSE" convert arrays/a.b2nd arrays/many.b2nd
+    echo "measured" >arrays/notes.txt
     while read -r line; do
         if [ -n "$command" ] && { [ -z "$line" ] || [ "${line:0:2}" = "$ " ]; }; then
             eval "$command" >"$T/.out"

@@ -4,16 +4,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::super::options::{Options, Show, TreeOptions};
-use super::super::{Failure, frames};
+use super::super::{Failure, strangers};
 use super::{DEAD, mounted_already};
+use crate::format::plain::plain;
 use crate::fs::kernel;
-use crate::store::{Budgets, Resources, in_words, local};
+use crate::store::{Budgets, Location, Resources, in_words, local};
 use crate::view::{self, DEFAULT_TIMEOUTS, FileSystem, Rules, SUFFIXES, Timeouts, Tree, ViewError};
 
-/// Whether SOURCE is a directory that is no frame.
+/// Whether SOURCE is a directory that is no frame, and no array of another kind.
 pub(super) fn is_tree(source: &Path) -> bool {
     let Ok(Some(stat)) = local::stat(source) else { return false };
-    stat.is_dir() && !local::has_index(source)
+    let is_anothers = || Location::existing(source).is_ok_and(|location| strangers::array(&location).is_some());
+    stat.is_dir() && !local::has_index(source) && !is_anothers()
 }
 
 /// What a mount of a directory shows.
@@ -59,20 +61,19 @@ pub(super) fn rules(
     })
 }
 
+fn swapped(source: &Path, point: &Path) -> Failure {
+    let point = plain(point);
+    Failure::new(source, format_args!("is no frame, and {point} is one; expected the frame first, and then where to mount it"))
+}
+
 /// The mount point without symbolic links, if the directory can be shown there. It may be the directory itself.
 pub(super) fn check_point(point: &Path, source: &Path, read_only: bool) -> Result<PathBuf, Failure> {
     let failed = |reason: String| Err(Failure::new(point, reason));
     match local::stat(point) {
         Ok(Some(stat)) if stat.is_dir() => {}
         Ok(Some(_)) => {
-            return match frames::find(point, frames::Links::Refused) {
-                Ok(Some(_)) => Err(Failure::new(
-                    source,
-                    format_args!(
-                        "is a directory, and {} is a frame; expected the frame first, and then where to mount it",
-                        point.display()
-                    ),
-                )),
+            return match Location::existing(point) {
+                Ok(location) if strangers::is_frame(&location) => Err(swapped(source, point)),
                 _ => failed("is no directory; expected one to mount on".into()),
             };
         }
@@ -81,9 +82,7 @@ pub(super) fn check_point(point: &Path, source: &Path, read_only: bool) -> Resul
         Err(error) => return failed(format!("cannot be used as mount point: {}", in_words(&error))),
     }
     if local::has_index(point) {
-        let reason =
-            format_args!("is no frame, and {} is one; expected the frame first, and then where to mount it", point.display());
-        return Err(Failure::new(source, reason));
+        return Err(swapped(source, point));
     }
     let found = |error| Failure::new(point, format_args!("cannot be found: {}", in_words(&error)));
     let real = local::resolve(point).map_err(found)?;

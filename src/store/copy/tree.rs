@@ -23,7 +23,7 @@ use crate::format::{INDEX_NAME, Layout};
 use crate::store::backend::{Backend, BackendFile, FileStat};
 use crate::store::error::Complain;
 use crate::store::local::{self, FileBackend};
-use crate::store::walk::{Chain, Entry, Step, Walk, has_store_suffix};
+use crate::store::walk::{Chain, Entry, Step, Walk, is_in_store};
 use crate::store::{LocalStore, Location, Result, StoreError};
 
 /// A frame that is to be copied into another layout than it has.
@@ -101,7 +101,7 @@ impl<'a> TreeCopy<'a> {
         let entered = Entered { path: walk.path().to_owned(), stat: own(&*walk.here()?, walk.path())?, index: None };
         Ok(TreeCopy {
             layout,
-            to_store: real.iter().any(has_store_suffix),
+            to_store: is_in_store(&real),
             to_stat: own(&first, to)?,
             to: Chain::of(Arc::new(first)),
             path: to.to_owned(),

@@ -274,6 +274,20 @@ pub fn xattr(held: BorrowedFd<'_>, name: &OsStr) -> io::Result<Vec<u8>> {
     Ok(value)
 }
 
+/// The value of an extended attribute of what a name stands for, in one system call; none if the name cannot be reached so.
+pub fn xattr_at(dir: BorrowedFd<'_>, file: &OsStr, name: &OsStr) -> Option<io::Result<Vec<u8>>> {
+    let path = [of_process(dir).as_bytes(), b"/", component(file).ok()?.as_bytes()].concat();
+    let mut value = vec![0; 256];
+    match rustix::fs::lgetxattr(path, name, &mut value) {
+        Ok(len) => {
+            value.truncate(len);
+            Some(Ok(value))
+        }
+        Err(Errno::RANGE | Errno::NOENT | Errno::LOOP | Errno::NOTDIR | Errno::NAMETOOLONG) => None,
+        Err(error) => Some(Err(error.into())),
+    }
+}
+
 /// Sets an extended attribute of what is held, or removes it.
 ///
 /// # Errors

@@ -24,6 +24,11 @@ pub fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
     std::fs::read(path)
 }
 
+/// Whether files have labels of SELinux that count.
+pub fn has_labels() -> bool {
+    Path::new("/sys/fs/selinux/enforce").exists()
+}
+
 /// Has this thread run on every core that the process may use, wherever the thread that started it is kept. That is what the first
 /// thread may use.
 pub fn run_on_any_core() {

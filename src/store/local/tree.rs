@@ -74,8 +74,11 @@ impl FileBackend {
                 to.dress_by_name(name, seen)
             }
             kind => {
-                let device = rustix::fs::statat(&self.handle, name, AtFlags::SYMLINK_NOFOLLOW)?.st_rdev;
-                rustix::fs::mknodat(&to.handle, name, kind, Mode::empty(), device)?;
+                let now = rustix::fs::statat(&self.handle, name, AtFlags::SYMLINK_NOFOLLOW)?;
+                if !FileStat::from(now).same_file(seen) {
+                    return Err(io::Error::other("another file has its name now"));
+                }
+                rustix::fs::mknodat(&to.handle, name, kind, Mode::empty(), now.st_rdev)?;
                 to.dress_by_name(name, seen)
             }
         }

@@ -24,6 +24,9 @@ use crate::view::{Attr, ContiguousView, Ino, Inval, Invals, Kind, Left, Meta, RO
 /// Descriptors that an open frame takes at most, besides chunk files that are kept open.
 const OF_A_FRAME: usize = 6;
 
+/// So many files are remembered that begin as frames do and are none.
+pub const BROKEN: NonZeroUsize = NonZeroUsize::new(4096).expect("not zero");
+
 /// How many there may be of what takes descriptors.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
@@ -201,14 +204,17 @@ impl Tree {
         ViewError::Gone
     }
 
-    /// A node is no frame any more.
-    pub(super) fn becomes_plain(&self, ino: Ino) {
-        let names = {
+    /// What a node stands for is no frame. Its name is looked up anew, and then stands for a node of another kind.
+    fn becomes_plain(&self, ino: Ino) {
+        let (names, id) = {
             let mut table = self.table.lock();
             let Some(node) = table.get_mut(ino) else { return };
             node.shown = Shown::Plain;
-            node.names().to_vec()
+            let (names, id) = (node.names().to_vec(), node.id);
+            table.abandon(ino);
+            (names, id)
         };
+        self.broken.lock().put(id, ());
         let mut owed = self.owed.lock();
         owed.push(Inval::Data(ino));
         owed.extend(names.into_iter().map(|(parent, name)| forget_name(parent, &name)));

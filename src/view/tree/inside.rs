@@ -323,10 +323,14 @@ impl Tree {
 
     pub(super) fn xattr_inside(&self, frame: &Arc<TreeFrame>, ino: Ino, inner: Ino, name: &OsStr) -> Result<Vec<u8>> {
         if !Self::is_of_frame(inner, name) {
-            return self.held(ino, |held| Ok(beneath::xattr(held, name)?));
+            return self.xattr_passed(ino, name);
+        }
+        if name.as_bytes().starts_with(b"system.posix_acl_") {
+            // The kernel asks before it lets anybody in.
+            return Err(ViewError::NoAttribute);
         }
         if !name.as_bytes().starts_with(b"user.") {
-            return Err(ViewError::NotSettable);
+            return Err(ViewError::Unsupported);
         }
         self.ask(frame, |fs| fs.xattr(inner, name))
     }

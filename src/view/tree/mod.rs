@@ -33,7 +33,8 @@ use super::{
     Attr, Creation, DirEntry, Features, FileSystem, Flock, Handle, Ino, Inval, Invals, Kind, Left, New, OpenMode, Opened, Push,
     ROOT, RenameMode, Result, Seek, SetAttr, SetMode, Timeouts, ViewError, Wait,
 };
-use crate::store::local::beneath::{self, Found};
+use crate::store::local::beneath::{self, FileId, Found};
+use crate::store::local::system;
 use crate::store::{FsSpace, Resources, Watcher, in_words};
 
 mod frame;
@@ -73,12 +74,16 @@ pub struct Tree {
     path: PathBuf,
     device: u64,
     rules: Rules,
+    /// The system has labels of SELinux.
+    has_labels: bool,
     table: Mutex<Table>,
     /// Directories that are open, to look names up in.
     dirs: Mutex<LruCache<Ino, Arc<OwnedFd>>>,
     handles: RwLock<HashMap<u64, Open>>,
     regions: Regions,
     frames: Frames,
+    /// What begins as a frame does, and is none.
+    broken: Mutex<LruCache<FileId, ()>>,
     /// How frames were stored that are gone.
     layouts: Mutex<making::Layouts>,
     /// Held for writing while a file becomes a frame, and for reading while something is done with one that may. Taken before all others.
@@ -109,12 +114,14 @@ impl Tree {
         let limits = frames::Limits::of_this_process();
         Ok(Tree {
             device: found.id.dev,
+            has_labels: system::has_labels(),
             table: Mutex::new(Table::new(&found)),
             dirs: Mutex::new(LruCache::new(limits.dirs)),
             handles: RwLock::default(),
             regions: Regions::default(),
             frames: Frames::new(resources, limits.frames),
             owed: Mutex::default(),
+            broken: Mutex::new(LruCache::new(frames::BROKEN)),
             layouts: Mutex::default(),
             adopting: RwLock::default(),
             root,
@@ -170,6 +177,9 @@ impl Tree {
         found: &Found,
     ) -> Option<crate::format::Layout> {
         let layout = self.rules.look(dir, name, found)?;
+        if self.broken.lock().contains(&found.id) {
+            return None;
+        }
         let is_all = self.rules.frames.is_empty() && self.rules.noframes.is_empty();
         (is_all || self.rules.is_chosen(self.path_of(parent, name).as_os_str().as_encoded_bytes())).then_some(layout)
     }
@@ -399,7 +409,7 @@ impl FileSystem for Tree {
     fn xattr(&self, ino: Ino, name: &OsStr) -> Result<Vec<u8>> {
         match self.whose(ino)? {
             Whose::Frame(frame, inner) => self.xattr_inside(&frame, ino, inner, name),
-            Whose::Passed => self.held(ino, |held| Ok(beneath::xattr(held, name)?)),
+            Whose::Passed => self.xattr_passed(ino, name),
         }
     }
 
@@ -417,6 +427,11 @@ impl FileSystem for Tree {
             Whose::Frame(frame, inner) => self.list_inside(&frame, inner, cookie, emit),
             Whose::Passed => self.list(ino, cookie, emit),
         }
+    }
+
+    fn keeps_listing(&self, ino: Ino) -> bool {
+        // Of others a listing comes with attributes, which the kernel would have to ask for one by one.
+        matches!(self.whose(ino), Ok(Whose::Frame(..)))
     }
 
     fn touched(&self, pid: u32, ino: Ino, read: Option<(u64, u32)>) -> Vec<Push> {

@@ -144,6 +144,16 @@ impl Table {
         }
     }
 
+    /// A node stands for nothing any more; what it stood for gets another.
+    pub fn abandon(&mut self, ino: Ino) {
+        if let Some(node) = self.nodes.get_mut(&ino) {
+            node.names.clear();
+            if self.by_id.get(&node.id) == Some(&ino) {
+                self.by_id.remove(&node.id);
+            }
+        }
+    }
+
     /// A name is gone, or stands for something else.
     pub fn unname(&mut self, ino: Ino, parent: Ino, name: &OsStr) {
         if let Some(node) = self.nodes.get_mut(&ino) {
