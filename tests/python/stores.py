@@ -202,10 +202,13 @@ class Batches(Objects):
 
 
 class Indexed:
-    """An array with an index, which the library keeps in the frame and in frames beside it."""
+    """An array with an index, which the library keeps in the frame and in frames beside it, by their whole paths: not to be moved."""
 
     SUFFIXES = [".b2nd"]
     INDEXES = ["SUMMARY", "BUCKET", "PARTIAL", "FULL"]
+    # What the library can do with a contiguous array alone: it cannot open another at an offset.
+    OF_FILES = "found"
+    OF_ITS_PLACE = ["sorted", "indexes"]
 
     def make(self, path, rng):
         array = blosc2.asarray(rng.permutation(20_000), urlpath=str(path), mode="w", contiguous=bool(rng.random() < 0.5), chunks=(5000,))
@@ -227,12 +230,13 @@ class Indexed:
             array.append(rng.integers(0, 20_000, 100))
             array.rebuild_index()
 
-    def read(self, path):
-        array = blosc2.open(str(path))
-        seen = {"array": digest(array[:].tobytes()), "sorted": digest(array.sort()[:].tobytes()), "indexes": [str(index["kind"]) for index in array.indexes]}
-        # The library looks values up in the index of a contiguous array alone: it cannot open another at an offset.
+    def read(self, path, elsewhere=False):
+        array = blosc2.open(str(path), mode="r")
+        if elsewhere:
+            return {"array": digest(array[:].tobytes())}
+        seen = {"array": digest(array[:].tobytes()), "sorted": digest(blosc2.sort(array)[:].tobytes()), "indexes": [str(index["kind"]) for index in array.indexes]}
         if array.schunk.contiguous:
-            seen["found"] = sorted(blosc2.lazyexpr("a < 50", {"a": array}).where(array).compute()[:].tolist())
+            seen[self.OF_FILES] = sorted(blosc2.lazyexpr("a < 50", {"a": array}).where(array).compute()[:].tolist())
         return seen
 
 
@@ -277,11 +281,13 @@ class Play:
     def __init__(self, sequence):
         self.sequence, self.rng = sequence, sequence.rng
         self.there = {}
+        # The library opens an index's frames at an offset, which directories have none of: see README.md, what a changed kind breaks.
+        self.kinds = [kind for kind in KINDS if kind is not Indexed or sequence.show != "sparse"]
         self.numbers = iter(range(10**6))
 
     def run(self):
         steps = [self.make] * 3 + [self.change] * 8 + [self.remake, self.rename, self.remove] + [self.remount] * (not self.sequence.options.self_test)
-        for kind in KINDS:
+        for kind in self.kinds:
             self.make(kind)
         for step in range(min(STEPS, self.sequence.options.steps)):
             self.sequence.step = step
@@ -297,7 +303,7 @@ class Play:
         self.sequence.both(text, lambda side: apart(lambda: act(side / name, np.random.default_rng(seed))))
 
     def make(self, kind=None):
-        kind = kind or self.sequence.pick(*KINDS)
+        kind = kind or self.sequence.pick(*self.kinds)
         folder = self.sequence.pick("", "sub/", "sub/deep/")
         self.make_at(f"{folder}{kind.__name__.lower()}{next(self.numbers)}{self.sequence.pick(*kind.SUFFIXES)}", kind)
 
@@ -336,7 +342,9 @@ class Play:
 
     def compare(self, name):
         kind = self.there[name]
-        self.sequence.both(f"read {kind.__name__} {name}", lambda side: apart(lambda: kind().read(side / name)))
+        self.sequence.last = f"read {kind.__name__} {name}"
+        native, shown = (apart(lambda: kind().read(side / name)) for side in self.sequence.sides)
+        self.alike(shown, native, "the mount", name)
         if is_store(self.sequence.native / name):
             self.sequence.both(f"list {name}", lambda side: self.names(side / name))
             if not self.sequence.options.self_test:
@@ -367,11 +375,16 @@ class Play:
 
     def expect(self, natively, directory, where):
         for name, kind in sorted(self.there.items()):
-            seen = apart(lambda: kind().read(directory / name))
-            # Some can be read of one layout alone.
-            for key in natively[name].keys() & seen.keys():
-                if natively[name].get(key) != seen.get(key):
-                    raise AssertionError(f"{where}: {name}: {key}: {str(seen.get(key))[:100]}, expected {str(natively[name].get(key))[:100]}")
+            seen = apart(lambda: kind().read(directory / name, True) if kind is Indexed else kind().read(directory / name))
+            self.alike(seen, natively[name], where, name)
+
+    @staticmethod
+    def alike(seen, expected, where, name):
+        if (seen.keys() ^ expected.keys()) - {Indexed.OF_FILES, *Indexed.OF_ITS_PLACE}:
+            raise AssertionError(f"{where}: {name} holds {sorted(seen)}, expected {sorted(expected)}")
+        for key in expected.keys() & seen.keys():
+            if seen[key] != expected[key]:
+                raise AssertionError(f"{where}: {name}: {key}: {str(seen[key])[:100]}, expected {str(expected[key])[:100]}")
 
 
 def play(sequence):

