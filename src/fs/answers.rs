@@ -124,7 +124,12 @@ impl Shared {
     /// Replies once the kernel has dropped what `call` made out of date, as far as that can be awaited.
     pub(super) fn answer<R: Reply>(&self, op: Op, reply: R, call: impl Call<R>) {
         let mut invals = Invals::new();
-        let outcome = call(self, op.ino, &mut invals).map_err(|refusal| errno(op.what, op.ino, &refusal));
+        let outcome = call(self, op.ino, &mut invals).map_err(|refusal| {
+            if matches!(refusal, ViewError::NotPermitted) && self.features.passes_on.is_none() {
+                self.say_what_makes_frames();
+            }
+            errno(op.what, op.ino, &refusal)
+        });
         self.notify.answer(invals, op.held, move || reply.send(outcome));
         self.changed();
     }

@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
 use fuser::{FileAttr, FileHandle, FileType, FopenFlags, Generation, INodeNo};
+use log::info;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 use super::backings::Backings;
@@ -133,6 +134,8 @@ pub(super) struct Shared {
     pub(super) forgotten: AtomicU64,
     /// READs answered.
     pub(super) reads: AtomicU64,
+    /// See [`Shared::say_what_makes_frames`].
+    said: AtomicBool,
 }
 
 impl Shared {
@@ -157,6 +160,7 @@ impl Shared {
             overrides,
             private: (access == Access::Root).then(Private::new),
             reads: AtomicU64::new(0),
+            said: AtomicBool::new(false),
         }
     }
 
@@ -217,6 +221,13 @@ impl Shared {
             if !watcher.wait(due, Instant::now() + pause.max(began.elapsed())) {
                 return;
             }
+        }
+    }
+
+    /// Says once where other names can be made, which a mount of one frame has no place for.
+    pub(super) fn say_what_makes_frames(&self) {
+        if !self.said.swap(true, Relaxed) {
+            info!("only names of its own frame can be made in this mount; a mount of the frame's directory takes all names");
         }
     }
 

@@ -94,6 +94,8 @@ rsync_both() {
         py 's = blosc2.open(sys.argv[1], mode="a"); s.update_data(2, noise(400), copy=True); s.append_data(noise(401))' "$T/native/src/f.b2frame"
         mv "$T/native/doc/a.b2nd" "$T/native/b.b2nd"
     fi
+    # rsync compares whole seconds: what was changed just now is as new to it as what it has just copied.
+    find "$T/native" -type d -exec touch -d "2001-02-03 04:05:06.7" {} +
     rsync -aH --delete "$@" "$T/native/" "$M/copy/"
     equal "$(rsync -aH --delete --itemize-changes "$@" "$T/native/" "$M/copy/")" "" "second rsync --delete"
     diff -r --no-dereference -x fifo -x '*.b2*' "$M/copy" "$T/native"

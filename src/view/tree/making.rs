@@ -128,17 +128,22 @@ impl Tree {
         if is_open() || found.stat.links != 1 || !rules::is_cframe(dir.as_fd(), &name, found.stat.len) {
             return;
         }
-        let wanted = self.wanted(*parent, &name, None);
-        match wanted {
-            Some(Layout::Sparse) => {
-                let adopted = self.adopt(ino, (*parent, &name, dir.as_fd(), &found), (*parent, &name, dir.as_fd()), Some(&found));
-                if let Err(error) = adopted {
-                    warn!("{}: stays a file: {error}", self.path.join(self.path_of(*parent, &name)).display());
-                }
-            }
+        match self.wanted(*parent, &name, None) {
+            Some(Layout::Sparse) => self.store_as_directory(ino, *parent, &name),
             _ => self.take_as_frame(ino, *parent),
         }
         invals.push(Inval::Attr(ino));
+    }
+
+    /// Stores a file that is a frame as a directory, or leaves it as it is. The caller lets nothing else happen to it.
+    pub(super) fn store_as_directory(&self, ino: Ino, parent: Ino, name: &OsStr) {
+        let adopted = self.dir(parent).and_then(|dir| {
+            let found = beneath::look(dir.as_fd(), name)?;
+            self.adopt(ino, (parent, name, dir.as_fd(), &found), (parent, name, dir.as_fd()), Some(&found))
+        });
+        if let Err(error) = adopted {
+            warn!("{}: stays a file: {error}", self.path.join(self.path_of(parent, name)).display());
+        }
     }
 
     /// A file that is a frame stays a file, and is shown as one: from now on with atomic commits.

@@ -140,8 +140,13 @@ impl Tree {
             }
             (None, true) if !self.is_written(ino) => {
                 let Ok(dir) = self.dir(to.0) else { return };
-                if rules::is_cframe(dir.as_fd(), to.1, source.stat.len) && self.wanted(to.0, to.1, None) != Some(Layout::Sparse) {
-                    self.take_as_frame(ino, to.0);
+                if !rules::is_cframe(dir.as_fd(), to.1, source.stat.len) {
+                    return;
+                }
+                match self.wanted(to.0, to.1, None) {
+                    // Its last writer has gone meanwhile.
+                    Some(Layout::Sparse) => self.store_as_directory(ino, to.0, to.1),
+                    _ => self.take_as_frame(ino, to.0),
                 }
             }
             _ => {}
