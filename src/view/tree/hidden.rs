@@ -75,10 +75,12 @@ impl Tree {
         }
     }
 
-    /// Removes a directory of a frame in one step: it loses its name first.
+    /// Removes a directory of a frame in one step: it loses its name first. Nothing in it goes before that is on disk, or a crash could
+    /// leave a half of it under its name.
     pub(super) fn remove_whole(&self, dir: BorrowedFd<'_>, name: &OsStr) -> Result<()> {
         let ours = self.name_of_ours();
         beneath::rename((dir, name), (dir, &ours), beneath::Onto::Nothing)?;
+        beneath::sync_dir(dir)?;
         self.discard(dir, &ours);
         Ok(())
     }
