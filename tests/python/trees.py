@@ -82,6 +82,8 @@ class Sequence:
         # With --kill: what each name may stand for in DIR, since it was last made durable.
         self.allowed = {}
         self.kills = 0
+        # Where a step is told that runs in a process of its own.
+        self.told = None
         self.step, self.last = 0, "the beginning"
 
     # ---- The two sides
@@ -227,7 +229,8 @@ class Sequence:
         paths = [side / name for side in self.sides]
         handles = [open_frame(path, "a") for path in paths]
         for _ in range(1 + int(self.rng.integers(4))):
-            frame.kind.spoiled = any(header_cbytes(path) for path in paths)
+            # An empty frame may not say how long its chunks are, and then it cannot be filled either.
+            frame.kind.spoiled = frame.state["chunksize"] <= 0 or any(header_cbytes(path) for path in paths)
             mutation = frame.kind.choose(handles[0], frame.state)
             if mutation.on_path:
                 handles = None
@@ -568,24 +571,45 @@ class Sequence:
         """SIGKILL at any moment of a step, of which DIR then holds any part. Of what it does not touch, nothing is lost."""
         self.durable()
         way = self.pick(self.create, self.mutate, self.recreate, self.remove, self.rename, self.replace, self.copy, self.replace_by_temporary)
-        before = {name: (frame, frame.state) for name, frame in self.frames.items()}
         after = float(self.pick(0.0, 0.002, 0.005, 0.01, 0.02, 0.05))
-        pid = self.mount.daemon.pid
-        killer = subprocess.Popen(["sh", "-c", f"sleep {after}; kill -KILL {pid}"])
-        try:
-            way()
-        except Exception:
-            # The step broke off, as it must.
-            pass
+        killer = subprocess.Popen(["sh", "-c", f"sleep {after}; kill -KILL {self.mount.daemon.pid}"])
+        told = self.apart(way)
         killer.wait()
-        self.last = f"{self.last}, SIGKILL after {after} s"
+        self.last = f"{told}, SIGKILL after {after} s"
         self.note()
         gc.collect()
         self.mount.kill()
-        touched = {name for name, (frame, state) in before.items() if self.frames.get(name) is not frame or frame.state is not state}
-        touched |= set(self.frames) - set(before) | set(self.allowed) - set(before)
-        touched |= {name for name in [*before, *is_frame_in(self.native), *is_frame_in(self.dir)] if repr(name) in self.last}
+        # What it changed natively, or was about to.
+        found, touched = is_frame_in(self.native), set()
+        for name in {*self.frames, *found, *is_frame_in(self.dir)}:
+            if name not in self.frames or name not in found or repr(name) in told:
+                touched.add(name)
+            elif self.differs(name):
+                touched.add(name)
         self.after_kill(dict.fromkeys(touched, ANY))
+
+    def differs(self, name):
+        try:
+            return bool(difference(contents(open_frame(self.native / name), cbytes=False), self.frames[name].state))
+        except Exception:
+            # The step ended in the middle of it.
+            return True
+
+    def apart(self, way):
+        """A step in a process of its own, as the library does not outlive a file system that dies beneath it. Answers the last it did."""
+        told = self.directory / "told"
+        told.write_text("")
+        child = os.fork()
+        if child == 0:
+            faulthandler.disable()
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+            self.told = told
+            try:
+                way()
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        return told.read_text()
 
     def after_kill(self, touched):
         """DIR as the killed daemon left it, each name a state that it may have. What is not the last one goes, on both sides."""
@@ -641,6 +665,9 @@ class Sequence:
 
     def note(self):
         """For the case that the library takes this process down."""
+        if self.told:
+            with open(self.told, "a") as file:
+                print(self.last, file=file)
         if self.options.log:
             with open(self.options.log, "a") as log:
                 print(f"seed {self.seed} step {self.step}: {self.last}", file=log)

@@ -363,6 +363,32 @@ test_made_by_the_library_other() { tree && made_by_the_library fdfd dfdf; }
 test_made_by_the_library_sparse() { tree --show sparse && made_by_the_library fdfd ffff; }
 test_made_by_the_library_contiguous() { tree --show contiguous && made_by_the_library fdfd dddd; }
 
+# The index says only after the chunks that they are of any size, and a chunk file is closed before.
+test_a_directory_with_chunks_of_varying_size_made_by_the_library() {
+    tree
+    py 'path = sys.argv[1] + "/varying.b2frame"
+sizes = [4000, 4004, 800, 1200, 8000]
+s = blosc2.SChunk(chunksize=4000, urlpath=path, mode="w", contiguous=False, cparams={"typesize": 4})
+for n in sizes:
+    s.append_data(noise(n, n))
+got = blosc2.open(path)
+assert [got.decompress_chunk(n) for n in range(got.nchunks)] == [noise(n, n) for n in sizes]
+items = [1, "text", {"a": 2}, ["x"] * 500]
+for kind, name, stored in ((blosc2.ObjectArray, "objects", items), (blosc2.BatchArray, "batches", [items, items[:1], items[2:]])):
+    array = kind(urlpath=f"{sys.argv[1]}/{name}.b2b", mode="w", contiguous=False)
+    for item in stored:
+        array.append(item)
+    assert len(list(blosc2.open(f"{sys.argv[1]}/{name}.b2b"))) == len(stored)' "$M"
+    down
+    equal "$(kinds "$D" varying.b2frame objects.b2b batches.b2b)" fff
+    py 'sizes = [4000, 4004, 800, 1200, 8000]
+got = blosc2.open(sys.argv[1] + "/varying.b2frame")
+assert [got.decompress_chunk(n) for n in range(got.nchunks)] == [noise(n, n) for n in sizes]
+assert list(blosc2.open(sys.argv[1] + "/objects.b2b")) == [1, "text", {"a": 2}, ["x"] * 500]
+assert [list(batch) for batch in blosc2.open(sys.argv[1] + "/batches.b2b")][1] == [1]' "$D"
+    clean
+}
+
 test_the_layout_is_kept_with_sparse() {
     of_both_layouts
     tree --show sparse
