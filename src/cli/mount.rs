@@ -38,7 +38,7 @@ const CACHE_SIZE: u64 = 256 << 20;
 ///
 /// The mount serves in the background until it is unmounted. This command returns when the mount can be used, and its exit code says whether
 /// it can. A file is shown as a directory of chunk files. A directory is shown as one file: in the directory MOUNTPOINT, with SOURCE's
-/// name, or as MOUNTPOINT itself if that is a file. b2fuse-views(7) says what reading and writing the mount does.
+/// name, or as MOUNTPOINT itself if that is a file. A directory that is no frame is shown with all frames in it. b2fuse-views(7) says what reading and writing the mount does.
 #[derive(clap::Args)]
 #[command(after_long_help = "\
 Options of -o:
@@ -100,6 +100,8 @@ Examples:
   b2fuse mount -o ro,allow_other,umask=022 pressure.b2frame view
   # In its own layout, so that changes by a program are atomic
   b2fuse mount --show contiguous pressure.b2frame view
+  # A directory with all its frames, each as one file
+  b2fuse mount --show contiguous arrays view
   # A new frame: copy a sparse frame to the mount, and new.b2frame is the file
   b2fuse mount --create new.b2frame view")]
 pub(super) struct Args {

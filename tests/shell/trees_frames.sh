@@ -771,3 +771,22 @@ assert sorted(blosc2.TreeStore(m + "/t.b2d", mode="r").keys()) == ["/a", "/g", "
 assert (store["/g/b"][:] == np.arange(5000)).all()' "$D"
     clean
 }
+
+# What was stored as a directory before a directory became a store of Python-Blosc2 is a file when the close returns that made it one.
+test_a_directory_becomes_a_store() {
+    tree
+    mkdir -p "$M/s/deep"
+    cp "$FX/full.b2frame" "$M/s/a.b2nd"
+    cp "$FX/base.b2frame" "$M/s/deep/b.b2frame"
+    await [ -d "$D/s/a.b2nd" ]
+    await [ -d "$D/s/deep/b.b2frame" ]
+    cp "$FX/base.b2frame" "$M/s/embed.b2e"
+    [ -f "$D/s/a.b2nd" ]
+    [ -f "$D/s/deep/b.b2frame" ]
+    tool same "$M/s/a.b2nd" "$FX/full.b2frame"
+    tool same "$D/s/deep/b.b2frame" "$FX/base.b2frame"
+    cp "$FX/full.b2frame" "$M/s/c.b2nd"
+    down
+    [ -f "$D/s/c.b2nd" ] && [ -f "$D/s/embed.b2e" ]
+    tool same "$D/s/a.b2nd" "$FX/full.b2frame"
+}

@@ -3,7 +3,7 @@
 //! - [`table`]: the nodes that the kernel knows; [`place`]: where they are below, opened beneath a descriptor that is held;
 //! - `passed`: what is no frame; `listing`: directories;
 //! - [`frame`]: a frame, opened when somebody goes inside and closed when others need its place; `inside`: what is asked of its files;
-//! - `making`, `removing`, `renaming`: frames that come, go and move; `hidden`: names that are ours;
+//! - `making`, `removing`, `renaming`: frames that come, go and move; `stores`: those of python-blosc2; `hidden`: names that are ours;
 //! - [`rules`]: what is a frame, and how it is shown and stored.
 //!
 //! A frame's files have inode numbers of their own, which `inside` computes: the tree keeps nothing for each of them.
@@ -11,7 +11,7 @@
 //! Lock order: a frame's state, then the table, then any one of the others, which are leaves. No lock but a frame's state is held during
 //! input and output, and that only while the frame is opened or closed.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -49,6 +49,7 @@ mod place;
 mod removing;
 mod renaming;
 mod rules;
+mod stores;
 mod table;
 
 pub use rules::{Rules, SUFFIXES};
@@ -84,6 +85,8 @@ pub struct Tree {
     frames: Frames,
     /// What begins as a frame does, and is none.
     broken: Mutex<LruCache<FileId, ()>>,
+    /// Directories that were made stores.
+    stores: Mutex<HashSet<Ino>>,
     /// How frames were stored that are gone.
     layouts: Mutex<making::Layouts>,
     /// Held for writing while a file becomes a frame, and for reading while something is done with one that may. Taken before all others.
@@ -122,6 +125,7 @@ impl Tree {
             frames: Frames::new(resources, limits.frames),
             owed: Mutex::default(),
             broken: Mutex::new(LruCache::new(frames::BROKEN)),
+            stores: Mutex::default(),
             layouts: Mutex::default(),
             adopting: RwLock::default(),
             root,
@@ -238,6 +242,9 @@ impl FileSystem for Tree {
             return;
         }
         let gone = self.table.lock().forget(ino, count);
+        if gone.is_some() {
+            self.stores.lock().remove(&ino);
+        }
         if let Some(node) = gone {
             self.dirs.lock().pop(&ino);
             if let table::Shown::Frame(frame) = &node.shown {
@@ -350,7 +357,10 @@ impl FileSystem for Tree {
     fn flush(&self, handle: Handle, invals: &mut Invals) -> Result<()> {
         self.pay(invals);
         match self.handle(handle)? {
-            Open::File(_) => Ok(()),
+            Open::File(file) => {
+                self.closed(&file, invals);
+                Ok(())
+            }
             Open::Frame(inside) => self.flush_inside(&inside, invals),
         }
     }

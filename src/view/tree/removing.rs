@@ -93,6 +93,7 @@ impl Tree {
                 // Who has it open goes on reading.
                 let ours = self.name_of_ours();
                 beneath::rename((dir, name), (dir, &ours), beneath::Onto::Nothing)?;
+                beneath::sync_dir(dir)?;
                 *frame.rest.lock() = Some((dir.try_clone_to_owned()?, ours));
             }
             (true, true) => self.remove_whole(dir, name)?,

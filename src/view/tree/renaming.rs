@@ -107,6 +107,8 @@ impl Tree {
                 Some(libc::EINVAL | libc::ENOSYS) => ViewError::CrossDevice,
                 _ => error.into(),
             })?;
+            // The new one has its name for good before anything of the old one goes.
+            beneath::sync_dir(below_to.0)?;
             match target.as_ref().is_some_and(|target| target.stat.is_dir()) {
                 true => self.remove_whole(below_from.0, from.1)?,
                 false => beneath::remove(below_from.0, from.1, false)?,

@@ -110,6 +110,11 @@ pub fn is_store_name(name: &OsStr) -> bool {
     name.len() > STORE.len() && name.as_bytes().ends_with(STORE)
 }
 
+/// Whether a file of this name makes its directory one.
+pub fn makes_store(name: &OsStr) -> bool {
+    name == EMBEDDED
+}
+
 /// Whether a directory is a store of python-blosc2, by what is in it.
 pub fn is_store(dir: BorrowedFd<'_>) -> bool {
     beneath::look(dir, OsStr::new(EMBEDDED)).is_ok_and(|found| found.stat.is_file())

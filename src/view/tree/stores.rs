@@ -1,0 +1,107 @@
+//! Stores of python-blosc2, in which frames are files in the view and in DIR: it looks for files there, and passes over a leaf that is a
+//! directory without a word.
+//!
+//! A directory is a store by its name, or from the moment on when `embed.b2e` is in it. What was stored in it as a directory before is
+//! rewritten as a file then, each frame in one step.
+
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+use std::sync::Arc;
+
+use log::warn;
+
+use super::frame::TreeFrame;
+use super::handles::PassedFile;
+use super::table::Shown;
+use super::{Tree, rules};
+use crate::format::Layout;
+use crate::store::backend::Backend;
+use crate::store::copy::FrameCopy;
+use crate::store::local::FileBackend;
+use crate::store::local::beneath::{self, Found};
+use crate::store::{Like, Location, NewFrame};
+use crate::view::{Ino, Invals, Kind, Result};
+
+/// Directories in a store are not gone into deeper than this.
+const DEPTH: usize = 32;
+
+impl Tree {
+    /// A file was closed: if it makes a store of its directory, what is in there becomes what a store holds.
+    pub(super) fn closed(&self, file: &PassedFile, invals: &mut Invals) {
+        if !file.write || self.rules.read_only {
+            return;
+        }
+        let name = self.table.lock().get(file.ino).and_then(|node| node.names().first().cloned());
+        let Some((parent, _)) = name.filter(|(_, name)| rules::makes_store(name)) else { return };
+        if !self.stores.lock().insert(parent) {
+            return;
+        }
+        let _alone = self.adopting.write();
+        if let Ok(dir) = self.dir(parent) {
+            let path = self.path.join(self.path_of(parent, OsStr::new("")));
+            self.rewrite(dir.as_fd(), &path, DEPTH, invals);
+        }
+    }
+
+    /// Rewrites all frames in a directory that are directories.
+    fn rewrite(&self, dir: BorrowedFd<'_>, path: &Path, depth: usize, invals: &mut Invals) {
+        let mut names = Vec::new();
+        let listed = beneath::list(dir, 0, &mut |entry| {
+            if matches!(entry.kind, libc::S_IFDIR | 0) {
+                names.push(entry.name.to_owned());
+            }
+            true
+        });
+        if let Err(error) = listed {
+            warn!("{}: {}", path.display(), super::said(&error));
+        }
+        for name in names {
+            let Ok(found) = beneath::look(dir, &name) else { continue };
+            let path = path.join(&name);
+            match self.rules.look(dir, &name, &found) {
+                Some(Layout::Sparse) => {
+                    if let Err(error) = self.rewrite_frame(dir, &name, &path, &found, invals) {
+                        warn!("{}: stays a directory, which Python-Blosc2 does not see: {error}", path.display());
+                    }
+                }
+                _ if found.stat.is_dir() && depth > 0 => {
+                    if let Ok(inside) = beneath::open_dir(dir, &name) {
+                        self.rewrite(inside.as_fd(), &path, depth - 1, invals);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn rewrite_frame(&self, dir: BorrowedFd<'_>, name: &OsStr, path: &Path, found: &Found, invals: &mut Invals) -> Result<()> {
+        let ino = self.table.lock().find(found);
+        if let Some(frame) = self.frame_of(ino) {
+            self.quiesce(&frame, invals)?;
+        }
+        let backend: Arc<dyn Backend> = Arc::new(FileBackend::of(dir.try_clone_to_owned()?));
+        let around = path.parent().unwrap_or(&self.path).to_owned();
+        let location = Location::in_backend(backend, path, &around, name);
+        let copy = FrameCopy::of(&location)?;
+        let like = Like { frame: Arc::from(FileBackend::of(beneath::open_dir(dir, name)?).itself()?), index: None };
+        let new = NewFrame { like: Some(like), replaced: Some(found.stat), ..NewFrame::default() };
+        let store = copy.create(&location, Layout::Contiguous, new)?;
+        let copied = copy.run(&*store, &mut |_| true);
+        let closed = store.close();
+        copied?;
+        closed?;
+        if let Some(ino) = ino {
+            self.is_file_now(ino, &beneath::look(dir, name)?);
+        }
+        Ok(())
+    }
+
+    fn is_file_now(&self, ino: Ino, found: &Found) {
+        let mut table = self.table.lock();
+        table.becomes(ino, found);
+        if let Some(node) = table.get_mut(ino) {
+            node.shown = Shown::Frame(TreeFrame::new(ino, Layout::Contiguous, Kind::File));
+        }
+    }
+}
