@@ -352,7 +352,9 @@ class Play:
 
     @staticmethod
     def names(path):
-        return {str(one.relative_to(path)): "directory" if one.is_dir() else "file" for one in path.rglob("*")}
+        # While DIR is mounted there may be unfinished files of b2fuse in it.
+        names = [one for one in path.rglob("*") if ".b2fuse-" not in str(one)]
+        return {str(one.relative_to(path)): "directory" if one.is_dir() else "file" for one in names}
 
     def compare_all(self):
         for name in sorted(self.there):
