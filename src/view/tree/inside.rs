@@ -112,6 +112,17 @@ impl Tree {
         }
     }
 
+    /// A frame that is to be written to. If another mount had it when it was opened, that may have ended since.
+    fn enter_to_write(&self, frame: &Arc<TreeFrame>) -> Result<Arc<OpenFrame>> {
+        let open = self.enter_frame(frame)?;
+        if !open.is_busy {
+            return Ok(open);
+        }
+        drop(open);
+        self.close_frame(frame);
+        self.enter_frame(frame)
+    }
+
     /// Asks a frame.
     fn ask<T>(&self, frame: &Arc<TreeFrame>, question: impl FnOnce(&dyn FileSystem) -> Result<T>) -> Result<T> {
         let open = self.enter_frame(frame)?;
@@ -126,7 +137,7 @@ impl Tree {
         change: impl FnOnce(&dyn FileSystem, &mut Invals) -> Result<T>,
     ) -> Result<T> {
         self.check_writable()?;
-        let open = self.enter_frame(frame)?;
+        let open = self.enter_to_write(frame)?;
         let mut inner = Invals::new();
         let changed = change(open.fs(), &mut inner).map_err(|error| self.refused(&open, error));
         self.tell(frame, inner, invals);
@@ -191,7 +202,7 @@ impl Tree {
         mode: OpenMode,
     ) -> Result<(Attr, Opened)> {
         let masked = Creation { mode: creation.mode & 0o777 & !creation.umask, ..creation };
-        let open = self.enter_frame(frame)?;
+        let open = self.enter_to_write(frame)?;
         let (attr, opened) = match open.fs().create(inner, name, masked, mode) {
             Err(ViewError::NotPermitted) if self.is_not_begun(&open) => {
                 drop(open);
@@ -384,7 +395,7 @@ impl Tree {
         if mode.write || mode.truncate {
             self.check_writable()?;
         }
-        let open = self.enter_frame(frame)?;
+        let open = if mode.write || mode.truncate { self.enter_to_write(frame)? } else { self.enter_frame(frame)? };
         let opened = open.fs().open(inner, mode).map_err(|error| self.refused(&open, error))?;
         Ok(self.keep_inside(frame, &open, inner, mode, opened))
     }

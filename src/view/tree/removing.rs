@@ -82,7 +82,30 @@ impl Tree {
         }
         let is_open = frame.handles.load(Relaxed) > 0 && frame.shown == Kind::File;
         let layout = Self::layout_of(found);
-        match (found.stat.is_dir(), is_made) {
+        // From here on it is not followed: that its name is gone is our own doing.
+        self.frames.remove(frame);
+        let removed = self.remove_below(frame, name, dir, (found.stat.is_dir(), is_made, is_open));
+        if removed.is_err() && frame.opened().is_some() {
+            self.frames.add(frame);
+        }
+        removed?;
+        if is_open {
+            frame.removed.store(true, SeqCst);
+        } else {
+            self.drop_frame(frame);
+        }
+        self.remember(parent, name, layout);
+        Ok(())
+    }
+
+    fn remove_below(
+        &self,
+        frame: &Arc<TreeFrame>,
+        name: &OsStr,
+        dir: BorrowedFd<'_>,
+        (is_dir, is_made, is_open): (bool, bool, bool),
+    ) -> Result<()> {
+        match (is_dir, is_made) {
             (false, _) => beneath::remove(dir, name, false)?,
             // No frame has come into being.
             (true, false) => {
@@ -98,13 +121,6 @@ impl Tree {
             }
             (true, true) => self.remove_whole(dir, name)?,
         }
-        if is_open {
-            frame.removed.store(true, SeqCst);
-            self.frames.remove(frame);
-        } else {
-            self.drop_frame(frame);
-        }
-        self.remember(parent, name, layout);
         Ok(())
     }
 

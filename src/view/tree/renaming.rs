@@ -2,7 +2,9 @@
 //! old one is removed under the name that the new one had.
 
 use std::ffi::OsStr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use log::warn;
 
 use super::removing::check_parts;
 use super::table::Shown;
@@ -72,7 +74,9 @@ impl Tree {
         {
             let layout = target.as_ref().filter(|_| replaced.is_some()).map(Self::layout_of);
             if self.wanted(to.0, to.1, layout) == Some(Layout::Sparse) {
-                if let Some(replaced) = &replaced {
+                if let Some(replaced) = &replaced
+                    && self.quiesce(replaced, invals).is_err()
+                {
                     self.drop_frame(replaced);
                 }
                 if let Some(target) = target.as_ref().filter(|target| target.stat.is_dir()) {
@@ -87,10 +91,10 @@ impl Tree {
                 return Ok(());
             }
         }
-        let is_mixed = target.as_ref().is_some_and(|target| {
-            let by_frames = frame.is_some() || replaced.is_some();
-            by_frames && (target.stat.is_dir() || source.stat.is_dir())
-        });
+        // A directory and a file change places, and so do two directories that are not empty.
+        let by_frames = frame.is_some() || replaced.is_some();
+        let mixed = target.as_ref().filter(|target| by_frames && (target.stat.is_dir() || source.stat.is_dir()));
+        let mixed = mixed.map(|target| target.stat.is_dir());
         if let (Some(replaced), Some(target)) = (&replaced, &target) {
             if replaced.shown == Kind::Directory && !self.enter_frame(replaced)?.view.is_empty() {
                 return Err(ViewError::NotEmpty);
@@ -98,29 +102,52 @@ impl Tree {
             if target.stat.is_dir() && replaced.opened().is_none_or(|open| open.view.is_made()) {
                 check_parts(below_to.0, to.1)?;
             }
-            self.drop_frame(replaced);
-            self.remember(to.0, to.1, Self::layout_of(target));
+            // From here on it is not followed: that its name is gone is our own doing.
+            self.frames.remove(replaced);
         }
-        if is_mixed {
-            let exchanged = beneath::rename(below_from, below_to, Onto::Exchange);
-            exchanged.map_err(|error| match error.raw_os_error() {
-                Some(libc::EINVAL | libc::ENOSYS) => ViewError::CrossDevice,
-                _ => error.into(),
-            })?;
-            // The new one has its name for good before anything of the old one goes.
-            beneath::sync_dir(below_to.0)?;
-            match target.as_ref().is_some_and(|target| target.stat.is_dir()) {
-                true => self.remove_whole(below_from.0, from.1)?,
-                false => beneath::remove(below_from.0, from.1, false)?,
+        let moved = self.rename_below(below_from, below_to, mixed, mode);
+        if let (Some(replaced), Some(target)) = (&replaced, &target) {
+            if moved.is_err() && replaced.opened().is_some() {
+                self.frames.add(replaced);
             }
-        } else {
-            let onto = if mode == RenameMode::NoReplace { Onto::Nothing } else { Onto::Anything };
-            beneath::rename(below_from, below_to, onto)?;
+            if moved.is_ok() {
+                self.drop_frame(replaced);
+                self.remember(to.0, to.1, Self::layout_of(target));
+            }
         }
+        moved?;
         self.unname(other, to);
         self.has_moved(ino, from, to);
         if let Some(ino) = ino.filter(|_| source.stat.is_file() && source.stat.links == 1) {
             self.named_anew(ino, to, &source);
+        }
+        Ok(())
+    }
+
+    /// Renames below. With `mixed` the two change places, and what was replaced, a directory or not, goes afterwards.
+    fn rename_below(
+        &self,
+        from: (BorrowedFd<'_>, &OsStr),
+        to: (BorrowedFd<'_>, &OsStr),
+        mixed: Option<bool>,
+        mode: RenameMode,
+    ) -> Result<()> {
+        let Some(is_dir) = mixed else {
+            let onto = if mode == RenameMode::NoReplace { Onto::Nothing } else { Onto::Anything };
+            return Ok(beneath::rename(from, to, onto)?);
+        };
+        beneath::rename(from, to, Onto::Exchange).map_err(|error| match error.raw_os_error() {
+            Some(libc::EINVAL | libc::ENOSYS) => ViewError::CrossDevice,
+            _ => error.into(),
+        })?;
+        // The new one has its name for good before anything of the old one goes.
+        let synced = beneath::sync_dir(to.0).map_err(ViewError::from);
+        let removed = synced.and_then(|()| match is_dir {
+            true => self.remove_whole(from.0, from.1),
+            false => Ok(beneath::remove(from.0, from.1, false)?),
+        });
+        if let Err(error) = removed {
+            warn!("{}: what was replaced is left under the name {}: {error}", self.path.display(), from.1.display());
         }
         Ok(())
     }
