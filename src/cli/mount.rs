@@ -101,7 +101,7 @@ Examples:
   # In its own layout, so that changes by a program are atomic
   b2fuse mount --show contiguous pressure.b2frame view
   # A directory with all its frames, each as one file
-  b2fuse mount --show contiguous arrays view
+  b2fuse mount --show contiguous frames view
   # A new frame: copy a sparse frame to the mount, and new.b2frame is the file
   b2fuse mount --create new.b2frame view")]
 pub(super) struct Args {
