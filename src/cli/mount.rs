@@ -288,6 +288,9 @@ impl Plan {
             let rules = tree::rules(&source, &options, refused, args.show, read_only)?;
             (SourceKind::Tree(rules), tree::check_point(&args.mountpoint, &source, read_only)?)
         } else {
+            if let Some(failure) = tree::linked(&source) {
+                return Err(failure);
+            }
             if options.tree != TreeOptions::default() {
                 let reason = "is no directory of frames, as suffixes, frames, noframes, cross and timeouts are for";
                 return Err(Failure::new(&source, reason));

@@ -672,3 +672,14 @@ test_another_file_system_in_it() {
     umount "$D/other"
     tool holds "$D/sub/a.b2frame" 3="$FX/new/0"
 }
+
+# Whoever owns the directory that a link is in could lead root's mount to any other.
+test_a_link_to_a_directory_is_not_mounted() {
+    mkdir -p "$T/real/sub" "$M"
+    ln -s real "$T/link"
+    one_line "$T/link: is a symbolic link; expected the directory that it leads to, $T/real" "" "$B2FUSE" mount "$T/link" "$M"
+    one_line "$T/link/: is a symbolic link; expected" "$T/real" "$B2FUSE" mount "$T/link/" "$M"
+    # On the way to it links are followed, as in any path.
+    "$B2FUSE" mount "$T/link/sub" "$M"
+    umount_it
+}

@@ -13,9 +13,21 @@ use crate::view::{self, DEFAULT_TIMEOUTS, FileSystem, Rules, SUFFIXES, Timeouts,
 
 /// Whether SOURCE is a directory that is no frame, and no array of another kind.
 pub(super) fn is_tree(source: &Path) -> bool {
-    let Ok(Some(stat)) = local::stat(source) else { return false };
+    // Whoever owns the directory that a link is in could lead the mount to any other.
+    let itself: PathBuf = source.components().collect(); // without a slash behind it, which would be through a link
+    let Ok(Some(stat)) = local::stat_itself(&itself) else { return false };
     let is_anothers = || Location::existing(source).is_ok_and(|location| strangers::array(&location).is_some());
     stat.is_dir() && !local::has_index(source) && !is_anothers()
+}
+
+/// Of what would be a directory of frames, but is a link to one: where it leads to.
+pub(super) fn linked(source: &Path) -> Option<Failure> {
+    let is_dir = local::stat(source).is_ok_and(|stat| stat.is_some_and(|stat| stat.is_dir()));
+    if !is_dir || local::has_index(source) || is_tree(source) {
+        return None;
+    }
+    let real = local::resolve(source).ok().filter(|real| is_tree(real))?;
+    Some(Failure::new(source, format_args!("is a symbolic link; expected the directory that it leads to, {}", plain(&real))))
 }
 
 /// What a mount of a directory shows.

@@ -11,6 +11,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use rustix::fs::{
@@ -130,13 +131,24 @@ pub fn open_dir(dir: BorrowedFd<'_>, name: &OsStr) -> io::Result<OwnedFd> {
     }
 }
 
-/// Opens a directory by a path that the user gave, with what it is called without links.
+/// Opens a directory by a path that the user gave, with what it is called without links. Links are followed on the way to it, as in any
+/// path, but it is none itself: whoever owns the directory that it is in could lead to any other.
 ///
 /// # Errors
-/// What the system refuses.
-pub fn open_root(path: &std::path::Path) -> io::Result<(OwnedFd, std::path::PathBuf)> {
-    let real = super::resolve(path)?;
-    Ok((super::open_resolved(&real)?, real))
+/// What the system refuses; ELOOP or ENOTDIR for a link.
+pub fn open_root(path: &Path) -> io::Result<(OwnedFd, PathBuf)> {
+    let Some(name) = path.file_name() else {
+        // `/`, `.` or `..`, which no link can be.
+        let real = super::resolve(path)?;
+        return Ok((super::open_resolved(&real)?, real));
+    };
+    let above = match path.parent() {
+        Some(above) if !above.as_os_str().is_empty() => above,
+        _ => Path::new("."),
+    };
+    let above = super::resolve(above)?;
+    let dir = super::open_resolved(&above)?;
+    Ok((open_dir(dir.as_fd(), name)?, above.join(name)))
 }
 
 /// Opens a file whose bytes are wanted.

@@ -84,6 +84,18 @@ pub fn stat(path: &Path) -> io::Result<Option<FileStat>> {
     }
 }
 
+/// What a path stands for, the last link not followed; `None` if it stands for nothing.
+///
+/// # Errors
+/// What the system refuses.
+pub fn stat_itself(path: &Path) -> io::Result<Option<FileStat>> {
+    match rustix::fs::lstat(path) {
+        Ok(stat) => Ok(Some(stat.into())),
+        Err(rustix::io::Errno::NOENT) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// Whether the directory of that path, links followed, has the index file of a sparse frame.
 pub fn has_index(path: &Path) -> bool {
     rustix::fs::lstat(path.join(crate::format::INDEX_NAME)).is_ok()

@@ -248,7 +248,7 @@ impl<'a> Session<'a> {
 
     fn mode(&mut self) -> OpenMode {
         let bits = self.input.byte();
-        OpenMode { read: true, write: bits & 3 > 0, truncate: bits & 4 > 0 }
+        OpenMode { read: true, write: bits & 3 > 0, truncate: bits & 4 > 0, drop_privileges: false }
     }
 
     fn operation(&mut self) {
@@ -351,7 +351,7 @@ impl<'a> Session<'a> {
     /// Writes a whole file.
     fn put(&mut self, name: &OsStr, data: &[u8], truncate: bool) {
         let creation = Creation { uid: 0, gid: 0, mode: 0o644, umask: 0, exclusive: false };
-        let mode = OpenMode { read: true, write: true, truncate, append: false, drop_privileges: false };
+        let mode = OpenMode { read: true, write: true, truncate, drop_privileges: false };
         if let Ok((_, Opened { handle, .. })) = self.view.create(ROOT, name, creation, mode) {
             let _ = self.view.write(handle, 0, data);
             let _ = self.view.flush(handle, &mut Vec::new());
@@ -452,7 +452,7 @@ impl<'a> Session<'a> {
             }
             let mut invals = Invals::new();
             let Some((ino, _)) = self.lookup(name) else { return };
-            let mode = OpenMode { read: true, write: true, truncate: false, append: false, drop_privileges: false };
+            let mode = OpenMode { read: true, write: true, truncate: false, drop_privileges: false };
             let Ok(Opened { handle, .. }) = self.view.open(ino, mode) else { return };
             let _ = self.view.write(handle, offset as u64, data);
             if cut {
