@@ -14,7 +14,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{Arc, Weak};
 
 use log::debug;
@@ -461,7 +462,7 @@ impl Tree {
             open.fs().release(at.1, &mut inner);
         }
         self.tell(&file.frame, inner, invals);
-        file.frame.handles.fetch_sub(1, Relaxed);
+        file.frame.handles.fetch_sub(1, SeqCst);
         file.frame.writers.fetch_sub(usize::from(file.mode.write), Relaxed);
         self.end_removed(&file.frame);
     }

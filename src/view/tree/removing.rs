@@ -91,6 +91,8 @@ impl Tree {
         removed?;
         if is_open {
             frame.removed.store(true, SeqCst);
+            // The last close may have come meanwhile.
+            self.end_removed(frame);
         } else {
             self.drop_frame(frame);
         }
@@ -138,7 +140,7 @@ impl Tree {
 
     /// The last handle of a removed frame is gone.
     pub(super) fn end_removed(&self, frame: &Arc<TreeFrame>) {
-        if frame.removed.load(SeqCst) && frame.handles.load(Relaxed) == 0 {
+        if frame.removed.load(SeqCst) && frame.handles.load(SeqCst) == 0 {
             self.drop_frame(frame);
             if let Some((dir, name)) = frame.rest.lock().take() {
                 self.discard(dir.as_fd(), &name);
