@@ -683,3 +683,10 @@ test_a_link_to_a_directory_is_not_mounted() {
     "$B2FUSE" mount "$T/link/sub" "$M"
     umount_it
 }
+
+# What is called as a frame was meant to be one.
+test_a_directory_that_is_called_as_a_frame_is_not_mounted_whole() {
+    mkdir -p "$T/f.b2frame" "$M"
+    ln -s /etc/hostname "$T/f.b2frame/.new"
+    one_line "$T/f.b2frame: is a directory without chunks.b2frame" "" "$B2FUSE" mount "$T/f.b2frame" "$M"
+}

@@ -16,8 +16,11 @@ pub(super) fn is_tree(source: &Path) -> bool {
     // Whoever owns the directory that a link is in could lead the mount to any other.
     let itself: PathBuf = source.components().collect(); // without a slash behind it, which would be through a link
     let Ok(Some(stat)) = local::stat_itself(&itself) else { return false };
+    // What is called as a frame was meant to be one: whoever owns the directory above could have put another in its place, with links in it.
+    let named =
+        itself.file_name().is_some_and(|name| SUFFIXES.iter().any(|suffix| name.as_encoded_bytes().ends_with(suffix.as_bytes())));
     let is_anothers = || Location::existing(source).is_ok_and(|location| strangers::array(&location).is_some());
-    stat.is_dir() && !local::has_index(source) && !is_anothers()
+    stat.is_dir() && !named && !local::has_index(source) && !is_anothers()
 }
 
 /// Of what would be a directory of frames, but is a link to one: where it leads to.

@@ -96,9 +96,11 @@ pub fn stat_itself(path: &Path) -> io::Result<Option<FileStat>> {
     }
 }
 
-/// Whether the directory of that path, links followed, has the index file of a sparse frame.
+/// Whether the directory of that path, links followed, has the index file of a sparse frame, as far as can be seen: one that may not be
+/// searched may have it.
 pub fn has_index(path: &Path) -> bool {
-    rustix::fs::lstat(path.join(crate::format::INDEX_NAME)).is_ok()
+    let found = rustix::fs::lstat(path.join(crate::format::INDEX_NAME));
+    !matches!(found, Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR))
 }
 
 /// Opens a directory by a path that [`resolve`] gave: if a part of it has become a link since, that is an error (ELOOP).
