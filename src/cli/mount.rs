@@ -427,10 +427,15 @@ fn check_home(location: &Location) -> Result<(), Failure> {
             dir.map_err(|error| Failure::new(source, format_args!("cannot be found: {}", in_words(&error))))?.dev
         }
     };
+    check_device(source, device, "a frame on a local file system")
+}
+
+/// That a device is none of our mounts, where something to be written to was expected.
+fn check_device(source: &Path, device: u64, expected: &str) -> Result<(), Failure> {
     match kernel::mount_with(device) {
         Ok(Some(mount)) => {
             let reason = format!(
-                "is in the b2fuse mount {} of {}; expected a frame on a local file system (--read-only accepts this one)",
+                "is in the b2fuse mount {} of {}; expected {expected} (--read-only accepts this one)",
                 mount.point.display(),
                 Path::new(&mount.source).display()
             );

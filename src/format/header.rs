@@ -138,7 +138,7 @@ impl FrameHeader {
     pub const PREFIX_LEN: usize = FRAME_LEN + 8;
     /// The smallest header that C-Blosc2 opens: the fixed part, and a map of no metalayers.
     pub const MIN_LEN: usize = METALAYERS + 7;
-    /// Bytes that are enough for [`FrameHeader::begins_cframe`].
+    /// Bytes that are enough for [`FrameHeader::begins_cframe`] and [`FrameHeader::announced_frame`].
     pub const KIND_LEN: usize = LAYOUT + 1;
 
     /// Whether a file that begins so is a cframe, whole or not: it has the mark of a frame, and not the type of an sframe's index file.
@@ -176,10 +176,7 @@ impl FrameHeader {
         Ok(header_len.cast_unsigned())
     }
 
-    /// As many bytes as [`FrameHeader::announced_frame`] looks at.
-    pub const LOOK_LEN: usize = LAYOUT + 1;
-
-    /// What the first [`FrameHeader::LOOK_LEN`] bytes of a file say of the frame in it: its layout and its length; `None` if they are not
+    /// What the first [`FrameHeader::KIND_LEN`] bytes of a file say of the frame in it: its layout and its length; `None` if they are not
     /// the beginning of a frame.
     pub fn announced_frame(prefix: &[u8]) -> Option<(Layout, u64)> {
         Self::announced_len(prefix).ok()?;

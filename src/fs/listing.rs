@@ -88,7 +88,7 @@ impl Shared {
         let mut from = offset.saturating_sub(FIRST_COOKIE);
         loop {
             let mut batch = Vec::with_capacity(BATCH);
-            self.view.readdir(ino, from, &mut |entry| {
+            self.view.entries(ino, from, &mut |entry| {
                 let DirEntry { ino, kind, name, is_known, next } = entry;
                 batch.push(Listed { ino, kind, name: name.to_owned(), is_known, next });
                 batch.len() < BATCH

@@ -38,7 +38,7 @@ struct Replaced {
 }
 
 /// How names of what is unfinished begin.
-pub(super) const TEMP_PREFIX: &str = ".b2fuse-";
+pub(crate) const TEMP_PREFIX: &str = ".b2fuse-";
 
 /// A name for something unfinished beside SOURCE that says whose it is, and what `make` makes of it.
 pub(super) fn with_temp_name<T>(mut make: impl FnMut(&OsStr) -> io::Result<T>) -> io::Result<(OsString, T)> {
@@ -88,9 +88,12 @@ fn claim(source: &Source) -> Result<Option<Replaced>> {
 }
 
 /// Whether a name is one that a sparse frame's directory has.
-fn is_part_of_frame(name: &OsStr) -> bool {
+pub(crate) fn is_part_of_frame(name: &OsStr) -> bool {
     let bytes = name.as_bytes();
-    name == INDEX_NAME || name == sidecar::SUFFIX || bytes.starts_with(b".b2fuse-") || ChunkId::from_file_name(bytes).is_some()
+    name == INDEX_NAME
+        || name == sidecar::SUFFIX
+        || bytes.starts_with(TEMP_PREFIX.as_bytes())
+        || ChunkId::from_file_name(bytes).is_some()
 }
 
 impl PendingFrame {

@@ -60,6 +60,7 @@ pub mod walk;
 
 pub use backend::{FsSpace, descriptor_limit};
 pub use cframe::CframeStore;
+pub(crate) use create::{TEMP_PREFIX, is_part_of_frame};
 pub use draft::{Draft, DraftPool};
 pub use epochs::{Epochs, ReadGuard};
 pub(crate) use error::in_words;

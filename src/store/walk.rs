@@ -44,8 +44,8 @@ pub fn has_store_suffix(name: &OsStr) -> bool {
     ends_with(name, STORE_SUFFIX)
 }
 
-/// A suffix alone is none.
-fn ends_with(name: &OsStr, suffix: &str) -> bool {
+/// Whether a name is one with a suffix; a suffix alone is none.
+pub fn ends_with(name: &OsStr, suffix: &str) -> bool {
     name.len() > suffix.len() && name.as_bytes().ends_with(suffix.as_bytes())
 }
 

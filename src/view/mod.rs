@@ -60,9 +60,9 @@ pub use frame_view::FrameView;
 pub use left::{Left, Lost};
 pub use meta::Meta;
 pub use prefetch::Push;
-pub use single::{Parked, Rest, Single};
+pub use single::{FrameFileSystem, Parked, Rest, Single};
 pub use sparse::SparseView;
-pub use tree::{DEFAULT_TIMEOUTS, Rules, SUFFIXES, Show, Tree};
+pub use tree::{DEFAULT_TIMEOUTS, Rules, Show, Tree};
 pub use xattr::VLMETA;
 
 /// An inode number. 1 is the root. A number is never used for two different files in a mount's life.
@@ -399,6 +399,11 @@ pub trait FileSystem: Send + Sync {
 
     /// Lists a directory from a cookie on (0: from the start) until `emit` answers false. Without `.` and `..`.
     fn readdir(&self, ino: Ino, cookie: u64, emit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()>;
+
+    /// As [`FileSystem::readdir`], for a caller that looks up each name which is not known: the kinds of those need not be right.
+    fn entries(&self, ino: Ino, cookie: u64, emit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
+        self.readdir(ino, cookie, emit)
+    }
 
     /// Whether the kernel may keep a listing of a directory: nobody changes it unheard.
     fn keeps_listing(&self, _ino: Ino) -> bool {

@@ -43,7 +43,7 @@ mod names;
 mod park;
 mod state;
 
-pub use park::{Parked, Rest};
+pub use park::{FrameFileSystem, Parked, Rest};
 pub use state::{Place, State};
 
 /// Entries of a directory that are listed at once. The state is not locked between two pieces, so the caller may ask for attributes.

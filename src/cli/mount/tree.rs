@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use super::super::options::{Options, Show, TreeOptions};
 use super::super::{Failure, strangers};
-use super::{DEAD, mounted_already};
+use super::{DEAD, check_device, mounted_already};
 use crate::format::plain::plain;
-use crate::fs::kernel;
+use crate::store::walk::SUFFIXES;
 use crate::store::{Budgets, Location, Resources, in_words, local};
-use crate::view::{self, DEFAULT_TIMEOUTS, FileSystem, Rules, SUFFIXES, Timeouts, Tree, ViewError};
+use crate::view::{self, DEFAULT_TIMEOUTS, FileSystem, Rules, Timeouts, Tree, ViewError};
 
 /// Whether SOURCE is a directory that is no frame, and no array of another kind.
 pub(super) fn is_tree(source: &Path) -> bool {
@@ -112,17 +112,7 @@ pub(super) fn check_point(point: &Path, source: &Path, read_only: bool) -> Resul
         return failed(format!("lies inside {shown}, and would be shown in itself; expected a place outside, or {shown}"));
     }
     if let (false, Ok(Some(stat))) = (read_only, local::stat(source)) {
-        match kernel::mount_with(stat.dev) {
-            Ok(None) => {}
-            Ok(Some(mount)) => {
-                let reason = format!(
-                    "is in the b2fuse mount {}; expected a directory on another file system (--read-only accepts this one)",
-                    mount.point.display()
-                );
-                return Err(Failure::new(source, reason));
-            }
-            Err(error) => return Err(Failure::new(source, format_args!("cannot list mounts: {}", in_words(&error)))),
-        }
+        check_device(source, stat.dev, "a directory on a local file system")?;
     }
     Ok(real)
 }

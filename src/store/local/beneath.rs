@@ -12,7 +12,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, FileType, Gid, Mode, OFlags, RenameFlags, SeekFrom, Statx, StatxFlags, Timespec, Timestamps,
@@ -20,6 +20,8 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+use super::file::time;
+use super::tree::timespec;
 use super::{FileBackend, Links, SAFELY, component, openat};
 use crate::store::backend::{FileStat, FsSpace};
 
@@ -70,12 +72,6 @@ pub struct Caller {
     pub umask: u32,
 }
 
-fn time(seconds: i64, nanoseconds: u32) -> SystemTime {
-    let whole = Duration::from_secs(seconds.unsigned_abs());
-    let base = if seconds < 0 { SystemTime::UNIX_EPOCH.checked_sub(whole) } else { SystemTime::UNIX_EPOCH.checked_add(whole) };
-    base.and_then(|base| base.checked_add(Duration::from_nanos(nanoseconds.into()))).unwrap_or(SystemTime::UNIX_EPOCH)
-}
-
 impl From<Statx> for Found {
     fn from(stat: Statx) -> Self {
         let dev = rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor);
@@ -93,9 +89,9 @@ impl From<Statx> for Found {
                 gid: stat.stx_gid,
                 len: stat.stx_size,
                 allocated: stat.stx_blocks.saturating_mul(512),
-                atime: time(stat.stx_atime.tv_sec, stat.stx_atime.tv_nsec),
-                mtime: time(stat.stx_mtime.tv_sec, stat.stx_mtime.tv_nsec),
-                ctime: time(stat.stx_ctime.tv_sec, stat.stx_ctime.tv_nsec),
+                atime: time(stat.stx_atime.tv_sec, stat.stx_atime.tv_nsec.into()),
+                mtime: time(stat.stx_mtime.tv_sec, stat.stx_mtime.tv_nsec.into()),
+                ctime: time(stat.stx_ctime.tv_sec, stat.stx_ctime.tv_nsec.into()),
             },
         }
     }
@@ -229,18 +225,8 @@ pub fn set_owner(held: BorrowedFd<'_>, uid: Option<u32>, gid: Option<u32>) -> io
 /// # Errors
 /// What the system refuses.
 pub fn set_times(held: BorrowedFd<'_>, atime: Option<SystemTime>, mtime: Option<SystemTime>) -> io::Result<()> {
-    let spec = |time: Option<SystemTime>| match time {
-        None => Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
-        Some(time) => match time.duration_since(SystemTime::UNIX_EPOCH) {
-            Ok(since) => Timespec { tv_sec: since.as_secs().cast_signed(), tv_nsec: since.subsec_nanos().into() },
-            Err(before) => {
-                let before = before.duration();
-                let whole = before.as_secs() + u64::from(before.subsec_nanos() > 0);
-                let part = (1_000_000_000 - before.subsec_nanos()) % 1_000_000_000;
-                Timespec { tv_sec: -whole.cast_signed(), tv_nsec: part.into() }
-            }
-        },
-    };
+    let omitted = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT };
+    let spec = |time: Option<SystemTime>| time.map_or(omitted, timespec);
     let times = Timestamps { last_access: spec(atime), last_modification: spec(mtime) };
     match rustix::fs::utimensat(held, "", &times, AtFlags::EMPTY_PATH) {
         // Before Linux 5.8.
@@ -320,18 +306,13 @@ pub fn link_text(dir: BorrowedFd<'_>, name: &OsStr) -> io::Result<OsString> {
     Ok(OsString::from_vec(rustix::fs::readlinkat(dir, component(name)?, Vec::new())?.into_bytes()))
 }
 
-/// The length of the longest name, where the system does not ask for more.
-fn new_name(name: &OsStr) -> io::Result<&OsStr> {
-    component(name)
-}
-
 /// Makes and opens a file; EEXIST if the name is taken.
 ///
 /// # Errors
 /// What the system refuses.
 pub fn create(dir: BorrowedFd<'_>, name: &OsStr, mode: u32, flags: i32, caller: Caller) -> io::Result<File> {
     let flags = OFlags::from_bits_retain(flags.cast_unsigned()) | OFlags::CREATE | OFlags::EXCL | SAFELY;
-    let name = new_name(name)?;
+    let name = component(name)?;
     Ok(on_behalf_of(caller, || openat(dir, name, flags, Mode::from_raw_mode(mode & 0o7777)))??.into())
 }
 
@@ -340,7 +321,7 @@ pub fn create(dir: BorrowedFd<'_>, name: &OsStr, mode: u32, flags: i32, caller: 
 /// # Errors
 /// What the system refuses.
 pub fn make_dir(dir: BorrowedFd<'_>, name: &OsStr, mode: u32, caller: Caller) -> io::Result<()> {
-    let name = new_name(name)?;
+    let name = component(name)?;
     Ok(on_behalf_of(caller, || rustix::fs::mkdirat(dir, name, Mode::from_raw_mode(mode & 0o7777)))??)
 }
 
@@ -349,7 +330,7 @@ pub fn make_dir(dir: BorrowedFd<'_>, name: &OsStr, mode: u32, caller: Caller) ->
 /// # Errors
 /// What the system refuses.
 pub fn make_special(dir: BorrowedFd<'_>, name: &OsStr, mode: u32, rdev: u64, caller: Caller) -> io::Result<()> {
-    let name = new_name(name)?;
+    let name = component(name)?;
     let kind = FileType::from_raw_mode(mode);
     Ok(on_behalf_of(caller, || rustix::fs::mknodat(dir, name, kind, Mode::from_raw_mode(mode & 0o7777), rdev))??)
 }
@@ -359,7 +340,7 @@ pub fn make_special(dir: BorrowedFd<'_>, name: &OsStr, mode: u32, rdev: u64, cal
 /// # Errors
 /// What the system refuses.
 pub fn make_link(dir: BorrowedFd<'_>, name: &OsStr, text: &OsStr, caller: Caller) -> io::Result<()> {
-    let name = new_name(name)?;
+    let name = component(name)?;
     Ok(on_behalf_of(caller, || rustix::fs::symlinkat(text, dir, name))??)
 }
 
@@ -368,7 +349,7 @@ pub fn make_link(dir: BorrowedFd<'_>, name: &OsStr, text: &OsStr, caller: Caller
 /// # Errors
 /// What the system refuses.
 pub fn add_name(held: BorrowedFd<'_>, dir: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
-    let name = new_name(name)?;
+    let name = component(name)?;
     Ok(rustix::fs::linkat(CWD, of_process(held), dir, name, AtFlags::SYMLINK_FOLLOW)?)
 }
 

@@ -35,7 +35,7 @@ impl From<rustix::fs::Stat> for FileStat {
 }
 
 /// Seconds and nanoseconds of stat(2), which may lie before 1970.
-fn time(seconds: i64, nanoseconds: u64) -> SystemTime {
+pub(super) fn time(seconds: i64, nanoseconds: u64) -> SystemTime {
     let whole = Duration::from_secs(seconds.unsigned_abs());
     let base = if seconds < 0 { SystemTime::UNIX_EPOCH.checked_sub(whole) } else { SystemTime::UNIX_EPOCH.checked_add(whole) };
     let part = Duration::from_nanos(nanoseconds);

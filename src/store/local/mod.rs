@@ -425,17 +425,6 @@ impl Backend for FileBackend {
     }
 
     fn statvfs(&self) -> io::Result<FsSpace> {
-        let stat = rustix::fs::fstatvfs(&self.handle)?;
-        Ok(FsSpace {
-            io_size: stat.f_bsize,
-            block_size: stat.f_frsize,
-            blocks: stat.f_blocks,
-            free: stat.f_bfree,
-            available: stat.f_bavail,
-            files: stat.f_files,
-            free_files: stat.f_ffree,
-            available_files: stat.f_favail,
-            name_max: stat.f_namemax,
-        })
+        beneath::space(self.handle.as_fd())
     }
 }

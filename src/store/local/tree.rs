@@ -208,7 +208,7 @@ fn timestamps(atime: SystemTime, mtime: SystemTime) -> Timestamps {
 }
 
 /// As stat(2) has it: whole seconds, and nanoseconds after them, before 1970 too.
-fn timespec(time: SystemTime) -> Timespec {
+pub(super) fn timespec(time: SystemTime) -> Timespec {
     let seconds = |seconds: u64| i64::try_from(seconds).unwrap_or(i64::MAX);
     match time.duration_since(SystemTime::UNIX_EPOCH) {
         Ok(since) => Timespec { tv_sec: seconds(since.as_secs()), tv_nsec: since.subsec_nanos().into() },

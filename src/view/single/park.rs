@@ -57,9 +57,41 @@ pub enum Rest {
     Stable,
 }
 
-impl<V: FrameView> Single<V> {
+/// A frame that is opened when somebody goes inside, and closed when others need its place.
+pub trait FrameFileSystem: FileSystem {
     /// Whether the store can be closed.
-    pub fn rest(&self) -> Rest {
+    fn rest(&self) -> Rest;
+
+    /// Ends the frame without another word: nothing more is committed, and nothing saved.
+    fn drop_all(&self);
+
+    /// Ends it; one that SOURCE has got nothing from, without a sync.
+    ///
+    /// # Errors
+    /// What SOURCE does not have.
+    fn end(&self) -> Result<()> {
+        if self.is_untouched() {
+            self.drop_all();
+            return Ok(());
+        }
+        self.shutdown()
+    }
+
+    /// Does something that changes attributes of SOURCE, as clients have asked for, and shows them.
+    fn set_attributes(&self, work: &mut dyn FnMut());
+
+    /// Whether SOURCE has got nothing from it since it was opened.
+    fn is_untouched(&self) -> bool;
+
+    /// Whether there is a frame, and not only an empty directory in which one may be made.
+    fn is_made(&self) -> bool;
+
+    /// Whether its directory has no names.
+    fn is_empty(&self) -> bool;
+}
+
+impl<V: FrameView> FrameFileSystem for Single<V> {
+    fn rest(&self) -> Rest {
         let state = self.state.read();
         let nodes = &state.nodes;
         let is_busy = V::is(&state, Standing::Uncommitted)
@@ -75,16 +107,14 @@ impl<V: FrameView> Single<V> {
         }
     }
 
-    /// Ends the frame without another word: nothing more is committed, and nothing saved.
-    pub fn drop_all(&self) {
+    fn drop_all(&self) {
         self.state.write().unpin_all();
         if let Err(error) = self.store.close() {
             log::debug!("{}: {error}", self.store.path().display());
         }
     }
 
-    /// Does something that changes attributes of SOURCE, as clients have asked for, and shows them.
-    pub fn set_attributes(&self, work: &mut dyn FnMut()) {
+    fn set_attributes(&self, work: &mut dyn FnMut()) {
         match self.store.local() {
             Some(local) => local.set_attributes(work),
             None => work(),
@@ -94,20 +124,17 @@ impl<V: FrameView> Single<V> {
         }
     }
 
-    /// Whether SOURCE has got nothing from it since it was opened.
-    pub fn is_untouched(&self) -> bool {
+    fn is_untouched(&self) -> bool {
         let commits = self.pacer.lock().commits();
         let state = self.state.read();
         commits == 0 && !V::is(&state, Standing::Uncommitted) && !V::is(&state, Standing::Changed)
     }
 
-    /// Whether there is a frame, and not only an empty directory in which one may be made.
-    pub fn is_made(&self) -> bool {
+    fn is_made(&self) -> bool {
         self.store.committed().is_some()
     }
 
-    /// Whether its directory has no names.
-    pub fn is_empty(&self) -> bool {
+    fn is_empty(&self) -> bool {
         self.state.read().list(0, 1).is_empty()
     }
 }

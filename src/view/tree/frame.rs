@@ -11,7 +11,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::format::Layout;
 use crate::store::local::beneath::{FileId, Found};
-use crate::view::{Attr, ContiguousView, FileSystem, Ino, Kind, Rest, Result, SparseView};
+use crate::view::{Attr, FileSystem, FrameFileSystem, Ino, Kind, Result};
 
 /// A frame.
 pub struct TreeFrame {
@@ -72,7 +72,7 @@ impl Stamp {
 
 /// A frame that is open.
 pub struct OpenFrame {
-    pub view: AnyView,
+    pub view: Box<dyn FrameFileSystem>,
     /// Which of the frame's openings it is.
     pub opening: u64,
     /// Another mount writes it, so this one does not.
@@ -83,75 +83,7 @@ pub struct OpenFrame {
 
 impl OpenFrame {
     pub fn fs(&self) -> &dyn FileSystem {
-        match &self.view {
-            AnyView::Sparse(view) => &**view,
-            AnyView::Contiguous(view) => &**view,
-        }
-    }
-}
-
-/// A frame in either layout.
-pub enum AnyView {
-    Sparse(Box<SparseView>),
-    Contiguous(Box<ContiguousView>),
-}
-
-impl AnyView {
-    pub fn rest(&self) -> Rest {
-        match self {
-            AnyView::Sparse(view) => view.rest(),
-            AnyView::Contiguous(view) => view.rest(),
-        }
-    }
-
-    pub fn drop_all(&self) {
-        match self {
-            AnyView::Sparse(view) => view.drop_all(),
-            AnyView::Contiguous(view) => view.drop_all(),
-        }
-    }
-
-    /// Ends it; one that SOURCE has got nothing from, without a sync.
-    pub fn end(&self) -> Result<()> {
-        let (fs, untouched): (&dyn FileSystem, bool) = match self {
-            AnyView::Sparse(view) => (&**view, view.is_untouched()),
-            AnyView::Contiguous(view) => (&**view, view.is_untouched()),
-        };
-        if untouched {
-            self.drop_all();
-            return Ok(());
-        }
-        fs.shutdown()
-    }
-
-    /// See [`crate::view::Single::set_attributes`].
-    pub fn set_attributes(&self, work: &mut dyn FnMut()) {
-        match self {
-            AnyView::Sparse(view) => view.set_attributes(work),
-            AnyView::Contiguous(view) => view.set_attributes(work),
-        }
-    }
-
-    /// Whether SOURCE has all of it, as it was when it was opened.
-    pub fn is_untouched(&self) -> bool {
-        match self {
-            AnyView::Sparse(view) => view.is_untouched(),
-            AnyView::Contiguous(view) => view.is_untouched(),
-        }
-    }
-
-    pub fn is_made(&self) -> bool {
-        match self {
-            AnyView::Sparse(view) => view.is_made(),
-            AnyView::Contiguous(view) => view.is_made(),
-        }
-    }
-
-    pub fn is_empty(&self) -> bool {
-        match self {
-            AnyView::Sparse(view) => view.is_empty(),
-            AnyView::Contiguous(view) => view.is_empty(),
-        }
+        &*self.view
     }
 }
 

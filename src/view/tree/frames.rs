@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::num::NonZeroUsize;
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
@@ -10,7 +11,7 @@ use std::time::Instant;
 use log::{error, info, warn};
 use parking_lot::Mutex;
 
-use super::frame::{AnyView, OpenFrame, Stamp, TreeFrame, is_damage};
+use super::frame::{OpenFrame, Stamp, TreeFrame, is_damage};
 use super::table::Shown;
 use super::{Tree, forget_name, passed};
 use crate::format::{INDEX_NAME, Layout};
@@ -19,7 +20,9 @@ use crate::store::local::FileBackend;
 use crate::store::local::beneath::{self, Found};
 use crate::store::times::Records;
 use crate::store::{CframeStore, FrameStore, Location, OpenOptions, Resources, SframeStore, StoreError};
-use crate::view::{Attr, ContiguousView, Ino, Inval, Invals, Kind, Left, Meta, ROOT, Rest, Result, SparseView, ViewError};
+use crate::view::{
+    Attr, ContiguousView, FrameFileSystem, Ino, Inval, Invals, Kind, Left, Meta, ROOT, Rest, Result, SparseView, ViewError,
+};
 
 /// Descriptors that an open frame takes at most, besides chunk files that are kept open.
 const OF_A_FRAME: usize = 6;
@@ -108,8 +111,7 @@ impl Tree {
         let (view, is_busy) = opened?;
         let now = self.stamp(frame.ino).ok();
         if closed.left.take().is_none_or(|left| now != Some(left)) {
-            self.regions.leave(frame);
-            frame.lineage.fetch_add(1, Relaxed);
+            self.renumber(frame);
             self.owed.lock().push(Inval::Data(frame.ino));
         }
         closed.openings += 1;
@@ -122,10 +124,14 @@ impl Tree {
 
     /// Where a frame of that name is.
     pub(super) fn location(&self, parent: Ino, dir: std::os::fd::BorrowedFd<'_>, name: &OsStr) -> Result<Location> {
+        self.location_called(&self.path.join(self.path_of(parent, name)), dir, name)
+    }
+
+    /// The same, by the path that messages call it.
+    pub(super) fn location_called(&self, path: &Path, dir: std::os::fd::BorrowedFd<'_>, name: &OsStr) -> Result<Location> {
         let backend: Arc<dyn Backend> = Arc::new(FileBackend::of(dir.try_clone_to_owned()?));
-        let path = self.path.join(self.path_of(parent, name));
         let around = path.parent().unwrap_or(&self.path).to_owned();
-        Ok(Location::in_backend(backend, &path, &around, name))
+        Ok(Location::in_backend(backend, path, &around, name))
     }
 
     pub(super) fn options(&self, read_only: bool) -> OpenOptions {
@@ -143,7 +149,7 @@ impl Tree {
         dir: std::os::fd::BorrowedFd<'_>,
         name: &OsStr,
         found: &Found,
-    ) -> Result<(AnyView, bool)> {
+    ) -> Result<(Box<dyn FrameFileSystem>, bool)> {
         let parent = self.parent(frame.ino)?;
         let location = self.location(parent, dir, name)?;
         let open = |read_only: bool| -> std::result::Result<Arc<dyn FrameStore>, StoreError> {
@@ -163,16 +169,16 @@ impl Tree {
         Ok((view, is_busy))
     }
 
-    pub(super) fn view_of(&self, shown: Kind, store: Arc<dyn FrameStore>, read_only: bool) -> Result<AnyView> {
+    pub(super) fn view_of(&self, shown: Kind, store: Arc<dyn FrameStore>, read_only: bool) -> Result<Box<dyn FrameFileSystem>> {
         if shown == Kind::Directory {
             let view = SparseView::new(store, read_only)?;
             let records = self.frames.records.clone();
-            return Ok(AnyView::Sparse(Box::new(match records {
+            return Ok(Box::new(match records {
                 Some(records) => view.keeping_times(records),
                 None => view,
-            })));
+            }));
         }
-        Ok(AnyView::Contiguous(Box::new(ContiguousView::new(store, crate::view::Shown::OnFile, read_only)?)))
+        Ok(Box::new(ContiguousView::new(store, crate::view::Shown::OnFile, read_only)?))
     }
 
     /// The directory that a node is in.
@@ -253,8 +259,7 @@ impl Tree {
         self.frames.remove(frame);
         closed.left = self.stamp(frame.ino).ok().filter(|_| rest == Rest::Stable);
         if closed.left.is_none() {
-            self.regions.leave(frame);
-            frame.lineage.fetch_add(1, Relaxed);
+            self.renumber(frame);
         }
         drop(closed);
         let mut table = self.table.lock();
@@ -267,9 +272,10 @@ impl Tree {
         true
     }
 
-    /// The kernel has forgotten what stands for a frame.
-    pub(super) fn forget_frame(&self, frame: &Arc<TreeFrame>) {
+    /// The files of a frame are others from now on: they get other inodes, and nobody's handle is for one of them.
+    pub(super) fn renumber(&self, frame: &TreeFrame) {
         self.regions.leave(frame);
+        frame.lineage.fetch_add(1, Relaxed);
     }
 
     /// Attributes of what stands for a frame, which is this below.
@@ -284,14 +290,15 @@ impl Tree {
             let meta = Meta { mode: meta.mode & 0o1777, ..meta };
             return Ok(Attr { kind: Kind::Directory, size: 4096, nlink: 2, rdev: 0, meta, ..below });
         }
-        let stamp = self.stamp(frame.ino)?;
+        // Of a directory, the index tells.
+        let stamp = if found.stat.is_dir() { self.stamp(frame.ino)? } else { Stamp::of(found, None) };
         if frame.opened().is_none()
             && let Some((_, attr)) = frame.sized.lock().filter(|(of, _)| *of == stamp)
         {
             return Ok(attr);
         }
         let open = match self.enter_frame(frame) {
-            Err(ViewError::Gone) if !self.is_frame(frame.ino) => return Ok(below),
+            Err(ViewError::Gone) if self.frame_of(Some(frame.ino)).is_none() => return Ok(below),
             open => open?,
         };
         let inner = open.fs().getattr(ROOT)?;
@@ -304,10 +311,6 @@ impl Tree {
         let attr = Attr { ino: frame.ino, kind: Kind::File, nlink: 1, meta, volatile: true, ..inner };
         *frame.sized.lock() = Some((stamp, attr));
         Ok(attr)
-    }
-
-    fn is_frame(&self, ino: Ino) -> bool {
-        self.table.lock().get(ino).is_some_and(|node| node.frame().is_some())
     }
 
     // --- all frames ---

@@ -7,18 +7,17 @@ use std::os::unix::ffi::OsStrExt;
 
 use log::debug;
 
-use super::{Tree, said};
+use super::Tree;
 use crate::store::local::beneath;
+use crate::store::{TEMP_PREFIX, in_words};
 use crate::view::Result;
 
-/// How all names of ours begin.
-const OURS: &[u8] = b".b2fuse-";
 /// How the names of frames begin that are removed already.
 const GONE: &str = ".b2fuse-gone-";
 
 /// Whether a name is one of ours.
 pub fn is_ours(name: &OsStr) -> bool {
-    name.as_bytes().starts_with(OURS)
+    name.as_bytes().starts_with(TEMP_PREFIX.as_bytes())
 }
 
 /// A name for what is removed, or is to be put in place: no two are alike in a directory.
@@ -79,7 +78,7 @@ impl Tree {
     /// Takes something of ours apart.
     pub(super) fn discard(&self, dir: BorrowedFd<'_>, name: &OsStr) {
         if let Err(error) = take_apart(dir, name) {
-            debug!("{}: cannot remove {}: {}", self.path.display(), name.display(), said(&error));
+            debug!("{}: cannot remove {}: {}", self.path.display(), name.display(), in_words(&error));
         }
     }
 

@@ -7,7 +7,8 @@ use crate::store::local::beneath;
 use crate::view::{DirEntry, Ino, Kind, Result};
 
 impl Tree {
-    pub(super) fn list(&self, ino: Ino, cookie: u64, emit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
+    /// With `looks`, what may be a frame is looked at, so that its kind is right.
+    pub(super) fn list(&self, ino: Ino, cookie: u64, looks: bool, emit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
         if self.table.lock().get(ino).is_some_and(|node| node.is_covered) {
             return Ok(());
         }
@@ -20,7 +21,7 @@ impl Tree {
                 }
                 return true;
             }
-            let kind = self.listed_kind(ino, dir.as_fd(), &entry);
+            let kind = if looks { self.listed_kind(ino, dir.as_fd(), &entry) } else { kind_of(entry.kind) };
             emit(DirEntry { ino: Ino(entry.ino), kind, name: entry.name, is_known: false, next: entry.next })
         })?;
         dead.iter().for_each(|name| self.discard(dir.as_fd(), name));

@@ -23,7 +23,7 @@ use crate::store::backend::Backend;
 use crate::store::copy::FrameCopy;
 use crate::store::local::FileBackend;
 use crate::store::local::beneath::{self, Found};
-use crate::store::{CframeStore, Like, NewFrame, OpenOptions};
+use crate::store::{CframeStore, Like, Location, NewFrame, OpenOptions};
 use crate::view::{Attr, Creation, Ino, Inval, Invals, Kind, Result, ViewError};
 
 impl Tree {
@@ -40,11 +40,6 @@ impl Tree {
             debug!("{}: stays a directory: {error}", self.path.join(self.path_of(parent, name)).display());
         }
         self.enter(parent, name)
-    }
-
-    fn is_chosen(&self, parent: Ino, name: &OsStr) -> bool {
-        let is_all = self.rules.frames.is_empty() && self.rules.noframes.is_empty();
-        is_all || self.rules.is_chosen(self.path_of(parent, name).as_os_str().as_encoded_bytes())
     }
 
     /// Has a new frame ready for what is written to an empty directory.
@@ -118,14 +113,8 @@ impl Tree {
             return;
         }
         let _alone = self.adopting.write();
-        let is_open = || {
-            self.table
-                .lock()
-                .get(ino)
-                .is_none_or(|node| node.open.iter().any(|handle| self.passed(*handle).is_ok_and(|file| file.write)))
-        };
         let Ok((dir, name, found)) = self.found(ino) else { return };
-        if is_open() || found.stat.links != 1 || !rules::is_cframe(dir.as_fd(), &name, found.stat.len) {
+        if self.is_written(ino) || found.stat.links != 1 || !rules::is_cframe(dir.as_fd(), &name, found.stat.len) {
             return;
         }
         match self.wanted(*parent, &name, None) {
@@ -170,11 +159,7 @@ impl Tree {
         let copy = FrameCopy::of(&source)?;
         let like = Like { frame: Arc::from(FileBackend::of(from.2.try_clone_to_owned()?).open(from.1, false)?), index: None };
         let new = NewFrame { like: Some(like), replaced: replaced.map(|found| found.stat), ..NewFrame::default() };
-        let store = copy.create(&target, Layout::Sparse, new)?;
-        let copied = copy.run(&*store, &mut |_| true);
-        let closed = store.close();
-        copied?;
-        closed?;
+        store_copy(&copy, &target, Layout::Sparse, new)?;
         let found = beneath::look(to.2, to.1)?;
         if let Some(around) = around {
             let _ = beneath::set_times(to.2, Some(around.stat.atime), Some(around.stat.mtime));
@@ -184,13 +169,27 @@ impl Tree {
         {
             let _ = beneath::set_times(index.as_fd(), Some(from.3.stat.atime), Some(from.3.stat.mtime));
         }
-        let mut table = self.table.lock();
-        table.becomes(ino, &found);
-        if let Some(node) = table.get_mut(ino) {
-            node.shown = Shown::Frame(TreeFrame::new(ino, Layout::Sparse, Kind::File));
-        }
+        self.becomes_file(ino, &found);
         Ok(())
     }
+
+    /// A node stands for a frame from now on that is this below, and is shown as a file.
+    pub(super) fn becomes_file(&self, ino: Ino, found: &Found) {
+        let mut table = self.table.lock();
+        table.becomes(ino, found);
+        if let Some(node) = table.get_mut(ino) {
+            node.shown = Shown::Frame(TreeFrame::new(ino, Self::layout_of(found), Kind::File));
+        }
+    }
+}
+
+/// Makes a frame of a copy in one step, in place of what is to be replaced.
+pub fn store_copy(copy: &FrameCopy, at: &Location, layout: Layout, new: NewFrame) -> Result<()> {
+    let store = copy.create(at, layout, new)?;
+    let copied = copy.run(&*store, &mut |_| true);
+    let closed = store.close();
+    copied?;
+    Ok(closed?)
 }
 
 /// Names, and how what had them was stored.

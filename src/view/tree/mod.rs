@@ -35,7 +35,7 @@ use super::{
 };
 use crate::store::local::beneath::{self, FileId, Found};
 use crate::store::local::system;
-use crate::store::{FsSpace, Resources, Watcher, in_words};
+use crate::store::{FsSpace, Resources, Watcher};
 
 mod frame;
 mod frames;
@@ -52,7 +52,7 @@ mod rules;
 mod stores;
 mod table;
 
-pub use rules::{Rules, SUFFIXES};
+pub use rules::Rules;
 
 /// The layout in which frames are shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -184,8 +184,13 @@ impl Tree {
         if self.broken.lock().contains(&found.id) {
             return None;
         }
+        self.is_chosen(parent, name).then_some(layout)
+    }
+
+    /// Whether the user wants what has a name shown as a frame, if it is one.
+    fn is_chosen(&self, parent: Ino, name: &OsStr) -> bool {
         let is_all = self.rules.frames.is_empty() && self.rules.noframes.is_empty();
-        (is_all || self.rules.is_chosen(self.path_of(parent, name).as_os_str().as_encoded_bytes())).then_some(layout)
+        is_all || self.rules.is_chosen(self.path_of(parent, name).as_os_str().as_encoded_bytes())
     }
 
     /// Attributes of a node below, which are these just now, as they are shown.
@@ -248,7 +253,7 @@ impl FileSystem for Tree {
         if let Some(node) = gone {
             self.dirs.lock().pop(&ino);
             if let table::Shown::Frame(frame) = &node.shown {
-                self.forget_frame(frame);
+                self.regions.leave(frame);
             }
         }
     }
@@ -387,7 +392,7 @@ impl FileSystem for Tree {
         self.pay(invals);
         match self.whose(parent)? {
             Whose::Frame(frame, inner) => self.unlink_inside(&frame, inner, name, invals),
-            Whose::Passed => self.remove(parent, name, false, invals),
+            Whose::Passed => self.remove(parent, name, false),
         }
     }
 
@@ -395,7 +400,7 @@ impl FileSystem for Tree {
         self.pay(invals);
         match self.whose(parent)? {
             Whose::Frame(..) => Err(ViewError::NotDirectory),
-            Whose::Passed => self.remove(parent, name, true, invals),
+            Whose::Passed => self.remove(parent, name, true),
         }
     }
 
@@ -437,7 +442,14 @@ impl FileSystem for Tree {
     fn readdir(&self, ino: Ino, cookie: u64, emit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
         match self.whose(ino)? {
             Whose::Frame(frame, inner) => self.list_inside(&frame, inner, cookie, emit),
-            Whose::Passed => self.list(ino, cookie, emit),
+            Whose::Passed => self.list(ino, cookie, true, emit),
+        }
+    }
+
+    fn entries(&self, ino: Ino, cookie: u64, emit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
+        match self.whose(ino)? {
+            Whose::Frame(frame, inner) => self.list_inside(&frame, inner, cookie, emit),
+            Whose::Passed => self.list(ino, cookie, false, emit),
         }
     }
 
@@ -525,11 +537,6 @@ impl FileSystem for Tree {
         let known = self.table.lock().iter().count();
         format!("{}; nodes: {known}, open files: {}", self.frames.report(), self.handles.read().len())
     }
-}
-
-/// A name for an error in the log.
-fn said(error: &std::io::Error) -> String {
-    in_words(error)
 }
 
 /// What the kernel must forget of a name and of what it stood for.

@@ -11,6 +11,7 @@ use super::handles::Open;
 use super::table::Shown;
 use super::{Tree, rules};
 use crate::store::local::beneath::{self, Found};
+use crate::store::walk::has_store_suffix;
 use crate::view::{Ino, ROOT, Result, ViewError};
 
 /// Who answers for an inode.
@@ -117,12 +118,12 @@ impl Tree {
         if !self.rules.is_name(name) && !found.stat.is_dir() {
             return None;
         }
-        let has_name = |frame: &Arc<TreeFrame>| {
+        let open = self.frames.all_open();
+        let frame = {
             let table = self.table.lock();
-            let names = table.get(frame.ino).map(|node| node.names()).unwrap_or_default();
-            names.iter().any(|(dir, text)| *dir == parent && **text == *name)
+            let has_name = |frame: &Arc<TreeFrame>| table.get(frame.ino).is_some_and(|node| node.has_name(parent, name));
+            open.into_iter().find(has_name)?
         };
-        let frame = self.frames.all_open().into_iter().find(has_name)?;
         let (source, _) = frame.opened()?.fs().source()?;
         if !beneath::look_at(source.as_fd()).is_ok_and(|now| now.is(found)) {
             return None;
@@ -181,8 +182,7 @@ impl Tree {
     /// Whether a directory is in a store of python-blosc2, at any depth.
     pub(super) fn is_in_store(&self, parent: Ino) -> bool {
         let way = self.table.lock().way(parent).unwrap_or_default();
-        let named = |name: &OsString| rules::is_store_name(name);
-        if way.iter().any(|(_, name)| named(name)) || self.path.file_name().is_some_and(rules::is_store_name) {
+        if way.iter().any(|(_, name)| has_store_suffix(name)) || self.path.file_name().is_some_and(has_store_suffix) {
             return true;
         }
         let holds = |ino: Ino| self.dir(ino).is_ok_and(|dir| rules::is_store(dir.as_fd()));

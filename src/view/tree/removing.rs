@@ -5,17 +5,15 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
+use super::Tree;
 use super::frame::TreeFrame;
 use super::hidden;
-use super::{Tree, table};
-use crate::format::{ChunkId, INDEX_NAME};
+use crate::store::is_part_of_frame;
 use crate::store::local::beneath::{self, Found};
-use crate::store::sidecar;
 use crate::view::{Ino, Invals, Kind, Result, ViewError};
-use std::os::unix::ffi::OsStrExt;
 
 impl Tree {
-    pub(super) fn remove(&self, parent: Ino, name: &OsStr, is_dir: bool, _invals: &mut Invals) -> Result<()> {
+    pub(super) fn remove(&self, parent: Ino, name: &OsStr, is_dir: bool) -> Result<()> {
         self.check_writable()?;
         if hidden::is_ours(name) {
             return Err(ViewError::NotFound);
@@ -26,7 +24,7 @@ impl Tree {
         let found = beneath::look(dir, name)?;
         let known = self.table.lock().find(&found);
         let known = known.or_else(|| self.is_now(parent, name, &found));
-        let frame = known.and_then(|ino| self.table.lock().get(ino).and_then(|node| node.frame().cloned()));
+        let frame = self.frame_of(known);
         if let Some(ino) = known.filter(|_| is_dir && frame.is_none()) {
             // Who has it open goes on to see it: this keeps it open as well, for as long as there is room.
             let _ = self.dir(ino);
@@ -133,8 +131,7 @@ impl Tree {
             open.view.drop_all();
         }
         self.frames.remove(frame);
-        self.regions.leave(frame);
-        frame.lineage.fetch_add(1, Relaxed);
+        self.renumber(frame);
         *frame.sized.lock() = None;
     }
 
@@ -163,19 +160,14 @@ impl Tree {
                 open.view.end()?;
             }
             self.frames.remove(frame);
-            self.regions.leave(frame);
-            frame.lineage.fetch_add(1, Relaxed);
+            self.renumber(frame);
         }
         Ok(())
     }
 
     /// The frame that a node stands for.
     pub(super) fn frame_of(&self, ino: Option<Ino>) -> Option<Arc<TreeFrame>> {
-        let table = self.table.lock();
-        match &table.get(ino?)?.shown {
-            table::Shown::Frame(frame) => Some(Arc::clone(frame)),
-            table::Shown::Plain => None,
-        }
+        self.table.lock().get(ino?)?.frame().cloned()
     }
 }
 
@@ -184,11 +176,7 @@ pub fn check_parts(dir: BorrowedFd<'_>, name: &OsStr) -> Result<()> {
     let inside = beneath::open_dir(dir, name)?;
     let mut other = false;
     beneath::list(inside.as_fd(), 0, &mut |entry| {
-        let bytes = entry.name.as_bytes();
-        let is_part = entry.name == INDEX_NAME
-            || entry.name == sidecar::SUFFIX
-            || hidden::is_ours(entry.name)
-            || ChunkId::from_file_name(bytes).is_some();
+        let is_part = is_part_of_frame(entry.name);
         other |= !is_part;
         is_part
     })?;

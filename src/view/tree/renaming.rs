@@ -79,9 +79,8 @@ impl Tree {
                 {
                     self.drop_frame(replaced);
                 }
-                if let Some(target) = target.as_ref().filter(|target| target.stat.is_dir()) {
+                if target.as_ref().is_some_and(|target| target.stat.is_dir()) {
                     check_parts(below_to.0, to.1)?;
-                    let _ = target;
                 }
                 self.adopt(ino, (from.0, from.1, below_from.0, &source), (to.0, to.1, below_to.0), target.as_ref())?;
                 beneath::remove(below_from.0, from.1, false)?;
@@ -152,9 +151,9 @@ impl Tree {
         Ok(())
     }
 
-    /// Whether somebody has a file open for writing.
-    fn is_written(&self, ino: Ino) -> bool {
-        let open = self.table.lock().get(ino).map(|node| node.open.clone()).unwrap_or_default();
+    /// Whether somebody has a file open for writing, as far as it is known at all.
+    pub(super) fn is_written(&self, ino: Ino) -> bool {
+        let Some(open) = self.table.lock().get(ino).map(|node| node.open.clone()) else { return true };
         open.into_iter().any(|handle| self.passed(handle).is_ok_and(|file| file.write))
     }
 

@@ -8,14 +8,8 @@ use super::Show;
 use crate::format::header::FrameHeader;
 use crate::format::{INDEX_NAME, Layout};
 use crate::store::local::beneath::{self, Found};
+use crate::store::walk::{self, STORE_MARK};
 use crate::view::{Kind, Timeouts};
-
-/// What names of frames end in, unless the user has named others.
-pub const SUFFIXES: [&str; 8] = [".b2frame", ".b2f", ".b2eframe", ".b2nd", ".b2", ".b2e", ".b2b", ".caterva"];
-/// How directories end in which python-blosc2 keeps a store.
-const STORE: &[u8] = b".b2d";
-/// The file by which such a directory is known, whatever its name.
-const EMBEDDED: &str = "embed.b2e";
 
 /// What the user has chosen for a whole mount.
 #[derive(Debug, Clone)]
@@ -39,8 +33,7 @@ pub struct Rules {
 impl Rules {
     /// Whether a file of this name may be a frame.
     pub fn is_name(&self, name: &OsStr) -> bool {
-        let name = name.as_bytes();
-        self.suffixes.iter().any(|suffix| name.len() > suffix.len() && name.ends_with(suffix.as_bytes()))
+        self.suffixes.iter().any(|suffix| walk::ends_with(name, suffix))
     }
 
     /// Whether a file of this name is, or may become, a frame: its bytes go through this process.
@@ -52,8 +45,7 @@ impl Rules {
     /// What a frame of a layout is shown as, and in a store of python-blosc2 as what it is.
     pub fn shown(&self, layout: Layout, in_store: bool) -> Kind {
         match (self.show, layout) {
-            (_, Layout::Contiguous) if in_store => Kind::File,
-            (_, Layout::Sparse) if in_store => Kind::File,
+            _ if in_store => Kind::File,
             (Show::Sparse, _) | (Show::Other, Layout::Contiguous) => Kind::Directory,
             (Show::Contiguous, _) | (Show::Other, Layout::Sparse) => Kind::File,
         }
@@ -93,31 +85,21 @@ impl Rules {
 
 /// Whether a file begins as a cframe does, and is as long as its header says at least.
 pub fn is_cframe(dir: BorrowedFd<'_>, name: &OsStr, len: u64) -> bool {
-    let mut buf = [0; FrameHeader::LOOK_LEN];
+    let mut buf = [0; FrameHeader::KIND_LEN];
     let Some(bytes) = beneath::beginning(dir, name, &mut buf) else { return false };
     FrameHeader::announced_frame(bytes).is_some_and(|(layout, frame_len)| layout == Layout::Contiguous && frame_len <= len)
 }
 
 /// Whether a directory has the index file of an sframe.
 fn is_sframe(dir: BorrowedFd<'_>) -> bool {
-    let mut buf = [0; FrameHeader::LOOK_LEN];
+    let mut buf = [0; FrameHeader::KIND_LEN];
     let Some(bytes) = beneath::beginning(dir, OsStr::new(INDEX_NAME), &mut buf) else { return false };
     FrameHeader::announced_frame(bytes).is_some_and(|(layout, _)| layout == Layout::Sparse)
 }
 
-/// Whether a directory of this name is a store of python-blosc2.
-pub fn is_store_name(name: &OsStr) -> bool {
-    name.len() > STORE.len() && name.as_bytes().ends_with(STORE)
-}
-
-/// Whether a file of this name makes its directory one.
-pub fn makes_store(name: &OsStr) -> bool {
-    name == EMBEDDED
-}
-
 /// Whether a directory is a store of python-blosc2, by what is in it.
 pub fn is_store(dir: BorrowedFd<'_>) -> bool {
-    beneath::look(dir, OsStr::new(EMBEDDED)).is_ok_and(|found| found.stat.is_file())
+    beneath::look(dir, OsStr::new(STORE_MARK)).is_ok_and(|found| found.stat.is_file())
 }
 
 /// Whether a path matches a pattern: `*` is any part of one name, `**` of a path, `?` one byte but a slash.

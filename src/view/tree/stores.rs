@@ -11,17 +11,17 @@ use std::sync::Arc;
 
 use log::warn;
 
-use super::frame::TreeFrame;
+use super::Tree;
 use super::handles::PassedFile;
-use super::table::Shown;
-use super::{Tree, rules};
+use super::making::store_copy;
 use crate::format::Layout;
 use crate::store::backend::Backend;
 use crate::store::copy::FrameCopy;
 use crate::store::local::FileBackend;
 use crate::store::local::beneath::{self, Found};
-use crate::store::{Like, Location, NewFrame};
-use crate::view::{Ino, Invals, Kind, Result};
+use crate::store::walk::STORE_MARK;
+use crate::store::{Like, NewFrame, in_words};
+use crate::view::{Invals, Result};
 
 /// Directories in a store are not gone into deeper than this.
 const DEPTH: usize = 32;
@@ -33,7 +33,7 @@ impl Tree {
             return;
         }
         let name = self.table.lock().get(file.ino).and_then(|node| node.names().first().cloned());
-        let Some((parent, _)) = name.filter(|(_, name)| rules::makes_store(name)) else { return };
+        let Some((parent, _)) = name.filter(|(_, name)| **name == *STORE_MARK) else { return };
         if !self.stores.lock().insert(parent) {
             return;
         }
@@ -54,7 +54,7 @@ impl Tree {
             true
         });
         if let Err(error) = listed {
-            warn!("{}: {}", path.display(), super::said(&error));
+            warn!("{}: {}", path.display(), in_words(&error));
         }
         for name in names {
             let Ok(found) = beneath::look(dir, &name) else { continue };
@@ -80,28 +80,14 @@ impl Tree {
         if let Some(frame) = self.frame_of(ino) {
             self.quiesce(&frame, invals)?;
         }
-        let backend: Arc<dyn Backend> = Arc::new(FileBackend::of(dir.try_clone_to_owned()?));
-        let around = path.parent().unwrap_or(&self.path).to_owned();
-        let location = Location::in_backend(backend, path, &around, name);
+        let location = self.location_called(path, dir, name)?;
         let copy = FrameCopy::of(&location)?;
         let like = Like { frame: Arc::from(FileBackend::of(beneath::open_dir(dir, name)?).itself()?), index: None };
         let new = NewFrame { like: Some(like), replaced: Some(found.stat), ..NewFrame::default() };
-        let store = copy.create(&location, Layout::Contiguous, new)?;
-        let copied = copy.run(&*store, &mut |_| true);
-        let closed = store.close();
-        copied?;
-        closed?;
+        store_copy(&copy, &location, Layout::Contiguous, new)?;
         if let Some(ino) = ino {
-            self.is_file_now(ino, &beneath::look(dir, name)?);
+            self.becomes_file(ino, &beneath::look(dir, name)?);
         }
         Ok(())
-    }
-
-    fn is_file_now(&self, ino: Ino, found: &Found) {
-        let mut table = self.table.lock();
-        table.becomes(ino, found);
-        if let Some(node) = table.get_mut(ino) {
-            node.shown = Shown::Frame(TreeFrame::new(ino, Layout::Contiguous, Kind::File));
-        }
     }
 }

@@ -217,6 +217,11 @@ impl Node {
         &self.names
     }
 
+    /// Whether it is known by a name.
+    pub fn has_name(&self, parent: Ino, name: &OsStr) -> bool {
+        self.names.iter().any(|(dir, text)| *dir == parent && **text == *name)
+    }
+
     /// The frame that it is shown as.
     pub fn frame(&self) -> Option<&Arc<TreeFrame>> {
         match &self.shown {
