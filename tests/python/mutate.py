@@ -609,21 +609,39 @@ def run_here(seed, options):
     return True
 
 
-def run_apart(seed, argv):
+def run_apart(script, seed, argv, seconds):
     """A process for each seed, so that a crash of the library fails one sequence only."""
-    with tempfile.TemporaryDirectory(prefix="b2fuse-mutate-log-") as scratch:
+    with tempfile.TemporaryDirectory(prefix=f"b2fuse-{Path(script).stem}-log-") as scratch:
         log = Path(scratch) / "log"
-        command = [sys.executable, __file__, *argv, "--seed", str(seed), "--log", str(log)]
+        command = [sys.executable, script, *argv, "--seed", str(seed), "--log", str(log)]
         try:
-            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=SECONDS)
+            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=seconds)
         except subprocess.TimeoutExpired as expired:
-            print((expired.stdout or b"").decode(), f"seed {seed}: still running after {SECONDS} seconds", flush=True)
+            print((expired.stdout or b"").decode(), f"seed {seed}: still running after {seconds} seconds", flush=True)
             return False
         print(done.stdout, end="", flush=True)
         if done.returncode not in (0, 1):
             tail = log.read_text().splitlines()[-5:] if log.exists() else []
             print(f"seed {seed}: ended by {done.returncode}; the last steps:", *tail, sep="\n    ", flush=True)
         return done.returncode == 0
+
+
+def run_all(script, options, run_here, seeds, seconds):
+    """The sequence that `options` name, in this process, or all of some, each in one of its own; the exit code."""
+    faulthandler.enable()
+    blosc2.set_nthreads(1)
+    if options.seed is not None:
+        if options.keep:
+            shutil.rmtree(options.keep, ignore_errors=True)
+        return 0 if run_here(options.seed, options) else 1
+    argv = sys.argv[1:]
+    at = next((i for i, word in enumerate(argv) if word.startswith("--seeds")), None)
+    if at is not None:
+        del argv[at : at + (1 if "=" in argv[at] else 2)]
+    with ThreadPoolExecutor(1 if options.keep else options.jobs) as pool:
+        results = list(pool.map(lambda seed: run_apart(script, seed, argv, seconds), options.seeds or seeds))
+    print(f"{sum(results)} passed, {len(results) - sum(results)} failed")
+    return 0 if all(results) else 1
 
 
 def seeds_of(text):
@@ -647,21 +665,7 @@ def main():
     parser.add_argument("--mount-option", action="append", default=[], metavar="ARG", help="one more argument for mount")
     parser.add_argument("--keep", metavar="DIR", help="work here and leave the frames")
     parser.add_argument("--log", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    faulthandler.enable()
-    blosc2.set_nthreads(1)
-    if options.seed is not None:
-        if options.keep:
-            shutil.rmtree(options.keep, ignore_errors=True)
-        return 0 if run_here(options.seed, options) else 1
-    argv = sys.argv[1:]
-    at = next((i for i, word in enumerate(argv) if word.startswith("--seeds")), None)
-    if at is not None:
-        del argv[at : at + (1 if "=" in argv[at] else 2)]
-    with ThreadPoolExecutor(1 if options.keep else options.jobs) as pool:
-        results = list(pool.map(lambda seed: run_apart(seed, argv), options.seeds or seeds_of("1-5")))
-    print(f"{sum(results)} passed, {len(results) - sum(results)} failed")
-    return 0 if all(results) else 1
+    return run_all(__file__, parser.parse_args(), run_here, seeds_of("1-5"), SECONDS)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,6 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import blosc2
@@ -34,7 +33,7 @@ import stores
 from anatomy import header_cbytes
 from frames import contents, difference, open_frame
 from mounts import Mount, default_binary
-from mutate import Difference, copy_frame, fsync, has_ids_beyond_bound, remove_frame, seeds_of
+from mutate import Difference, copy_frame, fsync, has_ids_beyond_bound, remove_frame, run_all, seeds_of
 from mutations import KINDS
 
 STEPS = 60
@@ -719,23 +718,6 @@ def run_here(seed, options):
     return True
 
 
-def run_apart(seed, argv):
-    """A process for each seed, so that a crash of the library fails one sequence only."""
-    with tempfile.TemporaryDirectory(prefix="b2fuse-trees-log-") as scratch:
-        log = Path(scratch) / "log"
-        command = [sys.executable, __file__, *argv, "--seed", str(seed), "--log", str(log)]
-        try:
-            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=SECONDS)
-        except subprocess.TimeoutExpired as expired:
-            print((expired.stdout or b"").decode(), f"seed {seed}: still running after {SECONDS} seconds", flush=True)
-            return False
-        print(done.stdout, end="", flush=True)
-        if done.returncode not in (0, 1):
-            tail = log.read_text().splitlines()[-5:] if log.exists() else []
-            print(f"seed {seed}: ended by {done.returncode}; the last steps:", *tail, sep="\n    ", flush=True)
-        return done.returncode == 0
-
-
 def main():
     parser = argparse.ArgumentParser(description="The Blosc2 library in a mounted tree and in a native directory, step for step.")
     parser.add_argument("--seed", type=int, help="one sequence, in this process")
@@ -751,21 +733,7 @@ def main():
     parser.add_argument("--mount-option", action="append", default=[], metavar="ARG", help="one more argument for mount")
     parser.add_argument("--keep", metavar="DIR", help="work here and leave the trees")
     parser.add_argument("--log", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    faulthandler.enable()
-    blosc2.set_nthreads(1)
-    if options.seed is not None:
-        if options.keep:
-            shutil.rmtree(options.keep, ignore_errors=True)
-        return 0 if run_here(options.seed, options) else 1
-    argv = sys.argv[1:]
-    at = next((i for i, word in enumerate(argv) if word.startswith("--seeds")), None)
-    if at is not None:
-        del argv[at : at + (1 if "=" in argv[at] else 2)]
-    with ThreadPoolExecutor(1 if options.keep else options.jobs) as pool:
-        results = list(pool.map(lambda seed: run_apart(seed, argv), options.seeds or seeds_of("1-3")))
-    print(f"{sum(results)} passed, {len(results) - sum(results)} failed")
-    return 0 if all(results) else 1
+    return run_all(__file__, parser.parse_args(), run_here, seeds_of("1-3"), SECONDS)
 
 
 if __name__ == "__main__":

@@ -118,6 +118,25 @@ await() {
     done
 }
 
+# ---- A directory mounted whole
+
+D=$T/dir
+# tree [OPTION ...]: the directory $D, mounted in front.
+tree() {
+    mkdir -p "$D" "$M"
+    tree_front "$@"
+}
+tree_front() {
+    "$B2FUSE" mount -f --log-file "$T/log" "$@" "$D" "$M" </dev/null &
+    PID=$!
+    await mountpoint -q "$M"
+}
+# down: unmounted, and the daemon's exit code.
+down() {
+    umount_it
+    end_of_daemon
+}
+
 # ---- Expectations
 
 equal() { [ "$1" = "$2" ] || fail "got '$1', expected '$2'${3:+ ($3)}"; }

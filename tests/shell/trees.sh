@@ -1,22 +1,5 @@
 # A directory mounted whole: what is no frame is passed through, with all that a file system does.
 
-D=$T/dir
-
-# tree [OPTION ...]: the directory $D, mounted in front.
-tree() {
-    mkdir -p "$D" "$M"
-    tree_front "$@"
-}
-tree_front() {
-    "$B2FUSE" mount -f --log-file "$T/log" "$@" "$D" "$M" </dev/null &
-    PID=$!
-    await mountpoint -q "$M"
-}
-# down: unmounted, and the daemon's exit code.
-down() {
-    umount_it
-    end_of_daemon
-}
 # listed DIR: all names below, with kind, mode, owner, links, size of files, time, target.
 listed() { (cd "$1" && find . -mindepth 1 \( -type d -printf '%P %y %m %U:%G %n %T@\n' \) -o -printf '%P %y %m %U:%G %n %s %T@ %l\n' | LC_ALL=C sort); }
 # as_below: the mount shows DIR as it is.

@@ -1,17 +1,5 @@
 # Frames in a directory mounted whole: shown, written, made, replaced, renamed and removed, in all modes of --show.
 
-D=$T/dir
-
-tree() {
-    mkdir -p "$D" "$M"
-    "$B2FUSE" mount -f --log-file "$T/log" "$@" "$D" "$M" </dev/null &
-    PID=$!
-    await mountpoint -q "$M"
-}
-down() {
-    umount_it
-    end_of_daemon
-}
 # clean: nothing of ours, and nothing lost, is left in DIR.
 clean() { equal "$(find "$D" -name '.b2fuse-*' -o -name '*.lost')" ""; }
 # clean_after_a_crash: the same, but for what is within a frame and goes with its next change.

@@ -1,13 +1,6 @@
 # The tools that people work with, in a directory that is mounted whole.
 
-D=$T/dir
-
-tree() {
-    mkdir -p "$D" "$M"
-    "$B2FUSE" mount -f --log-file "$T/log" "$@" "$D" "$M" </dev/null &
-    PID=$!
-    await mountpoint -q "$M"
-}
+# down: unmounted, with nothing of ours and nothing lost left.
 down() {
     umount_it
     end_of_daemon
