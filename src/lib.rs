@@ -1,4 +1,4 @@
-//! b2fuse shows a Blosc2 frame in its other layout, live, for reading and writing.
+//! b2fuse shows a Blosc2 frame in its other layout, live, for reading and writing; or what it holds, decompressed, for reading.
 //!
 //! The crate has five layers. Each imports only layers above it in this table, which `scripts/check-layers` checks in CI:
 //!

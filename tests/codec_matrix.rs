@@ -6,10 +6,12 @@
 
 use std::{collections::BTreeMap, env, fs, path::Path, process::Command};
 
-use b2fuse::format::chunk;
+use b2fuse::format::chunk::{self, Encoder};
 use fields::fields;
+use params::params;
 
 mod fields;
+mod params;
 
 /// Runs a script of tests/python and returns what it printed; `None` where there is no Python to run it.
 fn python(script: &str, args: &[&Path]) -> Option<String> {
@@ -130,4 +132,57 @@ fn the_library_reads_every_index_written_here() {
     println!("{read} indexes read, {same} made to the library's very bytes; {ours} bytes in all, the library's {theirs}");
     assert_eq!(read, indexes.len());
     assert!(ours <= theirs + theirs / 50, "{ours} bytes, the library needs {theirs}");
+}
+
+/// What is too large beside the library's, and why it is let pass.
+const LARGER: [(&str, &str); 0] = [];
+
+#[test]
+fn the_library_decodes_every_chunk_encoded_here() {
+    let dir = tempfile::tempdir().unwrap();
+    // With a seed other than 0, all sizes and levels: minutes instead of seconds.
+    let seed = env::var("B2FUSE_ENCODE_SEED").unwrap_or_else(|_| "0".to_owned());
+    let Some(said) = python("encode_matrix.py", &[Path::new("make"), dir.path(), Path::new(&seed)]) else { return };
+    let cases = fs::read(dir.path().join("encode.bin")).unwrap();
+    let cases = fields(&cases);
+    let (mut encoder, mut decoder, mut made, mut chunk) = (Encoder::default(), chunk::Decoder::default(), Vec::new(), Vec::new());
+    // By codec and filters: chunks, those of the library's very bytes, our bytes and the library's, the worst of the larger ones.
+    let mut sizes = BTreeMap::<String, (usize, usize, usize, usize, f64, String)>::new();
+    let mut failures = Vec::new();
+    for case in cases.chunks_exact(4) {
+        let (name, params, data, known) = (String::from_utf8_lossy(case[0]), params(case[1]), case[2], case[3]);
+        encoder.encode(data, &params, &mut chunk).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let header = chunk::check(&chunk).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(header.nbytes as usize, data.len(), "{name}");
+        let decoded = decoder.decode(&chunk, data.len()).unwrap_or_else(|error| panic!("{name}: {error}"));
+        if !name.contains("trunc_prec") && !name.contains("pipeline") && decoded != data {
+            failures.push(format!("{name}: decodes to something else"));
+        }
+        made.extend((chunk.len() as u32).to_le_bytes());
+        made.extend(&chunk);
+        if known.is_empty() {
+            continue;
+        }
+        let kind = name.split(' ').take(2).collect::<Vec<_>>().join(" ");
+        let sum = sizes.entry(kind).or_default();
+        (sum.0, sum.1, sum.2, sum.3) = (sum.0 + 1, sum.1 + usize::from(chunk == known), sum.2 + chunk.len(), sum.3 + known.len());
+        let ratio = chunk.len() as f64 / known.len() as f64;
+        if ratio > sum.4 {
+            (sum.4, sum.5) = (ratio, name.to_string());
+        }
+        // A difference of a few bytes is none in a chunk of some hundreds.
+        let excused = LARGER.iter().any(|(known, _)| name.starts_with(known));
+        if chunk.len() > known.len() + known.len() / 20 + 64 && !excused {
+            failures.push(format!("{name}: {} bytes, the library needs {}", chunk.len(), known.len()));
+        }
+    }
+    println!("{:24} {:>7} {:>7} {:>11} {:>11} {:>6}  worst", "", "chunks", "same", "bytes", "library's", "ratio");
+    for (kind, (count, same, ours, theirs, worst, which)) in &sizes {
+        let ratio = *ours as f64 / *theirs as f64;
+        println!("{kind:24} {count:7} {same:7} {ours:11} {theirs:11} {ratio:6.3}  {worst:.3} {which}");
+    }
+    fs::write(dir.path().join("made.bin"), made).unwrap();
+    println!("{}, {}", said.trim(), python("encode_matrix.py", &[Path::new("check"), dir.path()]).unwrap().trim());
+    failures.iter().take(30).for_each(|failure| println!("{failure}"));
+    assert!(failures.is_empty(), "{} failures", failures.len());
 }

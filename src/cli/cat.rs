@@ -1,4 +1,4 @@
-//! `b2fuse cat`: what chunks hold, on standard output.
+//! `b2fuse cat`: what chunks hold, and with `--npy` what an array holds, on standard output.
 
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
@@ -11,8 +11,11 @@ use super::{End, Failure, frames, memory, output};
 use crate::format::Position;
 use crate::format::array::Array;
 use crate::format::chunk::Decoder;
+use crate::format::plain::plain;
 use crate::store::StoreError;
 use crate::store::inspect::Inspection;
+
+mod npy;
 
 /// Bytes that are written at once.
 const BUFFER: usize = 64 << 10;
@@ -25,6 +28,9 @@ const BUFFER: usize = 64 << 10;
 /// A chunk of an array holds its blocks one after the other, with padding beyond the array's edge. If that is not the array's own order, a
 /// warning says so.
 ///
+/// With --npy, the array is written as a file of NumPy's, as `np.save` writes it, or the part that SLICE takes, in NumPy's words: 3:10,:,5.
+/// Only the blocks that have something of it are read and decompressed.
+///
 /// With --raw, chunks are written byte for byte as they are stored, header included. A special chunk that is not stored is written as the
 /// 32 bytes that the library would store for it.
 #[derive(clap::Args)]
@@ -36,19 +42,27 @@ Examples:
   # The first two chunks, and all from 4 on
   b2fuse cat pressure.b2frame 0-1 4- | sha256sum
   # The first items of a chunk as numbers
-  b2fuse cat pressure.b2frame 0 | od -A d -t f8 -N 80")]
+  b2fuse cat pressure.b2frame 0 | od -A d -t f8 -N 80
+  # Some rows of an array, in Python
+  b2fuse cat --npy pressure.b2frame 3:10,5 >part.npy")]
 pub(super) struct Args {
     /// Write the chunks as they are stored
     #[arg(long)]
     raw: bool,
+    /// Write the array, or a slice of it, as a file of NumPy's
+    #[arg(long, conflicts_with = "raw")]
+    npy: bool,
     /// Write even to a terminal
     #[arg(short, long)]
     force: bool,
-    /// The frame, of either layout
+    #[cfg(feature = "remote")]
+    #[command(flatten)]
+    remote: super::remote_args::RemoteArgs,
+    /// The frame, of either layout; or its URL
     frame: PathBuf,
-    /// Positions, counted from 0: one (3), a range (3-7), or all from one on (3-)
-    #[arg(required = true, value_name = "POSITION")]
-    positions: Vec<Positions>,
+    /// Positions, counted from 0: one (3), a range (3-7), or all from one on (3-); with --npy, one slice at most (3:10,:,5)
+    #[arg(required_unless_present = "npy", value_name = "POSITION", allow_hyphen_values = true)]
+    parts: Vec<String>,
 }
 
 /// Chunks from one position to another, or to the end.
@@ -98,22 +112,49 @@ impl Positions {
 }
 
 pub(super) fn run(args: &Args) -> End {
-    cat(args).into()
+    #[cfg(feature = "remote")]
+    if let Err(what) = super::remote::reach(&args.remote) {
+        return End::Usage(what);
+    }
+    if args.npy {
+        return match args.parts.as_slice() {
+            [] => npy::run(args, None).into(),
+            [slice] => npy::run(args, Some(slice)).into(),
+            [_, second, ..] => End::Usage(format!(
+                "unexpected '{}' behind the slice; its parts have commas between them: 3:10,:,5",
+                plain(second)
+            )),
+        };
+    }
+    let positions = args
+        .parts
+        .iter()
+        .map(|part| part.parse().map_err(|expected| format!("invalid value '{}' for '<POSITION>...': {expected}", plain(part))));
+    match positions.collect::<Result<Vec<_>, _>>() {
+        Ok(positions) => cat(args, &positions).into(),
+        Err(what) => End::Usage(what),
+    }
 }
 
-fn cat(args: &Args) -> Result<(), Failure> {
-    memory::end_with(&args.frame, 1);
+/// Standard output, if it may be written to.
+fn stdout(args: &Args) -> Result<Option<File>, Failure> {
     let stdout = io::stdout();
     if stdout.is_terminal() && !args.force {
         return Err(Failure::new(&args.frame, "is not written to a terminal, being no text; redirect it, or use --force"));
     }
+    match stdout.as_fd().try_clone_to_owned() {
+        Ok(fd) => Ok(Some(fd.into())),
+        Err(error) => output::written(Err(error)).map(|()| None),
+    }
+}
+
+fn cat(args: &Args, positions: &[Positions]) -> Result<(), Failure> {
+    memory::end_with(&args.frame, 1);
+    let Some(stdout) = stdout(args)? else { return Ok(()) };
     // A buffer for small chunks, and none that looks for lines. What is in it is written after a failure as well.
-    let mut out = match stdout.as_fd().try_clone_to_owned() {
-        Ok(fd) => BufWriter::with_capacity(BUFFER, File::from(fd)),
-        Err(error) => return output::written(Err(error)),
-    };
+    let mut out = BufWriter::with_capacity(BUFFER, stdout);
     let inspection = frames::inspect(&args.frame)?;
-    let ranges = args.positions.iter().map(|positions| positions.of(&inspection)).collect::<Result<Vec<_>, _>>()?;
+    let ranges = positions.iter().map(|positions| positions.of(&inspection)).collect::<Result<Vec<_>, _>>()?;
     let limit = match inspection.header().chunksize() {
         0 => usize::MAX,
         size => size as usize,

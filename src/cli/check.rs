@@ -62,7 +62,10 @@ pub(super) struct Args {
     /// Threads that check chunks [default: all cores]
     #[arg(long, value_name = "N", value_parser = super::options::threads)]
     threads: Option<usize>,
-    /// The frames, of either layout, and directories of frames
+    #[cfg(feature = "remote")]
+    #[command(flatten)]
+    remote: super::remote_args::RemoteArgs,
+    /// The frames, of either layout, and directories of frames; or URLs of frames
     #[arg(required = true)]
     frames: Vec<PathBuf>,
 }
@@ -98,7 +101,14 @@ impl Count {
     }
 }
 
+/// Threads that each wait for a chunk of a remote frame.
+const REMOTE_THREADS: usize = 32;
+
 pub(super) fn run(args: &Args) -> End {
+    #[cfg(feature = "remote")]
+    if let Err(what) = super::remote::reach(&args.remote) {
+        return End::Usage(what);
+    }
     let threads = args.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
     let depth = Depth { deep: args.deep, threads };
     let mut worst = 0;
@@ -108,9 +118,10 @@ pub(super) fn run(args: &Args) -> End {
             Ok(Some(code)) => code,
             Ok(None) => {
                 memory::end_with(frame, 2);
-                match Location::existing(frame) {
-                    Ok(location) => one(&location, depth, args.json, &mut out),
-                    Err(error) => unread(frame, &frames::explained(frame, error), args.json, &mut out),
+                let threads = if frames::is_remote(frame) { threads.max(REMOTE_THREADS) } else { threads };
+                match frames::location(frame) {
+                    Ok(location) => one(&location, Depth { threads, ..depth }, args.json, &mut out),
+                    Err(failure) => unread(&frames::shown(frame), &failure, args.json, &mut out),
                 }
             }
             Err(failure) => unread(frame, &failure, args.json, &mut out),

@@ -38,6 +38,9 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> End {
+    if let Err(failure) = frames::local_only(&args.frame) {
+        return End::Failed(failure);
+    }
     let mut failed = false;
     let tree = trees::each(&args.frame, 1, &mut |item| {
         let compacted = match item {

@@ -3,7 +3,7 @@
 //! The copy of a frame has a temporary name until it is complete, and is removed if anything fails before.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock};
 
@@ -17,14 +17,27 @@ use super::{frames, memory};
 use crate::format::Layout;
 use crate::store::backend::FileStat;
 use crate::store::copy::{FrameCopy, Need};
+use crate::store::interrupts;
 use crate::store::walk::Walk;
 use crate::store::{AtClose, FrameStore, LocalStore, Location, NewFrame, StoreError, in_words, local};
 
+mod decode;
+mod encode;
+#[cfg(feature = "remote")]
+mod remote;
 mod tree;
 
 /// Copy a frame into its other layout, or a directory with all frames in one layout
 ///
 /// The copy has the same chunks, byte for byte, and the same metadata. It gets the name DST when it is whole and on disk.
+///
+/// If DST ends in .npy, it becomes a file of NumPy's with the data of SRC, which is an array. If SRC is a file of NumPy's, DST becomes an
+/// array with its data: compressed by all cores, in chunks and blocks of the shapes that Python-Blosc2 takes, unless others are asked for.
+///
+/// Each of SRC and DST may be a URL: s3://, gs:// or az://BUCKET/KEY; SRC also http:// or https://. Chunks are sent and asked for many at a
+/// time. At a URL nobody sees a half-written frame: the index of a sparse one is sent last, and a contiguous one is there when it is whole.
+/// A sparse upload that was interrupted goes on with the chunks that are there. --force replaces a frame of the same layout, if nobody else
+/// has changed it meanwhile. A file of NumPy's becomes a sparse frame there.
 ///
 /// With --show, SRC may be a directory. All that is in it is copied, at any depth: each frame (see `b2fuse check`) so that it has that
 /// layout, and everything else as it is, with owner, mode, times and extended attributes, links as links. DST must not exist, or be an
@@ -36,20 +49,32 @@ mod tree;
 Examples:
   # A file becomes a directory
   b2fuse convert pressure.b2frame sparse.b2frame
+  # An array as a file of NumPy's
+  b2fuse convert pressure.b2frame pressure.npy
+  # A file of NumPy's as an array, in chunks of 100 by 200 items
+  b2fuse convert --chunks 100,200 --codec lz4 pressure.npy new.b2nd
   # A directory becomes a file, in place of the one that is there
   b2fuse convert --force many.b2frame pressure.b2frame
+  # A file, to an object store, as an object for each chunk, and back
+  b2fuse convert pressure.b2frame s3://bucket/pressure.b2frame
+  b2fuse convert s3://bucket/pressure.b2frame copy.b2frame
   # A directory, with all frames in it as directories of chunks
   b2fuse convert --show sparse frames frames.sparse")]
 pub(super) struct Args {
     /// Replace an existing DST, in one step; only of one frame
     #[arg(long)]
     force: bool,
-    /// The layout of the copy [default: the one that SRC does not have]
+    /// The layout of the copy [default: the one that SRC does not have; of a file of NumPy's, contiguous]
     #[arg(long, value_name = "LAYOUT")]
     show: Option<Show>,
-    /// The frame; with --show, also a directory of frames
+    #[command(flatten)]
+    array: encode::ArrayArgs,
+    #[cfg(feature = "remote")]
+    #[command(flatten)]
+    remote: super::remote_args::RemoteArgs,
+    /// The frame, or a file of NumPy's; with --show, also a directory of frames; or a frame's URL
     src: PathBuf,
-    /// The copy to make: a frame of the other layout, or of LAYOUT; a directory if SRC is a directory of frames
+    /// The copy to make: a frame of the other layout, or of LAYOUT; a directory if SRC is a directory of frames; or a URL of an object store
     dst: PathBuf,
 }
 
@@ -70,6 +95,15 @@ impl From<Show> for Layout {
 }
 
 pub(super) fn run(args: &Args) -> End {
+    #[cfg(feature = "remote")]
+    match args.remote.access() {
+        Err(what) => return End::Usage(what),
+        Ok(access) => {
+            if let Some(end) = remote::run(args, &access) {
+                return end;
+            }
+        }
+    }
     memory::end_with(&args.src, 1);
     match (Walk::of(&args.src), args.show) {
         (Ok(Some(walk)), Some(layout)) => tree::run(args, walk, layout.into()),
@@ -83,6 +117,18 @@ pub(super) fn run(args: &Args) -> End {
 }
 
 fn convert(args: &Args) -> Result<(), Failure> {
+    if let Some(file) = encode::source(args)? {
+        return encode::run(args, file);
+    }
+    if args.array.is_given() {
+        return Err(Failure::new(
+            &args.src,
+            "is no file of NumPy's, which --chunks, --blocks, --codec, --level and --filters are for",
+        ));
+    }
+    if decode::is_meant(args) {
+        return decode::run(args);
+    }
     let (src, layout) = frames::existing(&args.src)?;
     let dst = frames::to_be(&args.dst)?;
     let replaced = check_target(&src, &dst, args.force)?;
@@ -111,22 +157,12 @@ pub(super) fn make(
     new: NewFrame,
     last: Option<AtClose>,
 ) -> Result<Option<FileStat>, Failure> {
-    listen_for_signals()
-        .map_err(|error| Failure::new(dst.path(), format_args!("cannot handle signals: {}", in_words(&error))))?;
-    let create = || Ok(copy.create(dst, to, new.clone())?);
-    let target = wait::until_released(wait::PATIENCE, |text| eprintln!("{text}"), Failure::from_text, create)?;
-    check_room(copy.need(to), &*target)?;
-    // What was replaced and cannot be removed is worth a word.
-    super::log::start(super::log::Target::AfterSuccess, log::LevelFilter::Warn);
-    let bar = progress::of_bytes(copy.bytes());
-    let done = copy.run(&*target, &mut |len| {
-        bar.inc(u64::from(len));
-        !is_interrupted()
-    });
-    bar.finish_and_clear();
-    if !done? {
-        return Err(Failure::new(dst.path(), "interrupted; nothing was made"));
-    }
+    let create = || copy.create(dst, to, new.clone());
+    let fill = |target: &dyn FrameStore, progress: &mut dyn FnMut(u64) -> bool| {
+        check_room(copy.need(to), target)?;
+        Ok(copy.run(target, &mut |len| progress(len.into()))?)
+    };
+    let target = fill_new(dst, copy.bytes(), create, fill)?;
     if let Some(last) = last {
         target.at_close(last);
     }
@@ -134,6 +170,37 @@ pub(super) fn make(
     let made = frame.and_then(|like| like.frame.stat().ok());
     target.close()?;
     Ok(made)
+}
+
+/// Makes a frame at `dst`, not closed yet, that `create` begins and `fill` fills. That one tells how much of `bytes` is done, and `false`
+/// if it was stopped.
+fn fill_new(
+    dst: &Location,
+    bytes: u64,
+    create: impl Fn() -> Result<Arc<dyn FrameStore>, StoreError>,
+    fill: impl FnOnce(&dyn FrameStore, &mut dyn FnMut(u64) -> bool) -> Result<bool, Failure>,
+) -> Result<Arc<dyn FrameStore>, Failure> {
+    interruptible(dst.path())?;
+    let create = || Ok(create()?);
+    let target = wait::until_released(wait::PATIENCE, |text| eprintln!("{text}"), Failure::from_text, create)?;
+    // What was replaced and cannot be removed is worth a word.
+    super::log::start(super::log::Target::AfterSuccess, log::LevelFilter::Warn);
+    let bar = progress::of_bytes(bytes);
+    let done = fill(&*target, &mut |len| {
+        bar.inc(len);
+        !is_interrupted()
+    });
+    bar.finish_and_clear();
+    match done {
+        Ok(true) => Ok(target),
+        Err(error) if !is_interrupted() => Err(error),
+        _ => Err(Failure::new(dst.path(), "interrupted; nothing was made")),
+    }
+}
+
+/// As [`listen_for_signals`], for a copy of that name.
+fn interruptible(dst: &Path) -> Result<(), Failure> {
+    listen_for_signals().map_err(|error| Failure::new(dst, format_args!("cannot handle signals: {}", in_words(&error))))
 }
 
 /// Set by the signals that end a program, once they are listened for.
@@ -146,6 +213,9 @@ pub(super) fn listen_for_signals() -> io::Result<()> {
         return Ok(());
     }
     let hangup = (!hangup_ignored()).then_some(SIGHUP);
+    // Who waits for what is far away goes on no longer.
+    interrupts::serve(rustix::process::getpid().as_raw_pid().cast_unsigned());
+    interrupts::look_by(|_| is_interrupted());
     for signal in [SIGINT, SIGTERM].into_iter().chain(hangup) {
         signal_hook::flag::register(signal, INTERRUPTED.clone())?;
     }
@@ -167,7 +237,7 @@ impl From<StoreError> for Failure {
 /// There is not enough, with both numbers.
 fn check_room(need: Need, target: &dyn FrameStore) -> Result<(), Failure> {
     let space = target.statvfs()?;
-    let failed = |reason: String| Err(Failure::new(target.path(), reason));
+    let failed = |reason: String| Err(Failure::new(&target.path(), reason));
     let free = space.available_bytes();
     if free < need.bytes {
         return failed(format!("needs {}, and its file system has {} left", HumanBytes(need.bytes), HumanBytes(free)));
@@ -190,12 +260,18 @@ fn check_target(src: &Location, dst: &Location, force: bool) -> Result<Option<Fi
     if name.starts_with(&real) {
         return failed(format!("lies inside {}; expected a place outside", src.path().display()));
     }
-    let Some(found) = found else { return Ok(None) };
+    if found.is_some_and(|found| !found.is_link()) && real.starts_with(&name) {
+        return failed(format!("holds {}; expected a new name", src.path().display()));
+    }
+    check_found(dst, force)
+}
+
+/// The same, where SRC is elsewhere.
+fn check_found(dst: &Location, force: bool) -> Result<Option<FileStat>, Failure> {
+    let failed = |reason: String| Err(Failure::new(dst.path(), reason));
+    let Some(found) = dst.stat()? else { return Ok(None) };
     if found.is_link() {
         return failed("is a symbolic link; expected a new name".into());
-    }
-    if real.starts_with(&name) {
-        return failed(format!("holds {}; expected a new name", src.path().display()));
     }
     if found.is_dir() && dst.layout().is_err() {
         return failed("is a directory without chunks.b2frame; expected a new name, or a frame to replace".into());

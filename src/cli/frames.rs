@@ -1,5 +1,6 @@
 //! What can be told about frames by their names alone, before one is opened.
 
+use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
@@ -26,6 +27,11 @@ pub(super) enum Links {
 /// # Errors
 /// What is there and no frame.
 pub(super) fn find(path: &Path, links: Links) -> Result<Option<(Location, Layout)>, Failure> {
+    #[cfg(feature = "remote")]
+    if let Some(location) = super::remote::location(path)? {
+        let layout = known(&location)?;
+        return Ok(layout.map(|layout| (location, layout)));
+    }
     match local::stat(path) {
         Ok(None) => return Ok(None),
         Ok(Some(_)) => {}
@@ -51,6 +57,52 @@ fn known(location: &Location) -> Result<Option<Layout>, Failure> {
         Some(what) => Err(Failure::new(location.path(), what)),
         None => Ok(location.layout()?),
     }
+}
+
+/// A path as messages have it: of a URL, nothing that could be a secret.
+pub(super) fn shown(path: &Path) -> Cow<'_, Path> {
+    #[cfg(feature = "remote")]
+    if let Some(address) = crate::store::remote::Address::parse(path) {
+        return match address {
+            Ok(address) => Cow::Owned(address.to_string().into()),
+            Err(_) => Cow::Owned(crate::store::remote::without_secrets(path.as_os_str()).into_owned().into()),
+        };
+    }
+    Cow::Borrowed(path)
+}
+
+/// What a command looks at: what is at a path or URL, whatever it is.
+///
+/// # Errors
+/// That there is nothing.
+pub(super) fn location(path: &Path) -> Result<Location, Failure> {
+    #[cfg(feature = "remote")]
+    if let Some(location) = super::remote::location(path)? {
+        return Ok(location);
+    }
+    Location::existing(path).map_err(|error| explained(path, error))
+}
+
+/// Whether a frame is far away, so that much of it is to be asked for at one time.
+pub(super) fn is_remote(path: &Path) -> bool {
+    #[cfg(feature = "remote")]
+    return crate::store::remote::Address::parse(path).is_some();
+    #[cfg(not(feature = "remote"))]
+    {
+        let _ = path;
+        false
+    }
+}
+
+/// That a frame is none at a URL, for a command that writes to it. Nothing is asked of its server.
+///
+/// # Errors
+/// That it is one.
+pub(super) fn local_only(path: &Path) -> Result<(), Failure> {
+    if is_remote(path) {
+        return Err(Failure::new(path, "is a URL; expected a file or directory of this machine"));
+    }
+    Ok(())
 }
 
 /// What keeps a command from a frame, in words that are the same for all commands if it is no frame or not there.

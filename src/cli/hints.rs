@@ -41,7 +41,26 @@ const KNOWN: &[&str] = &[
     "log_file=",
     "log_level=",
     "show=",
+    "dtype=",
+    "spill=",
     "wait=",
+    #[cfg(feature = "remote")]
+    "endpoint=",
+    #[cfg(feature = "remote")]
+    "region=",
+    #[cfg(feature = "remote")]
+    "anonymous",
+    #[cfg(feature = "remote")]
+    "headers=",
+    #[cfg(feature = "remote")]
+    "refresh=",
+    #[cfg(feature = "remote")]
+    "timeout=",
+    #[cfg(feature = "remote")]
+    "connections=",
+    #[cfg(feature = "remote")]
+    "unsafe-immutable",
+    "disk_cache=",
 ];
 
 /// What has other names elsewhere.
@@ -65,6 +84,22 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("noxattr", "nouser_xattr"),
     ("allow_all", "allow_other"),
     ("allow_users", "allow_other"),
+    #[cfg(feature = "remote")]
+    ("url", "endpoint="),
+    #[cfg(feature = "remote")]
+    ("endpoint_url", "endpoint="),
+    #[cfg(feature = "remote")]
+    ("host", "endpoint="),
+    #[cfg(feature = "remote")]
+    ("public", "anonymous"),
+    #[cfg(feature = "remote")]
+    ("no_sign_request", "anonymous"),
+    #[cfg(feature = "remote")]
+    ("anon", "anonymous"),
+    #[cfg(feature = "remote")]
+    ("parallel", "connections="),
+    ("use_cache", "disk_cache="),
+    ("cache_dir", "disk_cache="),
 ];
 
 /// What may be added to a complaint about a word: nothing, if nothing is near.
@@ -142,7 +177,12 @@ mod tests {
             ("loglevel=debug", "log_level="),
             ("nolocking", "locking"),
             ("no_exec", "noexec"),
+            ("cache-dir=/x", "disk_cache="),
         ] {
+            assert_eq!(of(word), format!("; did you mean '{known}'?"), "{word}");
+        }
+        #[cfg(feature = "remote")]
+        for (word, known) in [("anon", "anonymous"), ("endpoints=x", "endpoint="), ("no_sign_request", "anonymous")] {
             assert_eq!(of(word), format!("; did you mean '{known}'?"), "{word}");
         }
         for word in ["nonsense", "", "x", "é", "zz=ro"] {

@@ -154,9 +154,12 @@ pub(super) fn end(success: bool) {
 
 impl Log for Logger {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        let target = metadata.target();
         // It warns of every request that a file system leaves to the kernel.
-        let level = if metadata.target().starts_with(crate::fs::LIBRARY) { Level::Trace } else { metadata.level() };
-        level <= self.level
+        let level = if target.starts_with(crate::fs::LIBRARY) { Level::Trace } else { metadata.level() };
+        // What libraries tell of their work may have URLs and headers in it, and so secrets.
+        let ours = target.starts_with(env!("CARGO_CRATE_NAME")) || target.starts_with(crate::fs::LIBRARY);
+        level <= self.level && (ours || metadata.level() <= Level::Warn)
     }
 
     fn log(&self, record: &Record<'_>) {
@@ -490,6 +493,9 @@ mod tests {
         assert!(!enabled(Level::Debug, "b2fuse::view", LevelFilter::Info));
         assert!(!enabled(Level::Error, &library, LevelFilter::Debug));
         assert!(enabled(Level::Warn, &library, LevelFilter::Trace));
+        // URLs are in what these say of their work.
+        assert!(!enabled(Level::Info, "object_store::client::retry", LevelFilter::Trace));
+        assert!(enabled(Level::Warn, "reqwest::connect", LevelFilter::Warn));
     }
 
     #[test]

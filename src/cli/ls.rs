@@ -76,7 +76,10 @@ pub(super) struct Args {
     /// Print a JSON object on each line
     #[arg(long)]
     json: bool,
-    /// The frame, of either layout, or a directory of frames
+    #[cfg(feature = "remote")]
+    #[command(flatten)]
+    remote: super::remote_args::RemoteArgs,
+    /// The frame, of either layout, or a directory of frames; or a frame's URL
     frame: PathBuf,
 }
 
@@ -91,6 +94,10 @@ enum Sort {
 }
 
 pub(super) fn run(args: &Args) -> End {
+    #[cfg(feature = "remote")]
+    if let Err(what) = super::remote::reach(&args.remote) {
+        return End::Usage(what);
+    }
     ls(args).into()
 }
 

@@ -28,7 +28,7 @@ static OUTPUT: AtomicI32 = AtomicI32::new(libc::STDERR_FILENO);
 
 /// From now on, a lack of memory ends the process with an exit code, and a line about this path.
 pub(super) fn end_with(path: &Path, code: i32) {
-    set(Some(Command { line: format!("{}: needs more memory than there is", plain(path)), code }));
+    set(Some(Command { line: format!("{}: needs more memory than there is", plain(&*super::frames::shown(path))), code }));
 }
 
 /// The line goes to whoever reads this descriptor, without an end of line.

@@ -35,12 +35,19 @@ mod options;
 mod output;
 mod panic;
 mod progress;
+#[cfg(feature = "remote")]
+mod remote;
+#[cfg(feature = "remote")]
+mod remote_args;
 mod remount;
 mod repair;
+#[cfg(feature = "remote")]
+mod secrets;
 mod strangers;
 mod trees;
 mod umount;
 mod users;
+mod values;
 mod wait;
 
 pub use memory::Allocator;
@@ -88,7 +95,7 @@ struct Failure(String);
 
 impl Failure {
     fn new(path: &Path, reason: impl fmt::Display) -> Self {
-        Failure::from_text(format_args!("{}: {reason}", plain(path)))
+        Failure::from_text(format_args!("{}: {reason}", plain(&*frames::shown(path))))
     }
 
     /// Of words that begin with a path already.
@@ -126,11 +133,16 @@ pub fn main() -> ExitCode {
     }
     panic::install_hook();
     let words = as_subcommand(std::env::args_os().collect());
+    #[cfg(feature = "remote")]
+    if let Err(Failure(line)) = secrets::hide(&words) {
+        eprintln!("{line}");
+        return ExitCode::from(1);
+    }
     let args = match Args::try_parse_from(&words) {
         Ok(args) => args,
         Err(error) => {
             let code = if error.use_stderr() { 2 } else { 0 };
-            say(&with_usage(error, meant(&words)));
+            say(&with_usage(error, meant(&words)), &words);
             return ExitCode::from(code);
         }
     };
@@ -155,7 +167,7 @@ pub fn main() -> ExitCode {
             ExitCode::from(1)
         }
         Ok(End::Usage(what)) => {
-            say(&meant(&words).error(ErrorKind::InvalidValue, what));
+            say(&meant(&words).error(ErrorKind::InvalidValue, what), &words);
             ExitCode::from(2)
         }
         // The hook has said it.
@@ -181,14 +193,25 @@ fn with_usage(mut error: clap::Error, mut command: clap::Command) -> clap::Error
     error
 }
 
-/// Prints help, or what is wrong with the arguments, which may be names that others have made.
-fn say(error: &clap::Error) {
+/// Prints help, or what is wrong with the arguments, which may be names that others have made, and have secrets.
+fn say(error: &clap::Error, words: &[OsString]) {
     let text = error.render().to_string();
-    if text.chars().all(|c| c == '\n' || is_plain(c)) {
+    let shown = shown(text.clone(), words);
+    if text == shown && text.chars().all(|c| c == '\n' || is_plain(c)) {
         let _ = error.print();
     } else {
-        text.lines().for_each(|line| eprintln!("{}", plain(line)));
+        shown.lines().for_each(|line| eprintln!("{}", plain(line)));
     }
+}
+
+#[cfg(feature = "remote")]
+fn shown(text: String, words: &[OsString]) -> String {
+    secrets::censored(text, words)
+}
+
+#[cfg(not(feature = "remote"))]
+fn shown(text: String, _: &[OsString]) -> String {
+    text
 }
 
 /// `mount -t fuse.b2fuse SOURCE MOUNTPOINT -o ...` runs `b2fuse SOURCE MOUNTPOINT -o ...`, or `mount.fuse.b2fuse` in its place:
@@ -260,6 +283,8 @@ mod tests {
     #[test]
     fn a_failure_is_one_line() {
         assert_eq!(Failure::new(Path::new("/x"), "one\n\ntwo\n").0, "/x: one; two");
+        #[cfg(feature = "remote")]
+        assert_eq!(Failure::new(Path::new("https://u:p@h/x?secret"), "gone").0, "https://h/x?...: gone");
         assert_eq!(Failure::new(Path::new("/\u{1b}[2J\u{9b}é\nb"), "one\u{7}").0, "/\\u{1b}[2J\\u{9b}é\\nb: one\\u{7}");
     }
 }

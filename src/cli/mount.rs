@@ -14,19 +14,26 @@ use signal_hook::iterator::Signals;
 use super::background::{self, Side, Starter};
 use super::frames::{self, Links};
 use super::log::Target;
-use super::options::{self, Options, Show, TreeOptions};
+use super::options::{self, Options, Show, SpillTo, TreeOptions};
 use super::{End, Failure, hangup_ignored, memory, panic, remount, strangers, wait};
 use crate::format::Layout;
 use crate::format::plain::plain;
 use crate::fs::kernel::{self, Access, FS_TYPE};
 use crate::fs::session::{Config, MountRequest, Mounted, Signal};
-use crate::store::local::{self, mounts};
+use crate::store::local::{self, FileBackend, mounts};
+#[cfg(feature = "remote")]
+use crate::store::remote::Address;
 use crate::store::times::Records;
 use crate::store::{
     Budgets, CframeStore, FrameStore, Location, NewFrame, OpenOptions, Resources, SframeStore, in_words, sidecar,
 };
-use crate::view::{ContiguousView, FileSystem, FrameView, Rules, Shown, Single, SparseView, ViewError};
+use crate::view::decoded::band_file::Directory;
+use crate::view::{
+    ArrayView, BandFiles, Blocks, ContiguousView, Decoded, FileSystem, FrameView, Rules, Shown, Single, SparseView, ViewError,
+};
 
+#[cfg(feature = "remote")]
+mod remote;
 mod tree;
 
 /// Event loops: half of them may wait for the disk at one time. More cost a round trip nothing.
@@ -34,11 +41,11 @@ const THREADS: usize = 8;
 /// Bytes of chunks kept in memory.
 const CACHE_SIZE: u64 = 256 << 20;
 
-/// Mount a frame in its other layout, or a directory of frames
+/// Mount a frame in its other layout or decompressed, a frame at a URL, or a directory of frames
 ///
 /// The mount serves in the background until it is unmounted. This command returns when the mount can be used, and its exit code says whether
 /// it can. A file is shown as a directory of chunk files. A directory is shown as one file: in the directory MOUNTPOINT, with SOURCE's
-/// name, or as MOUNTPOINT itself if that is a file. A directory that is no frame is shown with all frames in it. b2fuse-views(7) says what reading and writing the mount does.
+/// name, or as MOUNTPOINT itself if that is a file. With --show npy or raw, the data of a frame is shown, decompressed, as one file. A directory that is no frame is shown with all frames in it. A frame at a URL is shown for reading, as a directory of chunk files if --show says nothing else. b2fuse-views(7) says what reading and writing the mount does.
 #[derive(clap::Args)]
 #[command(after_long_help = "\
 Options of -o:
@@ -59,11 +66,42 @@ Options of -o:
   follow_links             with ro: follow links of your own in a directory, see b2fuse-views(7)
   wait=SECONDS             how long to wait for a daemon of SOURCE that is ending (default 30)
   low_latency              spend processor time to serve single requests faster: see below
+  dtype=TYPE               with --show npy: what the items of arrays are that do not say it, such as <f4
+  b2z=dir                  in a directory of frames: show archives of Python-Blosc2 (.b2z) as
+                           directories, for reading; b2z=file is the default
   suffixes=A:B, frames=GLOB, noframes=GLOB, cross, entry_timeout=SECONDS, attr_timeout=SECONDS
                            of a directory of frames: see b2fuse-views(7)
-  locking, create, show=, cache_size=, threads=, log_file=, log_level=
+  endpoint=, region=, anonymous, headers=, refresh=, timeout=, unsafe-immutable
+                           of a frame at a URL: see below
+  locking, create, show=, cache_size=, spill=, threads=, connections=, disk_cache=, log_file=,
+  log_level=
                            as the long options; low_latency and user_xattr have opposites with no
   Words for fstab alone (noauto, nofail, _netdev, x-...) are accepted and ignored.
+
+Frames at URLs:
+  s3://BUCKET/KEY, gs://BUCKET/KEY, az://CONTAINER/KEY
+                           in S3 or what speaks its protocol, Google Cloud Storage, Azure: an object,
+                           or a prefix with chunks.b2frame and chunk files
+  abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/KEY
+                           the same, with the account's name
+  https://HOST/PATH        an object on a web server that answers ranges; user info and query (as of
+                           signed URLs) are sent, and shown nowhere
+
+  -o endpoint=URL          another place of the store: http://HOST:PORT or https://HOST
+  -o region=NAME           of a bucket
+  -o anonymous             do not sign requests, as for public buckets; the default if there are no
+                           credentials
+  -o headers=FILE          of https://: send these headers, a line Name: value for each; the file must
+                           be yours and hidden from others
+  -o refresh=SECONDS       how often to look for what others have committed (default 5)
+  -o timeout=SECONDS       how long to wait for an answer, trying again meanwhile (default 30)
+  -o unsafe-immutable      read from a server that does not tell states of an object apart: nobody
+                           may change it
+
+  Credentials are those of the providers' own programs: AWS_ACCESS_KEY_ID and other AWS_ variables,
+  profiles in ~/.aws; GOOGLE_APPLICATION_CREDENTIALS, gcloud's application default;
+  AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_ACCOUNT_KEY and other AZURE_ variables; and where a cloud
+  gives them to its machines, these. HTTPS_PROXY, HTTP_PROXY and NO_PROXY name proxies.
 
 Low latency:
   With -o low_latency, in root's mounts in a virtual machine of at most 8 cores, the kernel keeps
@@ -73,7 +111,7 @@ Low latency:
 Signals:
   SIGTERM, SIGINT   end the mount as b2fuse umount does; the log names what is not in SOURCE
   SIGHUP            open the log file again; with -f at a terminal, end the mount
-  SIGUSR1           write counts of the chunk cache to the log
+  SIGUSR1           write counts of the chunk cache, or of decoded blocks, to the log
 
 Log:
   Without /dev/log, the daemon writes a log of its own in /run/b2fuse (root) or
@@ -98,10 +136,16 @@ Examples:
   b2fuse mount --read-only many.b2frame view
   # For other users too, with fstab's options
   b2fuse mount -o ro,allow_other,umask=022 pressure.b2frame view
+  # An array for programs that know nothing of Blosc2: view/pressure.b2frame.npy
+  b2fuse mount --show npy pressure.b2frame view
   # In its own layout, so that changes by a program are atomic
   b2fuse mount --show contiguous pressure.b2frame view
   # A directory with all its frames, each as one file
   b2fuse mount --show contiguous frames view
+  # A frame in a public bucket, as the array that it is
+  b2fuse mount -o anonymous,region=eu-west-1 --show npy s3://bucket/path/big.b2nd view
+  # With a server of one's own, keeping what was read for the next mount
+  b2fuse mount -o endpoint=http://127.0.0.1:9000 --disk-cache cache s3://bucket/a.b2nd view
   # A new frame: copy a sparse frame to the mount, and new.b2frame is the file
   b2fuse mount --create new.b2frame view")]
 pub(super) struct Args {
@@ -111,18 +155,30 @@ pub(super) struct Args {
     /// Accept no writes
     #[arg(short, long)]
     read_only: bool,
-    /// The layout to show: the one that SOURCE does not have, or a named one, which may be SOURCE's own [default: other]
-    #[arg(long, value_name = "LAYOUT", ignore_case = true)]
+    /// What to show: the layout that SOURCE does not have, or a named one, which may be SOURCE's own; or its data, decompressed [default: other]
+    #[arg(long, value_name = "VIEW", ignore_case = true)]
     show: Option<Show>,
     /// If SOURCE does not exist, make a new contiguous frame. The mount is empty until a sparse frame is copied into it
     #[arg(long)]
     create: bool,
-    /// Follow the library's locking, with SOURCE's lock file [default: if $BLOSC_LOCKING is set]
+    /// Follow the library's locking, with the frames' own lock files [default: if $BLOSC_LOCKING is set]
     #[arg(long)]
     locking: bool,
-    /// Bytes of chunks to keep in memory, with K, M or G [default: 256M]
+    /// Bytes of chunks to keep in memory, with K, M, G or T [default: 256M; of a frame at a URL 96M]
     #[arg(long, value_name = "SIZE", value_parser = options::size)]
     cache_size: Option<u64>,
+    /// With --show npy or raw: where decoded blocks go that are needed again and find no room in memory, in files without names; none
+    /// decodes them again [default: the directory for temporary files]
+    #[arg(long, value_name = "DIR|none")]
+    spill: Option<OsString>,
+    /// Of a remote frame: requests at one time [default: 64]
+    #[cfg(feature = "remote")]
+    #[arg(long, value_name = "N", value_parser = super::remote_args::connections)]
+    connections: Option<usize>,
+    /// Of a remote frame: keep chunks in this directory for later mounts, SIZE bytes of them with K, M, G or T [default size: 10G]
+    #[cfg(feature = "remote")]
+    #[arg(long, value_name = "DIR[:SIZE]")]
+    disk_cache: Option<OsString>,
     /// Threads that serve requests; at least 4 run [default: 8]
     #[arg(long, value_name = "N", value_parser = options::threads)]
     threads: Option<usize>,
@@ -141,7 +197,8 @@ pub(super) struct Args {
     /// Check everything, and do not mount
     #[arg(long, hide = true)]
     fake: bool,
-    /// The frame: a file, shown as a directory of chunk files, or a directory, shown as one file (see --show). Or a directory of frames
+    /// The frame: a file, shown as a directory of chunk files, or a directory, shown as one file (see --show). Or a directory of frames, or
+    /// the URL of a frame
     source: PathBuf,
     /// Where to show it: a directory; for a frame that is shown as one file, also a file
     mountpoint: PathBuf,
@@ -158,6 +215,8 @@ struct Plan {
     shown_point: PathBuf,
     read_only: bool,
     cache_size: u64,
+    /// Where decoded blocks go that find no room.
+    spill: Option<Arc<dyn Directory>>,
     wait: Duration,
     config: Config,
 }
@@ -167,6 +226,9 @@ enum SourceKind {
     Frame(FramePlan),
     /// A directory of frames.
     Tree(Rules),
+    /// A frame in an object store or on a web server.
+    #[cfg(feature = "remote")]
+    Remote(remote::RemotePlan),
 }
 
 /// What is known of a frame before it is opened.
@@ -176,6 +238,8 @@ struct FramePlan {
     layout: Layout,
     /// What is shown: not [`Show::Other`].
     show: Show,
+    /// As what the data is shown, if that is what is shown.
+    decoded: Option<Decoded>,
     /// It does not exist yet.
     new: bool,
     /// Where a frame that becomes one file is shown.
@@ -189,6 +253,11 @@ pub(super) fn run(args: Args) -> End {
         if let Err(what) = options.add(list) {
             return End::Usage(what);
         }
+    }
+    #[cfg(feature = "remote")]
+    {
+        options.remote.connections = args.connections.unwrap_or(options.remote.connections);
+        options.disk_cache = args.disk_cache.clone().or(options.disk_cache);
     }
     if let Err(what) = options.conflict() {
         return End::Usage(what);
@@ -271,51 +340,47 @@ fn mount(args: Args, options: Options) -> Result<End, Failure> {
 
 impl Plan {
     fn new(args: Args, options: Options) -> Result<Self, Failure> {
+        #[cfg(feature = "remote")]
+        if let Some(address) = Address::parse(&args.source) {
+            let address = address.map_err(Failure)?;
+            return Self::remote(args, options, address);
+        }
+        let source = args.source;
         let create = args.create || options.create;
         let mut flags = options.flags;
         if args.read_only {
             flags |= libc::MS_RDONLY;
         }
+        let wanted = args.show.or(options.show).unwrap_or_default();
+        let is_tree = tree::is_tree(&source);
+        // Beside frames, a tree has files that can be written.
+        if wanted.is_decoded() && !is_tree {
+            flags |= libc::MS_RDONLY;
+        }
         let read_only = flags & libc::MS_RDONLY != 0;
         if options.follow_links && !read_only {
-            return Err(Failure::new(&args.source, "links are followed only in a read-only mount (-o ro,follow_links)"));
+            return Err(Failure::new(&source, "links are followed only in a read-only mount (-o ro,follow_links)"));
         }
-        let source = args.source;
         let source_path = std::path::absolute(&source)
             .map_err(|error| Failure::new(&source, format_args!("cannot be found: {}", in_words(&error))))?;
-        let (kind, point) = if tree::is_tree(&source) {
-            let refused = (create, args.locking || options.locking);
-            let rules = tree::rules(&source, &options, refused, args.show, read_only)?;
+        let locking = args.locking || options.locking || locking_by_default();
+        let (kind, point) = if is_tree {
+            let rules = tree::rules(&source, &options, (create, locking), args.show, read_only)?;
             (SourceKind::Tree(rules), tree::check_point(&args.mountpoint, &source, read_only)?)
         } else {
             if let Some(failure) = tree::linked(&source) {
                 return Err(failure);
             }
             if options.tree != TreeOptions::default() {
-                let reason = "is no directory of frames, as suffixes, frames, noframes, cross and timeouts are for";
+                let reason = "is no directory of frames, as suffixes, frames, noframes, cross, b2z and timeouts are for";
                 return Err(Failure::new(&source, reason));
             }
-            let locking = args.locking || options.locking || locking_by_default();
-            let show = args.show.or(options.show).unwrap_or_default();
-            let (frame, point) = FramePlan::new(&source, &args.mountpoint, &options, (create, read_only, locking), show)?;
+            let (frame, point) = FramePlan::new(&source, &args.mountpoint, &options, (create, read_only, locking), wanted)?;
             (SourceKind::Frame(frame), point)
         };
-        let overrides = options.overrides();
-        let mount = MountRequest {
-            point,
-            fsname: options.fsname.unwrap_or_else(|| source_path.clone().into_os_string()),
-            flags,
-            access: options.access,
-            auto_unmount: options.auto_unmount,
-            default_permissions: options.default_permissions,
-        };
-        let config = Config {
-            mount,
-            threads: args.threads.or(options.threads).unwrap_or(THREADS),
-            overrides,
-            xattrs: options.xattrs,
-            low_latency: options.low_latency,
-        };
+        let spill = args.spill.as_deref().map(SpillTo::from).or_else(|| options.spill.clone());
+        let spill = spill_dir(&source, spill, wanted.is_decoded())?;
+        let config = config(&options, args.threads.or(options.threads).unwrap_or(THREADS), point, &source_path, flags);
         Ok(Plan {
             source,
             source_path,
@@ -323,10 +388,73 @@ impl Plan {
             shown_point: args.mountpoint,
             read_only,
             cache_size: args.cache_size.or(options.cache_size).unwrap_or(CACHE_SIZE),
+            spill,
             wait: options.wait,
             config,
         })
     }
+
+    /// Of a frame at a URL.
+    #[cfg(feature = "remote")]
+    fn remote(args: Args, options: Options, address: Address) -> Result<Self, Failure> {
+        // Neither messages nor the table of mounts have a secret of it.
+        let source = PathBuf::from(address.to_string());
+        let (create, locking) = (args.create || options.create, args.locking || options.locking);
+        let show = args.show.or(options.show);
+        let access = options.remote.clone();
+        let (remote, point) = remote::RemotePlan::new(address, &args.mountpoint, &options, access, (create, locking), show)?;
+        let spill = args.spill.as_deref().map(SpillTo::from).or_else(|| options.spill.clone());
+        let spill = spill_dir(&source, spill, show.unwrap_or_default().is_decoded())?;
+        let threads = args.threads.or(options.threads).unwrap_or(remote::THREADS);
+        let config = config(&options, threads, point, &source, options.flags | libc::MS_RDONLY);
+        Ok(Plan {
+            source_path: source.clone(),
+            source,
+            kind: SourceKind::Remote(remote),
+            shown_point: args.mountpoint,
+            read_only: true,
+            cache_size: args.cache_size.or(options.cache_size).unwrap_or(remote::CACHE_SIZE),
+            spill,
+            wait: options.wait,
+            config,
+        })
+    }
+}
+
+/// What the mount is asked of the kernel.
+fn config(options: &Options, threads: usize, point: PathBuf, source: &Path, flags: libc::c_ulong) -> Config {
+    let mount = MountRequest {
+        point,
+        fsname: options.fsname.clone().unwrap_or_else(|| source.as_os_str().to_owned()),
+        flags,
+        access: options.access,
+        auto_unmount: options.auto_unmount,
+        default_permissions: options.default_permissions,
+    };
+    Config { mount, threads, overrides: options.overrides(), xattrs: options.xattrs, low_latency: options.low_latency }
+}
+
+/// The directory for decoded blocks that find no room.
+fn spill_dir(source: &Path, spill: Option<SpillTo>, is_decoded: bool) -> Result<Option<Arc<dyn Directory>>, Failure> {
+    let open = |dir: &Path| FileBackend::open(dir).map(|dir| Some(Arc::new(dir) as Arc<dyn Directory>));
+    match spill {
+        Some(_) if !is_decoded => {
+            Err(Failure::new(source, "is shown as it is stored; expected --show npy or --show raw with --spill"))
+        }
+        Some(SpillTo::Dir(dir)) => open(&dir).map_err(|error| {
+            Failure::new(&dir, format_args!("cannot take decoded blocks: {} (--spill none goes without)", in_words(&error)))
+        }),
+        None if is_decoded => Ok(open(&std::env::temp_dir()).unwrap_or_else(|error| {
+            debug!("{}: cannot take decoded blocks: {}", std::env::temp_dir().display(), in_words(&error));
+            None
+        })),
+        Some(SpillTo::Nothing) | None => Ok(None),
+    }
+}
+
+/// Blocks of arrays in memory, and in files where there is no room.
+fn blocks(plan: &Plan) -> Arc<Blocks> {
+    Blocks::on_all_cores(plan.cache_size, plan.spill.clone().map(BandFiles::new))
 }
 
 impl FramePlan {
@@ -348,7 +476,10 @@ impl FramePlan {
             Show::Other => Show::Contiguous,
             show => show,
         };
-        if new && show == Show::Contiguous {
+        if options.dtype.is_some() && show != Show::Npy {
+            return Err(Failure::new(source, "is not shown as npy, which -o dtype= is for; expected --show npy"));
+        }
+        if new && show != Show::Sparse {
             let reason = "cannot be begun as one file that is shown; expected a frame that exists, or --show sparse";
             return Err(Failure::new(source, reason));
         }
@@ -376,10 +507,20 @@ impl FramePlan {
             let reason = "is a file, whose size and times everybody sees; expected a directory for allow_root";
             return Err(Failure::new(mountpoint, reason));
         }
-        let shown = if on_file { Shown::OnFile } else { Shown::As(frames::shown_name(&named(source, &location))) };
+        let decoded = match show {
+            Show::Npy => Some(Decoded::Npy(options.dtype.clone())),
+            Show::Raw => Some(Decoded::Raw),
+            _ => None,
+        };
+        let name = named(source, &location);
+        let shown = match (&decoded, name.file_name()) {
+            _ if on_file => Shown::OnFile,
+            (Some(decoded), Some(name)) => Shown::As(decoded.name(name)),
+            _ => Shown::As(frames::shown_name(&name)),
+        };
         // In the daemon's log a path must be good in any directory.
         let path = std::path::absolute(source).unwrap_or_else(|_| source.to_owned());
-        Ok((FramePlan { location: location.called(&path), layout, show, new, shown, locking }, point))
+        Ok((FramePlan { location: location.called(&path), layout, show, decoded, new, shown, locking }, point))
     }
 }
 impl Plan {
@@ -452,13 +593,11 @@ const DEAD: &str = "is a mount whose daemon has died; unmount it first (b2fuse u
 /// The mount point without symbolic links, and whether it is a file, if that layout can be shown there.
 fn check_point(point: &Path, source: &Path, layout: Layout, show: Show) -> Result<(PathBuf, bool), Failure> {
     let failed = |reason: String| Err(Failure::new(point, reason));
-    let wanted = match show {
-        Show::Contiguous => "directory or file",
-        _ => "directory",
-    };
+    let is_one_file = show == Show::Contiguous || show.is_decoded();
+    let wanted = if is_one_file { "directory or file" } else { "directory" };
     let on_file = match local::stat(point) {
         Ok(Some(stat)) if stat.is_dir() => false,
-        Ok(Some(stat)) if stat.is_file() && show == Show::Contiguous => true,
+        Ok(Some(stat)) if stat.is_file() && is_one_file => true,
         Ok(Some(stat)) if stat.is_file() => {
             let source = source.display();
             let file = if layout == Layout::Contiguous { "one too, " } else { "" };
@@ -571,31 +710,40 @@ fn serve(plan: &Plan, hangup: Hangup, starter: &mut Option<Starter>) -> Result<(
 
 fn open(plan: &Plan) -> Result<Arc<dyn FileSystem>, ViewError> {
     let frame = match &plan.kind {
-        SourceKind::Tree(rules) => return tree::open(&plan.source, rules, plan.cache_size),
+        SourceKind::Tree(rules) => return tree::open(plan, rules),
+        #[cfg(feature = "remote")]
+        SourceKind::Remote(remote) => return remote::open(plan, remote),
         SourceKind::Frame(frame) => frame,
     };
     let (read_only, locking) = (plan.read_only, frame.locking);
-    let resources = Resources::new(Budgets { cache_bytes: plan.cache_size, ..Budgets::default() });
-    let options = OpenOptions { read_only, locking, resources, hold_staged: !read_only, ..OpenOptions::default() };
+    // Chunks are kept decoded, or as they are.
+    let cache_bytes = if frame.decoded.is_some() { 0 } else { plan.cache_size };
+    let resources = Resources::new(Budgets { cache_bytes, ..Budgets::default() });
+    let skip_damaged = frame.decoded.is_some();
+    let options = OpenOptions { read_only, locking, resources, skip_damaged, hold_staged: !read_only, ..OpenOptions::default() };
     let store: Arc<dyn FrameStore> = match frame.layout {
         _ if frame.new => Arc::new(CframeStore::create_at(&frame.location, options, NewFrame::default())?),
         Layout::Contiguous => Arc::new(CframeStore::open_at(&frame.location, options)?),
         Layout::Sparse => Arc::new(SframeStore::open_at(&frame.location, options)?),
     };
+    if let Some(decoded) = &frame.decoded {
+        let view = ArrayView::new(store, frame.shown.clone(), decoded.clone(), blocks(plan))?;
+        return Ok(if locking { Arc::new(view.taking_turns(None)?) } else { Arc::new(view) });
+    }
     match frame.show {
-        Show::Other | Show::Sparse => {
-            let view = SparseView::new(store, read_only)?;
-            let records =
-                Records::of_user().inspect_err(|error| debug!("times of chunk files are not kept: {}", in_words(error)));
-            let view = if let Ok(records) = records { view.keeping_times(records) } else { view };
-            shared(plan, locking, view, Some(sidecar::SUFFIX.into()))
-        }
         Show::Contiguous => {
             let lock_file = match &frame.shown {
                 Shown::As(name) => Some([name, OsStr::new(sidecar::SUFFIX)].into_iter().collect()),
                 Shown::OnFile => None,
             };
             shared(plan, locking, ContiguousView::new(store, frame.shown.clone(), read_only)?, lock_file)
+        }
+        _ => {
+            let view = SparseView::new(store, read_only)?;
+            let records =
+                Records::of_user().inspect_err(|error| debug!("times of chunk files are not kept: {}", in_words(error)));
+            let view = if let Ok(records) = records { view.keeping_times(records) } else { view };
+            shared(plan, locking, view, Some(sidecar::SUFFIX.into()))
         }
     }
 }

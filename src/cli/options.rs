@@ -10,10 +10,16 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use log::LevelFilter;
 use rustix::process::geteuid;
 
+#[cfg(feature = "remote")]
+use super::remote_args;
 use super::users::{group_number, user_number};
+use super::values::{parts, seconds, split};
 use super::{hints, wait};
+use crate::format::npy::ItemType;
 use crate::fs::kernel::{Access, FLAGS, REMOUNTED};
 use crate::fs::session::Overrides;
+#[cfg(feature = "remote")]
+use crate::store::remote;
 
 /// What is shown of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
@@ -25,6 +31,32 @@ pub(super) enum Show {
     Sparse,
     /// One file
     Contiguous,
+    /// An array decompressed, as a file of NumPy's
+    Npy,
+    /// The data of any frame decompressed
+    Raw,
+}
+
+impl Show {
+    /// Whether the data is shown, and not the frame.
+    pub(super) fn is_decoded(self) -> bool {
+        matches!(self, Show::Npy | Show::Raw)
+    }
+}
+
+/// Where decoded blocks are kept that find no room in memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum SpillTo {
+    /// Nowhere.
+    Nothing,
+    /// In a file without a name, in a directory.
+    Dir(PathBuf),
+}
+
+impl From<&OsStr> for SpillTo {
+    fn from(value: &OsStr) -> Self {
+        if value == "none" { SpillTo::Nothing } else { SpillTo::Dir(value.into()) }
+    }
 }
 
 /// What is said of a mount of a whole directory.
@@ -38,6 +70,8 @@ pub(super) struct TreeOptions {
     pub(super) noframes: Vec<String>,
     /// Other file systems in it are shown.
     pub(super) cross: bool,
+    /// Archives of Python-Blosc2 are shown as directories.
+    pub(super) archives: bool,
     pub(super) entry_timeout: Option<Duration>,
     pub(super) attr_timeout: Option<Duration>,
 }
@@ -63,8 +97,17 @@ pub(super) struct Options {
     pub(super) wait: Duration,
     pub(super) log_level: Option<LevelFilter>,
     pub(super) show: Option<Show>,
+    /// What the items of arrays are that do not say it.
+    pub(super) dtype: Option<ItemType>,
+    /// Where decoded blocks go that find no room in memory.
+    pub(super) spill: Option<SpillTo>,
     /// For a directory of frames.
     pub(super) tree: TreeOptions,
+    /// For a frame at a URL.
+    #[cfg(feature = "remote")]
+    pub(super) remote: remote::Access,
+    /// Where chunks of remote frames are kept, as `DIR[:SIZE]`.
+    pub(super) disk_cache: Option<OsString>,
     /// Change what is mounted already.
     pub(super) remount: bool,
     /// Permission bits that nothing has, where neither of [`Overrides`] says anything else.
@@ -95,7 +138,12 @@ impl Default for Options {
             wait: wait::PATIENCE,
             log_level: None,
             show: None,
+            dtype: None,
+            spill: None,
             tree: TreeOptions::default(),
+            #[cfg(feature = "remote")]
+            remote: remote::Access::default(),
+            disk_cache: None,
             remount: false,
             umask: None,
             of_daemon: Vec::new(),
@@ -186,13 +234,15 @@ impl Options {
 
     fn word(&mut self, word: &[u8]) -> Result<(), String> {
         let shown = String::from_utf8_lossy(word);
-        let (name, value) = match word.iter().position(|byte| *byte == b'=') {
-            Some(at) => (&word[..at], Some(&word[at + 1..])),
-            None => (word, None),
-        };
+        let (name, value) = parts(word);
         let unknown = || format!("unknown mount option '{shown}'{}", hints::of(&shown));
         let name = str::from_utf8(name).map_err(|_| unknown())?;
         let flag = |list: &[(&str, libc::c_ulong)]| list.iter().find(|(known, _)| *known == name).map(|(_, flag)| *flag);
+        #[cfg(feature = "remote")]
+        if let Some(taken) = remote_args::take(&mut self.remote, name, value) {
+            self.of_daemon.push(name.to_owned());
+            return taken;
+        }
         match (flag(POSITIVE), flag(FLAGS)) {
             (None, None) => {}
             _ if value.is_some() => return Err(format!("mount option '{shown}': '{name}' has no value")),
@@ -249,6 +299,13 @@ impl Options {
                     }
                     ("frames", _) => self.tree.frames.push(text()?.to_owned()),
                     ("noframes", _) => self.tree.noframes.push(text()?.to_owned()),
+                    ("b2z", _) => {
+                        self.tree.archives = match text()? {
+                            "dir" => true,
+                            "file" => false,
+                            _ => return Err(wrong("expected dir or file")),
+                        }
+                    }
                     ("cross", None) => self.tree.cross = true,
                     ("nocross", None) => self.tree.cross = false,
                     ("entry_timeout", _) => {
@@ -272,9 +329,19 @@ impl Options {
                     ("threads", _) => self.threads = Some(threads(text()?).map_err(|expected| wrong(&expected))?),
                     ("log_file", Some(value)) if !value.is_empty() => self.log_file = Some(OsStr::from_bytes(value).into()),
                     ("show", _) => {
-                        let show = Show::from_str(text()?, true).map_err(|_| wrong("expected other, sparse or contiguous"))?;
+                        let show =
+                            Show::from_str(text()?, true).map_err(|_| wrong("expected other, sparse, contiguous, npy or raw"))?;
                         self.show = Some(show);
                     }
+                    ("dtype", _) => {
+                        let dtype = ItemType::parse(text()?);
+                        self.dtype = Some(dtype.map_err(|_| wrong("expected an item type of NumPy's, such as <f4"))?);
+                    }
+                    ("spill", Some(value)) if !value.is_empty() => self.spill = Some(OsStr::from_bytes(value).into()),
+                    ("disk_cache", Some(value)) if !value.is_empty() => {
+                        self.disk_cache = Some(OsStr::from_bytes(value).to_owned());
+                    }
+                    ("spill" | "disk_cache", _) => return Err(format!("mount option '{name}' needs a value")),
                     ("log_level", _) => {
                         let level = text()?.parse().map_err(|_| wrong("expected error, warn, info, debug or trace"))?;
                         self.log_level = Some(level);
@@ -288,22 +355,7 @@ impl Options {
     }
 }
 
-/// Splits at commas; a backslash takes the next character as it is.
-fn split(list: &[u8]) -> Vec<Vec<u8>> {
-    let mut words = vec![Vec::new()];
-    let mut bytes = list.iter();
-    while let Some(byte) = bytes.next() {
-        match (byte, words.last_mut()) {
-            (b',', _) => words.push(Vec::new()),
-            (b'\\', Some(word)) => word.extend(bytes.next()),
-            (byte, Some(word)) => word.push(*byte),
-            (_, None) => {}
-        }
-    }
-    words
-}
-
-/// A number of bytes: `1048576`, `1024K`, `1M`, `1G`.
+/// A number of bytes: `1048576`, `1024K`, `1M`, `1G`, `1T`.
 ///
 /// # Errors
 /// What was expected.
@@ -312,19 +364,36 @@ pub(super) fn size(text: &str) -> Result<u64, String> {
         Some(b'k' | b'K') => (&text[..text.len() - 1], 10),
         Some(b'm' | b'M') => (&text[..text.len() - 1], 20),
         Some(b'g' | b'G') => (&text[..text.len() - 1], 30),
+        Some(b't' | b'T') => (&text[..text.len() - 1], 40),
         _ => (text, 0),
     };
     let number: Option<u64> = digits.parse().ok().filter(|_| digits.bytes().all(|byte| byte.is_ascii_digit()));
     number.and_then(|number| number.checked_mul(1 << shift)).ok_or_else(|| "expected a size such as 256M".into())
 }
 
-/// A time: `1`, `0.5`.
+/// The least that a cache on disk is good for, in bytes.
+const LEAST_ON_DISK: u64 = 1 << 20;
+
+/// Where what is read from afar is kept, and how much of it: `DIR` or `DIR:SIZE`. What follows the last colon is a size unless it has a
+/// slash, so a directory with a colon in its last name is written with a slash behind it.
 ///
 /// # Errors
 /// What was expected.
-fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    seconds.filter(|time| *time <= Duration::from_secs(1 << 31)).ok_or_else(|| "expected a number of seconds".into())
+#[cfg(any(test, feature = "remote"))]
+pub(super) fn parse_disk_cache(text: &OsStr) -> Result<(PathBuf, Option<u64>), String> {
+    let bytes = text.as_bytes();
+    let split = bytes.iter().rposition(|byte| *byte == b':').filter(|at| !bytes[*at..].contains(&b'/'));
+    let (dir, most) = match split {
+        Some(at) => (&bytes[..at], Some(size(&String::from_utf8_lossy(&bytes[at + 1..]))?)),
+        None => (bytes, None),
+    };
+    if dir.is_empty() {
+        return Err("expected a directory, as in DIR or DIR:20G".into());
+    }
+    if most.is_some_and(|most| most < LEAST_ON_DISK) {
+        return Err("expected a size of at least 1M".into());
+    }
+    Ok((OsStr::from_bytes(dir).into(), most))
 }
 
 /// Levels of messages.
@@ -358,6 +427,11 @@ mod tests {
         assert_eq!(parse("ro").unwrap().flags, libc::MS_NOSUID | libc::MS_NODEV | libc::MS_RDONLY);
         assert_eq!(parse("ro,noatime,rw").unwrap().flags, libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOATIME);
         assert_eq!(parse("dev,suid,noexec").unwrap().flags, libc::MS_NOEXEC);
+        assert!(!parse("").unwrap().tree.archives && parse("b2z=dir").unwrap().tree.archives);
+        assert!(!parse("b2z=dir,b2z=file").unwrap().tree.archives);
+        for word in ["b2z", "b2z=", "b2z=Dir", "b2z=yes", "nob2z"] {
+            assert!(parse(word).unwrap_err().contains(word.trim_end_matches('=')), "{word}");
+        }
         assert_eq!(parse("allow_root").unwrap().access, Access::Root);
         let options = parse("uid=1000,gid=100,umask=022,allow_other,auto_unmount,cache_size=1G,threads=3,create").unwrap();
         let overrides = Overrides { uid: Some(1000), gid: Some(100), dmask: Some(0o022), fmask: Some(0o022) };
@@ -447,11 +521,43 @@ mod tests {
 
     #[test]
     fn sizes() {
-        for (text, bytes) in [("0", 0), ("17", 17), ("256M", 256 << 20), ("1k", 1024), ("2G", 2 << 30)] {
+        for (text, bytes) in
+            [("0", 0), ("17", 17), ("256M", 256 << 20), ("1k", 1024), ("2G", 2 << 30), ("3t", 3 << 40), ("1T", 1 << 40)]
+        {
             assert_eq!(size(text), Ok(bytes));
         }
-        for text in ["", "M", "1T", "+1", "-1", "1 M", "99999999999G", "é"] {
+        for text in ["", "M", "1P", "+1", "-1", "1 M", "99999999999G", "99999999999T", "é"] {
             assert!(size(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_cache_on_disk_and_its_size() {
+        let parsed = |text: &str| parse_disk_cache(text.as_ref());
+        for (text, dir, most) in [
+            ("/var/cache/x", "/var/cache/x", None),
+            ("x", "x", None),
+            ("/x:20G", "/x", Some(20 << 30)),
+            ("x:1t", "x", Some(1 << 40)),
+            ("/x:1048576", "/x", Some(1 << 20)),
+            ("/a:b/c", "/a:b/c", None),
+            ("/a:b/c:5M", "/a:b/c", Some(5 << 20)),
+            ("/a:5M/", "/a:5M/", None),
+            ("/a:5M:6M", "/a:5M", Some(6 << 20)),
+        ] {
+            assert_eq!(parsed(text), Ok((dir.into(), most)), "{text}");
+        }
+        for text in ["/x:", "/x:10GB", "/x:-1", "/a:b", "/x:é"] {
+            assert_eq!(parsed(text).unwrap_err(), "expected a size such as 256M", "{text}");
+        }
+        for text in ["/x:0", "/x:1023K"] {
+            assert_eq!(parsed(text).unwrap_err(), "expected a size of at least 1M", "{text}");
+        }
+        for text in ["", ":5M"] {
+            assert_eq!(parsed(text).unwrap_err(), "expected a directory, as in DIR or DIR:20G", "{text}");
+        }
+        let odd = OsStr::from_bytes(b"/\xff:2M");
+        assert_eq!(parse_disk_cache(odd), Ok((OsStr::from_bytes(b"/\xff").into(), Some(2 << 20))));
+        assert!(parse_disk_cache(OsStr::from_bytes(b"/x:\xff")).is_err());
     }
 }

@@ -22,3 +22,9 @@ pub(super) fn of_bytes(total: u64) -> ProgressBar {
 pub(super) fn of_chunks() -> ProgressBar {
     bar(0, "{wide_bar} {human_pos} of {human_len} chunks, {eta} left")
 }
+
+/// Counts bytes, and says as its message how many chunks.
+#[cfg(feature = "remote")]
+pub(super) fn of_chunks_and_bytes(total: u64) -> ProgressBar {
+    bar(total, "{wide_bar} {msg} chunks, {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left")
+}

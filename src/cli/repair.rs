@@ -30,6 +30,9 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> End {
+    if let Err(failure) = frames::local_only(&args.frame) {
+        return End::Failed(failure);
+    }
     memory::end_with(&args.frame, 1);
     let frame = plain(&args.frame);
     // Whoever reads may have had enough; what is to be done is done all the same.

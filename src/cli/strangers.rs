@@ -37,9 +37,7 @@ pub(super) fn file(location: &Location) -> Option<String> {
     } else if head.starts_with(&FRAME[..FRAME.len().min(head.len())]) {
         return None;
     } else if head.starts_with(b"\x93NUMPY") {
-        "is a NumPy array (.npy); expected a Blosc2 frame, which Python makes of it: \
-         blosc2.asarray(numpy.load(FILE), urlpath=NEW, mode=\"w\")"
-            .into()
+        "is a NumPy array (.npy); expected a Blosc2 frame, which b2fuse convert FILE NEW.b2nd makes of it".into()
     } else if head.starts_with(b"PK\x03\x04") || head.starts_with(b"PK\x05\x06") {
         let what = match () {
             () if named("b2z") => "a store of Python-Blosc2 (.b2z), which is a ZIP archive",

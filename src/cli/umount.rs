@@ -76,6 +76,8 @@ fn unmount(path: &Path, lazy: bool) -> Result<(), Failure> {
     let outcome = if lazy { detach(&daemon) } else { take_away(&daemon) };
     let (left, source) = outcome.map_err(failed)?;
     let note = match daemon.ended(source) {
+        // A remote frame has no lock that could be given back.
+        Ended::Unseen if daemon.mount.source.as_encoded_bytes().windows(3).any(|part| part == b"://") => "",
         Ended::Yes => "",
         Ended::No => "its daemon has written everything, but not ended yet",
         Ended::Used if lazy => "files are still open; the mount ends with them",

@@ -99,6 +99,32 @@ impl Array {
         Ok(Array { kind, version, shape, chunkshape, blockshape, dtype })
     }
 
+    /// The content of its metalayer, which [`Array::parse`] takes back, as C-Blosc2 writes it: of b2nd with a dtype, empty if there is
+    /// none; of Caterva without.
+    ///
+    /// # Errors
+    /// More than [`MAX_DIM`] dimensions, sizes that are too large for their fields, shapes of different lengths.
+    pub fn encode(&self) -> Result<Vec<u8>> {
+        let ndim = u8::try_from(self.shape.len()).ok().filter(|ndim| *ndim <= MAX_DIM);
+        let Some(ndim) = ndim else {
+            return Err(Error::new("array: ndim", NDIM, self.shape.len(), format_args!("at most {MAX_DIM}")));
+        };
+        let mut out = vec![if self.kind == ArrayKind::B2nd { 0x97 } else { 0x95 }, self.version, ndim];
+        put_sizes(&mut out, ndim, &self.shape, 0xd3, "array: shape", |size| i64::try_from(*size).ok().map(i64::to_be_bytes))?;
+        for (parts, field) in [(&self.chunkshape, "array: chunkshape"), (&self.blockshape, "array: blockshape")] {
+            put_sizes(&mut out, ndim, parts, 0xd2, field, |size| i32::try_from(*size).ok().map(i32::to_be_bytes))?;
+        }
+        if self.kind == ArrayKind::B2nd {
+            let (format, text) = self.dtype.as_ref().map_or((0, ""), |dtype| (dtype.format, &dtype.text));
+            let len = i32::try_from(text.len())
+                .map_err(|_| Error::new("array: dtype", out.len() as u64, text.len(), format_args!("at most {}", i32::MAX)))?;
+            out.extend([format, STR32]);
+            out.extend(len.to_be_bytes());
+            out.extend(text.bytes());
+        }
+        Ok(out)
+    }
+
     /// Items of the whole array, `None` where that is more than can be counted.
     pub fn items(&self) -> Option<u64> {
         if self.shape.contains(&0) {
@@ -173,6 +199,36 @@ fn sizes<const N: usize>(
         .collect()
 }
 
+/// Writes the sizes of one shape, each behind its marker.
+fn put_sizes<S, const N: usize>(
+    out: &mut Vec<u8>,
+    ndim: u8,
+    sizes: &[S],
+    marker: u8,
+    field: &'static str,
+    bytes: impl Fn(&S) -> Option<[u8; N]>,
+) -> Result<()> {
+    let at = out.len() as u64;
+    if sizes.len() != usize::from(ndim) {
+        return Err(Error::new(field, at, format_args!("{} sizes", sizes.len()), format_args!("{ndim}, as the shape has")));
+    }
+    // With 16 dimensions this is another marker than MessagePack's, which the library writes all the same.
+    out.push(0x90_u8.saturating_add(ndim));
+    for size in sizes {
+        let Some(bytes) = bytes(size) else {
+            return Err(Error::new(
+                field,
+                at,
+                "a size too large for its field",
+                format_args!("at most {} bits", N.saturating_mul(8).saturating_sub(1)),
+            ));
+        };
+        out.push(marker);
+        out.extend(bytes);
+    }
+    Ok(())
+}
+
 /// The shape of chunks or blocks, which must be able to hold something of a dimension that has something.
 fn shape_of_parts(reader: &mut Reader<'_>, shape: &[u64], field: &'static str) -> Result<Vec<u32>> {
     let at = reader.position() as u64;
@@ -196,6 +252,21 @@ fn dtype(reader: &mut Reader<'_>) -> Result<Dtype> {
     let len = usize::try_from(len).map_err(|_| Error::new(FIELD, at, len, "a length that is not negative"))?;
     let text = String::from_utf8_lossy(reader.take(len, FIELD)?).into_owned();
     Ok(Dtype { format, text })
+}
+
+#[cfg(test)]
+impl Array {
+    /// One with these items, items of a chunk and items of a block along each dimension.
+    pub fn cut(dims: &[(u64, u32, u32)]) -> Self {
+        Array {
+            kind: ArrayKind::B2nd,
+            version: VERSION,
+            shape: dims.iter().map(|dim| dim.0).collect(),
+            chunkshape: dims.iter().map(|dim| dim.1).collect(),
+            blockshape: dims.iter().map(|dim| dim.2).collect(),
+            dtype: None,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Bytes to values and back: frames and chunks as C-Blosc2 writes them.
+//! Bytes to values and back: frames and chunks as C-Blosc2 writes them, and archives as Python-Blosc2 does.
 //!
 //! Nothing here reads or writes a file, and nothing here trusts a byte: every length is compared with what is there before
 //! anything is allocated, arithmetic on values from disk is checked, and a parser answers bad input with an [`Error`] that
@@ -12,6 +12,7 @@
 
 pub mod array;
 pub mod chunk;
+pub mod cutting;
 mod error;
 mod fit;
 pub mod header;
@@ -20,10 +21,15 @@ pub mod index;
 pub mod index_file;
 pub mod metalayer;
 mod msgpack;
+pub mod npy;
+pub mod partition;
 pub mod plain;
 pub mod registry;
+pub mod slice;
+pub mod tiling;
 pub mod times;
 pub mod trailer;
+pub mod zip;
 
 pub use error::{Error, Result};
 pub use fit::Fit;

@@ -66,6 +66,8 @@ impl CodecId {
 impl FilterId {
     /// No filter: an empty slot of a pipeline.
     pub const NONE: FilterId = FilterId(0);
+    /// Truncated precision, which loses bits.
+    pub const TRUNC_PREC: FilterId = FilterId(4);
 
     /// It is a plugin's or a user's.
     pub const fn is_plugin(self) -> bool {

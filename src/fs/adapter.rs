@@ -32,6 +32,7 @@ use super::pm_qos::PmQos;
 use super::shared::Shared;
 use super::waiting::Patience;
 use super::{unmount, xattr};
+use crate::store::interrupts;
 use crate::view::{
     Creation, Features, Flock, Handle, Ino, Inval, Invals, Kind, New, OpenMode, RenameMode, Seek, SetAttr, ViewError, Wait,
 };
@@ -70,6 +71,7 @@ impl Adapter {
             pm_qos.asked();
         }
         self.shared.placement.serve(req.pid());
+        interrupts::serve(req.pid());
         Some((&self.shared, open))
     }
 
@@ -507,9 +509,11 @@ impl fuser::Filesystem for Adapter {
         if self.no_opendir {
             return reply.error(Errno::ENOSYS);
         }
-        let cached = FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_CACHE_DIR;
-        let flags = if self.shared.view.keeps_listing(Ino(ino.0)) { cached } else { FopenFlags::empty() };
-        reply.opened(FileHandle(0), flags);
+        let kept = match self.shared.view.keeps_listing(Ino(ino.0)) {
+            true => FopenFlags::FOPEN_KEEP_CACHE,
+            false => FopenFlags::empty(),
+        };
+        reply.opened(FileHandle(0), FopenFlags::FOPEN_CACHE_DIR | kept);
     }
 
     fn readdir(&self, req: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
@@ -564,7 +568,7 @@ impl fuser::Filesystem for Adapter {
 
     fn lseek(&self, req: &Request, ino: INodeNo, fh: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
         let seek = match (whence, u64::try_from(offset)) {
-            _ if self.shared.features.passes_on.is_none() => return reply.error(Errno::ENOSYS),
+            _ if self.shared.features.passes_on.is_none() && !self.shared.features.holes => return reply.error(Errno::ENOSYS),
             (libc::SEEK_DATA, Ok(offset)) => (offset, Seek::Data),
             (libc::SEEK_HOLE, Ok(offset)) => (offset, Seek::Hole),
             _ => return reply.error(Errno::EINVAL),

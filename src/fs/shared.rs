@@ -1,5 +1,6 @@
 //! What the event loops, the notifying threads and the session of a mount share, and parts of replies.
 
+use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
@@ -17,7 +18,8 @@ use super::kernel::Access;
 use super::notify::Notify;
 use super::placement::Placement;
 use super::unmount::Unmounting;
-use super::waiters::Waiters;
+use super::waiters::{self, Waiters};
+use crate::store::interrupts;
 use crate::store::mark::Mark;
 use crate::view::{Attr, Features, FileSystem, Ino, Invals, Kind, Meta, OpenMode, Opened, Pages, ROOT, Timeouts};
 
@@ -130,8 +132,8 @@ pub(super) struct Shared {
     pub(super) buffers: Buffers,
     overrides: Overrides,
     private: Option<Private>,
-    /// How often SOURCE had been read again when the kernel last forgot everything.
-    pub(super) forgotten: AtomicU64,
+    /// How often SOURCE, or a frame of a tree, had been read again when the kernel last forgot it. A leaf lock.
+    pub(super) forgotten: Mutex<HashMap<Ino, u64>>,
     /// READs answered.
     pub(super) reads: AtomicU64,
     /// See [`Shared::say_what_makes_frames`].
@@ -140,8 +142,11 @@ pub(super) struct Shared {
 
 impl Shared {
     pub(super) fn new(view: Arc<dyn FileSystem>, overrides: Overrides, access: Access, loops: usize) -> Self {
+        if waiters::clients_are_visible() {
+            interrupts::look_by(waiters::is_unwanted);
+        }
         Shared {
-            forgotten: AtomicU64::new(0),
+            forgotten: Mutex::default(),
             features: view.features(),
             view,
             inodes: Inodes::default(),

@@ -179,6 +179,11 @@ fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
     status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
 }
 
+/// Whether a client has a signal to handle, or is gone.
+pub(super) fn is_unwanted(client: u32) -> bool {
+    matches!(look(client), Look::Signalled)
+}
+
 fn look(client: u32) -> Look {
     match read(client) {
         Ok(status) => judge(&status).unwrap_or(Look::Unknown),

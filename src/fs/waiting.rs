@@ -2,7 +2,7 @@
 //! go on, or no client could give one back either.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::AtomicBool;
 
 use fuser::{ReplyData, ReplyEmpty};
 
@@ -10,7 +10,7 @@ use super::answers::{Reply, errno};
 use super::notify::Held;
 use super::shared::Shared;
 use super::spawn;
-use crate::view::{Flock, Handle, Ino, Inval, Invals, ViewError, Wait};
+use crate::view::{Flock, Handle, Ino, Invals, Reread, ViewError, Wait};
 
 /// How long a lock is waited for, and where.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,9 +27,9 @@ impl Shared {
     pub(super) fn read_patiently(self: &Arc<Self>, ino: Ino, handle: Option<Handle>, offset: u64, len: usize, reply: ReplyData) {
         self.run(Wait::Others, move |shared| {
             let mut buffer = vec![0; len];
-            let read = shared.view.catch_up().and_then(|reloads| {
-                if shared.forgotten.load(SeqCst) < reloads {
-                    shared.notify.forget(vec![Inval::All]);
+            let read = shared.view.catch_up(ino).and_then(|reread| {
+                if shared.is_outdated(&reread) {
+                    shared.notify.forget(reread.invals);
                 }
                 shared.view.read(ino, handle, offset, &mut buffer)
             });
@@ -64,18 +64,33 @@ impl Shared {
     }
 
     /// Answers a request for a lock when the kernel has forgotten what others have changed.
-    fn locked(self: &Arc<Self>, ino: Ino, outcome: Result<u64, ViewError>, mut invals: Invals, reply: ReplyEmpty) {
-        let outcome = outcome.map_err(|refusal| errno("flock", ino, &refusal));
+    fn locked(self: &Arc<Self>, ino: Ino, outcome: Result<Reread, ViewError>, mut invals: Invals, reply: ReplyEmpty) {
+        let mut outcome = outcome.map_err(|refusal| errno("flock", ino, &refusal));
         // Another client's answer may be on its way behind the same: it does no harm to forget twice.
-        if outcome.is_ok_and(|reloads| self.forgotten.load(SeqCst) < reloads) {
-            invals.push(Inval::All);
+        if let Ok(reread) = &mut outcome
+            && self.is_outdated(reread)
+        {
+            invals.append(&mut reread.invals);
         }
         let shared = Arc::clone(self);
         self.notify.answer(invals, Held::Nothing, move || {
-            if let Ok(reloads) = outcome {
-                shared.forgotten.fetch_max(reloads, SeqCst);
+            if let Ok(reread) = &outcome {
+                shared.has_forgotten(reread);
             }
             reply.send(outcome.map(drop));
         });
+    }
+
+    /// Whether the kernel knows something that was read again since.
+    fn is_outdated(&self, reread: &Reread) -> bool {
+        self.forgotten.lock().get(&reread.of).copied().unwrap_or(0) < reread.count
+    }
+
+    fn has_forgotten(&self, reread: &Reread) {
+        if reread.count > 0 {
+            let mut forgotten = self.forgotten.lock();
+            let count = forgotten.entry(reread.of).or_default();
+            *count = reread.count.max(*count);
+        }
     }
 }

@@ -61,6 +61,10 @@ impl FileStat {
             _ => {}
         }
     }
+    /// Of a directory: whether others than its owner may rename what is not theirs in it.
+    pub fn lets_others_rename(&self) -> bool {
+        self.mode & 0o022 != 0 && self.mode & libc::S_ISVTX == 0
+    }
     /// Whether it is a directory.
     pub fn is_dir(&self) -> bool {
         self.mode & libc::S_IFMT == libc::S_IFDIR
@@ -138,6 +142,11 @@ pub trait Backend: Send + Sync {
     fn exchange(&self, one: &OsStr, other: &OsStr) -> io::Result<()>;
     /// All names, in any order.
     fn names(&self) -> io::Result<Vec<OsString>>;
+    /// The same, one after the other, until one is answered with false: for directories with more than memory is wanted for.
+    fn each_name(&self, each: &mut dyn FnMut(&OsStr) -> bool) -> io::Result<()> {
+        self.names()?.iter().all(|name| each(name));
+        Ok(())
+    }
     /// The directory itself as a file: for its lock, its attributes and its identity.
     fn itself(&self) -> io::Result<Box<dyn BackendFile>>;
     /// Whether this process may make and remove names.

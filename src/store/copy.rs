@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use super::error::Complain;
 use super::{
-    Budgets, CframeStore, FrameImage, FrameStore, Location, NewFrame, OpenOptions, Resources, Result, SframeStore, StoreError,
-    StoredChunk, Want, open_at,
+    Budgets, CframeStore, ChunkKey, FrameImage, FrameStore, Location, NewFrame, OpenOptions, Resources, Result, SframeStore,
+    StoreError, StoredChunk, Want, open_at,
 };
+use crate::format::chunk::ChunkHeader;
 use crate::format::{IndexEntry, Layout};
 
 mod tree;
@@ -35,7 +36,9 @@ pub struct FrameCopy {
     pub source: Arc<dyn FrameStore>,
     /// What is copied.
     pub image: Arc<FrameImage>,
+    /// By position: lengths, or where `is_exact` does not hold, how many bytes there are at most; 0 for special chunks.
     lens: Vec<u32>,
+    is_exact: bool,
 }
 
 impl FrameCopy {
@@ -46,9 +49,36 @@ impl FrameCopy {
     pub fn of(location: &Location) -> Result<Self> {
         let resources = Resources::new(Budgets { cache_bytes: 0, ..Budgets::default() });
         let (_, source) = open_at(location, OpenOptions { read_only: true, resources, ..OpenOptions::default() })?;
-        let image = source.committed().ok_or_else(|| location.unsupported("holds no frame"))?;
-        let lens = source.chunk_lens(&source.enter(), &image.entries)?;
-        Ok(FrameCopy { source, image, lens })
+        Self::over(source)
+    }
+
+    /// What an open store holds is to be copied.
+    ///
+    /// # Errors
+    /// It holds no frame; the header of a chunk cannot be read.
+    pub fn over(source: Arc<dyn FrameStore>) -> Result<Self> {
+        let unsupported = || StoreError::Unsupported { path: source.path(), reason: "holds no frame".to_owned() };
+        let image = source.committed().ok_or_else(unsupported)?;
+        let room = |entry: &IndexEntry<ChunkKey>| source.source_store()?.room(entry.stored()?);
+        let is_exact = image.entries.iter().find(|entry| entry.stored().is_some()).is_none_or(|entry| room(entry).is_none());
+        let lens = if is_exact {
+            source.chunk_lens(&source.enter(), &image.entries)?
+        } else {
+            // A hole may be of any length.
+            let most = u64::from(image.header.chunksize()) + ChunkHeader::LEN as u64;
+            let len = |entry: &IndexEntry<ChunkKey>| match (entry.stored(), room(entry)) {
+                (None, _) => Ok(0),
+                (Some(_), Some(room)) if room <= most => Ok(u32::try_from(room).unwrap_or(u32::MAX)),
+                (Some(key), _) => Ok(source.chunk_header(&source.enter(), key)?.cbytes),
+            };
+            image.entries.iter().map(len).collect::<Result<_>>()?
+        };
+        Ok(FrameCopy { source, image, lens, is_exact })
+    }
+
+    /// Bytes that each chunk takes at most, by position; 0 for a special one.
+    pub fn rooms(&self) -> &[u32] {
+        &self.lens
     }
 
     /// Bytes of all chunks.
@@ -108,7 +138,7 @@ impl FrameCopy {
     /// # Errors
     /// What the stores refuse; another process has changed the source meanwhile.
     pub fn run(&self, target: &dyn FrameStore, progress: &mut dyn FnMut(u32) -> bool) -> Result<bool> {
-        let FrameCopy { source, image, lens } = self;
+        let FrameCopy { source, image, lens, is_exact } = self;
         let failed = |reason| StoreError::Unsupported { path: source.path().to_owned(), reason };
         let announce = |from: usize| {
             let window = image.entries.iter().skip(from).zip(lens.iter().skip(from)).take(WINDOW);
@@ -123,26 +153,30 @@ impl FrameCopy {
                 // The next window as well, for a disk that is to be busy all the time.
                 announce(n + WINDOW);
             }
+            let len = match entry.stored().filter(|_| !is_exact) {
+                Some(key) => source.chunk_header(&guard, key)?.cbytes,
+                None => *len,
+            };
             entries.push(match *entry {
                 IndexEntry::Special(special) => IndexEntry::Special(special),
-                IndexEntry::Stored(key) if *len > WHOLE => {
-                    IndexEntry::Stored(target.stage(&StoredChunk { store: &**source, key, len: *len, to_save: false })?)
+                IndexEntry::Stored(key) if len > WHOLE => {
+                    IndexEntry::Stored(target.stage(&StoredChunk { store: &**source, key, len, to_save: false })?)
                 }
                 IndexEntry::Stored(key) => {
-                    bytes.resize(*len as usize, 0);
-                    let read = source.read_chunk(&guard, key, *len, 0, &mut bytes)?;
+                    bytes.resize(len as usize, 0);
+                    let read = source.read_chunk(&guard, key, len, 0, &mut bytes)?;
                     if read != bytes.len() {
                         return Err(failed(format!("chunk {n} ends after {read} bytes; expected {len}")));
                     }
                     IndexEntry::Stored(target.stage(&bytes.as_slice())?)
                 }
             });
-            if !progress(*len) {
+            if !progress(len) {
                 return Ok(false);
             }
         }
         drop(guard);
-        if source.changed_outside()? {
+        if source.look()?.hindrance().is_some() {
             return Err(failed("was changed by another process while it was being copied".to_owned()));
         }
         target.commit(target.enter(), FrameImage { entries: Arc::new(entries), ..(**image).clone() })?;

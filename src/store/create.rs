@@ -55,7 +55,8 @@ pub(super) fn with_temp_name<T>(mut make: impl FnMut(&OsStr) -> io::Result<T>) -
 
 /// Looks at what is to be replaced.
 fn claim(source: &Source) -> Result<Option<Replaced>> {
-    let Source { backend, name, .. } = source;
+    let place = source.place();
+    let (backend, name) = (place.backend(), place.name());
     let Some(stat) = source.stat()? else { return Ok(None) };
     if !source.replace {
         return Err(source.io("create")(io::ErrorKind::AlreadyExists.into()));
@@ -81,7 +82,7 @@ fn claim(source: &Source) -> Result<Option<Replaced>> {
             return Err(source.stale("it was replaced in the meantime"));
         }
         if !file.try_lock().map_err(source.io("lock"))? {
-            return Err(StoreError::busy(&source.path, &**file));
+            return Err(StoreError::busy(&source.called(), &**file));
         }
     }
     Ok(Some(Replaced { stat, _locked: locked }))
@@ -115,7 +116,8 @@ impl PendingFrame {
 
     /// Gives what is finished SOURCE's name, on disk: that of the temporary name, or something else of ours.
     pub(super) fn give_name(&self, source: &Source, other: Option<(&OsStr, FileStat)>) -> std::result::Result<(), Failed> {
-        let Source { backend, name, .. } = source;
+        let place = source.place();
+        let (backend, name) = (place.backend(), place.name());
         let (temp, ours) = other.unwrap_or((&self.temp, self.ours));
         let at_path = source.stat().map_err(Failed::harmless)?;
         if let Some(reason) = self.seen_outside(at_path.as_ref()) {
@@ -136,7 +138,7 @@ impl PendingFrame {
             && let Some(replaced) = &self.replaced
             && let Err(error) = remove(&**backend, temp, &replaced.stat)
         {
-            let path = source.path.with_file_name(temp);
+            let path = source.called().with_file_name(temp);
             warn!("{}: what was replaced is here, and cannot be removed: {}", path.display(), in_words(&error));
         }
         Ok(())
@@ -145,8 +147,8 @@ impl PendingFrame {
     /// It is not needed any more, or never will be.
     pub(super) fn remove(&self, source: &Source) {
         // A rename that failed may have been done all the same; what has the temporary name then is not ours.
-        if let Err(error) = remove(&*source.backend, &self.temp, &self.ours) {
-            debug!("{}: cannot remove {}: {}", source.path.display(), self.temp.display(), in_words(&error));
+        if let Err(error) = remove(&*source.backend(), &self.temp, &self.ours) {
+            debug!("{}: cannot remove {}: {}", source.called().display(), self.temp.display(), in_words(&error));
         }
     }
 }

@@ -183,24 +183,24 @@ pub(super) fn refused(error: &io::Error) -> bool {
 /// What errors are told of.
 pub(super) trait Complain {
     /// By the user's name.
-    fn called(&self) -> &Path;
+    fn called(&self) -> PathBuf;
 
     fn io(&self, action: &'static str) -> impl FnOnce(io::Error) -> StoreError {
-        move |source| StoreError::Io { path: self.called().to_owned(), action, source }
+        move |source| StoreError::Io { path: self.called(), action, source }
     }
     fn format(&self, source: format::Error) -> StoreError {
-        StoreError::Format { path: self.called().to_owned(), source }
+        StoreError::Format { path: self.called(), source }
     }
     fn unsupported(&self, reason: impl Into<String>) -> StoreError {
-        StoreError::Unsupported { path: self.called().to_owned(), reason: reason.into() }
+        StoreError::Unsupported { path: self.called(), reason: reason.into() }
     }
     fn stale(&self, reason: impl Into<String>) -> StoreError {
-        StoreError::Stale { path: self.called().to_owned(), reason: reason.into() }
+        StoreError::Stale { path: self.called(), reason: reason.into() }
     }
 }
 
 impl Complain for PathBuf {
-    fn called(&self) -> &Path {
-        self
+    fn called(&self) -> PathBuf {
+        self.clone()
     }
 }

@@ -1,13 +1,14 @@
-//! The interface of a store: [`FrameStore`] is what every store does, [`LocalStore`] what one on a local disk does besides.
+//! The interface of a store: [`FrameStore`] is what every store does, [`SourceStore`] what one does besides whose frame has a name and may
+//! be changed by others, and [`LocalStore`] what only one on a local disk does.
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    CacheStats, ChunkKey, DraftPool, FrameImage, FrameLock, FsSpace, Like, Others, ReadAt, ReadGuard, Result, Sidecar,
+    CacheStats, ChunkKey, DraftPool, FrameImage, FrameLock, FsSpace, Like, Location, Others, ReadAt, ReadGuard, Result, Sidecar,
     SourceStat, StoreError, Watch,
 };
 use crate::format::chunk::ChunkHeader;
@@ -108,13 +109,18 @@ pub trait FrameStore: Send + Sync {
     /// Makes the last commit durable, frees the space that the frame does not need, and releases the frame.
     fn close(&self) -> Result<()>;
 
-    /// The rest of the interface, if the frame is on a local disk.
+    /// The rest of the interface, if SOURCE has a name.
+    fn source_store(&self) -> Option<&dyn SourceStore> {
+        None
+    }
+
+    /// And of that of a frame on a local disk.
     fn local(&self) -> Option<&dyn LocalStore> {
         None
     }
 }
 
-/// What a view calls on any store: the local store's method, or a default where the frame is not on a local disk.
+/// What a view calls on any store: its own method, or a default where it has none.
 impl dyn FrameStore + '_ {
     /// Reads `buf.len()` bytes of a stored chunk from `offset` on; a short count means the chunk ends there.
     ///
@@ -157,57 +163,57 @@ impl dyn FrameStore + '_ {
         self.enter().saving()
     }
 
-    /// See [`LocalStore::path`]; what messages call it elsewhere.
-    pub fn path(&self) -> &Path {
-        self.local().map_or(Path::new("frame"), LocalStore::path)
+    /// See [`SourceStore::path`]; what messages call it elsewhere.
+    pub fn path(&self) -> PathBuf {
+        self.source_store().map_or_else(|| PathBuf::from("frame"), SourceStore::path)
     }
 
-    /// See [`LocalStore::file_id`].
+    /// See [`SourceStore::file_id`].
     pub fn file_id(&self, key: ChunkKey) -> Option<ChunkId> {
-        self.local()?.file_id(key)
+        self.source_store()?.file_id(key)
     }
 
-    /// See [`LocalStore::look`].
+    /// See [`SourceStore::look`].
     ///
     /// # Errors
     /// What the system refuses.
     pub fn look(&self) -> Result<Others> {
-        self.local().map_or(Ok(Others::Nothing), LocalStore::look)
+        self.source_store().map_or(Ok(Others::Nothing), SourceStore::look)
     }
 
-    /// See [`LocalStore::glance`].
+    /// See [`SourceStore::glance`].
     pub fn glance(&self) -> Option<Result<Others>> {
-        self.local().map_or(Some(Ok(Others::Nothing)), LocalStore::glance)
+        self.source_store().map_or(Some(Ok(Others::Nothing)), SourceStore::glance)
     }
 
-    /// See [`LocalStore::is_as_seen`].
+    /// See [`SourceStore::is_as_seen`].
     pub fn is_as_seen(&self) -> bool {
-        self.local().is_none_or(LocalStore::is_as_seen)
+        self.source_store().is_none_or(SourceStore::is_as_seen)
     }
 
-    /// See [`LocalStore::reload`].
+    /// See [`SourceStore::reload`].
     ///
     /// # Errors
     /// What the system refuses; what is no frame.
     pub fn reload(&self) -> Result<()> {
-        self.local().map_or(Ok(()), |local| local.reload().map(drop))
+        self.source_store().map_or(Ok(()), |store| store.reload().map(drop))
     }
 
-    /// See [`LocalStore::watch`].
+    /// See [`SourceStore::watch`].
     pub fn watch(&self) -> Option<&Watch> {
-        self.local().map(LocalStore::watch)
+        self.source_store().map(SourceStore::watch)
     }
 
-    /// See [`LocalStore::forget_cached`].
+    /// See [`SourceStore::forget_cached`].
     pub fn forget_cached(&self) {
-        if let Some(local) = self.local() {
-            local.forget_cached();
+        if let Some(store) = self.source_store() {
+            store.forget_cached();
         }
     }
 
-    /// See [`LocalStore::cache_stats`].
+    /// See [`SourceStore::cache_stats`].
     pub fn cache_stats(&self) -> CacheStats {
-        self.local().map_or_else(CacheStats::default, LocalStore::cache_stats)
+        self.source_store().map_or_else(CacheStats::default, SourceStore::cache_stats)
     }
 
     /// See [`LocalStore::save_lost`].
@@ -218,12 +224,12 @@ impl dyn FrameStore + '_ {
         self.local().ok_or_else(|| self.not_local("save what has no place in the frame"))?.save_lost(name, content)
     }
 
-    /// See [`LocalStore::statvfs`].
+    /// See [`SourceStore::statvfs`].
     ///
     /// # Errors
     /// What the system refuses; that the frame is not on a local disk.
     pub fn statvfs(&self) -> Result<FsSpace> {
-        self.local().ok_or_else(|| self.not_local("stat the file system"))?.statvfs()
+        self.source_store().ok_or_else(|| self.not_local("stat the file system"))?.statvfs()
     }
 
     fn not_local(&self, action: &'static str) -> StoreError {
@@ -238,12 +244,12 @@ impl dyn FrameStore + '_ {
         self.local().map_or(Ok(false), LocalStore::changed_outside)
     }
 
-    /// See [`LocalStore::check_writable`].
+    /// See [`SourceStore::check_writable`].
     ///
     /// # Errors
     /// Why not.
     pub fn check_writable(&self) -> Result<()> {
-        self.local().map_or(Ok(()), LocalStore::check_writable)
+        self.source_store().map_or(Ok(()), SourceStore::check_writable)
     }
 
     /// See [`LocalStore::tidy`].
@@ -256,12 +262,12 @@ impl dyn FrameStore + '_ {
         self.local()?.source()
     }
 
-    /// See [`LocalStore::source_stat`]; elsewhere all belongs to the user of this process.
+    /// See [`SourceStore::source_stat`]; elsewhere all belongs to the user of this process.
     ///
     /// # Errors
     /// What the system refuses.
     pub fn source_stat(&self) -> Result<SourceStat> {
-        self.local().map_or_else(|| Ok(SourceStat::of_this_process()), LocalStore::source_stat)
+        self.source_store().map_or_else(|| Ok(SourceStat::of_this_process()), SourceStore::source_stat)
     }
 
     /// See [`LocalStore::sidecar`].
@@ -290,28 +296,30 @@ impl dyn FrameStore + '_ {
     }
 }
 
-/// What a store on a local disk does besides: SOURCE has a path, attributes and room, others may change it, and it can be locked.
+/// What a store does besides whose SOURCE has a name and attributes, and that others may change: on a local disk or elsewhere.
 #[expect(clippy::missing_errors_doc, reason = "what the system refuses, where a method says nothing else")]
-pub trait LocalStore: FrameStore {
+pub trait SourceStore: FrameStore {
     /// SOURCE as the user named it.
-    fn path(&self) -> &Path;
+    fn path(&self) -> PathBuf;
 
     /// The id of the chunk's file, if each chunk has a file.
     fn file_id(&self, _key: ChunkKey) -> Option<ChunkId> {
         None
     }
 
+    /// Bytes that a chunk has at most, where its length is not known before the chunk is read.
+    fn room(&self, _key: ChunkKey) -> Option<u64> {
+        None
+    }
+
     /// Looks for changes that others have made to SOURCE since this store last read or wrote it.
     fn look(&self) -> Result<Others>;
 
-    /// Like [`LocalStore::look`]; `None` if it would have to wait for a commit or a sync.
+    /// Like [`SourceStore::look`]; `None` if it would have to wait for a commit or a sync.
     fn glance(&self) -> Option<Result<Others>>;
 
     /// Whether SOURCE looks unchanged. A quick check, which waits for nothing.
     fn is_as_seen(&self) -> bool;
-
-    /// Does something that changes attributes of SOURCE, which is then no change by others.
-    fn set_attributes(&self, work: &mut dyn FnMut());
 
     /// Reads SOURCE again after others have changed or replaced it. Keys given out before are not good any more, and reads with an older
     /// guard fail. The caller holds no staged and no pinned chunk. If SOURCE is not a frame, nothing changes.
@@ -326,6 +334,32 @@ pub trait LocalStore: FrameStore {
     /// The reason why it may not.
     fn check_writable(&self) -> Result<()>;
 
+    /// SOURCE's attributes, for a view to show.
+    fn source_stat(&self) -> Result<SourceStat>;
+
+    /// What there is in the file system that holds SOURCE.
+    fn statvfs(&self) -> Result<FsSpace>;
+
+    /// Empties the chunk cache.
+    fn forget_cached(&self);
+
+    /// Counts of the chunk cache.
+    fn cache_stats(&self) -> CacheStats;
+}
+
+/// What a store on a local disk does besides: SOURCE is a file or directory, which can be locked, moved and copied.
+#[expect(clippy::missing_errors_doc, reason = "what the system refuses, where a method says nothing else")]
+pub trait LocalStore: SourceStore {
+    /// Does something that changes attributes of SOURCE, which is then no change by others.
+    fn set_attributes(&self, work: &mut dyn FnMut());
+
+    /// Moves SOURCE. `work` gives it another name, and answers whether it did: then it is found at `to` from now on. Nothing is committed
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// Before `work` runs: a SOURCE that is not there yet, that is another by now, or whose lock file would have to be moved as well.
+    fn relocate(&self, to: &Location, work: &mut dyn FnMut() -> bool) -> Result<()>;
+
     /// Does a little background work; returns whether there is more. One thread calls it from time to time.
     fn tidy(&self) -> bool {
         false
@@ -339,14 +373,8 @@ pub trait LocalStore: FrameStore {
         None
     }
 
-    /// SOURCE's attributes, for a view to show.
-    fn source_stat(&self) -> Result<SourceStat>;
-
     /// SOURCE's open files, from which a copy takes owner, mode and attributes.
     fn like(&self) -> Result<Like>;
-
-    /// What there is in the file system that holds SOURCE.
-    fn statvfs(&self) -> Result<FsSpace>;
 
     /// SOURCE's lock file, if the store was opened with locking.
     fn sidecar(&self) -> Option<&Sidecar> {
@@ -355,12 +383,6 @@ pub trait LocalStore: FrameStore {
 
     /// The pool that holds clients' unfinished writes.
     fn drafts(&self) -> &Arc<DraftPool>;
-
-    /// Empties the chunk cache.
-    fn forget_cached(&self);
-
-    /// Counts of the chunk cache.
-    fn cache_stats(&self) -> CacheStats;
 
     /// Identifies the state of SOURCE's file, if every later change to the file will change that identity.
     fn identity(&self) -> Option<Identity> {

@@ -33,8 +33,8 @@ impl fmt::Debug for Location {
 }
 
 impl Complain for Location {
-    fn called(&self) -> &Path {
-        self.path()
+    fn called(&self) -> PathBuf {
+        self.path.clone()
     }
 }
 

@@ -61,7 +61,7 @@ pub(super) fn save(source: &Source, lost: &Mutex<Lost>, name: &str, content: &dy
         }
         file.sync_all()?;
         dir.sync_dir()?;
-        source.backend.sync_dir()
+        source.backend().sync_dir()
     });
     if let Err(error) = saved {
         // Half of it is of no use, and takes room.
@@ -100,17 +100,17 @@ impl ReadAt for Stretch<'_> {
 
 /// A directory that nobody else has made: beside SOURCE, or else where the daemon's user keeps such things.
 fn find(source: &Source, owner: Option<&FileStat>) -> Result<Open> {
-    let mut last = None;
+    let (place, mut last) = (source.place(), None);
     for attempt in 0..NAMES {
-        let mut name = source.name.clone();
+        let mut name = place.name().to_owned();
         name.push(if attempt == 0 { ".lost".to_owned() } else { format!(".lost.{attempt}") });
         match beside(source, &name, owner) {
-            Ok(dir) => return Ok(Open { dir, path: source.dir.join(name) }),
+            Ok(dir) => return Ok(Open { dir, path: place.location.dir_path().join(name) }),
             Err(error) => last = Some(error),
         }
     }
     let elsewhere = local::system::state_dir("lost").and_then(|(home, path)| {
-        let name = unique_name(&source.name, &*home)?;
+        let name = unique_name(place.name(), &*home)?;
         Ok(Open { dir: home.create_dir(&name, MODE)?, path: path.join(name) })
     });
     elsewhere.map_err(|error| source.io("make a directory for what has no place in the frame")(last.unwrap_or(error)))
@@ -131,17 +131,18 @@ fn unique_name(frame: &OsStr, dir: &dyn Backend) -> io::Result<OsString> {
 
 /// The directory of that name beside SOURCE: a new one, or one that an earlier daemon has made.
 fn beside(source: &Source, name: &OsStr, owner: Option<&FileStat>) -> io::Result<Box<dyn Backend>> {
-    match source.backend.create_dir(name, MODE) {
+    let backend = source.backend();
+    match backend.create_dir(name, MODE) {
         Ok(dir) => {
             if let Some(owner) = owner {
                 let _ = dir.itself()?.set_owner(owner);
             }
-            source.backend.sync_dir()?;
+            backend.sync_dir()?;
             Ok(dir)
         }
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            let dir = source.backend.open_dir(name)?;
-            let (stat, around) = (dir.itself()?.stat()?, source.backend.itself()?.stat()?);
+            let dir = backend.open_dir(name)?;
+            let (stat, around) = (dir.itself()?.stat()?, backend.itself()?.stat()?);
             match owner.is_some_and(|owner| made_by_us(&stat, &around, owner)) {
                 true => Ok(dir),
                 false => Err(error),
@@ -154,9 +155,8 @@ fn beside(source: &Source, name: &OsStr, owner: Option<&FileStat>) -> io::Result
 /// Whether a directory that is there can only have been made by a daemon, or by SOURCE's owner for himself: nobody but the owner can
 /// get into it, and nobody else could have put another directory of the owner's in its place.
 fn made_by_us(dir: &FileStat, around: &FileStat, owner: &FileStat) -> bool {
-    let others_may_exchange = around.mode & 0o022 != 0 && around.mode & libc::S_ISVTX == 0;
     let around_is_trusted = around.uid == owner.uid || around.uid == 0 || around.uid == rustix::process::geteuid().as_raw();
-    dir.uid == owner.uid && dir.mode & 0o7777 == MODE && around_is_trusted && !others_may_exchange
+    dir.uid == owner.uid && dir.mode & 0o7777 == MODE && around_is_trusted && !around.lets_others_rename()
 }
 
 #[cfg(test)]

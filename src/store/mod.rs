@@ -5,13 +5,19 @@
 //!
 //! | module | what it does |
 //! | --- | --- |
-//! | `frame_store` | the interface: [`FrameStore`], and [`LocalStore`] for a frame on a local disk |
+//! | `frame_store` | the interface: [`FrameStore`], with [`SourceStore`] and [`LocalStore`] for what only some do |
 //! | `disk_store` | opens, reads, stages, commits and closes a frame of either layout, and notices changes by others |
 //! | `cframe`, `sframe` | where the chunks of each layout lie, and the steps that write a state |
 //! | `chunks` | the life of a chunk |
 //! | `copy`, `check`, `repair`, `inspection` | what the commands do to a frame |
+//! | `array_copy`, `npy_file` | makes a frame of an array in a file of NumPy's |
+//! | `new_file` | a file that is no frame, made whole |
+//! | `disk_cache` | what was read from afar, kept on the local disk from mount to mount |
+//! | `archive` | an archive of Python-Blosc2, for reading |
 //! | `walk` | goes through a directory for the frames in it |
 //! | `backend`, `local` | files and directories, and the local file system |
+//! | `interrupts` | whether somebody still wants what a thread waits for |
+//! | `remote` | frames in object stores and on web servers, for reading |
 //! | `resources` | what all frames of a mount share |
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::indexing_slicing))]
@@ -25,6 +31,8 @@ use std::time::SystemTime;
 
 use crate::format::{IndexEntry, Layout, Packed, header::FrameHeader, trailer::Trailer};
 
+pub mod archive;
+pub mod array_copy;
 pub mod backend;
 mod cache;
 pub mod cframe;
@@ -32,6 +40,7 @@ pub mod check;
 mod chunks;
 pub mod copy;
 mod create;
+pub mod disk_cache;
 mod disk_store;
 mod draft;
 mod epochs;
@@ -40,12 +49,17 @@ pub mod frame;
 mod frame_store;
 mod image;
 pub mod inspect;
+pub mod interrupts;
 pub mod local;
 mod location;
 mod lost;
 pub mod mark;
+pub mod new_file;
+pub mod npy_file;
 mod open_files;
 mod readahead;
+#[cfg(feature = "remote")]
+pub mod remote;
 pub mod repair;
 mod resources;
 pub mod sframe;
@@ -65,7 +79,7 @@ pub use draft::{Draft, DraftPool};
 pub use epochs::{Epochs, ReadGuard};
 pub(crate) use error::in_words;
 pub use error::{Result, StoreError};
-pub use frame_store::{AtClose, FrameStore, LocalStore, Want};
+pub use frame_store::{AtClose, FrameStore, LocalStore, SourceStore, Want};
 pub use local::watch::{Watch, Watcher};
 pub use location::Location;
 pub use resources::{Budgets, Resources};

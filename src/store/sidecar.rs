@@ -5,7 +5,8 @@
 //! offset 8, a number in native byte order, go up by one with each exclusive lock: who finds another number than at last reads
 //! everything again.
 //!
-//! The file is never replaced and never cut, and stays when nobody uses the frame any more.
+//! The file is never cut, and stays when nobody uses the frame any more. Who removes a frame by the library removes it, and the next who
+//! locks makes another: so each turn begins with a look at its name.
 //!
 //! The daemon takes its turns by itself ([`Sidecar::to_write`]), or under the exclusive lock of a client of its mount, to which
 //! it has given one on an open file of the client's own ([`Sidecar::open`]). So a client and a process on SOURCE exclude each
@@ -23,6 +24,7 @@ use parking_lot::{Condvar, Mutex, RwLock};
 
 use super::backend::{Backend, BackendFile, FileStat, Flock};
 use super::error::Complain;
+use super::local::hidden;
 use super::resources::Budget;
 use super::source::OpenOptions;
 use super::{Result, StoreError};
@@ -46,6 +48,8 @@ const PAUSE: Duration = Duration::from_millis(1);
 pub struct Sidecar {
     path: PathBuf,
     name: OsString,
+    /// Whom a new one belongs to: the owner of this.
+    owner: Option<FileStat>,
     read_only: bool,
     place: RwLock<Arc<OpenLockFile>>,
     hold: Mutex<Hold>,
@@ -83,6 +87,8 @@ impl Drop for LockFile {
 struct OpenLockFile {
     dir: Arc<dyn Backend>,
     writable: bool,
+    /// What it was when it was opened.
+    stat: FileStat,
     /// The daemon's own open file.
     file: Box<dyn BackendFile>,
 }
@@ -117,12 +123,16 @@ impl Sidecar {
         options: &OpenOptions,
         frame: Option<&FileStat>,
     ) -> Result<Self> {
-        let place = Self::open_in(dir, name, &path, options.read_only, frame)?;
+        let is_spared = || options.spare_lock_file && dir.stat(name).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+        let place = match is_spared() {
+            true => OpenLockFile::nowhere(dir).map_err(path.io("open the lock file"))?,
+            false => Self::open_in(dir, name, &path, options.read_only, frame)?,
+        };
         let (hold, idle) = (Mutex::default(), Condvar::new());
         let (seen, reloads) = (AtomicU64::new(0), AtomicU64::new(0));
         let (name, read_only, place) = (name.to_owned(), options.read_only, RwLock::new(Arc::new(place)));
         let locks = Arc::clone(&options.resources.locks);
-        Ok(Sidecar { path, name, read_only, place, hold, idle, seen, reloads, locks })
+        Ok(Sidecar { path, name, owner: frame.copied(), read_only, place, hold, idle, seen, reloads, locks })
     }
 
     fn open_in(
@@ -149,21 +159,41 @@ impl Sidecar {
             opened => opened,
         };
         let (file, writable) = match made() {
-            Ok(file) => {
-                // Lengthening takes nothing from anyone who is writing the count just now.
-                if only_name(&*file, path)?.len < LEN {
-                    file.set_len(LEN).map_err(path.io("write the lock file"))?;
-                }
-                (file, true)
-            }
-            Err(_) if read_only => {
-                let file = dir.open(name, false).map_err(path.io("open the lock file"))?;
-                only_name(&*file, path)?;
-                (file, false)
-            }
+            Ok(file) => (file, true),
+            Err(_) if read_only => (dir.open(name, false).map_err(path.io("open the lock file"))?, false),
             Err(error) => return Err(path.io("open the lock file")(error)),
         };
-        Ok(OpenLockFile { dir, writable, file })
+        let stat = checked(&*file, path)?;
+        if writable && stat.len < LEN {
+            // Lengthening takes nothing from anyone who is writing the count just now.
+            file.set_len(LEN).map_err(path.io("write the lock file"))?;
+        }
+        Ok(OpenLockFile { dir, writable, stat, file })
+    }
+
+    /// The lock file that has the name now: who has one open that was removed has one that nobody asks for any more. Where there is none
+    /// it is made, if `make` says so; without one there is nobody to be kept out.
+    fn current(&self, make: bool) -> Result<Arc<OpenLockFile>> {
+        let place = self.place();
+        match place.dir.stat(&self.name) {
+            Ok(now) if now.same_file(&place.stat) => return Ok(place),
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound && make => {}
+            Err(_) => return Ok(place),
+        }
+        let opened = Self::open_in(Arc::clone(&place.dir), &self.name, &self.path, self.read_only, self.owner.as_ref())?;
+        *self.place.write() = Arc::new(opened);
+        // Whoever has had a turn by it has not been heard of.
+        self.in_step(self.count()?.wrapping_sub(1));
+        Ok(self.place())
+    }
+
+    /// Makes the lock file, if it was removed.
+    ///
+    /// # Errors
+    /// What the system refuses.
+    pub fn make(&self) -> Result<()> {
+        self.current(true).map(drop)
     }
 
     fn place(&self) -> Arc<OpenLockFile> {
@@ -196,9 +226,14 @@ impl Sidecar {
     /// # Errors
     /// ENOLCK if clients have as many locks as they may; what the system refuses.
     pub fn open(&self) -> Result<LockFile> {
-        // Not by its name, which may stand for another file by now.
-        let place = self.place();
+        let place = self.current(true)?;
         self.lock_file(|| place.file.reopen(place.writable))
+    }
+
+    /// Whether an open file of a client is the lock file that others find by its name.
+    pub fn is_lock_file(&self, file: &LockFile) -> bool {
+        let place = self.place();
+        file.stat().is_ok_and(|stat| stat.same_file(&place.stat)) && place.has_name(&self.name)
     }
 
     /// A file without a name, beside the lock file, for locks that only this process knows.
@@ -283,8 +318,13 @@ impl Sidecar {
     pub fn to_write(&self) -> Result<Option<FrameLock<'_>>> {
         let mut hold = self.hold.lock();
         if hold.depth == 0 && !hold.client {
-            let place = self.place();
+            let place = self.current(true)?;
             if !place.file.flock(Flock::Exclusive, None).map_err(self.path.io("lock"))? {
+                return Ok(None);
+            }
+            if !place.has_name(&self.name) {
+                // Removed by who had the lock before: the next try finds another.
+                let _ = place.file.unlock();
                 return Ok(None);
             }
             let bumped = self.count().and_then(|count| {
@@ -313,7 +353,7 @@ impl Sidecar {
     pub fn to_read(&self) -> Result<Option<FrameLock<'_>>> {
         let mut hold = self.hold.lock();
         if hold.depth == 0 && !hold.client {
-            let place = self.place();
+            let place = self.current(false)?;
             if !place.file.flock(Flock::Shared, None).map_err(self.path.io("lock"))? {
                 return Ok(None);
             }
@@ -391,13 +431,43 @@ impl Sidecar {
     }
 }
 
-/// The attributes of a lock file that was opened. It is written in place, so it must not be a file that has another name elsewhere.
-fn only_name(file: &dyn BackendFile, path: &PathBuf) -> Result<FileStat> {
-    let stat = file.stat().map_err(path.io("stat the lock file"))?;
-    match stat.links {
-        0 | 1 => Ok(stat),
-        links => Err(path.unsupported(format!("has {links} names, and a lock file has one; remove it"))),
+impl OpenLockFile {
+    /// In place of one that is not there: until there is one, there is nobody to be kept out.
+    fn nowhere(dir: Arc<dyn Backend>) -> io::Result<Self> {
+        let file: Box<dyn BackendFile> = Box::new(hidden()?);
+        Ok(OpenLockFile { dir, writable: true, stat: file.stat()?, file })
     }
+
+    /// Whether it is still what its name stands for, as far as that can be told.
+    fn has_name(&self, name: &OsStr) -> bool {
+        match self.dir.stat(name) {
+            Ok(now) => now.same_file(&self.stat),
+            Err(error) => error.kind() != io::ErrorKind::NotFound,
+        }
+    }
+}
+
+/// The attributes of a lock file that was opened. It is written in place, so it must not be a file that has another name elsewhere, or that
+/// holds anything else.
+fn checked(file: &dyn BackendFile, path: &PathBuf) -> Result<FileStat> {
+    let stat = file.stat().map_err(path.io("stat the lock file"))?;
+    if stat.links > 1 {
+        return Err(path.unsupported(format!("has {} names, and a lock file has one; remove it", stat.links)));
+    }
+    let mut first = [0; COUNT_AT as usize];
+    let count = file.read_at(&mut first, 0).map_err(path.io("read the lock file"))?;
+    if !may_be_lock_file(stat.len, first.get(..count).unwrap_or_default()) {
+        return Err(
+            path.unsupported(format!("has {} bytes and is no lock file, which it would be taken for; rename it", stat.len))
+        );
+    }
+    Ok(stat)
+}
+
+/// Whether a file of that length that begins so holds nothing but a count.
+#[must_use]
+pub fn may_be_lock_file(len: u64, first: &[u8]) -> bool {
+    len <= LEN && first.iter().take(COUNT_AT as usize).all(|byte| *byte == 0)
 }
 
 impl Drop for FrameLock<'_> {
@@ -419,6 +489,57 @@ impl Drop for FrameLock<'_> {
 mod tests {
     use super::super::local::FileBackend;
     use super::*;
+
+    #[test]
+    fn a_lock_file_that_was_removed_and_made_again_is_the_one_that_turns_are_taken_by() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f.b2lock");
+        let one = sidecar(dir.path());
+        one.in_step(0);
+        std::fs::remove_file(&path).unwrap();
+        drop(one.to_read().unwrap().unwrap());
+        assert!(!path.exists(), "who reads needs none");
+        let other = sidecar(dir.path());
+        let turn = other.to_write().unwrap().unwrap();
+        assert!(one.to_read().unwrap().is_none() && one.to_write().unwrap().is_none());
+        drop(turn);
+        drop(one.to_read().unwrap().unwrap());
+        assert!(one.others_had_it(one.count().unwrap()));
+        std::fs::remove_file(&path).unwrap();
+        let client = one.open().unwrap();
+        assert!(client.flock(Flock::Exclusive, None).unwrap());
+        assert!(other.to_read().unwrap().is_none(), "made again for the client");
+    }
+
+    #[test]
+    fn a_lock_file_that_is_spared_is_made_for_who_writes() {
+        let dir = tempfile::tempdir().unwrap();
+        let backend = Arc::new(FileBackend::open(dir.path()).unwrap());
+        let (path, options) = (dir.path().join("f.b2lock"), OpenOptions { spare_lock_file: true, ..OpenOptions::default() });
+        let spared = || Sidecar::new(backend.clone(), OsStr::new("f.b2lock"), path.clone(), &options, None).unwrap();
+        let (one, two) = (spared(), spared());
+        drop(one.to_read().unwrap().unwrap());
+        assert!(!path.exists());
+        let turn = one.to_write().unwrap().unwrap();
+        assert!(two.to_read().unwrap().is_none() && two.to_write().unwrap().is_none());
+        drop(turn);
+        drop(two.to_read().unwrap().unwrap());
+        assert!(two.others_had_it(two.count().unwrap()));
+        assert!(one.to_read().unwrap().is_some());
+    }
+
+    #[test]
+    fn a_file_that_holds_something_else_is_not_taken_for_a_lock_file() {
+        let dir = tempfile::tempdir().unwrap();
+        for content in [&b"hello"[..], &[0; 17], b"12345678\0\0\0\0\0\0\0\0"] {
+            std::fs::write(dir.path().join("f.b2lock"), content).unwrap();
+            let backend = Arc::new(FileBackend::open(dir.path()).unwrap());
+            let opened =
+                Sidecar::new(backend, OsStr::new("f.b2lock"), dir.path().join("f.b2lock"), &OpenOptions::default(), None);
+            assert!(matches!(opened.err(), Some(StoreError::Unsupported { .. })));
+            assert_eq!(std::fs::read(dir.path().join("f.b2lock")).unwrap(), content);
+        }
+    }
 
     fn sidecar(dir: &Path) -> Sidecar {
         let backend = Arc::new(FileBackend::open(dir).unwrap());

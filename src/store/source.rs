@@ -1,13 +1,13 @@
 //! What stores of both layouts share: SOURCE by its names, whether it may be written to, and how a new one is made.
 
-use std::ffi::OsString;
+use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
 use log::warn;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 
 use super::backend::{Backend, BackendFile, FileStat, PIECE};
 use super::error::Complain;
@@ -44,11 +44,15 @@ pub struct OpenOptions {
     pub header_room: u64,
     /// Take turns with other processes by the frame's lock file, as C-Blosc2 does where locking is asked for.
     pub locking: bool,
+    /// With `locking`: a lock file that is not there is made for the first who writes, and not to be read.
+    pub spare_lock_file: bool,
     /// Keep copies of what is staged until it is committed, as far as a bound of memory allows: others may write over it in SOURCE.
     pub hold_staged: bool,
     /// In a store that only reads: chunk and index files may be symbolic links, where
     /// [`super::local::FileBackend::following_links_inside`] follows them.
     pub follow_links: bool,
+    /// In a store that only reads: chunk files that are missing or damaged keep nobody from the others. To read one is an error.
+    pub skip_damaged: bool,
 }
 
 impl Default for OpenOptions {
@@ -59,8 +63,10 @@ impl Default for OpenOptions {
             replace: false,
             header_room: HEADER_ROOM,
             locking: false,
+            spare_lock_file: false,
             hold_staged: false,
             follow_links: false,
+            skip_damaged: false,
         }
     }
 }
@@ -89,10 +95,10 @@ pub enum Others {
     Nothing,
     /// Its owner, mode or times are others; its content is the same.
     Attributes,
-    /// A part of it may be another that cannot be seen to be the same, in words: [`super::LocalStore::reload`] reads it. Nothing keeps
+    /// A part of it may be another that cannot be seen to be the same, in words: [`super::SourceStore::reload`] reads it. Nothing keeps
     /// from committing.
     Touched(String),
-    /// It is another state, in words: [`super::LocalStore::reload`] reads it.
+    /// It is another state, in words: [`super::SourceStore::reload`] reads it.
     Changed(String),
     /// Nothing that could be a frame has its name, in words. What the store has open goes on being read.
     Gone(String),
@@ -130,18 +136,35 @@ impl NewFrame {
     }
 }
 
+/// A place of SOURCE.
+pub(super) struct Place {
+    pub(super) location: Location,
+    /// The directory as a file, if it can be opened as one.
+    pub(super) around: Option<Arc<dyn BackendFile>>,
+}
+
+impl Place {
+    fn new(location: &Location) -> Arc<Self> {
+        let around = location.backend().itself().ok().map(Arc::from);
+        Arc::new(Place { location: location.clone(), around })
+    }
+
+    pub(super) fn name(&self) -> &OsStr {
+        self.location.name()
+    }
+
+    pub(super) fn backend(&self) -> &Arc<dyn Backend> {
+        self.location.backend()
+    }
+}
+
 /// SOURCE by its names.
 pub(super) struct Source {
-    /// As the user named it.
-    pub(super) path: PathBuf,
-    /// The directory that SOURCE is in as it really is, symbolic links resolved, and the name in it.
-    pub(super) dir: PathBuf,
-    pub(super) name: OsString,
-    /// That directory.
-    pub(super) backend: Arc<dyn Backend>,
-    /// The same as a file, if it can be opened as one.
-    pub(super) around: Option<Arc<dyn BackendFile>>,
+    /// Where it is. It is exchanged when SOURCE is moved by who has it open, under the lock of the store's commits. A leaf lock.
+    place: RwLock<Arc<Place>>,
     pub(super) read_only: bool,
+    /// See [`OpenOptions::skip_damaged`].
+    pub(super) skip_damaged: bool,
     /// What has SOURCE's name is replaced, if SOURCE is to be created.
     pub(super) replace: bool,
     /// How SOURCE is made, if it is to be created.
@@ -153,8 +176,8 @@ pub(super) struct Source {
 }
 
 impl Complain for Source {
-    fn called(&self) -> &Path {
-        &self.path
+    fn called(&self) -> PathBuf {
+        self.place().location.path().to_owned()
     }
 }
 
@@ -170,12 +193,9 @@ pub(super) struct Handle {
 impl Source {
     pub(super) fn new(location: &Location, options: &OpenOptions, new: NewFrame) -> Self {
         Source {
-            path: location.path().to_owned(),
-            dir: location.dir_path().to_owned(),
-            name: location.name().to_owned(),
-            backend: Arc::clone(location.backend()),
-            around: location.backend().itself().ok().map(Arc::from),
+            place: RwLock::new(Place::new(location)),
             read_only: options.read_only,
+            skip_damaged: options.skip_damaged && options.read_only,
             replace: options.replace,
             new,
             denied: Mutex::default(),
@@ -197,11 +217,27 @@ impl Source {
         Ok(Self::new(&Location::to_be(path)?, options, NewFrame::default()))
     }
 
+    /// Where it is just now.
+    pub(super) fn place(&self) -> Arc<Place> {
+        Arc::clone(&self.place.read())
+    }
+
+    /// The directory that it is in.
+    pub(super) fn backend(&self) -> Arc<dyn Backend> {
+        Arc::clone(self.place().backend())
+    }
+
+    /// It was moved.
+    pub(super) fn is_at(&self, location: &Location) {
+        *self.place.write() = Place::new(location);
+    }
+
     // ---- errors ----
 
     /// What has SOURCE's name, if anything has.
     pub(super) fn stat(&self) -> Result<Option<FileStat>> {
-        match self.backend.stat(&self.name) {
+        let place = self.place();
+        match place.backend().stat(place.name()) {
             Ok(stat) => Ok(Some(stat)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(self.io("stat")(error)),
@@ -228,7 +264,7 @@ impl Source {
     /// have given it the name, and that not all may read who read SOURCE.
     pub(super) fn check_follower(&self, before: &FileStat, now: &FileStat) -> Result<()> {
         let me = rustix::process::geteuid().as_raw();
-        let around = self.around.as_ref().and_then(|around| around.stat().ok());
+        let around = self.place().around.as_ref().and_then(|around| around.stat().ok());
         match around.is_none_or(|around| may_be_shown(me, &around, before, now)) {
             true => Ok(()),
             false => Err(self.stale(format!("what has its name now belongs to user {}, not to user {}", now.uid, before.uid))),
@@ -237,7 +273,7 @@ impl Source {
 
     /// Something in SOURCE's directory, to complain of.
     pub(super) fn at(&self, name: impl AsRef<Path>) -> PathBuf {
-        self.path.join(name)
+        self.called().join(name)
     }
 
     /// A chunk's length, if it can be one's.
@@ -257,7 +293,7 @@ impl Source {
             return Err(denied.error(self));
         }
         match self.poison.get() {
-            Some(reason) => Err(StoreError::Poisoned { path: self.path.clone(), reason: reason.clone() }),
+            Some(reason) => Err(StoreError::Poisoned { path: self.called(), reason: reason.clone() }),
             None => Ok(()),
         }
     }
@@ -320,7 +356,7 @@ impl Denied {
 
     fn error(self, source: &Source) -> StoreError {
         match self {
-            Denied::Busy(holder) => StoreError::Busy { path: source.path.clone(), holder },
+            Denied::Busy(holder) => StoreError::Busy { path: source.called(), holder },
             Denied::Refused(errno) => source.io("open for writing")(io::Error::from_raw_os_error(errno)),
         }
     }

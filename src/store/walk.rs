@@ -28,6 +28,8 @@ use crate::format::{INDEX_NAME, Layout};
 pub const SUFFIXES: [&str; 8] = [".b2frame", ".b2f", ".b2eframe", ".b2nd", ".b2", ".b2e", ".b2b", ".caterva"];
 /// How the name of a directory ends that is a store of python-blosc2.
 const STORE_SUFFIX: &str = ".b2d";
+/// How the name of an archive ends that is a store of python-blosc2.
+pub const ARCHIVE_SUFFIX: &str = ".b2z";
 /// The file that makes a directory a store of python-blosc2, whatever its name.
 pub const STORE_MARK: &str = "embed.b2e";
 

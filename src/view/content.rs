@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use super::decoded::data::Data;
 use super::frame_file::FrameFile;
 use super::writing::Writing;
 use crate::store::ChunkKey;
@@ -20,12 +21,14 @@ pub enum Content {
     Draft(Arc<Writing>),
     /// A whole frame.
     Frame(FrameFile),
+    /// The data of a frame.
+    Data(Arc<Data>),
 }
 
 impl Content {
     /// Whether it is read from the store, and lost when others have changed SOURCE.
     pub fn is_of_store(&self) -> bool {
-        matches!(self, Content::Chunk(..) | Content::Frame(_))
+        matches!(self, Content::Chunk(..) | Content::Frame(_) | Content::Data(_))
     }
 
     /// The chunks that it is made of.
@@ -33,7 +36,7 @@ impl Content {
         match self {
             Content::Chunk(key, _) => std::slice::from_ref(key),
             Content::Frame(file) => file.layout.extents.keys(),
-            Content::Empty | Content::Bytes(_) | Content::Draft(_) => &[],
+            Content::Empty | Content::Bytes(_) | Content::Draft(_) | Content::Data(_) => &[],
         }
     }
 
@@ -81,6 +84,7 @@ impl Content {
             (Content::Empty, Content::Empty) => true,
             (Content::Bytes(one), Content::Bytes(other)) => Arc::ptr_eq(one, other),
             (Content::Chunk(one, _), Content::Chunk(other, _)) => one == other,
+            (Content::Data(one), Content::Data(other)) => Arc::ptr_eq(one, other),
             (Content::Frame(one), Content::Frame(other)) => Arc::ptr_eq(&one.layout, &other.layout),
             _ => false,
         }

@@ -110,7 +110,7 @@ impl<V: FrameView> Single<V> {
     /// The same where nobody is to be waited for; what the kernel must forget is left to the next [`Single::look`].
     pub(super) fn glance(&self) {
         let following = &self.following;
-        if self.store.is_as_seen() {
+        if following.is_left() || self.store.is_as_seen() {
             return;
         }
         if let Some(mut seen) = following.seen.try_lock()
@@ -153,6 +153,10 @@ impl<V: FrameView> Single<V> {
             };
             let mut is_overtaken = matches!(error, StoreError::Stale { .. }) && !guard.is_current();
             drop(guard);
+            // Elsewhere nobody tells of changes but what cannot be read any more.
+            if self.store.local().is_none() && matches!(error, StoreError::Stale { .. }) {
+                self.glance();
+            }
             self.following.wait_for_reload();
             is_overtaken |= self.following.reloads.load(SeqCst) != reloads;
             match error {
@@ -187,10 +191,11 @@ impl<V: FrameView> Single<V> {
     fn look_with(&self, seen: &mut Seen, wait: bool, invals: &mut Invals) -> Option<Instant> {
         invals.append(&mut seen.owed);
         let (following, store) = (&self.following, &*self.store);
-        if following.check().is_err() || store.committed().is_none() {
+        if following.is_left() || following.check().is_err() || store.committed().is_none() {
             return None;
         }
-        let source = store.path().display();
+        let source = store.path();
+        let source = source.display();
         let Some(others) = (if wait { Some(store.look()) } else { store.glance() }) else {
             return Some(Instant::now() + TRY_AGAIN.0);
         };
@@ -198,7 +203,7 @@ impl<V: FrameView> Single<V> {
             Ok(Others::Nothing) if !following.out_of_step.load(SeqCst) => {
                 following.gone.store(false, SeqCst);
                 seen.failed = 0;
-                seen.forget_what_may_be_torn(store, invals)
+                seen.forget_what_may_be_torn(self, invals)
             }
             Ok(Others::Attributes) => {
                 following.gone.store(false, SeqCst);
@@ -244,7 +249,8 @@ impl<V: FrameView> Single<V> {
 
     /// Refuses reads, writes and commits from now on.
     pub(super) fn refuse(&self, reason: &str, invals: &mut Invals) {
-        let (following, source) = (&self.following, self.store.path().display());
+        let (following, source) = (&self.following, self.store.path());
+        let source = source.display();
         if following.refused.set(reason.to_owned()).is_ok() {
             error!(
                 "{source}: was changed by another process under the mount ({reason}), which holds changes of its own: \
@@ -268,6 +274,8 @@ pub struct Following {
     refused: OnceLock<String>,
     /// There is no frame to commit to.
     gone: AtomicBool,
+    /// The mount itself has taken SOURCE its name, which nobody is to look for.
+    left: AtomicBool,
     /// The store has read SOURCE again, and what it found cannot be shown: nothing is committed.
     out_of_step: AtomicBool,
     /// Programs take turns, and somebody else says when to look.
@@ -290,6 +298,16 @@ pub struct Seen {
 }
 
 impl Following {
+    /// SOURCE has lost its name, or has it back, by what the mount did.
+    pub fn leave(&self, left: bool) {
+        self.left.store(left, SeqCst);
+        self.gone.store(left, SeqCst);
+    }
+
+    fn is_left(&self) -> bool {
+        self.left.load(SeqCst)
+    }
+
     /// Whether anything is read and written.
     ///
     /// # Errors
@@ -300,7 +318,7 @@ impl Following {
 
     /// Why nothing can be committed.
     pub fn hindrance(&self, store: &dyn FrameStore) -> Option<StoreError> {
-        let stale = |reason: &str| StoreError::Stale { path: store.path().into(), reason: reason.into() };
+        let stale = |reason: &str| StoreError::Stale { path: store.path(), reason: reason.into() };
         match self.refused.get() {
             Some(reason) => Some(stale(reason)),
             None => self.out_of_step.load(SeqCst).then(|| stale("what it holds now cannot be shown")),
@@ -324,13 +342,14 @@ impl Following {
 }
 
 impl Seen {
-    fn forget_what_may_be_torn(&mut self, store: &dyn FrameStore, invals: &mut Invals) -> Option<Instant> {
+    fn forget_what_may_be_torn<V: FrameView>(&mut self, view: &Single<V>, invals: &mut Invals) -> Option<Instant> {
         let from = self.whole_from?;
         if Instant::now() < from {
             return Some(from);
         }
         self.whole_from = None;
-        store.forget_cached();
+        view.store.forget_cached();
+        view.state.read().frame.forget();
         invals.push(Inval::All);
         None
     }

@@ -25,6 +25,9 @@ pub trait FrameView: Sized + Send + Sync + 'static {
     /// How far the kernel should read ahead in a file, in bytes.
     const READ_AHEAD: u32;
 
+    /// Whether files have holes that lseek(2) finds.
+    const HAS_HOLES: bool;
+
     /// Whether SOURCE's mtime, once others have set its attributes, is that of files which nothing has changed since the mount began:
     /// not if the mount's own commits may have set it.
     const TAKES_MTIME: bool;
@@ -46,6 +49,12 @@ pub trait FrameView: Sized + Send + Sync + 'static {
 
     /// Notes the length of a stored chunk, if the file still holds it.
     fn learn(&self, file: Number, key: ChunkKey, len: u32);
+
+    /// What was read of the frame may have been of another state: nothing that was kept of it is good any more.
+    fn forget(&self);
+
+    /// What there is to say for the log of what is kept in memory, beside what the store keeps.
+    fn report(&self) -> Option<String>;
 
     /// Notes that a draft of a file has been begun.
     fn begun(&mut self, file: Number);

@@ -44,6 +44,13 @@ pub struct Locks {
     ended: AtomicBool,
 }
 
+impl Locks {
+    /// Whether clients have some, or wait for some.
+    pub fn has_any(&self) -> bool {
+        !self.clients.lock().is_empty()
+    }
+}
+
 /// An open file of a client that has had a lock.
 struct Client {
     file: LockFile,
@@ -203,7 +210,7 @@ impl<V: FrameView> Single<V> {
     // --- flock(2) ---
 
     fn lock_failed(&self, source: io::Error) -> ViewError {
-        ViewError::Store(StoreError::Io { path: self.store.path().into(), action: "lock", source })
+        ViewError::Store(StoreError::Io { path: self.store.path(), action: "lock", source })
     }
 
     /// The open file that the locks of a handle are on.
@@ -237,14 +244,18 @@ impl<V: FrameView> Single<V> {
         invals: &mut Invals,
     ) -> Result<u64> {
         let (locks, sidecar) = self.turns()?;
-        let client = self.client(ino, handle)?;
-        self.leave_turn(&client, invals)?;
-        match client.file.flock(lock, until) {
-            Ok(true) => {}
-            Ok(false) => return Err(ViewError::Locked),
-            Err(error) if error.kind() == ErrorKind::Interrupted => return Err(ViewError::Interrupted),
-            Err(error) => return Err(self.lock_failed(error)),
-        }
+        let client = loop {
+            let client = self.client(ino, handle)?;
+            self.leave_turn(&client, invals)?;
+            match client.file.flock(lock, until) {
+                Ok(true) if ino != LOCK_FILE || sidecar.is_lock_file(&client.file) => break client,
+                // Who had it before has removed the file.
+                Ok(true) => drop(locks.clients.lock().remove(&(ino, handle))),
+                Ok(false) => return Err(ViewError::Locked),
+                Err(error) if error.kind() == ErrorKind::Interrupted => return Err(ViewError::Interrupted),
+                Err(error) => return Err(self.lock_failed(error)),
+            }
+        };
         if ino == LOCK_FILE {
             let granted = if locks.ended.load(SeqCst) { Err(ViewError::Gone) } else { self.read_again() };
             if let Err(error) = granted {
@@ -306,6 +317,23 @@ impl<V: FrameView> Single<V> {
         left
     }
 
+    /// The end of a frame of which nothing more is committed.
+    pub(super) fn drop_locks(&self) {
+        let Ok((locks, sidecar)) = self.turns() else { return };
+        locks.ended.store(true, SeqCst);
+        let clients: Vec<_> = locks.clients.lock().drain().map(|(_, client)| client).collect();
+        for client in clients {
+            if let Some(before) = client.exclusive.lock().take()
+                && let Err(error) = sidecar.client_leaves(before)
+            {
+                error!("{error}");
+            }
+            if let Err(error) = client.file.unlock() {
+                error!("{}", self.lock_failed(error));
+            }
+        }
+    }
+
     /// The end: no client is left, whatever the kernel has told us.
     pub(super) fn unlock_all(&self) {
         let Some(locks) = &self.locks else { return };
@@ -354,7 +382,7 @@ mod tests {
     }
 
     fn lock(view: &impl FileSystem, lock: Option<Flock>) -> Result<u64> {
-        view.lock(LOCK_FILE, ONE, lock, None, &mut Invals::new())
+        view.lock(LOCK_FILE, ONE, lock, None, &mut Invals::new()).map(|reread| reread.count)
     }
 
     fn put(view: &impl FileSystem, name: &str, bytes: &[u8]) -> Ino {

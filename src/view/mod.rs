@@ -9,10 +9,13 @@
 //! | `nodes` | inodes, names, handles, and files that were made, moved or removed |
 //! | `frame_view` | what a frame must do to be shown |
 //! | `sparse`, `contiguous` | the two layouts |
+//! | `array` | the data of a frame as one file |
+//! | `decoded` | the data of frames, decompressed |
 //! | `content`, `writing`, `frame_file` | what a file's bytes are read from: drafts, and whole frames |
 //! | `follow`, `locks` | other programs: those that take turns, and those that do not |
 //! | `pacer` | when a change goes to the store |
 //! | `tree` | a directory of frames, mounted whole |
+//! | `archive` | an archive of Python-Blosc2, shown as a directory in a tree |
 //! | `prefetch` | who reads one thing after another, and what comes next |
 //!
 //! Nothing here calls the kernel. What it must forget is collected in [`Invals`]; `fs` sees to it that it is forgotten before the
@@ -29,8 +32,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant, SystemTime};
 
+mod archive;
+mod array;
 mod content;
 mod contiguous;
+pub mod decoded;
 mod error;
 mod follow;
 mod frame_file;
@@ -54,7 +60,10 @@ mod writing;
 mod xattr;
 
 pub use crate::store::backend::Flock;
+pub use archive::{ArchiveView, directory_meta};
+pub use array::ArrayView;
 pub use contiguous::{ContiguousView, Shown};
+pub use decoded::{BandFiles, Blocks, Decoded, Reader, Sliced};
 pub use error::{Result, ViewError};
 pub use frame_view::FrameView;
 pub use left::{Left, Lost};
@@ -229,11 +238,35 @@ pub struct Features {
     pub handles: bool,
     /// Locks of flock(2) are asked for here ([`FileSystem::lock`]) rather than kept by the kernel.
     pub locks: bool,
+    /// Files have holes, which [`FileSystem::seek`] finds.
+    pub holes: bool,
     /// How far the kernel should read ahead in a file, in bytes; `None` for what it does without being told.
     pub read_ahead: Option<u32>,
     /// Files of another file system are passed on, with everything that a file system has; and for how long names and attributes are
     /// good that others may change.
     pub passes_on: Option<Timeouts>,
+}
+
+/// How often a part of what is shown was read again because others have changed it. The kernel must have forgotten it since the last time
+/// before a client goes on who has got a lock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reread {
+    /// What the count is of: [`ROOT`], or a frame in a tree. It only ever goes up.
+    pub of: Ino,
+    /// How often; 0 for never.
+    pub count: u64,
+    /// What the kernel must have forgotten.
+    pub invals: Invals,
+}
+
+impl Reread {
+    /// Nothing was ever read again.
+    pub const NEVER: Reread = Reread { of: ROOT, count: 0, invals: Invals::new() };
+
+    /// Everything was, so many times.
+    pub fn all(count: u64) -> Self {
+        Reread { of: ROOT, count, invals: vec![Inval::All] }
+    }
 }
 
 /// For how long the kernel may believe what others may change unheard.
@@ -405,7 +438,7 @@ pub trait FileSystem: Send + Sync {
         self.readdir(ino, cookie, emit)
     }
 
-    /// Whether the kernel may keep a listing of a directory: nobody changes it unheard.
+    /// Whether a listing of a directory that the kernel has kept is still good, as it is opened once more.
     fn keeps_listing(&self, _ino: Ino) -> bool {
         true
     }
@@ -423,17 +456,22 @@ pub trait FileSystem: Send + Sync {
 
     /// flock(2) of an open file: takes a lock in place of any that it has, or gives it back; at the last close the latter is asked
     /// for at any rate. Only with `until` it may take long: until that is set, and the thread that waits gets a signal. Giving back takes
-    /// a moment at most then. Answers how often SOURCE was read again since the mount began: the kernel must have forgotten everything
-    /// since the last time, before the client goes on.
+    /// a moment at most then. Answers how often what the lock is for was read again since the mount began: see [`Reread`].
     ///
     /// # Errors
     /// [`ViewError::Locked`], [`ViewError::Interrupted`]; and with no lock, if what others have done to SOURCE cannot be shown.
-    fn lock(&self, ino: Ino, handle: Handle, lock: Option<Flock>, until: Option<&AtomicBool>, invals: &mut Invals)
-    -> Result<u64>;
+    fn lock(
+        &self,
+        ino: Ino,
+        handle: Handle,
+        lock: Option<Flock>,
+        until: Option<&AtomicBool>,
+        invals: &mut Invals,
+    ) -> Result<Reread>;
 
-    /// After a read that found others at work ([`ViewError::Locked`]): waits until they have done, and shows what they did. As
-    /// [`FileSystem::lock`].
-    fn catch_up(&self) -> Result<u64>;
+    /// After a read of a file that found others at work ([`ViewError::Locked`]): waits until they have done, and shows what they did.
+    /// As [`FileSystem::lock`].
+    fn catch_up(&self, ino: Ino) -> Result<Reread>;
 
     /// What a change of this file, or of a name in this directory, may have to wait for.
     fn may_wait(&self, ino: Ino) -> Wait;

@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 use super::content::Content;
 use super::meta::Meta;
@@ -128,12 +128,16 @@ pub struct Nodes {
     order: BTreeMap<u64, OsString>,
     /// What the lock file of SOURCE is called, if it is shown.
     pub lock_file: Option<OsString>,
+    /// Clients have removed it, or have not made it yet.
+    pub lock_file_is_gone: bool,
     handles: HashMap<u64, Open>,
     /// How many of them each open file has.
     open: HashMap<Ino, u32>,
     last_serial: u64,
     /// How often others have changed SOURCE.
     version: u64,
+    /// When that was last seen.
+    reloaded: Option<Instant>,
     root: Root,
     /// Of the root, if that is a directory.
     pub directory: Meta,
@@ -150,10 +154,12 @@ impl Nodes {
             temporary: HashMap::new(),
             order: BTreeMap::new(),
             lock_file: None,
+            lock_file_is_gone: false,
             handles: HashMap::new(),
             open: HashMap::new(),
             last_serial: FIRST_SERIAL,
             version: 0,
+            reloaded: None,
             root,
             directory: source.of_directory(),
             source,
@@ -224,7 +230,8 @@ impl Nodes {
     /// Temporary files and the lock file from a cookie on, each with the one that stands behind it.
     pub fn others_from(&self, cookie: u64) -> impl Iterator<Item = (u64, Ino, OsString)> {
         let temporary = |(place, name): (&u64, &OsString)| Some((place + 1, self.temporary(name)?, name.clone()));
-        let lock_file = self.lock_file.iter().filter(move |_| cookie < LAST).map(|name| (LAST, LOCK_FILE, name.clone()));
+        let is_listed = cookie < LAST && !self.lock_file_is_gone;
+        let lock_file = self.lock_file.iter().filter(move |_| is_listed).map(|name| (LAST, LOCK_FILE, name.clone()));
         self.order.range(cookie..).filter_map(temporary).chain(lock_file)
     }
 
@@ -394,12 +401,18 @@ impl Nodes {
         ino != ROOT || self.handles.values().all(|open| open.ino != ROOT || open.version == self.version)
     }
 
+    /// Whether others have changed SOURCE so little time ago.
+    pub fn is_reloaded_since(&self, time: Duration) -> bool {
+        self.reloaded.is_some_and(|when| when.elapsed() < time)
+    }
+
     // --- other programs ---
 
     /// Others have changed SOURCE, which has these attributes now; nothing was uncommitted. Files of the frame, and files that hold
     /// something of the store's, are gone. Other temporary files stay.
     pub fn reloaded(&mut self, source: Meta, invals: &mut Invals) {
         self.version += 1;
+        self.reloaded = Some(Instant::now());
         (self.directory, self.source) = (source.of_directory(), source);
         self.linked.clear();
         let (temporary, order) = (&mut self.temporary, &mut self.order);

@@ -15,11 +15,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use log::debug;
 use parking_lot::Mutex;
 
+use super::content::Content;
 use super::follow::Following;
 use super::frame_view::{FrameView, Standing, Why};
 use super::left::is_final;
@@ -32,7 +33,7 @@ use super::writing::Change;
 use super::xattr::{find, names};
 use super::{
     Attr, Creation, DirEntry, Features, FileSystem, Flock, Handle, Ino, Invals, Kind, Left, Lost, New, OpenMode, Opened, Pages,
-    ROOT, RenameMode, Result, SetAttr, SetMode, ViewError, Wait,
+    ROOT, RenameMode, Reread, Result, Seek, SetAttr, SetMode, ViewError, Wait,
 };
 use crate::store::{ChunkKey, DraftPool, FrameStore, FsSpace, ReadAt, Want, Watcher};
 
@@ -62,6 +63,8 @@ pub struct Single<V: FrameView> {
     pub(super) drafts: Arc<DraftPool>,
     pub(super) read_only: bool,
     pub(super) following: Following,
+    /// For how long after a change by others the kernel may not have forgotten what it has of the file at the root.
+    settles: Duration,
     /// Clients' locks, if the mount was made with locking.
     pub(super) locks: Option<Locks>,
     /// Held while names are changed, and while a file is changed in place. Chunks are compared and staged under it, so readers never take
@@ -98,12 +101,18 @@ impl<V: FrameView> Single<V> {
             load,
             read_only,
             following: Following::default(),
+            settles: Duration::ZERO,
             locks: None,
             writing: Mutex::new(()),
             pacer: Pacing::new(),
             prefetcher: Prefetcher::default(),
             saved: Mutex::default(),
         })
+    }
+
+    /// The same, where the kernel is told of changes by others a little later than those who open the file.
+    pub(super) fn settling(self, settles: Duration) -> Self {
+        Single { settles, ..self }
     }
 
     fn attr(&self, ino: Ino) -> Result<Attr> {
@@ -122,7 +131,9 @@ impl<V: FrameView> Single<V> {
             if let Some(when) = content.written() {
                 meta.written(when);
             }
-            Ok(Attr { nlink, ..meta.attr(ino, Kind::File, self.len(guard, ino, &content)?) })
+            let attr = meta.attr(ino, Kind::File, self.len(guard, ino, &content)?);
+            let blocks = if let Content::Data(data) = &content { data.blocks() } else { attr.blocks };
+            Ok(Attr { nlink, blocks, ..attr })
         })
     }
 
@@ -137,7 +148,11 @@ impl<V: FrameView> Single<V> {
     fn opened(&self, ino: Ino, handle: Handle) -> Opened {
         let pages = match ino {
             LOCK_FILE => Pages::Foreign,
-            ROOT if !self.state.read().nodes.is_of_one_version(ROOT) => Pages::Direct,
+            ROOT => {
+                let nodes = &self.state.read().nodes;
+                let is_settled = nodes.is_of_one_version(ROOT) && !nodes.is_reloaded_since(self.settles);
+                if is_settled { Pages::Kept } else { Pages::Direct }
+            }
             _ => Pages::Kept,
         };
         Opened { handle, pages }
@@ -240,8 +255,15 @@ impl<V: FrameView> FileSystem for Single<V> {
         };
         // Without OPEN there is no RELEASE, which gives locks back. And where the mount point is the file, only handles tell older
         // versions of it from newer ones.
-        let handles = !self.read_only || !in_directory || locks;
-        Features { read_only: self.read_only, handles, locks, read_ahead: Some(V::READ_AHEAD), passes_on: None }
+        let handles = !self.read_only || !in_directory || locks || self.store.local().is_none();
+        Features {
+            read_only: self.read_only,
+            handles,
+            locks,
+            holes: V::HAS_HOLES,
+            read_ahead: Some(V::READ_AHEAD),
+            passes_on: None,
+        }
     }
 
     fn lookup(&self, parent: Ino, name: &OsStr) -> Result<Attr> {
@@ -298,6 +320,14 @@ impl<V: FrameView> FileSystem for Single<V> {
         let (ino, handle) = self.create_file(parent, name, creation, OpenMode { write: true, ..OpenMode::default() })?;
         self.release(handle, invals);
         self.attr(ino)
+    }
+
+    fn seek(&self, ino: Ino, _handle: Handle, offset: u64, seek: Seek) -> Result<u64> {
+        self.glance_before(false)?;
+        self.of_one_version(|_| match self.state.read().content(ino)? {
+            Content::Data(data) => data.seek(offset, seek),
+            _ => Err(ViewError::Unsupported),
+        })
     }
 
     fn read(&self, ino: Ino, handle: Option<Handle>, offset: u64, buf: &mut [u8]) -> Result<usize> {
@@ -430,15 +460,16 @@ impl<V: FrameView> FileSystem for Single<V> {
         lock: Option<Flock>,
         until: Option<&AtomicBool>,
         invals: &mut Invals,
-    ) -> Result<u64> {
-        match lock {
+    ) -> Result<Reread> {
+        let count = match lock {
             Some(lock) => self.take_lock(ino, handle, lock, until, invals),
             None => self.give_lock_back(ino, handle, until.is_some(), invals),
-        }
+        };
+        count.map(Reread::all)
     }
 
-    fn catch_up(&self) -> Result<u64> {
-        self.wait_for_others()
+    fn catch_up(&self, _ino: Ino) -> Result<Reread> {
+        self.wait_for_others().map(Reread::all)
     }
 
     fn may_wait(&self, ino: Ino) -> Wait {
@@ -502,7 +533,7 @@ impl<V: FrameView> FileSystem for Single<V> {
         if !self.read_only {
             let invals = &mut Invals::new();
             let left = self.leave(true, invals);
-            left.log(self.store.path());
+            left.log(&self.store.path());
             result = left.into_result();
             if let Err(error) = V::settle(self, Why::End, invals) {
                 debug!("{}: {error}", self.store.path().display());
@@ -515,11 +546,12 @@ impl<V: FrameView> FileSystem for Single<V> {
     }
 
     fn report(&self) -> String {
-        let (files, open) = {
-            let nodes = &self.state.read().nodes;
-            (nodes.iter().count(), nodes.handles().count())
+        let (files, open, kept) = {
+            let state = self.state.read();
+            (state.nodes.iter().count(), state.nodes.handles().count(), state.frame.report())
         };
-        let (cache, commits) = (self.store.cache_stats(), self.pacer.lock().commits());
+        let commits = self.pacer.lock().commits();
+        let cache = kept.unwrap_or_else(|| self.store.cache_stats().to_string());
         format!("{cache}; commits: {commits}; files touched: {files}, open: {open}")
     }
 }

@@ -13,6 +13,7 @@ mod compact;
 mod content;
 mod contiguous;
 mod convert;
+mod convert_npy;
 mod golden;
 mod info;
 mod ls;

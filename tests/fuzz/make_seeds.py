@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """Cuts the frames of tests/data into seeds for the fuzz targets: make_seeds.py DATA SEEDS, where SEEDS gets a directory for each."""
 
+import io
 import struct
 import sys
+import zipfile
 from pathlib import Path
 
 data, seeds = Path(sys.argv[1]), Path(sys.argv[2])
@@ -60,6 +62,36 @@ for path in sorted((data / "sframe").iterdir()):
 IDENTITY = struct.pack("<QQQqIIqQ", 1, 2, 3, 4, 5, 6, 7, 8)
 RUNS = struct.pack("<IIqIIq", 3, 0, 1000, 5, 999_999_999, -1)
 seed("times", "two-runs", b"b2times\0" + struct.pack("<II", 1, 2) + IDENTITY + struct.pack("<Q", 5) + RUNS)
+
+# Archives: members and directories, with ZIP64 where it need not be; and a directory alone, behind the number of its members.
+for kind, names in {"flat": ["embed.b2e", "a.b2nd"], "deep": ["g/h/a.b2nd", "g/", "g/b.b2f", "embed.b2e"], "none": []}.items():
+    for wide in (False, True):
+        out = io.BytesIO()
+        with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
+            for name in names:
+                with archive.open(zipfile.ZipInfo(name), "w", force_zip64=wide) as member:
+                    member.write(b"" if name.endswith("/") else name.encode())
+            directory = archive.start_dir
+        content = out.getvalue()
+        if wide:
+            end, size = len(content) - 22, len(content) - 22 - directory
+            record = struct.pack("<4sQHHIIQQQQ", b"PK\6\6", 44, 45, 45, 0, 0, len(names), len(names), size, directory)
+            locator = struct.pack("<4sIQI", b"PK\6\7", 0, end, 1)
+            content = content[:end] + record + locator + b"PK\5\6" + bytes(4) + b"\xff" * 12 + bytes(2)
+        seed("archive", f"{kind}-{wide}", content)
+        seed("archive", f"{kind}-{wide}-directory", bytes([len(names)]) + content[directory : len(content) - 22])
+
+# Types of items, headers of files that have such, and slices of arrays of a shape.
+TYPES = ["<f4", ">M8[25s]", "S5", "('<i4', (2, 3))", "[('a', '<i4'), (('t', 'b'), '?', (2,)), ('', 'U3')]", "(numpy.record, [('x', 'u1')])",
+         "{'names': ['a', 'b'], 'formats': ['i1', [('\\xe9', '<f8')]], 'offsets': [0, 8], 'titles': [None, 't'], 'itemsize': 24, 'aligned': True}"]
+for number, text in enumerate(TYPES):
+    seed("dtype", str(number), text.encode())
+    text = text if text[0] in "[(" else f"'{text}'"
+    content = f"{{'descr': {text}, 'fortran_order': {number % 2 == 1}, 'shape': (3, {number}), }}\n".encode()
+    seed("npy", f"{number}-1", b"\x93NUMPY\1\0" + struct.pack("<H", len(content)) + content)
+    seed("npy", f"{number}-3", b"\x93NUMPY\3\0" + struct.pack("<I", len(content)) + content)
+for number, text in enumerate(["3:10,:,5", "...,::-2", "[-1, 2::7, ...]", "::40,::3,-5:2:-1", "()", "0"]):
+    seed("slice", str(number), b"\3\x64\4\2\x20\5\3\x0a\7\7" + text.encode())
 
 # Sessions are short at first; which frame, then operations.
 for target in ("sparse", "contiguous"):

@@ -24,6 +24,7 @@ mod store {
 mod caching;
 mod codecs;
 mod formats;
+mod kept;
 
 // For `cache` and `shares`.
 use b2fuse::store::{CacheStats, ChunkKey};

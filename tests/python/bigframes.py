@@ -7,12 +7,14 @@ import blosc2
 import numpy as np
 
 
-def _template(contiguous, chunksize, where):
+def _template(contiguous, chunksize, where, vlmeta=None):
     """Header and trailer of a frame that the library made of one chunk."""
     path = where.with_name(f"{where.name}.template")
     blosc2.remove_urlpath(str(path))
     frame = blosc2.SChunk(chunksize=chunksize, urlpath=str(path), contiguous=contiguous, mode="w", cparams={"typesize": 1})
     frame.append_data(bytes(range(256)) * (chunksize // 256) + bytes(chunksize % 256))
+    for name, value in (vlmeta or {}).items():
+        frame.vlmeta[name] = value
     del frame
     data = (path if contiguous else path / "chunks.b2frame").read_bytes()
     blosc2.remove_urlpath(str(path))
@@ -31,10 +33,11 @@ def hollow(nbytes):
     return stored(np.random.default_rng(0).bytes(nbytes))[:32], 32 + nbytes
 
 
-def write_frame(path, contiguous, count, chunksize, chunk):
-    """A frame of `count` chunks; chunk(n) is the bytes of one, or what begins it and its length, when the rest are zeros."""
+def write_frame(path, contiguous, count, chunksize, chunk, first_id=0, vlmeta=None):
+    """A frame of `count` chunks; chunk(n) is the bytes of one, or what begins it and its length, when the rest are zeros. The chunk files of
+    a sparse frame are numbered from `first_id` on."""
     path = Path(path)
-    header, trailer = _template(contiguous, chunksize, path)
+    header, trailer = _template(contiguous, chunksize, path, vlmeta)
     total = 0
     places = np.empty(count, dtype="<i8")
     if not contiguous:
@@ -50,8 +53,8 @@ def write_frame(path, contiguous, count, chunksize, chunk):
             if len(head) < length:
                 file.seek(length - len(head), 1)
         else:
-            places[n] = n
-            with open(path / f"{n:08X}.chunk", "wb", buffering=0) as own:
+            places[n] = first_id + n
+            with open(path / f"{first_id + n:08X}.chunk", "wb", buffering=0) as own:
                 own.write(head)
                 if len(head) < length:
                     own.truncate(length)

@@ -10,6 +10,7 @@ natively, must be in the last state.
     locking.py --seconds 10        all cases together take that long: the writer on the mount, on SOURCE under a mount
                                    for writing, on SOURCE under one for reading, writers on both; SOURCE in both layouts
     locking.py --seconds 600       the same, longer
+    locking.py --tree              the same of frames in a mounted directory, shown as directories and as files
     locking.py --self-test         mounts without locking: every case must find something
 """
 
@@ -17,6 +18,7 @@ import argparse
 import contextlib
 import faulthandler
 import fcntl
+import itertools
 import multiprocessing
 import os
 import random
@@ -182,16 +184,22 @@ CASES = {
 }
 
 
-def run(directory, layout, case, seconds, seed, locking):
-    """One case; answers what was found wrong, or None."""
+def run(directory, layout, case, seconds, seed, locking, show):
+    """One case; answers what was found wrong, or None. With `show`, of a frame in a directory that is mounted so."""
     writers, options = CASES[case]
-    source, point = directory / f"shared-{layout}.b2frame", directory / "mount"
+    name, point = f"shared-{layout}.b2frame", directory / "mount"
+    above = directory / "tree" / "sub" if show else directory
+    above.mkdir(parents=True, exist_ok=True)
+    source = above / name
     make(source, layout)
+    if show:
+        options = [*options, "--show", show]
     options = ["--log-file", directory / "log", *(locking if locking else []), *options]
     shared, failures = Shared(), fork.SimpleQueue()
     try:
-        with Mount(source, point, options):
-            sides = {"source": Side(source), "mount": Side(point if layout == "cframe" else point / source.name)}
+        with Mount(directory / "tree" if show else source, point, options):
+            shown = point / "sub" / name if show else point if layout == "cframe" else point / name
+            sides = {"source": Side(source), "mount": Side(shown)}
             work = [("writer", write, where) for where in writers]
             work += [("reader", read, ("mount", "source")[n % 2]) for n in range(READERS)]
             processes = [
@@ -225,7 +233,7 @@ def run(directory, layout, case, seconds, seed, locking):
             failures.put(f"check: {checked.stdout}{checked.stderr}")
     except (Wrong, RuntimeError) as error:
         failures.put(f"SOURCE at the end: {error}")
-    print(f"  {layout}, {case}: {shared.states.value} states, {shared.reads.value} reads", flush=True)
+    print(f"  {layout}, {f'shown {show}, ' if show else ''}{case}: {shared.states.value} states, {shared.reads.value} reads", flush=True)
     if failures.empty():
         return None if shared.enough() else "too little happened"
     return failures.get()
@@ -238,28 +246,29 @@ def main():
     parser.add_argument("--seed", default=str(time.time_ns() % 10**9))
     parser.add_argument("--case", choices=CASES, help="one of them only")
     parser.add_argument("--layout", choices=["cframe", "sframe"])
+    parser.add_argument("--tree", action="store_true", help="frames in a mounted directory")
     parser.add_argument("--self-test", action="store_true")
     args = parser.parse_args()
     layouts = [args.layout] if args.layout else ["cframe", "sframe"]
     cases = [args.case] if args.case else list(CASES)
-    each = args.seconds / len(layouts) / len(cases)
+    shows = ["sparse", "contiguous"] if args.tree else [None]
+    each = args.seconds / len(layouts) / len(cases) / len(shows)
     passed = failed = 0
-    for layout in layouts:
-        for n, case in enumerate(cases):
-            seed = f"{args.seed} {layout} {case}"
-            with tempfile.TemporaryDirectory(prefix="b2fuse-locking-") as directory:
-                locking = [["--locking"], ["-o", "locking"]][n % 2] if not args.self_test else None
-                wrong = run(Path(directory), layout, case, each, seed, locking)
-                log = Path(directory, "log").read_text()
-            if (wrong is None) == args.self_test:
-                failed += 1
-                print(f"FAILED: {layout}, {case}, seed {args.seed}: {wrong or 'nothing was found without locking'}")
-                if wrong:
-                    print(log[-4000:])
-            else:
-                passed += 1
-                if args.self_test:
-                    print(f"    found, as it must be: {wrong.splitlines()[0]}")
+    for n, (layout, show, case) in enumerate(itertools.product(layouts, shows, cases)):
+        seed = f"{args.seed} {layout} {show} {case}"
+        with tempfile.TemporaryDirectory(prefix="b2fuse-locking-") as directory:
+            locking = [["--locking"], ["-o", "locking"]][n % 2] if not args.self_test else None
+            wrong = run(Path(directory), layout, case, each, seed, locking, show)
+            log = Path(directory, "log").read_text()
+        if (wrong is None) == args.self_test:
+            failed += 1
+            print(f"FAILED: {layout}, {f'shown {show}, ' if show else ''}{case}, seed {args.seed}: {wrong or 'nothing was found without locking'}")
+            if wrong:
+                print(log[-4000:])
+        else:
+            passed += 1
+            if args.self_test:
+                print(f"    found, as it must be: {wrong.splitlines()[0]}")
     print(f"{passed} passed, {failed} failed")
     sys.exit(1 if failed else 0)
 

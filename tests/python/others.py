@@ -472,6 +472,25 @@ def prepare(directory, layout, shared, rng, locking):
     return source, writer
 
 
+def work_beside(work, shared, failures, seconds, is_enough):
+    """Has each do its work in a process of its own, for some seconds and until it is enough."""
+    processes = [fork.Process(target=process, args=(name, body, shared, failures)) for name, body in work]
+    for each in processes:
+        each.start()
+    until = time.monotonic() + IN_TIME
+    shared.stop.wait(seconds)
+    while not (shared.stop.is_set() or is_enough() or time.monotonic() > until):
+        shared.stop.wait(0.1)
+    shared.stop.set()
+    for (name, _), each in zip(work, processes):
+        each.join(60)
+        if each.is_alive():
+            failures.put(f"{name} hangs")
+            each.kill()
+        elif each.exitcode != 0:
+            failures.put(f"{name} ended with {each.exitcode}")
+
+
 def beside_a_writer(directory, case, seconds, seed, self_test):
     """Readers of a mount beside a writer on SOURCE; answers what was found wrong, or None."""
     layout, options, locking = case
@@ -487,21 +506,7 @@ def beside_a_writer(directory, case, seconds, seed, self_test):
             each = random.Random(f"{seed} {n}")
             kinds = what * 3 if self_test else what * 3 + [by_the_library]
             work.append((f"reader {n}", functools.partial(read, files, shared, each, kinds)))
-        processes = [fork.Process(target=process, args=(name, body, shared, failures)) for name, body in work]
-        for each in processes:
-            each.start()
-        until = time.monotonic() + IN_TIME
-        shared.stop.wait(seconds)
-        while not (shared.stop.is_set() or (shared.enough() and not self_test) or time.monotonic() > until):
-            shared.stop.wait(0.1)
-        shared.stop.set()
-        for (name, _), each in zip(work, processes):
-            each.join(60)
-            if each.is_alive():
-                failures.put(f"{name} hangs")
-                each.kill()
-            elif each.exitcode != 0:
-                failures.put(f"{name} ended with {each.exitcode}")
+        work_beside(work, shared, failures, seconds, lambda: shared.enough() and not self_test)
         if failures.empty() and not self_test:
             settled(Files(directory / "mount", layout, source), shared, rng, failures)
     return shared, failures

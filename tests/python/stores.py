@@ -2,7 +2,8 @@
 
 A kind of container is a class: `make` writes the first state, `change` makes one change that a seed draws, `read` answers everything
 that can be read, as plain values. The library must answer the same in the mount and in a native directory, find the same in DIR and
-in a second mount, and in a directory that is a store of its own all frames are files, in the view and in DIR.
+in a second mount, and in a directory that is a store of its own all frames are files, in the view and in DIR. The second mount shows
+archives (.b2z) as directories, which hold what the archives do, and are read as the stores that they are.
 """
 
 import dataclasses
@@ -10,7 +11,9 @@ import gc
 import hashlib
 import os
 import pickle
+import shutil
 import traceback
+import zipfile
 from pathlib import Path
 
 import blosc2
@@ -101,7 +104,7 @@ class Keyed:
 
 class Tree(Keyed):
     TYPE = blosc2.TreeStore
-    # A store is one by what is in it, too, and in an archive there is nothing that b2fuse looks into.
+    # A store is one by what is in it, too.
     SUFFIXES = [".b2d", "", ".b2z"]
 
 
@@ -122,7 +125,7 @@ class Row:
 
 
 class Table:
-    SUFFIXES = [".b2d"]
+    SUFFIXES = [".b2d", ".b2z"]
 
     def make(self, path, rng):
         table = blosc2.CTable(Row, urlpath=str(path), mode="w")
@@ -370,15 +373,42 @@ class Play:
         if left:
             raise AssertionError(f"left behind in DIR: {left}")
         show = sequence.pick("other", "sparse", "contiguous")
-        with Mount(sequence.dir, sequence.directory / "second", ["--show", show, "-o", "ro"], sequence.options.b2fuse, timeout=60):
-            self.expect(natively, sequence.directory / "second", f"a second mount with --show {show}")
+        second = sequence.directory / "second"
+        with Mount(sequence.dir, second, ["--show", show, "-o", "ro,b2z=dir"], sequence.options.b2fuse, timeout=60):
+            self.expect(natively, second, f"a second mount with --show {show}")
+            self.expect_archives(natively, second)
         sequence.mount.mount()
         self.compare_all()
 
     def expect(self, natively, directory, where):
         for name, kind in sorted(self.there.items()):
-            seen = apart(lambda: kind().read(directory / name, True) if kind is Indexed else kind().read(directory / name))
+            path = self.as_store(directory / name)
+            seen = apart(lambda: kind().read(path, True) if kind is Indexed else kind().read(path))
             self.alike(seen, natively[name], where, name)
+
+    def as_store(self, path):
+        """An archive that is shown as a directory, by a path in which the library does not take it for a remote archive."""
+        if path.suffix != ".b2z" or not path.is_dir():
+            return path
+        link = self.sequence.directory / f"link-{next(self.numbers)}.b2d"
+        link.symlink_to(path)
+        return link
+
+    def expect_archives(self, natively, directory):
+        """An archive that is shown holds the members to the byte, and a copy of it is the store."""
+        for name in sorted(name for name in self.there if name.endswith(".b2z")):
+            shown = directory / name
+            if not shown.is_dir():
+                raise AssertionError(f"{name} is not shown as a directory")
+            files = {str(path.relative_to(shown)): path.read_bytes() for path in shown.rglob("*") if path.is_file()}
+            with zipfile.ZipFile(self.sequence.dir / name) as archive:
+                members = {member: archive.read(member) for member in archive.namelist() if not member.endswith("/")}
+            if files != members:
+                wrong = [key for key in files.keys() | members.keys() if files.get(key) != members.get(key)]
+                raise AssertionError(f"{name} as a directory: {wrong} differ from the members")
+            copy = self.sequence.directory / f"copy-{next(self.numbers)}.b2d"
+            shutil.copytree(shown, copy)
+            self.alike(apart(lambda: self.there[name]().read(copy)), natively[name], "a copy of an archive", name)
 
     @staticmethod
     def alike(seen, expected, where, name):

@@ -119,11 +119,13 @@ class Case:
             if kind != "link to its like":
                 take(f".squat-{number}", kind)
         take(".squat-chunk", "link to its like")
-        names = [self.source.name, *STORM_NAMES]
         pause, seed = self.storm.choice((50, 300, 2000, 10_000)), self.storm.randrange(1 << 31)
-        command = [ATTACK, "storm", U, ".squat-", str(pause), str(seed), *names]
+        command = [ATTACK, "storm", U, ".squat-", str(pause), str(seed), *self.storm_names()]
         self.attack = subprocess.Popen(command, user=UID, group=GID, extra_groups=(), stdout=subprocess.PIPE)
         self.attack.stdout.readline()
+
+    def storm_names(self):
+        return [self.source.name, *STORM_NAMES]
 
     def output(self):
         self.outputs += 1
@@ -495,7 +497,7 @@ def make_frames(where):
 # ---- Runs
 
 
-def run(operation, case):
+def run(operation, case, operations=None):
     """Does it once; answers what harm was done."""
     harm = []
     try:
@@ -503,7 +505,7 @@ def run(operation, case):
             BEFORE[operation](case)
         if not (case.calm and operation in MOUNTS):
             case.begin()
-        ({**MOUNTS, **TOOLS})[operation](case)
+        (operations or {**MOUNTS, **TOOLS})[operation](case)
     except Harm as found:
         harm.append(str(found))
     finally:
@@ -512,12 +514,13 @@ def run(operation, case):
 
 
 class Tally:
-    def __init__(self):
+    def __init__(self, operations=None):
+        self.operations = operations
         self.victims, self.tried, self.runs, self.done, self.harmed, self.said = None, 0, 0, 0, 0, []
 
     def add(self, operation, case, words):
         self.victims = self.victims or Victims()
-        harm = run(operation, case)
+        harm = run(operation, case, self.operations)
         self.runs += 1
         self.done += case.done
         self.tried += len(case.squats)

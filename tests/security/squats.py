@@ -55,6 +55,10 @@ KINDS = {
 }
 
 
+# What belongs to others, and stays theirs.
+KEPT = {"hard link"}
+
+
 def disk_of_secrets():
     """A block device, where there are loop devices; it goes when this process ends."""
     image = T / "disk"
@@ -78,8 +82,8 @@ def take(name, kind):
         os.chown(path.parent, UID, GID)
     if os.path.lexists(path):
         os.rename(path, U / f".aside-{len(os.listdir(U))}")
-    KINDS[kind](path, name)
-    if kind != "hard link":
+    KINDS[kind](path, str(name))
+    if kind not in KEPT:
         chown_all(path)
 
 

@@ -63,19 +63,19 @@ automounter() {
     echo "$1 file:$T/map --timeout 1" >"$T/master"
     automount -f -d -C --pid-file "$T/pid" "$T/master" >"$T/automount" 2>&1 </dev/null &
     AUTOMOUNTER=$!
-    trap 'kill $AUTOMOUNTER; unhelp; finish' EXIT
+    trap 'kill $AUTOMOUNTER; finish' EXIT
     await eval 'grep -q " autofs .*pgrp=" /proc/self/mounts'
 }
-# helper: mount(8) asks for mount.fuse, which not every package has.
+# helper: mount(8) asks for mount.fuse, which not every package has. /usr/sbin gets it in this namespace alone: other tests run beside
+# this one.
 helper() {
-    MADE=
-    if [ ! -e /sbin/mount.fuse ]; then
-        ln -s mount.fuse3 /sbin/mount.fuse
-        MADE=/sbin/mount.fuse
-        trap 'unhelp; finish' EXIT
-    fi
+    [ ! -e /sbin/mount.fuse ] || return 0
+    mkdir /run/sbin /run/usr.sbin
+    mount --bind -o ro /usr/sbin /run/usr.sbin
+    ln -s /run/usr.sbin/* /run/sbin/
+    ln -s mount.fuse3 /run/sbin/mount.fuse
+    mount --bind /run/sbin /usr/sbin
 }
-unhelp() { rm -f $MADE; }
 is_mounted() { grep -q " $1 fuse.b2fuse " /proc/self/mounts; }
 is_gone() { ! is_mounted "$1"; }
 
@@ -163,7 +163,7 @@ fstab_by_systemd() {
     printf '[Unit]\nDefaultDependencies=no\nWants=%s\n' "$(cd "$T/units" && ls -- *.automount)" >"$T/units/default.target"
     XDG_RUNTIME_DIR=$T/runtime SYSTEMD_UNIT_PATH=$T/units /lib/systemd/systemd --user --unit=default.target >"$T/systemd" 2>&1 </dev/null &
     SYSTEMD=$!
-    trap 'kill -KILL $SYSTEMD; unhelp; finish' EXIT
+    trap 'kill -KILL $SYSTEMD; finish' EXIT
     await eval 'grep -q " $M autofs " /proc/self/mounts'
     comes_and_goes "$M"
 }

@@ -33,10 +33,11 @@ told_by() {
 
 test_a_numpy_array() {
     py 'np.save(sys.argv[1], np.arange(1000.0))' "$T/a.npy"
-    told "$T/a.npy" "is a NumPy array (.npy)" "expected a Blosc2 frame" "blosc2.asarray(numpy.load("
+    mkdir "$M"
+    told_by "mount $T/a.npy $M" "info $T/a.npy" "ls $T/a.npy" "cat $T/a.npy 0" "check $T/a.npy" "repair $T/a.npy" "compact $T/a.npy" -- \
+        "$T/a.npy" "is a NumPy array (.npy)" "expected a Blosc2 frame" "b2fuse convert"
     # What it says works.
-    py 'import numpy
-blosc2.asarray(numpy.load(sys.argv[1]), urlpath=sys.argv[2], mode="w")' "$T/a.npy" "$S"
+    "$B2FUSE" convert "$T/a.npy" "$S"
     mount_it
     equal "$(getfattr --only-values -n user.b2nd.shape "$M")" 1000
     umount_it
@@ -75,8 +76,13 @@ test_text_and_empty_files() {
 
 test_urls() {
     cd "$T"
-    told https://example.org/a.b2nd "is a URL" "expected a file or directory of this machine"
-    told s3://bucket/a.b2nd "is a URL"
+    told ftp://example.org/a.b2nd "is a URL" "expected a file or directory of this machine"
+    told s3:/bucket/a.b2nd "is a URL"
+    # These are read, and not written to.
+    local url
+    for url in https://example.org/a.b2nd s3://bucket/a.b2nd; do
+        told_by "repair $url" "compact $url" -- "$url" "is a URL" "expected a file or directory of this machine"
+    done
     told file:///data/a.b2nd "is a URL; expected a path: /data/a.b2nd"
 }
 

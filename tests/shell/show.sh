@@ -141,9 +141,9 @@ test_what_cannot_be_shown() {
     sparse_from full
     : >"$T/file"
     one_line "$T/file" "to be shown as a directory" "$B2FUSE" mount --show sparse "$S" "$T/file"
-    exits 2 "$B2FUSE" mount --show raw "$S" "$M"
-    exits 2 "$B2FUSE" mount -o show=raw "$S" "$M"
-    has "$(cat "$T/.err")" "expected other, sparse or contiguous"
+    exits 2 "$B2FUSE" mount --show data "$S" "$M"
+    exits 2 "$B2FUSE" mount -o show=data "$S" "$M"
+    has "$(cat "$T/.err")" "expected other, sparse, contiguous, npy or raw"
     one_line "$T/new" "expected a frame that exists" "$B2FUSE" mount --create --show contiguous "$T/new" "$M"
     [ ! -e "$T/new" ]
 }

@@ -568,6 +568,21 @@ test_two_mounts_of_one_directory() {
     tool holds "$D/a.b2frame" 3="$FX/new/1"
 }
 
+test_a_look_at_a_frame_keeps_nobody_from_writing_it() {
+    mkdir -p "$D" "$T/second"
+    cp "$FX/base.b2frame" "$D/c.b2frame"
+    cp -r "$FX/sparse/base.b2frame" "$D/s.b2frame"
+    tree --show contiguous
+    equal "$(stat -c %s "$M/c.b2frame")" "$(stat -c %s "$FX/base.b2frame")"
+    equal "$(ls -l "$M" | grep -c b2frame)" 2
+    "$B2FUSE" mount --show sparse "$D" "$T/second"
+    cp "$FX/new/0" "$T/second/c.b2frame/00000003.chunk"
+    cp "$FX/new/0" "$T/second/s.b2frame/00000003.chunk"
+    "$B2FUSE" umount "$T/second"
+    down
+    tool holds "$D/c.b2frame" 3="$FX/new/0"
+}
+
 test_read_only() {
     mkdir -p "$D"
     echo x >"$D/file"
@@ -614,7 +629,6 @@ test_wrong_usage() {
     one_line "$T/none" "no such directory" "$B2FUSE" mount "$D" "$T/none"
     one_line "$D" "is no frame, and $T/x.b2frame is one" "$B2FUSE" mount "$D" "$T/x.b2frame"
     one_line "$D" "--create" "$B2FUSE" mount --create "$D" "$M"
-    one_line "$D" "--locking" "$B2FUSE" mount --locking "$D" "$M"
     one_line "$D" "follow_links" "$B2FUSE" mount -o follow_links "$D" "$M"
     exits 2 "$B2FUSE" mount -o entry_timeout=soon "$D" "$M"
     exits 2 "$B2FUSE" mount -o attr_timeout=-1 "$D" "$M"

@@ -1,36 +1,28 @@
 # Frames in a directory mounted whole: shown, written, made, replaced, renamed and removed, in all modes of --show.
 
-# clean: nothing of ours, and nothing lost, is left in DIR.
-clean() { equal "$(find "$D" -name '.b2fuse-*' -o -name '*.lost')" ""; }
-# clean_after_a_crash: the same, but for what is within a frame and goes with its next change.
-clean_after_a_crash() {
-    local left
-    while read -r left; do [ -e "${left%/*}/chunks.b2frame" ] || fail "left: $left"; done < <(find "$D" -name '.b2fuse-*' -o -name '*.lost')
-}
-# kinds DIR NAME ...: d or f for each.
-kinds() {
-    local name out=
-    for name in "${@:2}"; do
-        if [ -d "$1/$name" ]; then out+=d; elif [ -f "$1/$name" ]; then out+=f; else out+=-; fi
+# shellcheck source=trees.bash
+. "${FILE%/*}/trees.bash"
+
+# A directory with something in it is replaced by nothing, and a rename loses nothing of it.
+test_no_frame_replaces_a_directory_that_is_not_empty() {
+    local show name
+    for show in other:c sparse:s; do
+        name=${show#*:}.b2frame
+        rm -rf "$D"
+        of_both_layouts
+        mkdir -p "$D/full.b2frame/deep" "$D/full" "$D/empty.b2frame"
+        echo precious | tee "$D/full.b2frame/file" "$D/full.b2frame/deep/file" "$D/full/file" >/dev/null
+        tree --show "${show%:*}"
+        errnos ENOTEMPTY "os.rename(M + '/$name', M + '/full.b2frame')"
+        fails "" rename2 0 "$M/$name" "$M/full"
+        equal "$(cat "$D/full.b2frame/file" "$D/full.b2frame/deep/file" "$D/full/file" | uniq -c | xargs)" "3 precious"
+        tool same "$M/$name" "$FX/base.b2frame"
+        rename2 0 "$M/$name" "$M/empty.b2frame"
+        tool same "$M/empty.b2frame" "$FX/base.b2frame"
+        down
+        tool same "$D/empty.b2frame" "$FX/base.b2frame"
+        clean
     done
-    echo "$out"
-}
-# of_both_layouts: c.b2frame is a cframe in DIR and s.b2frame an sframe, and so are those in sub.
-of_both_layouts() {
-    mkdir -p "$D/sub"
-    cp "$FX/base.b2frame" "$D/c.b2frame"
-    cp -r "$FX/sparse/base.b2frame" "$D/s.b2frame"
-    cp "$FX/array.b2nd" "$D/sub/c.b2nd"
-    cp -r "$FX/sparse/array.b2nd" "$D/sub/s.b2nd"
-    echo plain >"$D/plain.txt"
-    echo no frame >"$D/no.b2frame"
-    cp "$FX/base.b2frame" "$D/otherwise.dat"
-}
-rename2() {
-    py 'import ctypes
-libc = ctypes.CDLL(None, use_errno=True)
-if libc.renameat2(-100, os.fsencode(sys.argv[2]), -100, os.fsencode(sys.argv[3]), int(sys.argv[1])):
-    sys.exit(os.strerror(ctypes.get_errno()))' "$@"
 }
 
 # ---- Reading
@@ -149,6 +141,22 @@ test_a_frame_with_two_names_is_shown_in_its_own_kind() {
 three.b2frame"
 }
 
+test_attributes_set_before_a_frame_is_made() {
+    tree
+    mkdir "$M/x.b2frame"
+    setfattr -n user.mine -v 1 "$M/x.b2frame"
+    setfattr -n user.other -v 2 "$M/x.b2frame"
+    setfattr -x user.other "$M/x.b2frame"
+    chmod 750 "$M/x.b2frame"
+    cp "$FX/native.b2frame"/* "$M/x.b2frame/"
+    down
+    equal "$(kinds "$D" x.b2frame)" f
+    equal "$(getfattr --only-values -n user.mine "$D/x.b2frame")" 1
+    fails "" getfattr -n user.other "$D/x.b2frame"
+    equal "$(stat -c %a "$D/x.b2frame")" 640
+    tool same "$D/x.b2frame" "$FX/native.b2frame"
+}
+
 test_attributes_of_frames() {
     of_both_layouts
     chmod 640 "$D/c.b2frame"
@@ -259,6 +267,33 @@ test_many_frames_at_once() {
 }
 
 # ---- Making
+
+test_a_thousand_frames_open_with_few_descriptors() {
+    mkdir -p "$D" "$M"
+    py 'd, file, folder = sys.argv[1:]
+import shutil
+for i in range(500):
+    shutil.copy(file, f"{d}/c{i}.b2frame")
+    shutil.copytree(folder, f"{d}/s{i}.b2frame")' "$D" "$FX/array.b2nd" "$FX/sparse/array.b2nd"
+    (ulimit -n 256 && exec "$B2FUSE" mount -f --log-file "$T/log" "$D" "$M" </dev/null) &
+    PID=$!
+    await mountpoint -q "$M"
+    py 'import resource
+m = sys.argv[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (4096, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+chunks = sorted(os.listdir(m + "/c0.b2frame"))
+held = []
+for i in range(500):
+    held.append((os.open(f"{m}/c{i}.b2frame/{chunks[i % len(chunks)]}", os.O_RDONLY), chunks[i % len(chunks)]))
+    held.append((os.open(f"{m}/s{i}.b2frame", os.O_RDONLY), None))
+want = {name: open(f"{m}/c499.b2frame/{name}", "rb").read() for name in chunks}
+want[None] = open(m + "/s499.b2frame", "rb").read()
+for fd, name in held:
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    assert os.pread(fd, 1 << 24, 0) == want[name], name' "$M"
+    down
+    clean
+}
 
 test_a_directory_copied_in() {
     tree

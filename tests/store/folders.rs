@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 
 use b2fuse::format::IndexEntry;
+use b2fuse::store::backend::Backend;
 use b2fuse::store::{ChunkKey, FrameStore, SframeStore, StoreError};
 
 use crate::disk::{Dir, Node, Op, start};
@@ -28,7 +29,7 @@ fn append(driver: &mut Driver<SframeStore>, count: u64) {
 }
 
 fn file_name(driver: &Driver<SframeStore>, key: ChunkKey) -> OsString {
-    use b2fuse::store::LocalStore;
+    use b2fuse::store::SourceStore;
     driver.store.file_id(key).expect("the file of a chunk").file_name().into()
 }
 
@@ -88,6 +89,25 @@ fn a_new_file_is_synced_with_the_commit_that_names_it() {
     assert_eq!(syncs(&dir.log()[from..]), (2, 0));
     driver.sync().unwrap();
     History::new(start, &driver).judge::<SframeStore>(Plan { any: 10, ..Plan::default() }).unwrap();
+}
+
+/// Whoever wrote the frame synced nothing of it, and its old chunks are part of what this store promises.
+#[test]
+fn chunk_files_that_others_left_unsynced_are_on_disk_with_the_first_commit() {
+    let made = driver(5);
+    let dir = Dir::default();
+    let start = start(&dir);
+    let inside = dir.create_dir(OsStr::new(NAME), 0o755).unwrap();
+    for name in made.disk.sub(NAME).names() {
+        let bytes = made.disk.sub(NAME).bytes(name.to_str().unwrap()).unwrap();
+        inside.create(&name, 0o644).unwrap().write_at(&bytes, 0).unwrap();
+    }
+    let mut driver = Driver::new(&dir, open::<SframeStore>(&dir, false).unwrap(), 3, 1500);
+    append(&mut driver, 1);
+    driver.commit().unwrap();
+    driver.sync().unwrap();
+    let from = dir.log_len();
+    History::new(start, &driver).judge::<SframeStore>(Plan { from, any: 50, ..Plan::default() }).unwrap();
 }
 
 /// The steps of a commit that drops a chunk and has new ones, few or many.

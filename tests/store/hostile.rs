@@ -7,7 +7,7 @@ use b2fuse::format::header::{FrameHeader, HeaderFields};
 use b2fuse::format::metalayer::Metalayer;
 use b2fuse::format::trailer::Trailer;
 use b2fuse::format::{ChunkOffset, IndexEntry, Layout, index};
-use b2fuse::store::{CframeStore, FrameImage, FrameStore, LocalStore, OpenOptions, StoreError};
+use b2fuse::store::{CframeStore, FrameImage, FrameStore, LocalStore, OpenOptions, SourceStore, StoreError};
 
 use crate::disk::Dir;
 use crate::driver::{Driver, NAME, create, open};

@@ -6,6 +6,7 @@ mod broken;
 mod changes;
 mod crash;
 mod disk;
+mod disk_cache;
 mod driver;
 mod folders;
 mod frames;
@@ -17,6 +18,8 @@ mod native;
 mod others;
 mod parsed;
 mod real;
+#[cfg(feature = "remote")]
+mod remote;
 mod rest;
 mod room;
 mod shared;
@@ -25,3 +28,5 @@ mod sparse;
 mod speed;
 mod stuck;
 mod threads;
+#[cfg(feature = "remote")]
+mod upload;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use b2fuse::format::IndexEntry;
 use b2fuse::format::header::FrameHeader;
 use b2fuse::format::metalayer::Metalayer;
-use b2fuse::store::{ChunkKey, FrameStore, LocalStore, OpenOptions, Others, Result, StoreError};
+use b2fuse::store::{ChunkKey, FrameStore, OpenOptions, Others, Result, SourceStore, StoreError};
 
 use crate::driver::Store;
 use crate::frames::{chunk, content, image, try_content};

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use b2fuse::format::index_file::IndexFile;
 use b2fuse::format::trailer::Trailer;
 use b2fuse::format::{ChunkId, IndexEntry, Special};
-use b2fuse::store::{ChunkKey, FrameImage, FrameStore, LocalStore, OpenOptions, SframeStore, StoreError};
+use b2fuse::store::{ChunkKey, FrameImage, FrameStore, LocalStore, OpenOptions, SframeStore, SourceStore, StoreError};
 
 use crate::driver::Store;
 use crate::frames::{chunk, content, data, dir_for_many, header, image, read, try_content, wants};

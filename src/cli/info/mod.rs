@@ -104,12 +104,19 @@ pub(super) struct Args {
     /// Read every chunk's header, however many there are
     #[arg(short, long)]
     all: bool,
-    /// The frames, of either layout, and directories of frames
+    #[cfg(feature = "remote")]
+    #[command(flatten)]
+    remote: super::remote_args::RemoteArgs,
+    /// The frames, of either layout, and directories of frames; or URLs of frames
     #[arg(required = true)]
     frames: Vec<PathBuf>,
 }
 
 pub(super) fn run(args: &Args) -> End {
+    #[cfg(feature = "remote")]
+    if let Err(what) = super::remote::reach(&args.remote) {
+        return End::Usage(what);
+    }
     let mut printer = Printer { args, shown: false, failed: false };
     for frame in &args.frames {
         match printer.all_of(frame) {

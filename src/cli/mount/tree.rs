@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::super::options::{Options, Show, TreeOptions};
 use super::super::{Failure, strangers};
-use super::{DEAD, check_device, mounted_already};
+use super::{DEAD, Plan, check_device, mounted_already};
 use crate::format::plain::plain;
 use crate::store::walk::SUFFIXES;
 use crate::store::{Budgets, Location, Resources, in_words, local};
@@ -50,17 +50,16 @@ pub(super) fn rules(
     if create {
         return failed("--create");
     }
-    if locking {
-        return failed("--locking");
-    }
     if options.follow_links {
         return failed("-o follow_links");
     }
-    let TreeOptions { suffixes, frames, noframes, cross, entry_timeout, attr_timeout } = options.tree.clone();
+    let TreeOptions { suffixes, frames, noframes, cross, archives, entry_timeout, attr_timeout } = options.tree.clone();
     let show = match show.or(options.show).unwrap_or_default() {
         Show::Other => view::Show::Other,
         Show::Sparse => view::Show::Sparse,
         Show::Contiguous => view::Show::Contiguous,
+        Show::Npy => view::Show::Npy,
+        Show::Raw => view::Show::Raw,
     };
     Ok(Rules {
         show,
@@ -68,7 +67,10 @@ pub(super) fn rules(
         frames,
         noframes,
         cross,
+        archives,
         read_only,
+        locking,
+        dtype: options.dtype.clone(),
         timeouts: Timeouts {
             entry: entry_timeout.unwrap_or(DEFAULT_TIMEOUTS.entry),
             attr: attr_timeout.unwrap_or(DEFAULT_TIMEOUTS.attr),
@@ -117,7 +119,11 @@ pub(super) fn check_point(point: &Path, source: &Path, read_only: bool) -> Resul
     Ok(real)
 }
 
-pub(super) fn open(source: &Path, rules: &Rules, cache_size: u64) -> Result<Arc<dyn FileSystem>, ViewError> {
-    let resources = Resources::new(Budgets { cache_bytes: cache_size, ..Budgets::default() });
-    Ok(Arc::new(Tree::open(source, rules.clone(), resources)?))
+pub(super) fn open(plan: &Plan, rules: &Rules) -> Result<Arc<dyn FileSystem>, ViewError> {
+    let shows_data = matches!(rules.show, view::Show::Npy | view::Show::Raw);
+    // Chunks are kept decoded, or as they are.
+    let cache_bytes = if shows_data { 0 } else { plan.cache_size };
+    let resources = Resources::new(Budgets { cache_bytes, ..Budgets::default() });
+    let tree = Tree::open(&plan.source, rules.clone(), resources)?;
+    Ok(if shows_data { Arc::new(tree.decoding(super::blocks(plan))) } else { Arc::new(tree) })
 }

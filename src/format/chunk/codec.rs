@@ -6,7 +6,7 @@ use zstd::zstd_safe::{DCtx, DDict, get_error_name};
 
 use super::super::registry::{CodecId, Plugin};
 use super::super::{Error, Result};
-use super::header::{self, Blocks, Codec};
+use super::header::{self, Codec};
 use super::{blosclz, lz4};
 
 /// States that are worth keeping between streams.
@@ -55,18 +55,13 @@ impl Codec {
 }
 
 impl Codecs {
-    /// Makes ready the dictionary of a chunk. Codecs without dictionaries ignore it.
-    pub(super) fn dictionary<'a>(&self, codec: Codec, blocks: &Blocks<'a>) -> Result<Dictionary<'a>> {
-        match (codec, blocks.dict) {
+    /// Makes ready the dictionary of a chunk, which stands at `offset`. Codecs without dictionaries ignore it.
+    pub(super) fn dictionary<'a>(codec: Codec, dictionary: Option<&'a [u8]>, offset: usize) -> Result<Dictionary<'a>> {
+        match (codec, dictionary) {
             (Codec::Lz4, Some(content)) => Ok(Dictionary::Lz4(content)),
             (Codec::Zstd, Some(content)) => DDict::try_create(content).map(Dictionary::Zstd).ok_or_else(|| {
-                let offset = blocks.starts_end as u64;
-                Error::new(
-                    "chunk: dictionary",
-                    offset,
-                    format_args!("{} bytes that Zstandard refuses", content.len()),
-                    "a dictionary",
-                )
+                let len = content.len();
+                Error::new("chunk: dictionary", offset as u64, format_args!("{len} bytes that Zstandard refuses"), "a dictionary")
             }),
             _ => Ok(Dictionary::None),
         }

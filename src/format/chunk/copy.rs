@@ -72,3 +72,23 @@ fn copy_long(output: &mut [u8], at: usize, from: usize, end: usize) -> Option<()
     }
     Some(())
 }
+
+/// Fills `out` with a value that is repeated from offset 0 on, of which `out` begins at `offset`.
+pub fn fill_run(value: &[u8], offset: usize, out: &mut [u8]) {
+    if let [byte] = value {
+        return out.fill(*byte);
+    }
+    let phase = offset.checked_rem(value.len()).unwrap_or(0);
+    let (behind, before) = (value.get(phase..).unwrap_or_default(), value.get(..phase).unwrap_or_default());
+    let mut rest = &mut *out;
+    for part in [behind, before] {
+        let len = part.len().min(rest.len());
+        let (first, others) = std::mem::take(&mut rest).split_at_mut(len);
+        first.copy_from_slice(part.get(..len).unwrap_or_default());
+        rest = others;
+    }
+    let (len, left) = (value.len(), rest.len());
+    if left > 0 {
+        copy_back(out, len, len, left);
+    }
+}

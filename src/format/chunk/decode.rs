@@ -39,21 +39,21 @@ fn room(buffer: &mut Vec<u8>, len: usize) -> &mut [u8] {
 }
 
 /// One block: where its bytes go, and where its streams begin.
-struct Block {
+pub(super) struct Block {
     /// Its number.
-    n: u32,
+    pub(super) n: u32,
     /// Offset of the field that holds the start.
-    field: u64,
+    pub(super) field: u64,
     /// Where its streams begin in the chunk.
-    start: usize,
+    pub(super) start: usize,
     /// Where the streams must end.
-    end: usize,
+    pub(super) end: usize,
     /// Its place in the decoded chunk.
-    offset: usize,
+    pub(super) offset: usize,
     /// Its uncompressed size.
-    size: usize,
+    pub(super) size: usize,
     /// How many streams it is split in.
-    streams: usize,
+    pub(super) streams: usize,
 }
 
 /// What a stream holds.
@@ -186,7 +186,7 @@ impl Decoder {
         most: usize,
         mut take: impl FnMut(&[u8]) -> Result<()>,
     ) -> Result<()> {
-        let steps = Steps::of(header, self.codecs.dictionary(header.codec, blocks)?)?;
+        let steps = Steps::of(header, Codecs::dictionary(header.codec, blocks.dict, blocks.starts_end)?)?;
         // Delta takes what the first block is from all others; a VL-block is compressed as if it stood alone.
         let delta = steps.pipeline.contains(&Filter::Delta) && !header.vl_blocks;
         let (mut first, mut target) = (None::<Vec<u8>>, Vec::new());
@@ -224,7 +224,7 @@ impl Decoder {
                     pipeline(&header)?;
                 }
                 let blocks = header.blocks(bytes)?;
-                let dictionary = self.codecs.dictionary(header.codec, &blocks)?;
+                let dictionary = Codecs::dictionary(header.codec, blocks.dict, blocks.starts_end)?;
                 each_block(&header, bytes, &blocks, |block| {
                     each_stream(bytes, &block, header.vl_blocks, |stream, size| {
                         let Stream::Coded(coded) = stream else { return Ok(()) };
@@ -241,7 +241,7 @@ impl Decoder {
     }
 
     fn decode_blocks(&mut self, header: &ChunkHeader, chunk: &[u8], blocks: &Blocks, out: &mut [u8]) -> Result<()> {
-        let steps = Steps::of(header, self.codecs.dictionary(header.codec, blocks)?)?;
+        let steps = Steps::of(header, Codecs::dictionary(header.codec, blocks.dict, blocks.starts_end)?)?;
         each_block(header, chunk, blocks, |block| {
             let inside =
                 |what: &[u8]| Error::new("chunk: block", block.field, block.size, format_args!("at most {}", what.len()));
@@ -253,7 +253,7 @@ impl Decoder {
         })
     }
 
-    fn decode_block(
+    pub(super) fn decode_block(
         &mut self,
         header: &ChunkHeader,
         chunk: &[u8],
@@ -348,7 +348,7 @@ impl Decoder {
 }
 
 /// What is done to each block of a chunk.
-struct Steps<'a> {
+pub(super) struct Steps<'a> {
     pipeline: [Filter; 6],
     dictionary: Dictionary<'a>,
     /// Filters that move bytes.
@@ -358,7 +358,7 @@ struct Steps<'a> {
 }
 
 impl<'a> Steps<'a> {
-    fn of(header: &ChunkHeader, dictionary: Dictionary<'a>) -> Result<Self> {
+    pub(super) fn of(header: &ChunkHeader, dictionary: Dictionary<'a>) -> Result<Self> {
         let pipeline = pipeline(header)?;
         let moves = pipeline.iter().filter(|filter| matches!(filter, Filter::Shuffle(_) | Filter::BitShuffle)).count();
         Ok(Steps { moves, bits: pipeline.contains(&Filter::BitShuffle), pipeline, dictionary })
@@ -399,7 +399,12 @@ fn pipeline(header: &ChunkHeader) -> Result<[Filter; 6]> {
 }
 
 /// Calls `visit` for each block in order.
-fn each_block(header: &ChunkHeader, chunk: &[u8], blocks: &Blocks, mut visit: impl FnMut(Block) -> Result<()>) -> Result<()> {
+pub(super) fn each_block(
+    header: &ChunkHeader,
+    chunk: &[u8],
+    blocks: &Blocks,
+    mut visit: impl FnMut(Block) -> Result<()>,
+) -> Result<()> {
     let nbytes = header.nbytes as usize;
     let mut offset = 0_usize;
     let mut starts = blocks.starts().peekable();
@@ -428,11 +433,7 @@ fn each_block(header: &ChunkHeader, chunk: &[u8], blocks: &Blocks, mut visit: im
             let blocksize = header.blocksize as usize;
             size = blocksize.min(left);
             end = chunk.len();
-            streams = if header.split && size == blocksize { usize::from(header.typesize) } else { 1 };
-            if size == 0 || !size.is_multiple_of(streams) {
-                let expected = format_args!("a positive multiple of typesize {streams}, the block being split");
-                return Err(Error::new("chunk: blocksize", field::BLOCKSIZE as u64, size, expected));
-            }
+            streams = streams_in(header, size)?;
         }
         visit(Block { n, field, start, end, offset, size, streams })?;
         offset = offset.saturating_add(size);
@@ -442,6 +443,16 @@ fn each_block(header: &ChunkHeader, chunk: &[u8], blocks: &Blocks, mut visit: im
         return Err(Error::new("chunk: nbytes", field::NBYTES as u64, nbytes, format_args!("{offset}, what the blocks hold")));
     }
     Ok(())
+}
+
+/// In how many streams a block of `size` bytes is split.
+pub(super) fn streams_in(header: &ChunkHeader, size: usize) -> Result<usize> {
+    let streams = if header.split && size == header.blocksize as usize { usize::from(header.typesize) } else { 1 };
+    if size == 0 || !size.is_multiple_of(streams) {
+        let expected = format_args!("a positive multiple of typesize {streams}, the block being split");
+        return Err(Error::new("chunk: blocksize", field::BLOCKSIZE as u64, size, expected));
+    }
+    Ok(streams)
 }
 
 /// Calls `visit` for each stream of a block with its uncompressed size.
@@ -489,7 +500,7 @@ fn each_stream<'a>(
 }
 
 /// The NaN that the library makes for items of `typesize`.
-fn nan(typesize: u8) -> Result<&'static [u8]> {
+pub(super) fn nan(typesize: u8) -> Result<&'static [u8]> {
     match typesize {
         4 => Ok(&[0, 0, 0xc0, 0x7f]),
         8 => Ok(&[0, 0, 0, 0, 0, 0, 0xf8, 0x7f]),
@@ -498,7 +509,7 @@ fn nan(typesize: u8) -> Result<&'static [u8]> {
 }
 
 /// Checks that blocks can be filled with a value of `size` bytes.
-fn check_fill(header: &ChunkHeader, size: usize) -> Result<()> {
+pub(super) fn check_fill(header: &ChunkHeader, size: usize) -> Result<()> {
     if header.nblocks() > 1 && !(header.blocksize as usize).is_multiple_of(size) {
         let expected = format_args!("a multiple of the repeated value's {size} bytes");
         return Err(Error::new("chunk: blocksize", field::BLOCKSIZE as u64, header.blocksize, expected));

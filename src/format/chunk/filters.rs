@@ -1,11 +1,13 @@
-//! Blosc's filters, undone: shuffle, bitshuffle and delta; and shuffle done, for indexes.
+//! Blosc's filters, undone: shuffle, bitshuffle and delta. What does them is in [`forward`].
 //!
 //! Shuffle gathers the n-th bytes of all items, bitshuffle the n-th bits; what is left behind the last whole item (for bitshuffle:
 //! the last whole eight items) stays where it is. Delta is an exclusive or with the item before in the first block of a chunk, and
 //! with the first block in the others. Undoing a shuffle is zipping planes: two at a time, in vector registers, until whole items
 //! stand there.
 
-use wide::u8x16;
+use wide::{u8x16, u64x2};
+
+pub(super) mod forward;
 
 /// A filter in a pipeline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,7 +26,7 @@ impl Filter {
     pub(super) const SHUFFLE: u8 = 1;
     pub(super) const BITSHUFFLE: u8 = 2;
     pub(super) const DELTA: u8 = 3;
-    const TRUNC_PREC: u8 = 4;
+    pub(super) const TRUNC_PREC: u8 = 4;
 
     /// A slot of a header. Shuffle's metadata, where it is not 0, stands for the typesize.
     pub(super) fn new(id: u8, meta: u8, typesize: u8) -> Self {
@@ -74,20 +76,22 @@ pub(super) fn unshuffle(typesize: usize, src: &[u8], dst: &mut [u8]) {
 /// Bytes of a vector register.
 const LANES: usize = 16;
 
+/// Interleaves registers that stand half of all apart: in the number of a byte, the highest bit comes to be the lowest.
+#[expect(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "constant bounds of fixed arrays")]
+#[inline(always)]
+fn round<const N: usize>(before: [u8x16; N]) -> [u8x16; N] {
+    let mut after = before;
+    for i in 0..N / 2 {
+        let (a, b) = (before[i], before[i + N / 2]);
+        (after[2 * i], after[2 * i + 1]) = (u8x16::unpack_low(a, b), u8x16::unpack_high(a, b));
+    }
+    after
+}
+
 /// Zips `N` planes, 2, 4, 8 or 16, to items of `N` bytes, in rounds: each brings together planes that stand half of those left
 /// apart.
 #[inline(always)]
 fn zip<const N: usize>(mut planes: [u8x16; N]) -> [u8x16; N] {
-    #[expect(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "constant bounds of fixed arrays")]
-    #[inline(always)]
-    fn round<const N: usize>(before: [u8x16; N]) -> [u8x16; N] {
-        let mut after = before;
-        for i in 0..N / 2 {
-            let (a, b) = (before[i], before[i + N / 2]);
-            (after[2 * i], after[2 * i + 1]) = (u8x16::unpack_low(a, b), u8x16::unpack_high(a, b));
-        }
-        after
-    }
     // No loop: the compiler must see where each register goes.
     planes = round(planes);
     if N > 2 {
@@ -171,41 +175,6 @@ fn part<const N: usize>(src: &[u8], items: usize, tile: &mut [u8], typesize: usi
     }
 }
 
-/// Shuffles items of 8 bytes. Both sides are as long.
-#[expect(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "all derive from the two equal lengths")]
-pub(super) fn shuffle8(src: &[u8], dst: &mut [u8]) {
-    let (items, shuffled) = cut(8, src.len());
-    dst[shuffled..].copy_from_slice(&src[shuffled..]);
-    let tiled = items / 8 * 8;
-    for at in (0..tiled).step_by(8) {
-        let tile = &src[at * 8..][..64];
-        let mut rows: [u64; 8] = std::array::from_fn(|i| tile[i * 8..].first_chunk().map_or(0, |row| u64::from_le_bytes(*row)));
-        for (step, mask) in [0x00ff_00ff_00ff_00ff_u64, 0x0000_ffff_0000_ffff, 0x0000_0000_ffff_ffff].into_iter().enumerate() {
-            swap_bits(&mut rows, 1 << step, 8 << step, mask);
-        }
-        for (plane, row) in rows.iter().enumerate() {
-            dst[plane * items + at..][..8].copy_from_slice(&row.to_le_bytes());
-        }
-    }
-    for (i, item) in src[tiled * 8..shuffled].chunks_exact(8).enumerate() {
-        for (plane, byte) in item.iter().enumerate() {
-            dst[plane * items + tiled + i] = *byte;
-        }
-    }
-}
-
-/// Exchanges a bit of the row number with a bit of the column number: rows `distance` apart, columns of `shift` bits apart, those
-/// in `mask` coming first.
-#[expect(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "constant bounds of fixed arrays")]
-#[inline(always)]
-fn swap_bits(rows: &mut [u64; 8], distance: usize, shift: u32, mask: u64) {
-    for i in (0..8).filter(|i| i & distance == 0) {
-        let (a, b) = (rows[i], rows[i + distance]);
-        rows[i] = (a & mask) | ((b & mask) << shift);
-        rows[i + distance] = ((a >> shift) & mask) | (b & !mask);
-    }
-}
-
 /// Undoes bitshuffle. All three are as long; `planes` is room to work in. Chunks of version 2 were shuffled only where the number
 /// of items is a multiple of 8.
 #[expect(
@@ -221,57 +190,90 @@ pub(super) fn bitunshuffle(typesize: usize, version: u8, src: &[u8], dst: &mut [
     if items == 0 {
         return;
     }
-    let (row_len, planes) = (items / 8, &mut planes[..shuffled]);
-    let mut rows = [[0; TILE]; 8];
+    let planes = &mut planes[..shuffled];
     for (plane, bits) in planes.chunks_exact_mut(items).zip(src[..shuffled].chunks_exact(items)) {
-        for at in (0..row_len).step_by(TILE) {
-            let n = TILE.min(row_len - at);
-            for (row, bits) in rows.iter_mut().zip(bits.chunks_exact(row_len)) {
-                row[..n].copy_from_slice(&bits[at..at + n]);
-            }
-            transpose_bits(&mut rows);
-            // Row r holds the bytes of items r, r + 8, r + 16, …
-            if n == TILE {
-                whole_items::<8>(TILE, rows.as_flattened(), &mut plane[at * 8..][..TILE * 8]);
-            } else {
-                let mut zipped = [0; TILE * 8];
-                whole_items::<8>(TILE, rows.as_flattened(), &mut zipped);
-                plane[at * 8..][..n * 8].copy_from_slice(&zipped[..n * 8]);
-            }
-        }
+        plane_of_bits(bits, plane);
     }
     unshuffle(typesize, planes, &mut dst[..shuffled]);
 }
 
-/// Exchanges row number and bit number.
-fn transpose_bits(rows: &mut [[u8; TILE]; 8]) {
-    swap_bit::<1>(rows, 0x5555_5555_5555_5555);
-    swap_bit::<2>(rows, 0x3333_3333_3333_3333);
-    swap_bit::<4>(rows, 0x0f0f_0f0f_0f0f_0f0f);
+/// Makes a plane of bytes, a multiple of eight, of its bits. Both sides are as long.
+#[expect(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "as in bitunshuffle")]
+fn plane_of_bits(bits: &[u8], plane: &mut [u8]) {
+    let row_len = bits.len() / 8;
+    let mut rows = [&[[0; LANES]][..0]; 8];
+    for (row, bits) in rows.iter_mut().zip(bits.chunks_exact(row_len)) {
+        *row = bits.as_chunks().0;
+    }
+    let (whole, rest) = plane.as_chunks_mut::<{ 8 * LANES }>();
+    let done = whole.len() * LANES;
+    for (i, out) in whole.iter_mut().enumerate() {
+        let mut lanes = [u8x16::default(); 8];
+        for (lanes, row) in lanes.iter_mut().zip(rows) {
+            *lanes = row[i].into();
+        }
+        *out = bytes_of_bits(lanes);
+    }
+    if !rest.is_empty() {
+        let mut lanes = [u8x16::default(); 8];
+        for (lanes, row) in lanes.iter_mut().zip(bits.chunks_exact(row_len)) {
+            let mut padded = [0; LANES];
+            padded[..row_len - done].copy_from_slice(&row[done..]);
+            *lanes = padded.into();
+        }
+        rest.copy_from_slice(&bytes_of_bits(lanes)[..rest.len()]);
+    }
 }
 
-/// Exchanges one bit of the row number with one of the bit number, `mask` being the bits that come first.
-#[expect(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "constant bounds of fixed arrays")]
+/// The bytes whose first bits, second and so on are given.
 #[inline(always)]
-fn swap_bit<const DISTANCE: usize>(rows: &mut [[u8; TILE]; 8], mask: u64) {
-    for i in (0..8).filter(|i| i & DISTANCE == 0) {
-        let (above, below) = rows.split_at_mut(i + DISTANCE);
-        for (x, y) in above[i].as_chunks_mut::<8>().0.iter_mut().zip(below[0].as_chunks_mut::<8>().0) {
-            let (a, b) = (u64::from_le_bytes(*x), u64::from_le_bytes(*y));
-            *x = ((a & mask) | ((b & mask) << DISTANCE)).to_le_bytes();
-            *y = (((a >> DISTANCE) & mask) | (b & !mask)).to_le_bytes();
+fn bytes_of_bits(rows: [u8x16; 8]) -> [u8; 8 * LANES] {
+    let mut out = [0; 8 * LANES];
+    // Register r holds the bytes of items r, r + 8, r + 16, …
+    for (out, lanes) in out.as_chunks_mut::<LANES>().0.iter_mut().zip(zip(transpose_bits(rows))) {
+        *out = lanes.to_array();
+    }
+    out
+}
+
+/// Exchanges the number of a register and that of a bit.
+#[inline(always)]
+fn transpose_bits(rows: [u8x16; 8]) -> [u8x16; 8] {
+    let mut rows = rows.map(|row| {
+        let [low, high] = row.to_array().as_chunks::<8>().0.first_chunk().map_or([0; 2], |words| words.map(u64::from_le_bytes));
+        u64x2::new([low, high])
+    });
+    swap_bit(&mut rows, [(0, 1), (2, 3), (4, 5), (6, 7)], 1, 0x5555_5555_5555_5555);
+    swap_bit(&mut rows, [(0, 2), (1, 3), (4, 6), (5, 7)], 2, 0x3333_3333_3333_3333);
+    swap_bit(&mut rows, [(0, 4), (1, 5), (2, 6), (3, 7)], 4, 0x0f0f_0f0f_0f0f_0f0f);
+    rows.map(|row| {
+        let mut bytes = [0; LANES];
+        for (bytes, word) in bytes.as_chunks_mut().0.iter_mut().zip(row.to_array()) {
+            *bytes = word.to_le_bytes();
         }
+        bytes.into()
+    })
+}
+
+/// Exchanges one bit of the register's number, in which `pairs` differ, with one of the bit's number: bits `distance` apart, those in
+/// `mask` coming first.
+#[expect(
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    reason = "constant pairs of registers, shifted by less than their width"
+)]
+#[inline(always)]
+fn swap_bit(rows: &mut [u64x2; 8], pairs: [(usize, usize); 4], distance: u64, mask: u64) {
+    for (i, j) in pairs {
+        let differ = ((rows[i] >> distance) ^ rows[j]) & u64x2::splat(mask);
+        rows[j] ^= differ;
+        rows[i] ^= differ << distance;
     }
 }
 
 /// Undoes delta in `block`. `first` is the first block of the chunk, decoded; without it `block` is that one.
 pub(super) fn undelta(typesize: usize, block: &mut [u8], first: Option<&[u8]>) {
-    // The width of the difference: other sizes than these are taken in words or in bytes.
-    let width = match typesize {
-        1 | 2 | 4 | 8 => typesize,
-        size if size.is_multiple_of(8) => 8,
-        _ => 1,
-    };
+    let width = delta_width(typesize);
     let (_, whole) = cut(width, block.len());
     let block = block.get_mut(..whole).unwrap_or_default();
     match (first, width) {
@@ -280,6 +282,15 @@ pub(super) fn undelta(typesize: usize, block: &mut [u8], first: Option<&[u8]>) {
         (None, 2) => undelta_first::<2>(block),
         (None, 4) => undelta_first::<4>(block),
         (None, _) => undelta_first::<8>(block),
+    }
+}
+
+/// The width of the difference: other sizes than these are taken in words or in bytes.
+fn delta_width(typesize: usize) -> usize {
+    match typesize {
+        1 | 2 | 4 | 8 => typesize,
+        size if size.is_multiple_of(8) => 8,
+        _ => 1,
     }
 }
 

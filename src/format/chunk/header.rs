@@ -21,7 +21,7 @@ pub(super) const BLOCKSIZE: usize = 8;
 pub(super) const CBYTES: usize = 12;
 pub(super) const FILTERS: usize = 16;
 pub(super) const USER_CODEC: usize = 22;
-const FILTERS_META: usize = 24;
+pub(super) const FILTERS_META: usize = 24;
 const FLAGS2: usize = 30;
 pub(super) const BLOSC2_FLAGS: usize = 31;
 
@@ -51,9 +51,9 @@ pub(super) const VERSION_STABLE: u8 = 5;
 /// Chunks of this version hold garbage in the sixth filter slot.
 const VERSION_ALPHA: u8 = 3;
 /// BLOSC2_MAXBLOCKSIZE, which is also the largest size of a repeated value.
-pub(super) const MAX_BLOCKSIZE: u32 = 536_866_816;
+pub const MAX_BLOCKSIZE: u32 = 536_866_816;
 /// BLOSC2_MAXDICTSIZE.
-const MAX_DICT: u32 = 32 * 1024;
+pub(super) const MAX_DICT: u32 = 32 * 1024;
 
 /// The stream format in the upper three bits of flags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -328,6 +328,16 @@ impl ChunkHeader {
         self.use_dict
     }
 
+    /// The data is in streams, block by block.
+    pub fn has_streams(&self) -> bool {
+        self.content == Content::Blocks
+    }
+
+    /// Blocks are stored as what they differ in from the first one.
+    pub fn has_delta(&self) -> bool {
+        self.pipeline().contains(&Filter::Delta)
+    }
+
     /// Each byte of the items has a stream of its own, where the compressor found it of use.
     pub fn is_split(&self) -> bool {
         self.split
@@ -339,7 +349,7 @@ impl ChunkHeader {
     }
 
     /// Where the block starts end, in a chunk that has them.
-    fn starts_end(&self) -> u64 {
+    pub(super) fn starts_end(&self) -> u64 {
         if self.nbytes == 0 && self.cbytes as usize == self.len {
             return self.len as u64;
         }

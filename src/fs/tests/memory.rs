@@ -264,7 +264,7 @@ impl State {
 impl FileSystem for MemoryView {
     fn features(&self) -> Features {
         let handles = !self.read_only || self.on_file;
-        Features { read_only: self.read_only, handles, locks: false, read_ahead: self.read_ahead, passes_on: None }
+        Features { read_only: self.read_only, handles, locks: false, holes: false, read_ahead: self.read_ahead, passes_on: None }
     }
 
     fn xattrs(&self, _ino: Ino) -> Result<Vec<u8>> {
@@ -479,11 +479,11 @@ impl FileSystem for MemoryView {
 
     fn prefetch(&self, _inos: &[Ino]) {}
 
-    fn lock(&self, _: Ino, _: Handle, _: Option<Flock>, _: Option<&AtomicBool>, _: &mut Invals) -> Result<u64> {
+    fn lock(&self, _: Ino, _: Handle, _: Option<Flock>, _: Option<&AtomicBool>, _: &mut Invals) -> Result<Reread> {
         Err(ViewError::Invalid)
     }
 
-    fn catch_up(&self) -> Result<u64> {
+    fn catch_up(&self, _ino: Ino) -> Result<Reread> {
         Err(ViewError::Invalid)
     }
 

@@ -409,7 +409,7 @@ fn trim(store: &CframeStore, part: u64) {
         })
     });
     if let Err(error) = trimmed {
-        debug!("{}: cannot shorten the file: {}", store.source.path.display(), in_words(&error));
+        debug!("{}: cannot shorten the file: {}", store.source.called().display(), in_words(&error));
     }
 }
 
@@ -423,7 +423,8 @@ fn replace(
     let _nothing_staged_meanwhile = store.gate.write();
     let failed = |action| move |source: io::Error| Failed::write(store.io(action)(source));
     sync_published(store, commits).map_err(Failed::fatal)?; // so that there are two states that a crash may leave, not three
-    let backend = &*store.source.backend;
+    let place = store.source.place();
+    let backend = &**place.backend();
     let (temp, file) = with_temp_name(|name| create_locked(backend, name, 0o600)).map_err(failed("make a new file"))?;
     let mut reserved = Vec::new();
     let written = write_new_file(store, image, &*file, &mut reserved);
@@ -437,7 +438,7 @@ fn replace(
                 if let Some(reason) = store.seen_outside(commits).map_err(Failed::harmless)? {
                     return Err(Failed::harmless(store.source.stale(reason)));
                 }
-                let renamed = backend.rename(&temp, &store.source.name, true);
+                let renamed = backend.rename(&temp, place.name(), true);
                 renamed.map_err(|source| Failed::rename(store.io("rename the new file")(source)))?;
             }
         }
@@ -468,7 +469,7 @@ fn replace(
     });
     // Chunks that the change drops were moved as well.
     commit::published(store, commits, image, &change.moved(&moves));
-    store.source.backend.sync_dir().map_err(|source| Failed::in_doubt(store.io("sync the directory")(source)))?;
+    backend.sync_dir().map_err(|source| Failed::in_doubt(store.io("sync the directory")(source)))?;
     commit::durable(store, commits);
     Ok(())
 }
@@ -485,7 +486,7 @@ struct NewFile {
 }
 
 fn undo_new_file(store: &CframeStore, temp: &OsStr, file: &dyn BackendFile, reserved: &[(u64, u64)]) {
-    let _ = file.stat().and_then(|stat| store.source.backend.remove_file(temp, &stat));
+    let _ = file.stat().and_then(|stat| store.source.backend().remove_file(temp, &stat));
     store.with_map(|map, _| {
         for &(pos, len) in reserved {
             map.unreserve(pos, len);

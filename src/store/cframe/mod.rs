@@ -243,7 +243,8 @@ impl Medium for Cframe {
     }
 
     fn open(source: &Source, write: bool) -> Result<Handle> {
-        let Source { backend, name, .. } = source;
+        let place = source.place();
+        let (backend, name) = (place.backend(), place.name());
         for _ in 0..ATTEMPTS {
             let action = if write { "open for writing" } else { "open" };
             let file = backend.open(name, write).map_err(|error| match backend.stat(name) {
@@ -256,7 +257,7 @@ impl Medium for Cframe {
             let file: Arc<dyn BackendFile> = Arc::from(file);
             let stat = file.stat().map_err(source.io("stat"))?;
             if write && !file.try_lock().map_err(source.io("lock"))? {
-                return Err(StoreError::busy(&source.path, &*file));
+                return Err(StoreError::busy(&source.called(), &*file));
             }
             // Whoever had the lock may have exchanged the file between our open and our lock.
             if !write || backend.stat(name).map_err(source.io("stat"))?.same_file(&stat) {
@@ -267,7 +268,7 @@ impl Medium for Cframe {
     }
 
     fn create(source: &Source, name: &OsStr) -> io::Result<Handle> {
-        let file = create_locked(&*source.backend, name, source.new.file_mode())?;
+        let file = create_locked(&*source.backend(), name, source.new.file_mode())?;
         if let Some(like) = &source.new.like {
             file.copy_attributes(&**like.files());
             like.files().stat()?.give_mode(&*file, false);
@@ -293,8 +294,9 @@ impl Medium for Cframe {
 
     fn lock_place(source: &Source, handle: &Handle, new: bool) -> Result<LockPlace> {
         let suffixed = |name: &OsStr| [name, OsStr::new(sidecar::SUFFIX)].into_iter().collect::<OsString>();
-        let name = suffixed(&source.name);
-        match source.backend.stat(&name) {
+        let place = source.place();
+        let name = suffixed(place.name());
+        match place.backend().stat(&name) {
             // None is made beside what is no frame.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 if !new {
@@ -304,8 +306,8 @@ impl Medium for Cframe {
             Err(error) => return Err(source.io("stat the lock file")(error)),
             Ok(_) => {}
         }
-        let path = suffixed(source.path.as_os_str()).into();
-        Ok(LockPlace { dir: Arc::clone(&source.backend), name, path, owner: source.stat()? })
+        let path = suffixed(place.location.path().as_os_str()).into();
+        Ok(LockPlace { dir: Arc::clone(place.backend()), name, path, owner: source.stat()? })
     }
 
     fn new(_: &Source, handle: &Handle, parts: Option<FileParts>, _: Arc<Common>, options: &OpenOptions) -> Self {
@@ -487,7 +489,7 @@ impl Medium for Cframe {
 
     fn identity(store: &CframeStore, commits: &CommitState<Self>) -> std::result::Result<Identity, Option<Duration>> {
         // Where another machine may write, its clock is not known, and what is known here may be old.
-        if commits.is_pending() || store.source.is_denied() || store.source.backend.clock().is_none() {
+        if commits.is_pending() || store.source.is_denied() || store.source.backend().clock().is_none() {
             return Err(None);
         }
         let file = store.file();

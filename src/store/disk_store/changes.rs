@@ -215,8 +215,9 @@ impl<M: Medium> DiskStore<M> {
 
     /// Asks the system to report changes by others.
     pub(in crate::store) fn watch_files(&self) {
-        let Source { name, around, .. } = &self.source;
-        let mut watched: Vec<_> = around.iter().map(|around| Watched::Name(Arc::clone(around), name.clone())).collect();
+        let place = self.source.place();
+        let around = place.around.iter();
+        let mut watched: Vec<_> = around.map(|around| Watched::Name(Arc::clone(around), place.name().to_owned())).collect();
         watched.extend(self.medium.watched());
         watched.extend(self.detector.lock().header().map(Watched::File));
         self.common.watch.set(watched);

@@ -3,8 +3,8 @@
 //!
 //! State *P* is published: opening SOURCE gives P. State *D* is on disk: it is P, or the state before P. State *N* is being committed.
 //!
-//! The state found at open is P. It need not be on disk, if its writer was killed. So it is synced before the store writes to free space
-//! or removes anything.
+//! The state found at open is P. It need not be on disk, if its writer was killed or synced nothing. So it is synced before the store
+//! writes to free space or removes anything.
 //!
 //! | step | what happens |
 //! | --- | --- |
@@ -99,6 +99,10 @@ impl<M: Medium> CommitState<M> {
     }
 
     /// Whether P is on disk.
+    pub(in crate::store) fn has_written(&self) -> bool {
+        self.durable.is_some() || self.changed || self.written
+    }
+
     pub(in crate::store) fn is_durable(&self) -> bool {
         self.durable == Some(self.published)
     }
@@ -257,8 +261,10 @@ pub(in crate::store) fn sync_published<M: Medium>(store: &DiskStore<M>, commits:
     if commits.durable >= Some(commits.published) {
         return Ok(());
     }
-    let synced = M::sync(store);
-    let synced = synced.and_then(|()| if commits.is_unknown() { store.source.backend.sync_dir() } else { Ok(()) });
+    let synced = match commits.is_unknown() {
+        true => M::sync_found(store).and_then(|()| store.source.backend().sync_dir()),
+        false => M::sync(store),
+    };
     synced.map_err(|source| store.source.poisoned_by(store.io("sync")(source)))?;
     durable(store, commits);
     Ok(())
@@ -281,8 +287,7 @@ pub(in crate::store) fn close<M: Medium>(store: &DiskStore<M>, our_turn: bool) -
 }
 
 fn finish<M: Medium>(store: &DiskStore<M>, commits: &mut CommitState<M>, ours: bool) -> Result<()> {
-    let written = commits.durable.is_some() || commits.changed || commits.written;
-    if commits.is_pending() || !written {
+    if commits.is_pending() || !commits.has_written() {
         return Ok(());
     }
     store.source.check_writable()?;

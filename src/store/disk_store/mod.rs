@@ -31,7 +31,7 @@ use crate::store::source::{Handle, Like, NewFrame, Others, Source};
 use crate::store::staged_copies::StagedCopies;
 use crate::store::{
     AtClose, CacheStats, ChunkKey, DraftPool, Epochs, FrameImage, FrameStore, LocalStore, OpenOptions, ReadAt, ReadGuard,
-    Resources, Result, SourceStat, StoreError, Want, lost,
+    Resources, Result, SourceStat, SourceStore, StoreError, Want, lost,
 };
 
 pub(in crate::store) mod changes;
@@ -113,7 +113,7 @@ pub(in crate::store) trait Medium: Sized + Send + Sync + 'static {
     fn lens_of(store: &DiskStore<Self>, guard: &ReadGuard<'_>, keys: &[ChunkKey]) -> Vec<Option<u32>>;
     /// See [`FrameStore::prefetch`].
     fn prefetch(store: &DiskStore<Self>, wants: &[Want]);
-    /// See [`LocalStore::file_id`].
+    /// See [`SourceStore::file_id`].
     fn file_id(_key: ChunkKey) -> Option<ChunkId> {
         None
     }
@@ -148,6 +148,13 @@ pub(in crate::store) trait Medium: Sized + Send + Sync + 'static {
     fn published(store: &DiskStore<Self>, commits: &mut CommitState<Self>, before: &[u8], image: &FrameImage, change: &Change);
     /// Returns when the published state is on disk. SOURCE's own name may not be.
     fn sync(store: &DiskStore<Self>) -> io::Result<()>;
+    /// Has the state on disk that was found, which any program may have written.
+    ///
+    /// # Errors
+    /// What the disk answers.
+    fn sync_found(store: &DiskStore<Self>) -> io::Result<()> {
+        Self::sync(store)
+    }
     /// Records that the published state is on disk.
     fn is_durable(_store: &DiskStore<Self>, _commits: &mut CommitState<Self>) {}
     /// Called after a sync.
@@ -191,7 +198,7 @@ pub(in crate::store) trait Medium: Sized + Send + Sync + 'static {
 
     // ---- attributes ----
 
-    /// See [`LocalStore::source_stat`].
+    /// See [`SourceStore::source_stat`].
     fn source_stat(store: &DiskStore<Self>) -> io::Result<SourceStat>;
     /// See [`LocalStore::like`].
     fn like(store: &DiskStore<Self>) -> Like;
@@ -325,11 +332,11 @@ impl<M: Medium> DiskStore<M> {
     ) -> Self {
         let resources: &Resources = &options.resources;
         let common = Arc::new(Common { epochs: Epochs::default(), watch: Watch::new(resources.watcher()) });
-        let spill = handle.dir.as_ref().unwrap_or(&source.backend);
+        let spill = handle.dir.clone().unwrap_or_else(|| source.backend());
         let store = DiskStore {
             sidecar,
             cache: FrameCache::new(&resources.cache),
-            drafts: DraftPool::sharing(Arc::clone(spill), &resources.drafts),
+            drafts: DraftPool::sharing(spill, &resources.drafts),
             image: RwLock::new(image),
             commits: Mutex::new(commits),
             gate: RwLock::new(()),
@@ -368,6 +375,20 @@ impl<M: Medium> DiskStore<M> {
                 self.source.stale(reason.unwrap_or_else(|| "it is another by now".to_owned()))
             }
             _ => self.source.io(action)(error),
+        }
+    }
+
+    /// Does something that changes attributes of SOURCE. The caller lets no commit be made meanwhile.
+    fn with_attributes(&self, work: &mut dyn FnMut()) {
+        let header = self.detector.lock().header();
+        let stat = header.as_ref().and_then(|file| file.stat().ok());
+        let as_seen = stat.is_some_and(|stat| self.detector.lock().is_as_seen(&stat));
+        work();
+        if let Some(file) = header.filter(|_| as_seen)
+            && let (Ok(now), Some(before)) = (file.stat(), stat)
+            && now.len == before.len
+        {
+            self.detector.lock().header_is(file, now);
         }
     }
 
@@ -485,9 +506,18 @@ impl<M: Medium> FrameStore for DiskStore<M> {
         if self.source.read_only {
             return Ok(());
         }
+        if !self.grounded.load(Relaxed) && !self.commits.lock().has_written() {
+            // Nobody is waited for who is at work meanwhile, or has to look for what was done.
+            let turn = self.sidecar.as_ref().map(Sidecar::to_read).transpose();
+            return commit::close(self, !matches!(turn, Ok(Some(None)) | Err(_)));
+        }
         let turn = self.wait_for_turn(LAST_PATIENCE);
         let closed = commit::close(self, turn.is_ok());
         turn.and(closed)
+    }
+
+    fn source_store(&self) -> Option<&dyn SourceStore> {
+        Some(self)
     }
 
     fn local(&self) -> Option<&dyn LocalStore> {
@@ -495,9 +525,9 @@ impl<M: Medium> FrameStore for DiskStore<M> {
     }
 }
 
-impl<M: Medium> LocalStore for DiskStore<M> {
-    fn path(&self) -> &Path {
-        &self.source.path
+impl<M: Medium> SourceStore for DiskStore<M> {
+    fn path(&self) -> PathBuf {
+        self.source.called()
     }
 
     fn file_id(&self, key: ChunkKey) -> Option<ChunkId> {
@@ -516,19 +546,6 @@ impl<M: Medium> LocalStore for DiskStore<M> {
         self.looks_as_seen()
     }
 
-    fn set_attributes(&self, work: &mut dyn FnMut()) {
-        let header = self.detector.lock().header();
-        let stat = header.as_ref().and_then(|file| file.stat().ok());
-        let as_seen = stat.is_some_and(|stat| self.detector.lock().is_as_seen(&stat));
-        work();
-        if let Some(file) = header.filter(|_| as_seen)
-            && let (Ok(now), Some(before)) = (file.stat(), stat)
-            && now.len == before.len
-        {
-            self.detector.lock().header_is(file, now);
-        }
-    }
-
     fn reload(&self) -> Result<Arc<FrameImage>> {
         self.read_again()
     }
@@ -540,6 +557,49 @@ impl<M: Medium> LocalStore for DiskStore<M> {
     fn check_writable(&self) -> Result<()> {
         self.claim();
         self.source.check_writable()
+    }
+
+    fn source_stat(&self) -> Result<SourceStat> {
+        M::source_stat(self).map_err(self.io("stat"))
+    }
+
+    fn statvfs(&self) -> Result<FsSpace> {
+        let (_, dir) = self.medium.handle();
+        dir.unwrap_or_else(|| self.source.backend()).statvfs().map_err(self.io("stat the file system"))
+    }
+
+    fn forget_cached(&self) {
+        self.cache.clear();
+    }
+
+    fn cache_stats(&self) -> CacheStats {
+        self.cache.stats()
+    }
+}
+
+impl<M: Medium> LocalStore for DiskStore<M> {
+    fn set_attributes(&self, work: &mut dyn FnMut()) {
+        // A commit that is made meanwhile would have put another file with the header in place.
+        let _no_commit = self.commits.lock();
+        self.with_attributes(work);
+    }
+
+    fn relocate(&self, to: &Location, work: &mut dyn FnMut() -> bool) -> Result<()> {
+        let commits = self.commits.lock();
+        if commits.is_pending() || commits.is_closed() || self.sidecar.is_some() {
+            return Err(self.source.unsupported("cannot be moved while it is in use"));
+        }
+        if let Some(reason) = self.seen_outside(&commits)? {
+            return Err(self.source.stale(reason));
+        }
+        let mut is_moved = false;
+        // Its file gets another time by the move.
+        self.with_attributes(&mut || is_moved = work());
+        if is_moved {
+            self.source.is_at(to);
+            self.watch_files();
+        }
+        Ok(())
     }
 
     fn tidy(&self) -> bool {
@@ -554,20 +614,11 @@ impl<M: Medium> LocalStore for DiskStore<M> {
         if self.source.is_denied() {
             return None; // it is another's
         }
-        Some((self.medium.handle().0.fd()?.try_clone_to_owned().ok()?, self.path().to_owned()))
-    }
-
-    fn source_stat(&self) -> Result<SourceStat> {
-        M::source_stat(self).map_err(self.io("stat"))
+        Some((self.medium.handle().0.fd()?.try_clone_to_owned().ok()?, self.path()))
     }
 
     fn like(&self) -> Result<Like> {
         Ok(M::like(self))
-    }
-
-    fn statvfs(&self) -> Result<FsSpace> {
-        let (_, dir) = self.medium.handle();
-        dir.as_ref().unwrap_or(&self.source.backend).statvfs().map_err(self.io("stat the file system"))
     }
 
     fn sidecar(&self) -> Option<&Sidecar> {
@@ -576,14 +627,6 @@ impl<M: Medium> LocalStore for DiskStore<M> {
 
     fn drafts(&self) -> &Arc<DraftPool> {
         &self.drafts
-    }
-
-    fn forget_cached(&self) {
-        self.cache.clear();
-    }
-
-    fn cache_stats(&self) -> CacheStats {
-        self.cache.stats()
     }
 
     fn identity(&self) -> Option<Identity> {

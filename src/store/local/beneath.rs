@@ -19,6 +19,7 @@ use rustix::fs::{
     Uid, XattrFlags,
 };
 use rustix::io::Errno;
+use rustix::thread::CapabilitySet;
 
 use super::file::time;
 use super::tree::timespec;
@@ -191,11 +192,20 @@ pub fn hold(dir: BorrowedFd<'_>, name: &OsStr) -> io::Result<OwnedFd> {
     Ok(openat(dir, component(name)?, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// Whether nobody has the lock of a file or a directory.
-pub fn is_unlocked(dir: BorrowedFd<'_>, name: &OsStr) -> bool {
-    let Ok(name) = component(name) else { return false };
-    let Ok(file) = openat(dir, name, OFlags::RDONLY | SAFELY, Mode::empty()) else { return false };
-    rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_ok()
+/// The lock of a file or a directory, if nobody has it.
+pub fn lock_alone(dir: BorrowedFd<'_>, name: &OsStr) -> Option<OwnedFd> {
+    lock(dir, name, rustix::fs::FlockOperation::NonBlockingLockExclusive)
+}
+
+/// The same, as one of several who may have it; none if one has it alone.
+pub fn lock_shared(dir: BorrowedFd<'_>, name: &OsStr) -> Option<OwnedFd> {
+    lock(dir, name, rustix::fs::FlockOperation::NonBlockingLockShared)
+}
+
+fn lock(dir: BorrowedFd<'_>, name: &OsStr, how: rustix::fs::FlockOperation) -> Option<OwnedFd> {
+    let file = openat(dir, component(name).ok()?, OFlags::RDONLY | SAFELY, Mode::empty()).ok()?;
+    rustix::fs::flock(&file, how).ok()?;
+    Some(file)
 }
 
 /// The path by which an open file is reached again, whatever has become of its name.
@@ -272,20 +282,6 @@ pub fn xattr(held: BorrowedFd<'_>, name: &OsStr) -> io::Result<Vec<u8>> {
     Ok(value)
 }
 
-/// The value of an extended attribute of what a name stands for, in one system call; none if the name cannot be reached so.
-pub fn xattr_at(dir: BorrowedFd<'_>, file: &OsStr, name: &OsStr) -> Option<io::Result<Vec<u8>>> {
-    let path = [of_process(dir).as_bytes(), b"/", component(file).ok()?.as_bytes()].concat();
-    let mut value = vec![0; 256];
-    match rustix::fs::lgetxattr(path, name, &mut value) {
-        Ok(len) => {
-            value.truncate(len);
-            Some(Ok(value))
-        }
-        Err(Errno::RANGE | Errno::NOENT | Errno::LOOP | Errno::NOTDIR | Errno::NAMETOOLONG) => None,
-        Err(error) => Some(Err(error.into())),
-    }
-}
-
 /// Sets an extended attribute of what is held, or removes it.
 ///
 /// # Errors
@@ -323,6 +319,23 @@ pub fn create(dir: BorrowedFd<'_>, name: &OsStr, mode: u32, flags: i32, caller: 
 pub fn make_dir(dir: BorrowedFd<'_>, name: &OsStr, mode: u32, caller: Caller) -> io::Result<()> {
     let name = component(name)?;
     Ok(on_behalf_of(caller, || rustix::fs::mkdirat(dir, name, Mode::from_raw_mode(mode & 0o7777)))??)
+}
+
+/// A moment, by the clock of the files.
+pub type Moment = (i64, u32);
+
+/// A moment that nothing made from now on was made before.
+pub fn now() -> Moment {
+    super::now()
+}
+
+/// Opens a directory that was made not before a moment, and that nothing has been put into.
+///
+/// # Errors
+/// What the system refuses; another that was put in its place.
+pub fn open_new_dir(dir: BorrowedFd<'_>, name: &OsStr, since: Moment) -> io::Result<OwnedFd> {
+    let made = File::from(openat(dir, component(name)?, OFlags::RDONLY | super::DIRECTORY, Mode::empty())?);
+    if super::is_new(&made, since)? { Ok(made.into()) } else { Err(io::Error::other("another directory has its name now")) }
 }
 
 /// Makes a file that is no directory and no link: of a kind, with permission bits, and of a device the number.
@@ -413,6 +426,31 @@ pub fn sync_dir(dir: BorrowedFd<'_>) -> io::Result<()> {
     match rustix::fs::fsync(dir) {
         Err(Errno::INVAL | Errno::BADF) => Ok(()),
         synced => Ok(synced?),
+    }
+}
+
+/// Syncs the file system that a directory is on.
+///
+/// # Errors
+/// What the system refuses.
+pub fn sync_fs(dir: BorrowedFd<'_>) -> io::Result<()> {
+    Ok(rustix::fs::syncfs(dir)?)
+}
+
+/// Syncs what a name stands for: a file, or a directory with all that is in it.
+///
+/// # Errors
+/// What the system refuses.
+pub fn sync_whole(dir: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
+    let file = match openat(dir, component(name)?, OFlags::RDONLY | SAFELY, Mode::empty()) {
+        // Who may not read it can sync it only with all others.
+        Err(Errno::ACCESS) => return sync_fs(dir),
+        opened => opened?,
+    };
+    match FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) {
+        FileType::Directory => sync_fs(file.as_fd()).and_then(|()| sync_dir(file.as_fd())),
+        FileType::RegularFile => Ok(rustix::fs::fdatasync(&file)?),
+        _ => Ok(()),
     }
 }
 
@@ -518,7 +556,8 @@ thread_local! {
 }
 
 /// Makes something that belongs to somebody from its first moment: with the caller's user and group, and with their umask. Rights stay
-/// those of this process, as the kernel has checked the caller's.
+/// those of this process, as the kernel has checked the caller's; but for the one to make programs that run as any group, which the
+/// kernel looks at only here before Linux 6.0.
 fn on_behalf_of<T>(caller: Caller, make: impl FnOnce() -> T) -> io::Result<T> {
     if !OWN_UMASK.get() {
         // SAFETY: this thread alone leaves what it shares with others: directories and umask.
@@ -562,9 +601,13 @@ fn as_user<T>(caller: Caller, make: impl FnOnce() -> T) -> io::Result<T> {
     if !changed {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
-    // Another user of files takes rights away, which come back with the first.
-    rustix::thread::set_capabilities(None, capabilities)?;
-    let made = make();
+    // Another user of files takes rights away.
+    let mut theirs = capabilities;
+    if caller.uid != 0 {
+        theirs.effective.remove(CapabilitySet::FSETID);
+    }
+    let made = rustix::thread::set_capabilities(None, theirs).map(|()| make());
     drop(back);
-    Ok(made)
+    rustix::thread::set_capabilities(None, capabilities)?;
+    Ok(made?)
 }

@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, SystemTime};
 
-use rustix::fs::{Advice, CWD, FallocateFlags, FlockOperation, Gid, Mode, OFlags, Uid, XattrFlags};
+use rustix::fs::{Advice, CWD, FallocateFlags, FlockOperation, Gid, MemfdFlags, Mode, OFlags, Uid, XattrFlags};
 
 use crate::store::backend::{BackendFile, FileStat, Flock};
 
@@ -40,6 +40,14 @@ pub(super) fn time(seconds: i64, nanoseconds: u64) -> SystemTime {
     let base = if seconds < 0 { SystemTime::UNIX_EPOCH.checked_sub(whole) } else { SystemTime::UNIX_EPOCH.checked_add(whole) };
     let part = Duration::from_nanos(nanoseconds);
     base.and_then(|base| base.checked_add(part)).unwrap_or(SystemTime::UNIX_EPOCH)
+}
+
+/// A file that nobody else can find.
+///
+/// # Errors
+/// What the system refuses.
+pub fn hidden() -> io::Result<File> {
+    Ok(rustix::fs::memfd_create("b2fuse", MemfdFlags::CLOEXEC)?.into())
 }
 
 impl BackendFile for File {

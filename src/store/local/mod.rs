@@ -27,14 +27,18 @@ use std::time::{Duration, SystemTime};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, ResolveFlags};
 
 use super::backend::{Backend, BackendFile, FileStat, FsSpace};
+pub(super) use file::hidden;
 use spare::{openat, opening};
 
+pub use command_line::hide_arguments;
 pub use holders::{UsingProcess, holders};
 pub use log_file::{open_log_file, reopen_log_file};
 pub use own_log::{OwnLog, own_log};
+pub use small_file::{read_secret, read_small};
 pub use tree::set_times;
 
 pub mod beneath;
+mod command_line;
 pub mod descriptors;
 mod file;
 mod holders;
@@ -42,6 +46,7 @@ mod log_file;
 pub mod mountinfo;
 pub mod mounts;
 mod own_log;
+mod small_file;
 pub(super) mod spare;
 pub mod system;
 #[cfg(test)]
@@ -396,6 +401,10 @@ impl Backend for FileBackend {
             }
         }
         Ok(names)
+    }
+
+    fn each_name(&self, each: &mut dyn FnMut(&OsStr) -> bool) -> io::Result<()> {
+        beneath::list(self.handle.as_fd(), 0, &mut |listed| each(listed.name))
     }
 
     fn itself(&self) -> io::Result<Box<dyn BackendFile>> {

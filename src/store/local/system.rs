@@ -14,6 +14,7 @@ use rustix::process::getpid;
 use rustix::thread::{sched_getaffinity, sched_setaffinity};
 
 use super::FileBackend;
+use crate::format::partition::Caches;
 use crate::store::backend::{Backend, FileStat};
 
 /// Reads a file of the kernel, below `/proc` or `/sys`.
@@ -22,6 +23,25 @@ use crate::store::backend::{Backend, FileStat};
 /// What the system refuses.
 pub fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
     std::fs::read(path)
+}
+
+/// The caches of the first processor, as far as the kernel knows them.
+pub fn caches() -> Caches {
+    let size = |index: u8| {
+        let text = String::from_utf8(read(format!("/sys/devices/system/cpu/cpu0/cache/index{index}/size")).ok()?).ok()?;
+        let text = text.trim_end();
+        let (number, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+        let shift = match unit {
+            "K" => 10,
+            "M" => 20,
+            "G" => 30,
+            _ => return None,
+        };
+        number.parse::<u64>().ok()?.checked_mul(1 << shift)
+    };
+    let unknown = Caches::default();
+    // The second one is the first level's for instructions.
+    Caches { l1: size(0).unwrap_or(unknown.l1), l2: size(2).unwrap_or(unknown.l2), l3: size(3).unwrap_or(unknown.l3) }
 }
 
 /// Whether files have labels of SELinux that count.
@@ -163,6 +183,41 @@ pub fn cache_dir(home: &Path, name: &str, make: bool) -> io::Result<Box<dyn Back
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(home)?;
     }
     inside(home, name, make, |stat| stat.mode & 0o022 == 0)
+}
+
+/// Opens a directory that the user names for what nobody else may change; made if there is none, with its parents, so that only its owner
+/// can use it. Links are followed on the way to it, as in any path, but it is none itself.
+///
+/// # Errors
+/// What the system refuses; a link; that it belongs to somebody else, or that others may write in it.
+pub fn private_dir(path: &Path) -> io::Result<Box<dyn Backend>> {
+    let (above, name) = match (path.parent(), path.file_name()) {
+        (Some(above), Some(name)) if above.as_os_str().is_empty() => (Path::new("."), Some(name)),
+        (Some(above), Some(name)) => (above, Some(name)),
+        // `/`, `.` or `..`, which no link can be.
+        _ => (path, None),
+    };
+    let dir: Box<dyn Backend> = match name {
+        None => Box::new(FileBackend::open(above)?),
+        Some(name) => {
+            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(above)?;
+            let above = FileBackend::open(above)?;
+            match above.create_dir(name, 0o700) {
+                // Another process may have made it just now, and be using it.
+                Err(_) if above.stat(name).is_ok() => above.open_dir(name)?,
+                made => made?,
+            }
+        }
+    };
+    let (stat, me) = (dir.itself()?.stat()?, rustix::process::geteuid().as_raw());
+    if stat.uid != me {
+        return Err(io::Error::other(format!("it belongs to user {}; expected user {me}", stat.uid)));
+    }
+    if stat.mode & 0o022 != 0 {
+        let mode = stat.mode & 0o7777;
+        return Err(io::Error::other(format!("its mode is {mode:04o}; expected that nobody but its owner may write")));
+    }
+    Ok(dir)
 }
 
 fn home_of(root: &str, variable: &str, in_home: &str) -> io::Result<PathBuf> {

@@ -128,6 +128,8 @@ struct Table {
 #[derive(Default)]
 struct WatchedFrame {
     told: Arc<Told>,
+    /// Nothing of it can be watched, and it is not to be looked at by the clock.
+    by_readers: bool,
     wanted: Vec<Watched>,
     /// The numbers of what is watched for it.
     numbers: Vec<i32>,
@@ -152,11 +154,21 @@ pub struct Watch {
 impl Watch {
     /// One that watches nothing yet.
     pub(in crate::store) fn new(watcher: &Arc<Watcher>) -> Self {
+        Self::with(watcher, false)
+    }
+
+    /// One for a frame that the system knows nothing of: only who reads it rings.
+    #[cfg(feature = "remote")]
+    pub(in crate::store) fn by_readers(watcher: &Arc<Watcher>) -> Self {
+        Self::with(watcher, true)
+    }
+
+    fn with(watcher: &Arc<Watcher>, by_readers: bool) -> Self {
         let told = Arc::<Told>::default();
         let mut table = watcher.table.lock();
         table.next += 1;
         let number = table.next;
-        table.frames.insert(number, WatchedFrame { told: Arc::clone(&told), ..WatchedFrame::default() });
+        table.frames.insert(number, WatchedFrame { told: Arc::clone(&told), by_readers, ..WatchedFrame::default() });
         drop(table);
         Watch { watcher: Arc::clone(watcher), number, told }
     }
@@ -230,7 +242,7 @@ impl Watcher {
             watched.entry(*wd).or_default().retain(|(other, _)| *other != number);
         }
         // What has SOURCE's name cannot be watched in a directory that may not be read.
-        let mut blind = !frame.wanted.iter().any(|wanted| matches!(wanted, Watched::Name(..)));
+        let mut blind = !frame.by_readers && !frame.wanted.iter().any(|wanted| matches!(wanted, Watched::Name(..)));
         for wanted in &frame.wanted {
             match started.as_ref().ok_or_else(unsupported).and_then(|started| started.watch(wanted)) {
                 Ok(wd) => {

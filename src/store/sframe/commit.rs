@@ -226,7 +226,7 @@ fn finish(
     // Step 2.
     sync_files(store, dir, &*file).map_err(|error| Failed::fatal(source.io("sync new files")(error)))?;
     // Step 3.
-    let parent = || if commits.is_unknown() { source.backend.sync_dir() } else { Ok(()) };
+    let parent = || if commits.is_unknown() { source.backend().sync_dir() } else { Ok(()) };
     let named = dir.sync_dir().and_then(|()| parent());
     named.map_err(|error| Failed::fatal(source.io("sync the directory")(error)))?;
     commit::durable(store, commits);

@@ -289,7 +289,7 @@ impl Medium for Sframe {
 
     fn create(source: &Source, name: &OsStr) -> io::Result<Handle> {
         let dir: Arc<dyn Backend> =
-            Arc::from(source.backend.create_dir(name, if source.new.like.is_some() { 0o700 } else { 0o777 })?);
+            Arc::from(source.backend().create_dir(name, if source.new.like.is_some() { 0o700 } else { 0o777 })?);
         let itself = dir.itself()?;
         itself.try_lock()?;
         let stat = itself.stat()?;
@@ -301,7 +301,7 @@ impl Medium for Sframe {
     }
 
     fn lock_place(source: &Source, handle: &Handle, _new: bool) -> Result<LockPlace> {
-        let dir = handle.dir.as_ref().unwrap_or(&source.backend);
+        let dir = &handle.dir.clone().unwrap_or_else(|| source.backend());
         let index = dir.stat(index_name()).map_err(source.at(INDEX).io("stat"))?;
         let name = OsStr::new(sidecar::SUFFIX);
         if dir.stat(name).is_err() {
@@ -316,7 +316,7 @@ impl Medium for Sframe {
 
     fn new(source: &Source, handle: &Handle, parts: Option<DirectoryParts>, common: Arc<Common>, options: &OpenOptions) -> Self {
         let made = || {
-            let folder = Folder::made(Arc::clone(handle.dir.as_ref().unwrap_or(&source.backend)));
+            let folder = Folder::made(handle.dir.clone().unwrap_or_else(|| source.backend()));
             DirectoryParts { folder, files: Files::default(), allocated: 0 }
         };
         let DirectoryParts { folder, files, allocated } = parts.unwrap_or_else(made);
@@ -379,6 +379,10 @@ impl Medium for Sframe {
     fn read_header(store: &SframeStore, guard: &ReadGuard<'_>, key: ChunkKey) -> Result<ChunkHeader> {
         let directory = &store.medium.directory;
         let len = directory.files.lock().len(key).ok_or_else(|| io::Error::from(io::ErrorKind::NotFound));
+        if matches!(len, Ok(0)) {
+            let error = format::Error::new("chunk: header", 0, "a file that is missing or damaged", "a chunk");
+            return Err(store.source.at(name_of(key)).format(error));
+        }
         let header = len.and_then(|len| directory.read_from(guard, key, |file| header_of(file, len.into())));
         let header = header.map_err(|error| Self::chunk_error(store, key, "read a chunk's header", error))?;
         header.map_err(|error| store.source.at(name_of(key)).format(error))
@@ -455,6 +459,11 @@ impl Medium for Sframe {
 
     fn sync(store: &SframeStore) -> io::Result<()> {
         store.dir().sync_dir()
+    }
+
+    /// Whoever wrote the chunk files may have synced none of them.
+    fn sync_found(store: &SframeStore) -> io::Result<()> {
+        store.dir().sync_fs().and_then(|()| store.dir().sync_dir())
     }
 
     fn is_durable(store: &SframeStore, commits: &mut CommitState<Self>) {

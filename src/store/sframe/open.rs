@@ -5,6 +5,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use log::warn;
+
 use super::super::backend::{BackendFile, FileStat};
 use super::super::disk_store::ReadFrame;
 use super::super::error::Complain;
@@ -17,6 +19,7 @@ use super::files::{Files, FoundFile, key, name_of};
 use super::folder::Folder;
 use super::{DirectoryParts, DirectoryStates, INDEX, Sframe, header_of, index_name};
 use crate::format::chunk::ChunkHeader;
+use crate::format::plain::plain;
 use crate::format::{ChunkId, IndexEntry};
 
 /// Threads that look at chunk files.
@@ -30,7 +33,7 @@ const NAMED: usize = 8;
 
 /// Reads what is in the directory; the keys are of generation `first`. With `whole`, it is an error that somebody changes it meanwhile.
 pub(super) fn open(source: &Source, handle: &Handle, first: u32, whole: bool) -> Result<ReadFrame<Sframe>> {
-    let dir = handle.dir.as_ref().unwrap_or(&source.backend);
+    let dir = &handle.dir.clone().unwrap_or_else(|| source.backend());
     let mut attempt = 1;
     loop {
         let index = dir.open(index_name(), false).map_err(|error| match error.kind() {
@@ -61,18 +64,19 @@ pub(super) fn open(source: &Source, handle: &Handle, first: u32, whole: bool) ->
 
 /// Opens the directory, locked if it is to be written to.
 pub(super) fn open_dir(source: &Source, write: bool) -> Result<Handle> {
+    let place = source.place();
     for _ in 0..ATTEMPTS {
-        let dir = source.backend.open_dir(&source.name).map_err(source.io("open"))?;
+        let dir = place.backend().open_dir(place.name()).map_err(source.io("open"))?;
         let itself = dir.itself().map_err(source.io("open"))?;
         let stat = itself.stat().map_err(source.io("stat"))?;
         if write {
             dir.check_writable().map_err(source.io("open for writing"))?;
             if !itself.try_lock().map_err(source.io("lock"))? {
-                return Err(StoreError::busy(&source.path, &*itself));
+                return Err(StoreError::busy(&source.called(), &*itself));
             }
         }
         // Whoever had the lock may have put another directory here between our open and our lock.
-        if source.backend.stat(&source.name).map_err(source.io("stat"))?.same_file(&stat) {
+        if place.backend().stat(place.name()).map_err(source.io("stat"))?.same_file(&stat) {
             return Ok(Handle { file: Arc::from(itself), dir: Some(Arc::from(dir)), stat });
         }
     }
@@ -101,7 +105,11 @@ fn read(
     ids.sort_unstable();
     let named = ids.iter().copied().map(u64::from).collect();
     ids.dedup();
-    let measured = measure(folder, &ids, since);
+    let mut measured = measure(folder, &ids, since);
+    if measured.bad > 0 && source.skip_damaged {
+        warn!("{}: {}; the others can be read", plain(&source.called()), measured.complaint(ids.len()));
+        measured.bad = 0;
+    }
     if measured.bad > 0 {
         return Err(source.unsupported(measured.complaint(ids.len())));
     }
@@ -169,6 +177,8 @@ fn measure_part(folder: &Folder, ids: &[u32], part: Range<usize>, step: usize, s
                 }
             }
             Err(complaint) => {
+                // If that is no hindrance, it is as good as empty.
+                out.found.push(FoundFile { id: *id, len: 0 });
                 out.bad += 1;
                 if out.complaints.len() < NAMED {
                     out.complaints.push(format!("{}.chunk {complaint}", ChunkId(*id)));

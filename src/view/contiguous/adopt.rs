@@ -197,7 +197,7 @@ impl Single<Contiguous> {
             Ok(Found::Frame(candidate)) if stale => {
                 candidate.staged.iter().for_each(|key| self.store.discard(*key));
                 let reason = "it is not written over".to_owned();
-                ViewError::Store(StoreError::Stale { path: self.store.path().into(), reason })
+                ViewError::Store(StoreError::Stale { path: self.store.path(), reason })
             }
             Ok(Found::Frame(candidate)) => {
                 let holes = candidate.holes.clone();

@@ -147,9 +147,7 @@ pub fn consider(file: &Overlaid<'_>, accept: bool) -> Result<Found, StoreError> 
         Ok(found) => Ok(found),
         Err(Stop::Held(error)) => Ok(Found::Held(error)),
         Err(Stop::Store(error)) => Err(error),
-        Err(Stop::Io(source)) => {
-            Err(StoreError::Io { path: file.store.path().into(), action: "read back what was written", source })
-        }
+        Err(Stop::Io(source)) => Err(StoreError::Io { path: file.store.path(), action: "read back what was written", source }),
     }
 }
 

@@ -61,6 +61,7 @@ impl Single<Contiguous> {
 impl FrameView for Contiguous {
     /// With the kernel's own 128 KiB there are four times as many READs, with more than this it gets slower.
     const READ_AHEAD: u32 = 4 << 20;
+    const HAS_HOLES: bool = false;
     const TAKES_MTIME: bool = true;
 
     fn parse(&self, name: &OsStr) -> Option<Name> {
@@ -92,6 +93,12 @@ impl FrameView for Contiguous {
     }
 
     fn learn(&self, _file: Number, _key: ChunkKey, _len: u32) {}
+
+    fn forget(&self) {}
+
+    fn report(&self) -> Option<String> {
+        None
+    }
 
     fn begun(&mut self, _file: Number) {}
 

@@ -100,13 +100,13 @@ impl Layout {
     pub fn canonical(store: &dyn FrameStore) -> Result<Layout, StoreError> {
         let Some(image) = store.committed() else {
             let reason = "there is no frame yet".to_owned();
-            return Err(StoreError::Unsupported { path: store.path().into(), reason });
+            return Err(StoreError::Unsupported { path: store.path(), reason });
         };
         let lens = {
             let guard = store.enter();
             store.chunk_lens(&guard, &image.entries)?
         };
-        let wrong = |source: format::Error| StoreError::Format { path: store.path().into(), source };
+        let wrong = |source: format::Error| StoreError::Format { path: store.path(), source };
         let base = u64::from(image.header.header_len());
         let mut extents = Extents::with_capacity(image.entries.iter().filter(|entry| entry.stored().is_some()).count());
         let mut end = base;
@@ -184,7 +184,7 @@ impl Layout {
                     let got = store.read_part(guard, extent.key, extent.len, at - extent.start, piece)?;
                     if got < piece.len() {
                         let source = io::ErrorKind::UnexpectedEof.into();
-                        return Err(StoreError::Io { path: store.path().into(), action: "read a chunk", source });
+                        return Err(StoreError::Io { path: store.path(), action: "read a chunk", source });
                     }
                     of_store = true;
                     at += got as u64;

@@ -21,8 +21,10 @@ impl<V: FrameView> Single<V> {
         let Next { pushes, bytes } = self.prefetcher.touched(pid, ino, read, |ino, most| self.following_files(ino, most));
         if let Some(bytes) = bytes {
             let content = self.state.read().settled(ino);
-            if let Ok(Content::Frame(file)) = content {
-                self.store.prefetch(&file.layout.wants(bytes));
+            match content {
+                Ok(Content::Frame(file)) => self.store.prefetch(&file.layout.wants(bytes)),
+                Ok(Content::Data(data)) => data.expect(&self.store, bytes),
+                _ => {}
             }
         }
         pushes

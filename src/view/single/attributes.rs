@@ -46,7 +46,7 @@ impl<V: FrameView> Single<V> {
             let header = match content {
                 Content::Chunk(key, _) => Some(self.store.chunk_header(guard, key)?),
                 Content::Draft(writing) => header_of(&writing.inner.read_recursive().bytes),
-                Content::Empty | Content::Bytes(_) | Content::Frame(_) => None,
+                Content::Empty | Content::Bytes(_) | Content::Frame(_) | Content::Data(_) => None,
             };
             Ok(header.map_or(Subject::Nothing, |header| Subject::Chunk(header, position)))
         })

@@ -28,7 +28,7 @@ impl<V: FrameView> Single<V> {
         if let Some(error) = source.get_ref().and_then(|error| error.downcast_ref()).and_then(stale) {
             return ViewError::Store(error);
         }
-        ViewError::Store(StoreError::Io { path: self.store.path().into(), action, source })
+        ViewError::Store(StoreError::Io { path: self.store.path(), action, source })
     }
 
     /// How a file is called in messages.
@@ -59,6 +59,7 @@ impl<V: FrameView> Single<V> {
             Content::Chunk(key, len) => self.chunk_len(guard, ino, *key, *len)?.into(),
             Content::Draft(writing) => writing.inner.read_recursive().bytes.len(),
             Content::Frame(file) => file.len(),
+            Content::Data(data) => data.bytes(),
         })
     }
 
@@ -86,6 +87,7 @@ impl<V: FrameView> Single<V> {
                 Ok(self.store.read_chunk(guard, *key, len, offset, buf)?)
             }
             Content::Draft(writing) => writing.inner.read_recursive().bytes.read_at(buf, offset).map_err(failed),
+            Content::Data(data) => data.read(&self.store, guard, offset, buf),
             Content::Frame(file) => Ok(file.read(&*self.store, guard, offset, buf).map_err(failed)??),
         }
     }

@@ -2,9 +2,9 @@
 
 use std::ffi::OsStr;
 
-use super::Single;
+use super::{FrameFileSystem, Single};
 use crate::view::frame_view::{FrameView, Take};
-use crate::view::nodes::Name;
+use crate::view::nodes::{LOCK_FILE, Name};
 use crate::view::writing::Change;
 use crate::view::{Creation, Handle, Ino, Invals, OpenMode, RenameMode, Result, ViewError};
 
@@ -27,6 +27,10 @@ impl<V: FrameView> Single<V> {
         match existing {
             Some(_) if creation.exclusive => Err(ViewError::Exists),
             Some(ino) => Ok((ino, self.open_file(ino, mode)?)),
+            None if name == Name::LockFile => {
+                self.make_lock_file()?;
+                Ok((LOCK_FILE, self.open_file(LOCK_FILE, mode)?))
+            }
             None => self.new_file(name, creation, mode),
         }
     }

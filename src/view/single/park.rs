@@ -7,10 +7,11 @@ use parking_lot::Mutex;
 
 use super::{Load, Single};
 use crate::format::times::Identity;
-use crate::store::FrameStore;
+use crate::store::{FrameStore, Location};
 use crate::view::frame_view::{FrameView, Standing};
-use crate::view::nodes::Nodes;
-use crate::view::{FileSystem, Inval, Invals, Result};
+use crate::view::locks::Locks;
+use crate::view::nodes::{LOCK_FILE, Nodes};
+use crate::view::{FileSystem, Inval, Invals, Result, ViewError};
 
 /// A frame that is closed: what is known of its files.
 pub struct Parked<V: FrameView> {
@@ -77,6 +78,15 @@ pub trait FrameFileSystem: FileSystem {
         self.shutdown()
     }
 
+    /// Moves SOURCE, while clients have files of it open. `work` does it, and answers whether it did.
+    ///
+    /// # Errors
+    /// Before `work` runs: what keeps it where it is.
+    fn relocate(&self, to: &Location, work: &mut dyn FnMut() -> bool) -> Result<()>;
+
+    /// SOURCE is about to lose its name by what the mount does, or has it back as that failed. Without, it is read and not written to.
+    fn leave_name(&self, left: bool);
+
     /// Does something that changes attributes of SOURCE, as clients have asked for, and shows them.
     fn set_attributes(&self, work: &mut dyn FnMut());
 
@@ -86,8 +96,39 @@ pub trait FrameFileSystem: FileSystem {
     /// Whether there is a frame, and not only an empty directory in which one may be made.
     fn is_made(&self) -> bool;
 
-    /// Whether its directory has no names.
+    /// Whether its directory has no names, but for the lock file.
     fn is_empty(&self) -> bool;
+
+    /// Whether others have written what it shows, and it does not follow them by itself: it is to be opened anew.
+    fn is_outdated(&self) -> bool {
+        false
+    }
+
+    /// Whether what it shows has no name any more, and is there only for who has it open. What follows others by itself need not say.
+    fn is_orphan(&self) -> bool {
+        false
+    }
+
+    /// Bytes of memory that it takes all the time, where that is worth counting.
+    fn weight(&self) -> u64 {
+        0
+    }
+
+    /// Whether clients see no lock file, because they have removed it.
+    fn has_no_lock_file(&self) -> bool {
+        false
+    }
+
+    /// Clients have removed the lock file.
+    fn forget_lock_file(&self) {}
+
+    /// Makes the lock file, if there is none.
+    ///
+    /// # Errors
+    /// What the system refuses; there are no turns.
+    fn make_lock_file(&self) -> Result<()> {
+        Err(ViewError::Invalid)
+    }
 }
 
 impl<V: FrameView> FrameFileSystem for Single<V> {
@@ -95,6 +136,7 @@ impl<V: FrameView> FrameFileSystem for Single<V> {
         let state = self.state.read();
         let nodes = &state.nodes;
         let is_busy = V::is(&state, Standing::Uncommitted)
+            || self.locks.as_ref().is_some_and(Locks::has_any)
             || self.store.committed().is_none()
             || nodes.handles().any(|open| open.write)
             || nodes.iter().any(|(_, node)| node.name.is_none() || node.kept.is_of_store());
@@ -107,11 +149,34 @@ impl<V: FrameView> FrameFileSystem for Single<V> {
         }
     }
 
+    fn has_no_lock_file(&self) -> bool {
+        self.state.read().nodes.lock_file_is_gone
+    }
+
+    fn forget_lock_file(&self) {
+        self.state.write().nodes.lock_file_is_gone = true;
+    }
+
+    fn make_lock_file(&self) -> Result<()> {
+        self.store.sidecar().ok_or(ViewError::Invalid)?.make()?;
+        self.state.write().nodes.lock_file_is_gone = false;
+        Ok(())
+    }
+
     fn drop_all(&self) {
+        self.drop_locks();
         self.state.write().unpin_all();
         if let Err(error) = self.store.close() {
             log::debug!("{}: {error}", self.store.path().display());
         }
+    }
+
+    fn relocate(&self, to: &Location, work: &mut dyn FnMut() -> bool) -> Result<()> {
+        Ok(self.store.local().ok_or(ViewError::Unsupported)?.relocate(to, work)?)
+    }
+
+    fn leave_name(&self, left: bool) {
+        self.following.leave(left);
     }
 
     fn set_attributes(&self, work: &mut dyn FnMut()) {
@@ -135,7 +200,7 @@ impl<V: FrameView> FrameFileSystem for Single<V> {
     }
 
     fn is_empty(&self) -> bool {
-        self.state.read().list(0, 1).is_empty()
+        self.state.read().list(0, 2).iter().all(|(_, ino, _)| *ino == LOCK_FILE)
     }
 }
 

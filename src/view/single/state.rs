@@ -76,7 +76,7 @@ impl<V: FrameView> State<V> {
         match name {
             Name::Frame(file) => self.ino(*file),
             Name::Temporary(text) => self.nodes.temporary(text),
-            Name::LockFile => Some(LOCK_FILE),
+            Name::LockFile => (!self.nodes.lock_file_is_gone).then_some(LOCK_FILE),
         }
     }
 

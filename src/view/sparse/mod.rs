@@ -62,6 +62,7 @@ impl Single<Sparse> {
 impl FrameView for Sparse {
     /// Most chunks are no larger.
     const READ_AHEAD: u32 = 1 << 20;
+    const HAS_HOLES: bool = false;
     const TAKES_MTIME: bool = false;
 
     fn parse(&self, name: &OsStr) -> Option<Name> {
@@ -109,6 +110,12 @@ impl FrameView for Sparse {
         if let Some(slot) = chunk_of(file).map(|id| self.table.get(id)).filter(|slot| slot.key() == Some(key)) {
             slot.learn_len(len);
         }
+    }
+
+    fn forget(&self) {}
+
+    fn report(&self) -> Option<String> {
+        None
     }
 
     fn begun(&mut self, file: Number) {

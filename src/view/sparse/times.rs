@@ -106,7 +106,7 @@ impl Single<Sparse> {
         let Some(keeper) = self.state.read().frame.keeper.clone() else { return };
         let Some(snapshot) = self.snapshot().filter(Snapshot::says_anything) else { return };
         let (records, mut kept) = (keeper.records.clone(), std::mem::take(&mut *keeper.kept.lock()));
-        let source = self.store.path().to_owned();
+        let source = self.store.path();
         self.store.at_close(Box::new(move |identity| {
             let Some(identity) = identity else { return };
             log_kept(&source, snapshot.keep(&records, &mut kept, &identity));
@@ -114,7 +114,7 @@ impl Single<Sparse> {
     }
 
     fn log_kept(&self, result: io::Result<()>) {
-        log_kept(self.store.path(), result);
+        log_kept(&self.store.path(), result);
     }
 
     /// What is known, if SOURCE has all that files show.

@@ -2,7 +2,7 @@
 //! readers need. All views of these tests are over one.
 
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
@@ -83,7 +83,7 @@ impl FrameStore for Counting {
         check("stage");
         if self.full.load(SeqCst) {
             let source = std::io::Error::from_raw_os_error(libc::ENOSPC);
-            return Err(StoreError::Io { path: self.inner.path().into(), action: "write a chunk", source });
+            return Err(StoreError::Io { path: self.inner.path(), action: "write a chunk", source });
         }
         self.staged.fetch_add(1, SeqCst);
         self.inner.stage(chunk)
@@ -107,7 +107,7 @@ impl FrameStore for Counting {
         check("commit");
         self.commits.fetch_add(1, SeqCst);
         if self.stale.load(SeqCst) {
-            return Err(StoreError::Stale { path: self.inner.path().into(), reason: "told so".into() });
+            return Err(StoreError::Stale { path: self.inner.path(), reason: "told so".into() });
         }
         self.inner.commit(guard, image)
     }
@@ -122,6 +122,10 @@ impl FrameStore for Counting {
         self.inner.close()
     }
 
+    fn source_store(&self) -> Option<&dyn SourceStore> {
+        Some(self)
+    }
+
     fn local(&self) -> Option<&dyn LocalStore> {
         Some(self)
     }
@@ -133,29 +137,30 @@ impl Counting {
     }
 }
 
-impl LocalStore for Counting {
-    fn path(&self) -> &Path {
+impl SourceStore for Counting {
+    fn path(&self) -> PathBuf {
         self.here().path()
     }
+
     fn file_id(&self, key: ChunkKey) -> Option<ChunkId> {
         self.here().file_id(key)
     }
+
     fn look(&self) -> Result<Others> {
         check("look");
         self.here().look()
     }
+
     fn glance(&self) -> Option<Result<Others>> {
         check("glance");
         self.here().glance()
-    }
-    fn set_attributes(&self, work: &mut dyn FnMut()) {
-        self.here().set_attributes(work);
     }
 
     fn is_as_seen(&self) -> bool {
         check("is_as_seen");
         self.here().is_as_seen()
     }
+
     fn reload(&self) -> Result<Arc<FrameImage>> {
         check("reload");
         let image = self.here().reload();
@@ -164,61 +169,87 @@ impl LocalStore for Counting {
         }
         image
     }
+
     fn watch(&self) -> &Watch {
         self.here().watch()
     }
+
     fn check_writable(&self) -> Result<()> {
         check("check_writable");
         self.here().check_writable()
     }
-    fn tidy(&self) -> bool {
-        check("tidy");
-        self.here().tidy()
-    }
-    fn save_lost(&self, name: &str, content: &dyn ReadAt) -> Result<PathBuf> {
-        check("save_lost");
-        self.here().save_lost(name, content)
-    }
-    fn source(&self) -> Option<(OwnedFd, PathBuf)> {
-        check("source");
-        self.here().source()
-    }
+
     fn source_stat(&self) -> Result<SourceStat> {
         check("source_stat");
         self.here().source_stat()
     }
-    fn like(&self) -> Result<Like> {
-        check("like");
-        self.here().like()
-    }
+
     fn statvfs(&self) -> Result<crate::store::FsSpace> {
         check("statvfs");
         self.here().statvfs()
     }
+
+    fn forget_cached(&self) {
+        self.here().forget_cached();
+    }
+
+    fn cache_stats(&self) -> CacheStats {
+        self.here().cache_stats()
+    }
+}
+
+impl LocalStore for Counting {
+    fn set_attributes(&self, work: &mut dyn FnMut()) {
+        self.here().set_attributes(work);
+    }
+
+    fn relocate(&self, to: &Location, work: &mut dyn FnMut() -> bool) -> Result<()> {
+        self.here().relocate(to, work)
+    }
+
+    fn tidy(&self) -> bool {
+        check("tidy");
+        self.here().tidy()
+    }
+
+    fn save_lost(&self, name: &str, content: &dyn ReadAt) -> Result<PathBuf> {
+        check("save_lost");
+        self.here().save_lost(name, content)
+    }
+
+    fn source(&self) -> Option<(OwnedFd, PathBuf)> {
+        check("source");
+        self.here().source()
+    }
+
+    fn like(&self) -> Result<Like> {
+        check("like");
+        self.here().like()
+    }
+
     fn sidecar(&self) -> Option<&Sidecar> {
         check("the lock file");
         self.here().sidecar()
     }
+
     fn drafts(&self) -> &Arc<DraftPool> {
         self.here().drafts()
     }
-    fn forget_cached(&self) {
-        self.here().forget_cached();
-    }
-    fn cache_stats(&self) -> CacheStats {
-        self.here().cache_stats()
-    }
+
     fn identity(&self) -> Option<Identity> {
         check("identity");
         self.here().identity()
     }
+
     fn at_close(&self, last: AtClose) {
         self.here().at_close(last);
     }
+
     fn changed_outside(&self) -> Result<bool> {
         check("changed_outside");
         self.here().changed_outside()
     }
+
     fn wait_for_turn(&self, patience: Duration) -> Result<Option<FrameLock<'_>>> {
         check("wait_for_turn");
         self.here().wait_for_turn(patience)

@@ -11,7 +11,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::format::Layout;
 use crate::store::local::beneath::{FileId, Found};
-use crate::view::{Attr, FileSystem, FrameFileSystem, Ino, Kind, Result};
+use crate::view::{Attr, Decoded, FileSystem, FrameFileSystem, Ino, Kind, Result, ViewError};
 
 /// A frame.
 pub struct TreeFrame {
@@ -19,8 +19,10 @@ pub struct TreeFrame {
     pub ino: Ino,
     /// A directory, or a file.
     pub shown: Kind,
+    /// What its data is shown as, if that is what is shown.
+    pub decoded: Option<Decoded>,
     /// How it was stored when it was found.
-    pub layout: Layout,
+    pub stored: Stored,
     /// Held while it is opened or closed. Taken before any lock of the tree.
     pub changing: Mutex<Closed>,
     current: RwLock<Option<Arc<OpenFrame>>>,
@@ -33,10 +35,41 @@ pub struct TreeFrame {
     pub writers: AtomicUsize,
     /// What a look at its name says of it, and of what file that was said.
     pub sized: Mutex<Option<(Stamp, Attr)>>,
+    /// An archive as it was when its end was last read.
+    pub looked: Mutex<Option<Sized>>,
+    /// What clients who lock it were told.
+    pub told: Mutex<Told>,
     /// Its name was removed while somebody has it open.
     pub removed: AtomicBool,
     /// What is left of it below then, to be removed with the last handle.
-    pub rest: Mutex<Option<(OwnedFd, OsString)>>,
+    pub rest: Mutex<Option<Removed>>,
+}
+
+/// A removed frame that somebody still reads: where it is, under a name of ours.
+pub struct Removed {
+    pub dir: OwnedFd,
+    pub name: OsString,
+    pub found: Found,
+    /// Tells others that it is needed.
+    pub _lock: Option<OwnedFd>,
+}
+
+/// What a frame is below.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stored {
+    /// A frame of this layout.
+    Frame(Layout),
+    /// An archive of python-blosc2, which is shown as a directory and is only read.
+    Archive,
+}
+
+/// What a frame was when a client last got a lock.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Told {
+    pub opening: u64,
+    pub reloads: u64,
+    /// [`Reread::count`](crate::view::Reread::count).
+    pub count: u64,
 }
 
 /// What is known of a frame that is closed.
@@ -63,10 +96,15 @@ pub struct Stamp {
     pub index: Option<Sized>,
 }
 
+impl From<&Found> for Sized {
+    fn from(found: &Found) -> Self {
+        Sized { id: found.id, ctime: found.stat.ctime, size: found.stat.len }
+    }
+}
+
 impl Stamp {
     pub fn of(found: &Found, index: Option<&Found>) -> Self {
-        let sized = |found: &Found| Sized { id: found.id, ctime: found.stat.ctime, size: found.stat.len };
-        Stamp { itself: sized(found), index: index.map(sized) }
+        Stamp { itself: found.into(), index: index.map(Sized::from) }
     }
 }
 
@@ -88,11 +126,17 @@ impl OpenFrame {
 }
 
 impl TreeFrame {
-    pub fn new(ino: Ino, layout: Layout, shown: Kind) -> Arc<Self> {
+    pub fn new(ino: Ino, stored: Stored, shown: Kind) -> Arc<Self> {
+        Self::of_data(ino, stored, shown, None)
+    }
+
+    /// One whose data is shown.
+    pub fn of_data(ino: Ino, stored: Stored, shown: Kind, decoded: Option<Decoded>) -> Arc<Self> {
         Arc::new(TreeFrame {
             ino,
+            decoded,
             shown,
-            layout,
+            stored,
             changing: Mutex::default(),
             current: RwLock::default(),
             regions: Mutex::default(),
@@ -100,9 +144,24 @@ impl TreeFrame {
             handles: AtomicUsize::new(0),
             writers: AtomicUsize::new(0),
             sized: Mutex::default(),
+            looked: Mutex::default(),
+            told: Mutex::default(),
             removed: AtomicBool::new(false),
             rest: Mutex::default(),
         })
+    }
+
+    /// Whether it is an archive.
+    pub fn is_archive(&self) -> bool {
+        self.stored == Stored::Archive
+    }
+
+    /// Nobody changes an archive, or the data of a frame.
+    ///
+    /// # Errors
+    /// [`ViewError::ReadOnly`] of one.
+    pub fn check_writable(&self) -> Result<()> {
+        if self.is_archive() || self.decoded.is_some() { Err(ViewError::ReadOnly) } else { Ok(()) }
     }
 
     /// The same, if it is open.
@@ -137,6 +196,5 @@ impl TreeFrame {
 /// An error that says what is wrong with a frame, rather than with the moment.
 pub fn is_damage<T>(result: &Result<T>) -> bool {
     use crate::store::StoreError;
-    use crate::view::ViewError;
     matches!(result, Err(ViewError::Store(StoreError::Format { .. } | StoreError::Unsupported { .. })))
 }

@@ -11,21 +11,26 @@ use std::time::Instant;
 use log::{error, info, warn};
 use parking_lot::Mutex;
 
-use super::frame::{OpenFrame, Stamp, TreeFrame, is_damage};
+use super::frame::{OpenFrame, Sized, Stamp, TreeFrame, is_damage};
 use super::table::Shown;
 use super::{Tree, forget_name, passed};
 use crate::format::{INDEX_NAME, Layout};
-use crate::store::backend::Backend;
+use crate::store::backend::{Backend, FileStat};
 use crate::store::local::FileBackend;
 use crate::store::local::beneath::{self, Found};
+use crate::store::sidecar::SUFFIX;
 use crate::store::times::Records;
-use crate::store::{CframeStore, FrameStore, Location, OpenOptions, Resources, SframeStore, StoreError};
+use crate::store::{Budgets, CframeStore, FrameStore, Location, OpenOptions, Resources, SframeStore, StoreError};
 use crate::view::{
     Attr, ContiguousView, FrameFileSystem, Ino, Inval, Invals, Kind, Left, Meta, ROOT, Rest, Result, SparseView, ViewError,
+    directory_meta,
 };
 
 /// Descriptors that an open frame takes at most, besides chunk files that are kept open.
 const OF_A_FRAME: usize = 6;
+
+/// How often a frame is looked at that changes meanwhile.
+const TRIES: usize = 8;
 
 /// So many files are remembered that begin as frames do and are none.
 pub const BROKEN: NonZeroUsize = NonZeroUsize::new(4096).expect("not zero");
@@ -49,6 +54,8 @@ impl Limits {
 /// The open frames of a tree.
 pub struct Frames {
     resources: Arc<Resources>,
+    /// For frames that are looked at in passing: nobody listens to their watcher.
+    measuring: Arc<Resources>,
     most: usize,
     open: Mutex<Vec<Arc<TreeFrame>>>,
     uses: AtomicU64,
@@ -57,7 +64,8 @@ pub struct Frames {
 
 impl Frames {
     pub fn new(resources: Arc<Resources>, most: usize) -> Self {
-        Frames { resources, most, open: Mutex::default(), uses: AtomicU64::new(0), records: Records::of_user().ok() }
+        let measuring = Resources::new(Budgets::default());
+        Frames { resources, measuring, most, open: Mutex::default(), uses: AtomicU64::new(0), records: Records::of_user().ok() }
     }
 
     pub fn resources(&self) -> &Arc<Resources> {
@@ -71,6 +79,22 @@ impl Frames {
 
     pub fn add(&self, frame: &Arc<TreeFrame>) {
         self.open.lock().push(Arc::clone(frame));
+    }
+
+    /// It is not followed any more: that its name is gone is our own doing.
+    pub fn leave(&self, frame: &Arc<TreeFrame>) {
+        if let Some(open) = frame.opened() {
+            open.view.leave_name(true);
+        }
+        self.remove(frame);
+    }
+
+    /// It has kept its name after all.
+    pub fn stay(&self, frame: &Arc<TreeFrame>) {
+        if let Some(open) = frame.opened() {
+            open.view.leave_name(false);
+            self.add(frame);
+        }
     }
 
     pub fn remove(&self, frame: &Arc<TreeFrame>) {
@@ -93,22 +117,35 @@ impl Frames {
 impl Tree {
     /// A frame, opened if it is not.
     pub(super) fn enter_frame(&self, frame: &Arc<TreeFrame>) -> Result<Arc<OpenFrame>> {
-        if let Some(open) = frame.opened() {
+        if let Some(open) = frame.opened().filter(|open| !open.view.is_outdated()) {
             open.used.store(self.frames.use_number(), Relaxed);
             return Ok(open);
         }
         let mut closed = frame.changing.lock();
         if let Some(open) = frame.opened() {
-            return Ok(open);
+            if !open.view.is_outdated() {
+                return Ok(open);
+            }
+            self.put_away(frame);
+        }
+        // A handle may be of what a name has stood for before.
+        if !self.frame_of(Some(frame.ino)).is_some_and(|now| Arc::ptr_eq(&now, frame)) {
+            return Err(ViewError::Gone);
         }
         self.make_room();
         let (dir, name, found) = self.found(frame.ino)?;
         let opened = self.open_below(frame, dir.as_fd(), &name, &found);
         if is_damage(&opened) {
             drop(closed);
-            return Err(self.show_plain(frame, opened.err()));
+            return Err(self.show_plain(frame, &found, opened.err()));
         }
         let (view, is_busy) = opened?;
+        // Whoever may rename in the directory could have put another frame there since, which the caller may not read. An archive has been
+        // looked at.
+        if !frame.is_archive() && !is_of(&*view, &found) {
+            view.drop_all();
+            return Err(ViewError::Gone);
+        }
         let now = self.stamp(frame.ino).ok();
         if closed.left.take().is_none_or(|left| now != Some(left)) {
             self.renumber(frame);
@@ -119,6 +156,8 @@ impl Tree {
         let open = Arc::new(OpenFrame { view, opening: closed.openings, is_busy, used });
         frame.open(Arc::clone(&open));
         self.frames.add(frame);
+        drop(closed);
+        self.limit_archives(frame);
         Ok(open)
     }
 
@@ -137,8 +176,11 @@ impl Tree {
     pub(super) fn options(&self, read_only: bool) -> OpenOptions {
         OpenOptions {
             read_only,
+            locking: self.rules.locking,
+            spare_lock_file: true,
             resources: Arc::clone(&self.frames.resources),
             hold_staged: !read_only,
+            skip_damaged: self.shows_data(),
             ..OpenOptions::default()
         }
     }
@@ -151,34 +193,40 @@ impl Tree {
         found: &Found,
     ) -> Result<(Box<dyn FrameFileSystem>, bool)> {
         let parent = self.parent(frame.ino)?;
+        if frame.is_archive() {
+            return Ok((self.open_archive(parent, dir, name, found)?, false));
+        }
         let location = self.location(parent, dir, name)?;
-        let open = |read_only: bool| -> std::result::Result<Arc<dyn FrameStore>, StoreError> {
-            Ok(match found.stat.is_dir() {
-                true => Arc::new(SframeStore::open_at(&location, self.options(read_only))?),
-                false => Arc::new(CframeStore::open_at(&location, self.options(read_only))?),
-            })
-        };
-        let (store, is_busy) = match open(self.rules.read_only) {
+        let open = |read_only: bool| open_store(&location, found, self.options(read_only));
+        let (store, is_busy) = match open(self.rules.read_only || frame.decoded.is_some()) {
             Err(error) if !self.rules.read_only && is_for_readers(&error) => {
                 info!("{error}; it is shown, and not written to");
                 (open(true)?, true)
             }
             opened => (opened?, false),
         };
-        let view = self.view_of(frame.shown, store, self.rules.read_only || is_busy)?;
+        let view = match &frame.decoded {
+            Some(decoded) => self.data_view(decoded, store)?,
+            None => self.view_of(frame.shown, store, self.rules.read_only || is_busy)?,
+        };
         Ok((view, is_busy))
     }
 
     pub(super) fn view_of(&self, shown: Kind, store: Arc<dyn FrameStore>, read_only: bool) -> Result<Box<dyn FrameFileSystem>> {
-        if shown == Kind::Directory {
+        let takes_turns = store.sidecar().is_some();
+        let lock_file = || Some(SUFFIX.into());
+        let view: Box<dyn FrameFileSystem> = if shown == Kind::Directory {
             let view = SparseView::new(store, read_only)?;
-            let records = self.frames.records.clone();
-            return Ok(Box::new(match records {
+            let view = match self.frames.records.clone() {
                 Some(records) => view.keeping_times(records),
                 None => view,
-            }));
-        }
-        Ok(Box::new(ContiguousView::new(store, crate::view::Shown::OnFile, read_only)?))
+            };
+            if takes_turns { Box::new(view.taking_turns(lock_file())?) } else { Box::new(view) }
+        } else {
+            let view = ContiguousView::new(store, crate::view::Shown::OnFile, read_only)?;
+            if takes_turns { Box::new(view.taking_turns(lock_file())?) } else { Box::new(view) }
+        };
+        Ok(view)
     }
 
     /// The directory that a node is in.
@@ -202,25 +250,25 @@ impl Tree {
     }
 
     /// A frame that cannot be opened is what it is below from now on. Answers what a client is told, whose kernel looks again then.
-    fn show_plain(&self, frame: &TreeFrame, error: Option<ViewError>) -> ViewError {
+    fn show_plain(&self, frame: &TreeFrame, found: &Found, error: Option<ViewError>) -> ViewError {
         if let Some(error) = error {
             warn!("{error}; it is shown as what it is on disk");
         }
-        self.becomes_plain(frame.ino);
+        self.becomes_plain(frame.ino, found);
         ViewError::Gone
     }
 
     /// What a node stands for is no frame. Its name is looked up anew, and then stands for a node of another kind.
-    fn becomes_plain(&self, ino: Ino) {
-        let (names, id) = {
+    fn becomes_plain(&self, ino: Ino, found: &Found) {
+        let names = {
             let mut table = self.table.lock();
             let Some(node) = table.get_mut(ino) else { return };
             node.shown = Shown::Plain;
-            let (names, id) = (node.names().to_vec(), node.id);
+            let names = node.names().to_vec();
             table.abandon(ino);
-            (names, id)
+            names
         };
-        self.broken.lock().put(id, ());
+        self.broken.lock().put(found.id, Sized::from(found));
         let mut owed = self.owed.lock();
         owed.push(Inval::Data(ino));
         owed.extend(names.into_iter().map(|(parent, name)| forget_name(parent, &name)));
@@ -246,6 +294,11 @@ impl Tree {
     /// Closes a frame, if nobody would notice.
     pub(super) fn close_frame(&self, frame: &Arc<TreeFrame>) -> bool {
         let Some(mut closed) = frame.changing.try_lock() else { return false };
+        // To end what was changed takes a turn, which nobody here is to wait for.
+        let is_changed = frame.opened().is_some_and(|open| !open.view.is_untouched());
+        if is_changed && self.is_locked(frame) {
+            return false;
+        }
         let mut rest = Rest::Busy;
         let taken = frame.take(|open| {
             rest = open.view.rest();
@@ -281,6 +334,11 @@ impl Tree {
     /// Attributes of what stands for a frame, which is this below.
     pub(super) fn frame_attr(&self, frame: &Arc<TreeFrame>, found: &Found) -> Result<Attr> {
         let below = passed::attr(frame.ino, found);
+        if frame.is_archive() {
+            // With one link, nobody takes the number of links for that of the directories inside.
+            let meta = directory_meta(below.meta);
+            return Ok(Attr { kind: Kind::Directory, size: 4096, nlink: 1, rdev: 0, meta, ..below });
+        }
         if frame.shown == Kind::Directory {
             let meta = if found.stat.is_dir() {
                 below.meta
@@ -297,20 +355,56 @@ impl Tree {
         {
             return Ok(attr);
         }
-        let open = match self.enter_frame(frame) {
-            Err(ViewError::Gone) if self.frame_of(Some(frame.ino)).is_none() => return Ok(below),
-            open => open?,
+        let inner = match frame.opened() {
+            Some(open) => open.fs().getattr(ROOT),
+            None => self.measure(frame),
         };
-        let inner = open.fs().getattr(ROOT)?;
+        let inner = match inner {
+            // Its data has no name any more.
+            Err(ViewError::Gone) if frame.decoded.is_some() => return Err(ViewError::NotFound),
+            Err(ViewError::Gone) if self.frame_of(Some(frame.ino)).is_none() => return Ok(below),
+            inner => inner?,
+        };
         let meta = match found.stat.is_dir() {
-            // Of the index file, as a mount of this one frame shows it.
-            true => inner.meta,
+            // Of the index file, as a mount of this one frame shows it; but not for those whom the directory keeps out.
+            true => let_through(&found.stat, inner.meta),
             false => Meta { mtime: inner.meta.mtime, ctime: inner.meta.ctime, ..below.meta },
         };
         let meta = Meta { mode: meta.mode & 0o666, ..meta };
         let attr = Attr { ino: frame.ino, kind: Kind::File, nlink: 1, meta, volatile: true, ..inner };
         *frame.sized.lock() = Some((stamp, attr));
         Ok(attr)
+    }
+
+    /// What a look at a frame that is shown as a file says, without opening it for more: it is not locked for that, and takes nobody's
+    /// place.
+    fn measure(&self, frame: &Arc<TreeFrame>) -> Result<Attr> {
+        for _ in 0..TRIES {
+            let (dir, name, found) = self.found(frame.ino)?;
+            let location = self.location(self.parent(frame.ino)?, dir.as_fd(), &name)?;
+            let resources = Arc::clone(&self.frames.measuring);
+            let skip_damaged = frame.decoded.is_some();
+            let options = OpenOptions { read_only: true, skip_damaged, resources, ..OpenOptions::default() };
+            let view = match open_store(&location, &found, options) {
+                // It is renamed or replaced just now.
+                Err(StoreError::Stale { .. }) => continue,
+                Err(StoreError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => continue,
+                store => store.map_err(ViewError::from).and_then(|store| match &frame.decoded {
+                    Some(decoded) => self.data_view(decoded, store),
+                    None => self.view_of(Kind::File, store, true),
+                }),
+            };
+            if is_damage(&view) && self.found(frame.ino).is_ok_and(|(_, _, now)| now.is(&found)) {
+                return Err(self.show_plain(frame, &found, view.err()));
+            }
+            if let Ok(view) = &view
+                && !is_of(&**view, &found)
+            {
+                continue;
+            }
+            return view?.getattr(ROOT);
+        }
+        Err(ViewError::Gone)
     }
 
     // --- all frames ---
@@ -376,6 +470,28 @@ impl Tree {
     pub(super) fn layout_of(found: &Found) -> Layout {
         if found.stat.is_dir() { Layout::Sparse } else { Layout::Contiguous }
     }
+}
+
+/// Whether an open frame is what was found under its name.
+fn is_of(view: &dyn FrameFileSystem, found: &Found) -> bool {
+    view.source().is_some_and(|(file, _)| beneath::look_at(file.as_fd()).is_ok_and(|now| now.is(found)))
+}
+
+/// Attributes of the index of a frame as those of the frame: only who may search its directory may read it.
+fn let_through(dir: &FileStat, index: Meta) -> Meta {
+    let by_others = dir.mode & 0o001 != 0;
+    let owner = if dir.uid == index.uid { dir.mode & 0o100 != 0 } else { by_others };
+    let group = if dir.gid == index.gid { dir.mode & 0o010 != 0 } else { by_others };
+    let through = [(owner, 0o700), (group, 0o070), (by_others, 0o007)];
+    let mode = through.into_iter().filter(|(may, _)| *may).fold(0, |mode, (_, bits)| mode | bits);
+    Meta { mode: index.mode & mode, ..index }
+}
+
+fn open_store(location: &Location, found: &Found, options: OpenOptions) -> std::result::Result<Arc<dyn FrameStore>, StoreError> {
+    Ok(match found.stat.is_dir() {
+        true => Arc::new(SframeStore::open_at(location, options)?),
+        false => Arc::new(CframeStore::open_at(location, options)?),
+    })
 }
 
 /// Whether a frame that cannot be written to can be read all the same.

@@ -1,5 +1,6 @@
 //! Open files of a tree.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
@@ -18,6 +19,8 @@ pub enum Open {
     File(Arc<PassedFile>),
     /// A file of a frame.
     Frame(Arc<InsideFile>),
+    /// The lock file of a frame, or what may become one.
+    Lock(Arc<LockHandle>),
 }
 
 /// An open file below.
@@ -84,4 +87,29 @@ pub struct InsideFile {
     /// The frame's opening, and its handle in that.
     pub at: Mutex<(u64, Handle)>,
     pub lineage: u64,
+}
+
+/// An open lock file.
+pub struct LockHandle {
+    pub whose: LockWhose,
+    pub write: bool,
+    pub file: Mutex<Arc<File>>,
+}
+
+/// Which frame it is for.
+pub enum LockWhose {
+    /// What has that name in a directory, if that is a frame.
+    Named(Ino, OsString),
+    /// One that is shown as a directory.
+    Frame(Arc<TreeFrame>),
+}
+
+impl LockHandle {
+    pub fn file(&self) -> Arc<File> {
+        Arc::clone(&self.file.lock())
+    }
+
+    pub fn read(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        Ok(self.file().read_at(buf, offset)?)
+    }
 }

@@ -21,6 +21,7 @@ use std::sync::{Arc, Weak};
 use log::debug;
 use parking_lot::{Mutex, RwLock};
 
+use super::attributes::index_of_owner;
 use super::frame::{OpenFrame, TreeFrame};
 use super::handles::{InsideFile, Open};
 use super::passed;
@@ -28,6 +29,7 @@ use super::place::Whose;
 use super::table::OURS;
 use super::{Tree, forget_name};
 use crate::store::local::beneath;
+use crate::view::nodes::LOCK_FILE;
 use crate::view::{
     Attr, Creation, DirEntry, FileSystem, Handle, Ino, Inval, Invals, Kind, New, OpenMode, Opened, Push, ROOT, RenameMode,
     Result, Seek, SetAttr, SetMode, VLMETA, ViewError,
@@ -138,6 +140,7 @@ impl Tree {
         change: impl FnOnce(&dyn FileSystem, &mut Invals) -> Result<T>,
     ) -> Result<T> {
         self.check_writable()?;
+        frame.check_writable()?;
         let open = self.enter_to_write(frame)?;
         let mut inner = Invals::new();
         let changed = change(open.fs(), &mut inner).map_err(|error| self.refused(&open, error));
@@ -169,11 +172,17 @@ impl Tree {
         if frame.shown != Kind::Directory {
             return Err(ViewError::NotDirectory);
         }
+        if self.is_lock_name(frame, name) {
+            return self.lock_attr_inside(frame);
+        }
         let attr = self.ask(frame, |fs| fs.lookup(inner, name))?;
         self.attr_outside(frame, attr)
     }
 
     pub(super) fn getattr_inside(&self, frame: &Arc<TreeFrame>, inner: Ino) -> Result<Attr> {
+        if inner == LOCK_FILE && self.takes_turns(frame) {
+            return self.lock_attr_inside(frame);
+        }
         let attr = self.ask(frame, |fs| fs.getattr(inner))?;
         self.attr_outside(frame, attr)
     }
@@ -189,7 +198,10 @@ impl Tree {
             return Err(ViewError::NotDirectory);
         }
         self.ask(frame, |fs| {
-            fs.readdir(inner, cookie, &mut |entry| emit(DirEntry { ino: self.regions.outer(frame, entry.ino), ..entry }))
+            fs.readdir(inner, cookie, &mut |entry| {
+                let is_there = entry.ino != LOCK_FILE || !self.takes_turns(frame) || self.lock_attr_inside(frame).is_ok();
+                !is_there || emit(DirEntry { ino: self.regions.outer(frame, entry.ino), ..entry })
+            })
         })
     }
 
@@ -202,10 +214,16 @@ impl Tree {
         creation: Creation,
         mode: OpenMode,
     ) -> Result<(Attr, Opened)> {
-        let masked = Creation { mode: creation.mode & 0o777 & !creation.umask, ..creation };
+        frame.check_writable()?;
+        if self.is_lock_name(frame, name) {
+            return self.create_lock_inside(frame, creation.exclusive, mode);
+        }
+        // What has come since the kernel looked it has not let the caller open: it looks again.
+        let masked = Creation { mode: creation.mode & 0o777 & !creation.umask, exclusive: true, ..creation };
         let open = self.enter_to_write(frame)?;
         let (attr, opened) = match open.fs().create(inner, name, masked, mode) {
-            Err(ViewError::NotPermitted) if self.is_not_begun(&open) => {
+            Err(ViewError::Exists) if !creation.exclusive => return Err(ViewError::Gone),
+            Err(ViewError::NotPermitted) if self.is_not_begun(frame, &open) => {
                 drop(open);
                 self.becomes_directory(frame)?;
                 return self.create_passed(parent, name, creation, mode);
@@ -227,12 +245,13 @@ impl Tree {
         creation: Creation,
         invals: &mut Invals,
     ) -> Result<Attr> {
+        frame.check_writable()?;
         if matches!(new, New::Link(_)) {
             return Err(ViewError::NotPermitted);
         }
         let masked = Creation { mode: creation.mode & 0o777 & !creation.umask, ..creation };
         match self.change(frame, invals, |fs, invals| fs.make(inner, name, new, masked, invals)) {
-            Err(ViewError::NotPermitted) if frame.opened().is_some_and(|open| self.is_not_begun(&open)) => {
+            Err(ViewError::NotPermitted) if frame.opened().is_some_and(|open| self.is_not_begun(frame, &open)) => {
                 self.becomes_directory(frame)?;
                 self.make_passed(parent, name, new, creation)
             }
@@ -241,6 +260,10 @@ impl Tree {
     }
 
     pub(super) fn unlink_inside(&self, frame: &Arc<TreeFrame>, inner: Ino, name: &OsStr, invals: &mut Invals) -> Result<()> {
+        if self.is_lock_name(frame, name) {
+            self.lock_attr_inside(frame)?;
+            return self.remove_lock_file(frame);
+        }
         self.change(frame, invals, |fs, invals| fs.unlink(inner, name, invals))
     }
 
@@ -267,7 +290,11 @@ impl Tree {
         set: SetAttr,
         invals: &mut Invals,
     ) -> Result<Attr> {
+        if inner == LOCK_FILE && self.takes_turns(frame) {
+            return self.lock_attr_inside(frame);
+        }
         self.check_writable()?;
+        frame.check_writable()?;
         if inner != ROOT {
             let handle = self.inner_handle(handle)?;
             let attr = self.change(frame, invals, |fs, invals| fs.setattr(inner, handle, set, invals))?;
@@ -279,6 +306,10 @@ impl Tree {
             self.change(frame, invals, |fs, invals| fs.setattr(ROOT, handle, size, invals))?;
         }
         let rest = SetAttr { size: None, ..set };
+        if (rest.uid, rest.gid) != (None, None) && frame.opened().is_some_and(|open| open.view.is_made()) {
+            // It is read anew with the files' new owner, rather than when somebody is reading.
+            let _ = self.quiesce(frame, invals);
+        }
         match frame.opened().filter(|open| !open.is_busy) {
             None => self.set_below_frame(frame, ino, &rest)?,
             Some(open) => {
@@ -303,31 +334,6 @@ impl Tree {
         *frame.sized.lock() = None;
         let found = self.stat(ino)?;
         self.frame_attr(frame, &found)
-    }
-
-    /// Gives owner, mode and times of what stands for a frame to what it is below. A directory lets through who may read, and a file is
-    /// no program.
-    fn set_below_frame(&self, frame: &TreeFrame, ino: Ino, set: &SetAttr) -> Result<()> {
-        let (dir, name, found) = self.found(ino)?;
-        let held = beneath::hold(dir.as_fd(), &name)?;
-        if !beneath::look_at(held.as_fd())?.is(&found) {
-            return Err(ViewError::Gone);
-        }
-        let as_file = SetAttr { mode: set.mode.map(|mode| mode & 0o666), ..*set };
-        if !found.stat.is_dir() {
-            return passed::set_held(held.as_fd(), &as_file);
-        }
-        let as_dir = match frame.shown {
-            Kind::Directory => *set,
-            _ => SetAttr { mode: set.mode.map(|mode| mode & 0o666 | (mode & 0o444) >> 2), atime: None, mtime: None, ..*set },
-        };
-        if frame.shown == Kind::File
-            && let Ok(index) = beneath::hold(held.as_fd(), OsStr::new(crate::format::INDEX_NAME))
-            && beneath::look_at(index.as_fd()).is_ok_and(|found| found.stat.is_file())
-        {
-            passed::set_held(index.as_fd(), &as_file)?;
-        }
-        passed::set_held(held.as_fd(), &as_dir)
     }
 
     /// Whether an extended attribute is the frame's own.
@@ -368,8 +374,23 @@ impl Tree {
         mode: SetMode,
         invals: &mut Invals,
     ) -> Result<()> {
+        frame.check_writable()?;
         if !Self::is_of_frame(inner, name) {
-            return self.set_xattr_passed(ino, name, value, mode);
+            if frame.shown == Kind::File {
+                self.held(ino, |held| match beneath::look_at(held)? {
+                    found if found.stat.is_dir() => index_of_owner(held, &found, None).map(drop),
+                    _ => Ok(()),
+                })?;
+            }
+            self.set_xattr_passed(ino, name, value, mode)?;
+            if let Some(open) = frame.opened().filter(|open| !open.view.is_made())
+                && let Some((pending, _)) = open.fs().source()
+                && !name.as_bytes().starts_with(b"system.")
+            {
+                // What will take the place of the empty directory.
+                let _ = beneath::set_xattr(pending.as_fd(), name, value, 0);
+            }
+            return Ok(());
         }
         if !name.as_bytes().starts_with(b"user.") {
             return Err(ViewError::NotSettable);
@@ -393,8 +414,12 @@ impl Tree {
     }
 
     pub(super) fn open_inside(&self, frame: &Arc<TreeFrame>, _ino: Ino, inner: Ino, mode: OpenMode) -> Result<Opened> {
+        if inner == LOCK_FILE && self.takes_turns(frame) {
+            return self.open_lock_inside(frame, mode);
+        }
         if mode.write || mode.truncate {
             self.check_writable()?;
+            frame.check_writable()?;
         }
         let open = if mode.write || mode.truncate { self.enter_to_write(frame)? } else { self.enter_frame(frame)? };
         let opened = open.fs().open(inner, mode).map_err(|error| self.refused(&open, error))?;
@@ -402,13 +427,14 @@ impl Tree {
     }
 
     /// The frame of an open file and the handle in it. A file of a frame that was closed meanwhile is opened again, if it is the same.
-    fn current(&self, file: &InsideFile) -> Result<(Arc<OpenFrame>, Handle)> {
+    pub(super) fn current(&self, file: &InsideFile) -> Result<(Arc<OpenFrame>, Handle)> {
         let open = self.enter_frame(&file.frame)?;
         let mut at = file.at.lock();
         if at.0 == open.opening {
             return Ok((open, at.1));
         }
-        if file.lineage != file.frame.lineage.load(Relaxed) || file.mode.write {
+        let is_other = file.lineage != file.frame.lineage.load(Relaxed);
+        if file.mode.write || is_other && !self.follows_locks(file) {
             return Err(ViewError::Gone);
         }
         let opened = open.fs().open(file.inner, OpenMode { truncate: false, ..file.mode })?;
@@ -421,11 +447,23 @@ impl Tree {
         for _ in 0..TRIES {
             let (open, handle) = self.current(file)?;
             result = work(open.fs(), handle).map_err(|error| self.refused(&open, error));
-            if !matches!(result, Err(ViewError::BadHandle)) || file.mode.write {
-                break;
+            match result {
+                Err(ViewError::Gone) if self.follows_locks(file) => self.follow(file, &open)?,
+                Err(ViewError::BadHandle) if !file.mode.write => {}
+                _ => break,
             }
         }
         result
+    }
+
+    /// Opens a file of a frame again as it is now.
+    fn follow(&self, file: &InsideFile, open: &OpenFrame) -> Result<()> {
+        let opened = open.fs().open(file.inner, OpenMode { truncate: false, ..file.mode })?;
+        let before = std::mem::replace(&mut *file.at.lock(), (open.opening, opened.handle));
+        if before.0 == open.opening {
+            open.fs().release(before.1, &mut Invals::new());
+        }
+        Ok(())
     }
 
     /// The frame's own handle of an open file.
@@ -433,7 +471,7 @@ impl Tree {
         let Some(handle) = handle else { return Ok(None) };
         match self.handle(handle)? {
             Open::Frame(file) => Ok(Some(self.current(&file)?.1)),
-            Open::File(_) => Ok(None),
+            Open::File(_) | Open::Lock(_) => Ok(None),
         }
     }
 
@@ -446,7 +484,8 @@ impl Tree {
     }
 
     pub(super) fn flush_inside(&self, file: &InsideFile, invals: &mut Invals) -> Result<()> {
-        if !file.mode.write {
+        // What is written to a file that has no name any more is for nobody else.
+        if !file.mode.write || file.frame.removed.load(SeqCst) {
             return Ok(());
         }
         let mut inner = Invals::new();
@@ -465,11 +504,13 @@ impl Tree {
         file.frame.handles.fetch_sub(1, SeqCst);
         file.frame.writers.fetch_sub(usize::from(file.mode.write), Relaxed);
         self.end_removed(&file.frame);
+        self.close_orphan(&file.frame);
+        self.forgotten(file.frame.ino);
     }
 
     pub(super) fn fsync_inside(&self, frame: &Arc<TreeFrame>, inner: Ino, invals: &mut Invals) -> Result<()> {
         match frame.opened() {
-            Some(open) if !open.is_busy => {
+            Some(open) if !open.is_busy && !frame.removed.load(SeqCst) => {
                 let mut inner_invals = Invals::new();
                 let synced = open.fs().fsync(inner, &mut inner_invals);
                 self.tell(frame, inner_invals, invals);
@@ -503,6 +544,9 @@ impl Tree {
     /// A frame's files have no holes that a client sees.
     pub(super) fn seek_inside(&self, ino: Ino, offset: u64, seek: Seek) -> Result<u64> {
         let Whose::Frame(frame, inner) = self.whose(ino)? else { return Err(ViewError::BadHandle) };
+        if frame.decoded.is_some() {
+            return self.ask(&frame, |fs| fs.seek(inner, Handle(0), offset, seek));
+        }
         let size = match inner {
             ROOT => self.getattr(ino)?.size,
             _ => self.getattr_inside(&frame, inner)?.size,

@@ -1,10 +1,31 @@
 //! Listings of directories below, with frames as what they are shown as, and without what is ours.
 
+use std::ffi::OsStr;
+use std::num::NonZeroUsize;
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::time::Instant;
 
+use super::frame::Stored;
 use super::{Tree, hidden, kind_of};
 use crate::store::local::beneath;
 use crate::view::{DirEntry, Ino, Kind, Result};
+
+/// Of so many directories it is remembered when they were listed.
+pub const REMEMBERED: NonZeroUsize = NonZeroUsize::new(4096).expect("not zero");
+
+/// As many of what dead mounts have left are removed with one listing.
+const DEAD: usize = 256;
+
+/// The cookie behind all that is listed below, in a mount that shows lock files elsewhere. No file system that is known here gives a place
+/// beyond it to anything but the end.
+const LOCKS: u64 = 0x7fff_ffff_0000_0000;
+
+/// The place of a name among lock files: 1 and up.
+fn place_of(name: &OsStr) -> u64 {
+    let hash = name.as_bytes().iter().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193));
+    1 + u64::from(hash >> 1)
+}
 
 impl Tree {
     /// With `looks`, what may be a frame is looked at, so that its kind is right.
@@ -12,26 +33,94 @@ impl Tree {
         if self.table.lock().get(ino).is_some_and(|node| node.is_covered) {
             return Ok(());
         }
+        if cookie == 0 {
+            self.listed.lock().put(ino, Instant::now());
+        }
         let dir = self.dir(ino)?;
         let mut dead = Vec::new();
-        beneath::list(dir.as_fd(), cookie, &mut |entry| {
+        let mut goes_on = true;
+        beneath::list(dir.as_fd(), self.below_cookie(cookie), &mut |entry| {
             if hidden::is_ours(entry.name) {
-                if !self.rules.read_only && hidden::is_dead(dir.as_fd(), entry.name) {
-                    dead.push(entry.name.to_owned());
+                if !self.rules.read_only
+                    && dead.len() < DEAD
+                    && let Some(found) = hidden::dead(dir.as_fd(), entry.name)
+                {
+                    dead.push((entry.name.to_owned(), found));
                 }
                 return true;
             }
+            if self.is_hidden_lock(ino, entry.name, dir.as_fd()) {
+                return true;
+            }
+            let shown = if self.may_be_shown(&entry) { self.name_shown(ino, entry.name, dir.as_fd()) } else { None };
+            if let Some(name) = &shown {
+                goes_on = emit(DirEntry { ino: Ino(entry.ino), kind: Kind::File, name, is_known: false, next: entry.next });
+                return goes_on;
+            }
             let kind = if looks { self.listed_kind(ino, dir.as_fd(), &entry) } else { kind_of(entry.kind) };
-            emit(DirEntry { ino: Ino(entry.ino), kind, name: entry.name, is_known: false, next: entry.next })
+            let next = if self.rules.locking { entry.next.min(LOCKS) } else { entry.next };
+            goes_on = emit(DirEntry { ino: Ino(entry.ino), kind, name: entry.name, is_known: false, next });
+            goes_on
         })?;
-        dead.iter().for_each(|name| self.discard(dir.as_fd(), name));
+        if goes_on && self.rules.locking {
+            self.list_locks(ino, dir.as_fd(), cookie, emit)?;
+        }
+        self.sweep(dir.as_fd(), &dead);
         Ok(())
+    }
+
+    /// Whether an entry may be a frame whose data is shown.
+    fn may_be_shown(&self, entry: &beneath::Listed<'_>) -> bool {
+        self.shows_data() && (self.rules.is_name(entry.name) || matches!(entry.kind, libc::S_IFDIR | 0))
+    }
+
+    /// From where the directory below is listed.
+    fn below_cookie(&self, cookie: u64) -> u64 {
+        if self.rules.locking && cookie >= LOCKS { u64::MAX } else { cookie }
+    }
+
+    /// Lists lock files that are elsewhere below, behind all else. Each has its place by its name, whichever others there are.
+    fn list_locks(
+        &self,
+        ino: Ino,
+        dir: std::os::fd::BorrowedFd<'_>,
+        cookie: u64,
+        emit: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<()> {
+        let kept = self.locks.listed(ino, cookie > LOCKS);
+        let listed = match kept {
+            Some(listed) => listed,
+            None => {
+                let mut named: Vec<_> =
+                    self.lock_files_shown(ino, dir)?.into_iter().map(|name| (place_of(&name), name)).collect();
+                named.sort_unstable();
+                let mut last = 0;
+                for (place, _) in &mut named {
+                    last = (*place).max(last + 1);
+                    *place = last;
+                }
+                self.locks.keep_listed(ino, named)
+            }
+        };
+        for (place, name) in listed.iter() {
+            let next = LOCKS.saturating_add(*place);
+            if next > cookie && !emit(DirEntry { ino: Ino(*place), kind: Kind::File, name, is_known: false, next }) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the names and attributes that came with the last listing are good for some time.
+    pub(super) fn is_listing_young(&self, ino: Ino) -> bool {
+        let good = self.rules.timeouts.entry.min(self.rules.timeouts.attr) / 2;
+        self.listed.lock().get(&ino).is_some_and(|when| when.elapsed() < good)
     }
 
     /// What an entry is shown as: what may be a frame is looked at.
     fn listed_kind(&self, parent: Ino, dir: std::os::fd::BorrowedFd<'_>, entry: &beneath::Listed<'_>) -> Kind {
         let may_be = match entry.kind {
-            libc::S_IFREG => self.rules.is_name(entry.name),
+            libc::S_IFREG => self.rules.is_name(entry.name) || self.rules.is_archive_name(entry.name),
             libc::S_IFDIR | 0 => true,
             _ => false,
         };
@@ -46,8 +135,8 @@ impl Tree {
         let shown = match known {
             Some(shown) => shown,
             None => {
-                let layout = self.frame_at(parent, entry.name, dir, &found);
-                layout.map(|layout| self.rules.shown(layout, self.is_in_store(parent)))
+                let stored = self.stored_at(parent, entry.name, dir, &found);
+                stored.map(|stored| self.rules.shown(stored, stored != Stored::Archive && self.is_in_store(parent)))
             }
         };
         shown.unwrap_or_else(|| kind_of(found.stat.mode))

@@ -14,51 +14,69 @@ use std::sync::atomic::AtomicU64;
 
 use log::{debug, warn};
 
-use super::frame::{OpenFrame, TreeFrame};
+use super::frame::{OpenFrame, Stored, TreeFrame};
 use super::passed::caller;
+use super::place::At;
 use super::table::Shown;
-use super::{Show, Tree, rules};
+use super::{Show, Tree, hidden, rules};
 use crate::format::{INDEX_NAME, Layout};
-use crate::store::backend::Backend;
+use crate::store::backend::{Backend, BackendFile};
 use crate::store::copy::FrameCopy;
 use crate::store::local::FileBackend;
 use crate::store::local::beneath::{self, Found};
-use crate::store::{CframeStore, Like, Location, NewFrame, OpenOptions};
-use crate::view::{Attr, Creation, Ino, Inval, Invals, Kind, Result, ViewError};
+use crate::store::{CframeStore, Like, LocalStore, Location, NewFrame, OpenOptions};
+use crate::view::{Attr, Creation, Ino, Inval, Invals, Kind, RenameMode, Result, ViewError};
 
 impl Tree {
     /// Makes a directory, in which a frame may be made if its name says so.
     pub(super) fn make_directory(&self, parent: Ino, name: &OsStr, creation: &Creation) -> Result<Attr> {
-        let dir = self.dir(parent)?;
+        let (dir, since) = (self.dir(parent)?, beneath::now());
         beneath::make_dir(dir.as_fd(), name, creation.mode, caller(creation))?;
+        self.begin(parent, name, dir.as_fd(), &Empty::Since(since));
+        self.enter(parent, name)
+    }
+
+    /// An empty directory has got a name, with which a frame may be made in it.
+    pub(super) fn begin(&self, parent: Ino, name: &OsStr, dir: BorrowedFd<'_>, empty: &Empty) {
         let was_sparse = || self.layouts.lock().get(&(parent, name.to_owned())) == Some(&Layout::Sparse);
         let begins = self.rules.is_name(name)
             && !(self.rules.show == Show::Sparse && was_sparse())
             && self.is_chosen(parent, name)
             && self.rules.stored(Kind::Directory, self.is_in_store(parent)) == Some(Layout::Contiguous);
-        if begins && let Err(error) = self.begin_frame(parent, name, dir.as_fd()) {
+        if begins && let Err(error) = self.begin_frame(parent, name, dir, empty) {
             debug!("{}: stays a directory: {error}", self.path.join(self.path_of(parent, name)).display());
         }
-        self.enter(parent, name)
     }
 
     /// Has a new frame ready for what is written to an empty directory.
-    fn begin_frame(&self, parent: Ino, name: &OsStr, dir: BorrowedFd<'_>) -> Result<()> {
-        let found = beneath::look(dir, name)?;
+    pub(super) fn begin_frame(&self, parent: Ino, name: &OsStr, dir: BorrowedFd<'_>, empty: &Empty) -> Result<()> {
+        // Its owner is the frame's.
+        let inside = match empty {
+            Empty::Since(since) => beneath::open_new_dir(dir, name, *since)?,
+            Empty::Seen(_) => beneath::open_dir(dir, name)?,
+        };
+        let found = beneath::look_at(inside.as_fd())?;
+        if matches!(empty, Empty::Seen(seen) if !found.is(seen)) {
+            return Err(ViewError::Gone);
+        }
         let location = self.location(parent, dir, name)?;
-        let like = Like { frame: Arc::from(FileBackend::of(beneath::open_dir(dir, name)?).itself()?), index: None };
+        let like = Like { frame: Arc::from(FileBackend::of(inside).itself()?), index: None };
         let new = NewFrame { like: Some(like), replaced: Some(found.stat), ..NewFrame::default() };
         let options = OpenOptions { replace: true, ..self.options(false) };
         let store = Arc::new(CframeStore::create_at(&location, options, new)?);
         let view = self.view_of(Kind::Directory, store, false)?;
         let used = AtomicU64::new(self.frames.use_number());
-        let mut made = None;
-        self.table.lock().enter(&found, parent, name, |ino| {
-            let frame = TreeFrame::new(ino, Layout::Contiguous, Kind::Directory);
-            made = Some(Arc::clone(&frame));
-            Shown::Frame(frame)
-        });
-        let Some(frame) = made else { return Err(ViewError::InUse) };
+        let frame = {
+            let mut table = self.table.lock();
+            let ino = table.enter(&found, parent, name, |_| Shown::Plain);
+            let Some(node) = table.get_mut(ino).filter(|node| node.frame().is_none()) else {
+                table.forget(ino, 1);
+                return Err(ViewError::InUse);
+            };
+            let frame = TreeFrame::new(ino, Stored::Frame(Layout::Contiguous), Kind::Directory);
+            node.shown = Shown::Frame(Arc::clone(&frame));
+            frame
+        };
         let mut closed = frame.changing.lock();
         closed.openings += 1;
         frame.open(Arc::new(OpenFrame { view, opening: closed.openings, is_busy: false, used }));
@@ -70,13 +88,16 @@ impl Tree {
     }
 
     /// Whether nothing has been put yet into a directory in which a frame may be made.
-    pub(super) fn is_not_begun(&self, open: &OpenFrame) -> bool {
-        !open.view.is_made() && open.view.is_empty()
+    pub(super) fn is_not_begun(&self, frame: &Arc<TreeFrame>, open: &OpenFrame) -> bool {
+        !open.view.is_made() && self.is_empty(frame, open)
     }
 
     /// No frame is made in a directory after all.
     pub(super) fn becomes_directory(&self, frame: &Arc<TreeFrame>) -> Result<()> {
+        let (dir, name, found) = self.found(frame.ino)?;
+        let ends = self.lock_of(frame, &found);
         self.drop_frame(frame);
+        self.lock_goes(ends, dir.as_fd(), &name);
         let mut table = self.table.lock();
         table.get_mut(frame.ino).ok_or(ViewError::Gone)?.shown = Shown::Plain;
         Ok(())
@@ -117,6 +138,9 @@ impl Tree {
         if self.is_written(ino) || found.stat.links != 1 || !rules::is_cframe(dir.as_fd(), &name, found.stat.len) {
             return;
         }
+        if self.is_postponed(ino, dir.as_fd(), &name) {
+            return;
+        }
         match self.wanted(*parent, &name, None) {
             Some(Layout::Sparse) => self.store_as_directory(ino, *parent, &name),
             _ => self.take_as_frame(ino, *parent),
@@ -128,7 +152,8 @@ impl Tree {
     pub(super) fn store_as_directory(&self, ino: Ino, parent: Ino, name: &OsStr) {
         let adopted = self.dir(parent).and_then(|dir| {
             let found = beneath::look(dir.as_fd(), name)?;
-            self.adopt(ino, (parent, name, dir.as_fd(), &found), (parent, name, dir.as_fd()), Some(&found))
+            let at = At { parent, dir: dir.as_fd(), name };
+            self.adopt(ino, (at, &found), at, (Some(&found), None))
         });
         if let Err(error) = adopted {
             warn!("{}: stays a file: {error}", self.path.join(self.path_of(parent, name)).display());
@@ -137,39 +162,74 @@ impl Tree {
 
     /// A file that is a frame stays a file, and is shown as one: from now on with atomic commits.
     pub(super) fn take_as_frame(&self, ino: Ino, parent: Ino) {
-        if self.rules.shown(Layout::Contiguous, self.is_in_store(parent)) != Kind::File {
+        let shown = self.rules.shown(Stored::Frame(Layout::Contiguous), self.is_in_store(parent));
+        if shown != Kind::File || self.shows_data() {
             return;
         }
         if let Some(node) = self.table.lock().get_mut(ino) {
-            node.shown = Shown::Frame(TreeFrame::new(ino, Layout::Contiguous, Kind::File));
+            node.shown = Shown::Frame(TreeFrame::new(ino, Stored::Frame(Layout::Contiguous), Kind::File));
         }
     }
 
-    /// Stores a file that is a frame as a directory, under the same name or in place of what has another. Its node stands for that.
+    /// Stores a file that is a frame as a directory, under the same name or in place of what has another, which is a frame that is `kept`
+    /// for who has it open. Its node stands for that.
     pub(super) fn adopt(
         &self,
         ino: Ino,
-        from: (Ino, &OsStr, BorrowedFd<'_>, &Found),
-        to: (Ino, &OsStr, BorrowedFd<'_>),
-        replaced: Option<&Found>,
+        (from, found): (At<'_>, &Found),
+        to: At<'_>,
+        (replaced, kept): (Option<&Found>, Option<&Arc<TreeFrame>>),
     ) -> Result<()> {
-        let (source, target) = (self.location(from.0, from.2, from.1)?, self.location(to.0, to.2, to.1)?);
+        let _alone = self.lock_to_adopt(to.dir, to.name)?;
+        let adopted = self.adopt_unheld(ino, (from, found), to, (replaced, kept));
+        self.lock_in(to.dir, to.name);
+        adopted
+    }
+
+    fn adopt_unheld(
+        &self,
+        ino: Ino,
+        (from, found): (At<'_>, &Found),
+        to: At<'_>,
+        (replaced, kept): (Option<&Found>, Option<&Arc<TreeFrame>>),
+    ) -> Result<()> {
+        // What is kept is not replaced by the store, but by what has been stored beside it.
+        let beside = kept.map(|_| self.name_of_ours());
+        let made = At { name: beside.as_deref().unwrap_or(to.name), ..to };
+        let (source, target) =
+            (self.location(from.parent, from.dir, from.name)?, self.location(made.parent, made.dir, made.name)?);
         // What the client has made there is as old as it was: only how it is stored changes.
-        let around = beneath::look_at(to.2).ok();
+        let around = beneath::look_at(to.dir).ok();
         let copy = FrameCopy::of(&source)?;
-        let like = Like { frame: Arc::from(FileBackend::of(from.2.try_clone_to_owned()?).open(from.1, false)?), index: None };
-        let new = NewFrame { like: Some(like), replaced: replaced.map(|found| found.stat), ..NewFrame::default() };
-        store_copy(&copy, &target, Layout::Sparse, new)?;
-        let found = beneath::look(to.2, to.1)?;
-        if let Some(around) = around {
-            let _ = beneath::set_times(to.2, Some(around.stat.atime), Some(around.stat.mtime));
+        let like = like_copied(&copy, found)?;
+        let stat = replaced.filter(|_| kept.is_none()).map(|found| found.stat);
+        let new = NewFrame { like: Some(like), replaced: stat, ..NewFrame::default() };
+        let now = store_copy(&copy, &target, Layout::Sparse, new)?;
+        // Nobody takes either of the two for one that a killed daemon has left.
+        let locked = |at: At<'_>| kept.map(|_| beneath::lock_shared(at.dir, at.name));
+        let (new, old) = (locked(made), locked(to));
+        if matches!(new, Some(None)) {
+            return Err(ViewError::InUse);
         }
-        if let Ok(inside) = beneath::open_dir(to.2, to.1)
+        if let (Some(replaced), Some(_)) = (replaced, kept)
+            && let Err(error) = self.rename_below(made, to, Some((replaced, true)), RenameMode::Replace, kept)
+        {
+            drop((new, old));
+            if let Some(found) = hidden::dead(made.dir, made.name) {
+                self.discard(made.dir, made.name, &found);
+            }
+            return Err(error);
+        }
+        if let Some(around) = around {
+            let _ = beneath::set_times(to.dir, Some(around.stat.atime), Some(around.stat.mtime));
+        }
+        if let Ok(inside) = beneath::open_dir(to.dir, to.name)
+            && beneath::look_at(inside.as_fd()).is_ok_and(|found| found.is(&now))
             && let Ok(index) = beneath::hold(inside.as_fd(), OsStr::new(INDEX_NAME))
         {
-            let _ = beneath::set_times(index.as_fd(), Some(from.3.stat.atime), Some(from.3.stat.mtime));
+            let _ = beneath::set_times(index.as_fd(), Some(found.stat.atime), Some(found.stat.mtime));
         }
-        self.becomes_file(ino, &found);
+        self.becomes_file(ino, &now);
         Ok(())
     }
 
@@ -178,18 +238,50 @@ impl Tree {
         let mut table = self.table.lock();
         table.becomes(ino, found);
         if let Some(node) = table.get_mut(ino) {
-            node.shown = Shown::Frame(TreeFrame::new(ino, Self::layout_of(found), Kind::File));
+            node.shown = Shown::Frame(TreeFrame::new(ino, Stored::Frame(Self::layout_of(found)), Kind::File));
         }
     }
 }
 
+/// The owner and attributes for a copy in the other layout: those of what is open of the frame that is copied, if that is what was found
+/// under its name. Another could have been put there since, which belongs to somebody else.
+///
+/// # Errors
+/// [`ViewError::Gone`] if it is another; [`ViewError::NotPermitted`] of a directory that no file can be like.
+pub fn like_copied(copy: &FrameCopy, found: &Found) -> Result<Like> {
+    let Like { frame, index } = copy.source.local().ok_or(ViewError::Gone)?.like()?;
+    if !beneath::look_at(frame.fd().ok_or(ViewError::Gone)?)?.is(found) {
+        return Err(ViewError::Gone);
+    }
+    if !found.stat.is_dir() {
+        return Ok(Like { frame, index: None });
+    }
+    // Readable for those who could read it in the directory, and nobody else.
+    let mode = copy.mode()?;
+    let may_be_like = |file: &Arc<dyn BackendFile>| file.stat().is_ok_and(|stat| stat.mode & 0o666 & !mode == 0);
+    let frame = index.into_iter().chain([frame]).find(may_be_like).ok_or(ViewError::NotPermitted)?;
+    Ok(Like { frame, index: None })
+}
+
 /// Makes a frame of a copy in one step, in place of what is to be replaced.
-pub fn store_copy(copy: &FrameCopy, at: &Location, layout: Layout, new: NewFrame) -> Result<()> {
+///
+/// Answers what was made, by what the store has open: something else may have its name by now.
+pub fn store_copy(copy: &FrameCopy, at: &Location, layout: Layout, new: NewFrame) -> Result<Found> {
     let store = copy.create(at, layout, new)?;
     let copied = copy.run(&*store, &mut |_| true);
+    let made = store.local().and_then(LocalStore::source);
     let closed = store.close();
     copied?;
-    Ok(closed?)
+    closed?;
+    Ok(beneath::look_at(made.ok_or(ViewError::Gone)?.0.as_fd())?)
+}
+
+/// An empty directory in which a frame may be made.
+pub enum Empty {
+    /// One that was made, not before this moment.
+    Since(beneath::Moment),
+    /// This one.
+    Seen(Found),
 }
 
 /// Names, and how what had them was stored.

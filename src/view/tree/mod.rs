@@ -3,6 +3,10 @@
 //! - [`table`]: the nodes that the kernel knows; [`place`]: where they are below, opened beneath a descriptor that is held;
 //! - `passed`: what is no frame; `listing`: directories;
 //! - [`frame`]: a frame, opened when somebody goes inside and closed when others need its place; `inside`: what is asked of its files;
+//!   `attributes`: its owner and mode;
+//! - `decoded`: frames whose data is shown;
+//! - `archives`: those of python-blosc2, each shown as a directory that is only read;
+//! - `locking`: flock(2); `lock_files`: where the lock files of frames are;
 //! - `making`, `removing`, `renaming`: frames that come, go and move; `stores`: those of python-blosc2; `hidden`: names that are ours;
 //! - [`rules`]: what is a frame, and how it is shown and stored.
 //!
@@ -23,6 +27,7 @@ use std::time::Instant;
 use lru::LruCache;
 use parking_lot::{Mutex, RwLock};
 
+use self::decoded::DecodedNames;
 use self::frame::TreeFrame;
 use self::frames::Frames;
 use self::handles::Open;
@@ -30,20 +35,26 @@ use self::inside::Regions;
 use self::place::Whose;
 use self::table::Table;
 use super::{
-    Attr, Creation, DirEntry, Features, FileSystem, Flock, Handle, Ino, Inval, Invals, Kind, Left, New, OpenMode, Opened, Push,
-    ROOT, RenameMode, Result, Seek, SetAttr, SetMode, Timeouts, ViewError, Wait,
+    Attr, Blocks, Creation, Decoded, DirEntry, Features, FileSystem, Flock, Handle, Ino, Inval, Invals, Kind, Left, New,
+    OpenMode, Opened, Push, ROOT, RenameMode, Reread, Result, Seek, SetAttr, SetMode, Timeouts, ViewError, Wait,
 };
 use crate::store::local::beneath::{self, FileId, Found};
 use crate::store::local::system;
 use crate::store::{FsSpace, Resources, Watcher};
 
+mod archives;
+mod attributes;
+mod decoded;
 mod frame;
 mod frames;
 mod handles;
 mod hidden;
 mod inside;
 mod listing;
+mod lock_files;
+mod locking;
 mod making;
+mod moving;
 mod passed;
 mod place;
 mod removing;
@@ -51,6 +62,8 @@ mod renaming;
 mod rules;
 mod stores;
 mod table;
+#[cfg(test)]
+mod tests;
 
 pub use rules::Rules;
 
@@ -63,10 +76,17 @@ pub enum Show {
     Sparse,
     /// One file each.
     Contiguous,
+    /// The data of each: arrays as files of NumPy's, others as they are.
+    Npy,
+    /// The data of each as it is.
+    Raw,
 }
 
 /// Bytes that the kernel reads ahead in a file that it does not read by itself.
 const READ_AHEAD: u32 = 1 << 20;
+
+/// So often a name is looked at while others are renamed.
+const LOOKS: usize = 16;
 
 /// A directory, mounted whole.
 pub struct Tree {
@@ -83,10 +103,17 @@ pub struct Tree {
     handles: RwLock<HashMap<u64, Open>>,
     regions: Regions,
     frames: Frames,
+    /// When directories were last listed from the beginning.
+    listed: Mutex<LruCache<Ino, Instant>>,
+    locks: locking::TreeLocks,
     /// What begins as a frame does, and is none.
-    broken: Mutex<LruCache<FileId, ()>>,
+    broken: Mutex<LruCache<FileId, frame::Sized>>,
+    /// Held while an archive is opened. Taken while nothing but that archive's state is held.
+    opening: Mutex<()>,
     /// Directories that were made stores.
     stores: Mutex<HashSet<Ino>>,
+    /// What frames are shown as whose data is shown.
+    decoded: Option<DecodedNames>,
     /// How frames were stored that are gone.
     layouts: Mutex<making::Layouts>,
     /// Held for writing while a file becomes a frame, and for reading while something is done with one that may. Taken before all others.
@@ -124,8 +151,12 @@ impl Tree {
             regions: Regions::default(),
             frames: Frames::new(resources, limits.frames),
             owed: Mutex::default(),
+            listed: Mutex::new(LruCache::new(listing::REMEMBERED)),
+            locks: locking::TreeLocks::default(),
             broken: Mutex::new(LruCache::new(frames::BROKEN)),
+            opening: Mutex::default(),
             stores: Mutex::default(),
+            decoded: None,
             layouts: Mutex::default(),
             adopting: RwLock::default(),
             root,
@@ -134,42 +165,97 @@ impl Tree {
         })
     }
 
+    /// The same, where the data of frames is shown, which is decoded here.
+    #[must_use]
+    pub fn decoding(mut self, blocks: Arc<Blocks>) -> Self {
+        self.decoded = Some(DecodedNames::new(blocks));
+        self
+    }
+
+    /// Has on disk whatever clients did, where they may do anything.
+    fn sync_all(&self) -> Result<()> {
+        if self.rules.read_only {
+            return Ok(());
+        }
+        Ok(beneath::sync_fs(self.root.as_fd())?)
+    }
+
     fn check_writable(&self) -> Result<()> {
         if self.rules.read_only { Err(ViewError::ReadOnly) } else { Ok(()) }
     }
 
     /// What a name in a directory stands for, told to the kernel once more.
     fn enter(&self, parent: Ino, name: &OsStr) -> Result<Attr> {
-        let dir = self.dir(parent)?;
-        let found = beneath::look(dir.as_fd(), name)?;
-        self.enter_found(parent, name, dir.as_fd(), &found)
+        let name = &self.name_below(parent, name)?;
+        let (dir, below) = self.below(parent, name)?;
+        let (ino, found) = self.enter_at(parent, name, dir.as_fd(), &below)?;
+        self.attr_of(ino, &found).inspect_err(|_| self.forget(ino, 1, false))
     }
 
-    fn enter_found(&self, parent: Ino, name: &OsStr, dir: std::os::fd::BorrowedFd<'_>, found: &Found) -> Result<Attr> {
+    /// The node of what a name in a directory stands for, told to the kernel once more.
+    fn enter_node(&self, parent: Ino, name: &OsStr) -> Result<Ino> {
+        let dir = self.dir(parent)?;
+        Ok(self.enter_at(parent, name, dir.as_fd(), name)?.0)
+    }
+
+    /// The same, and what it is; below it has another name, perhaps in another directory.
+    fn enter_at(&self, parent: Ino, name: &OsStr, dir: std::os::fd::BorrowedFd<'_>, below: &OsStr) -> Result<(Ino, Found)> {
+        for attempt in 1.. {
+            // What is found may be renamed before it is in the table, which then has its other name already.
+            let moves = Some(self.table.lock().moves()).filter(|_| attempt < LOOKS);
+            let found = beneath::look(dir, below)?;
+            if let Some(ino) = self.enter_found(parent, name, dir, &found, moves) {
+                return Ok((ino, found));
+            }
+        }
+        Err(ViewError::Gone)
+    }
+
+    /// The node of what was found, told to the kernel once more; none if something was renamed since there were so many `moves`.
+    fn enter_found(
+        &self,
+        parent: Ino,
+        name: &OsStr,
+        dir: std::os::fd::BorrowedFd<'_>,
+        found: &Found,
+        moves: Option<u64>,
+    ) -> Option<Ino> {
         let known = self.table.lock().find(found);
         let known = known.or_else(|| self.is_now(parent, name, found));
-        let ino = match known {
-            Some(_) => self.table.lock().enter(found, parent, name, |_| table::Shown::Plain),
+        let known = known.filter(|ino| {
+            let stays = self.is_shown_rightly(*ino, parent, name, dir, found);
+            if !stays {
+                self.shows_anew(*ino);
+            }
+            stays
+        });
+        let settled = || Some(self.table.lock()).filter(|table| moves.is_none_or(|moves| moves == table.moves()));
+        Some(match known {
+            Some(_) => settled()?.enter(found, parent, name, |_| table::Shown::Plain),
             None => {
-                let is_covered = found.stat.is_dir() && found.id.dev != self.device && !self.rules.cross;
-                let layout = if is_covered { None } else { self.frame_at(parent, name, dir, found) };
-                let in_store = layout.is_some() && self.is_in_store(parent);
-                let mut table = self.table.lock();
-                let ino = table.enter(found, parent, name, |ino| match layout {
+                let is_covered = self.is_covering(found);
+                let stored = if is_covered { None } else { self.stored_at(parent, name, dir, found) };
+                let (stored, decoded) = self.data_at(name, dir, found, stored);
+                let in_store = matches!(stored, Some(frame::Stored::Frame(_))) && self.is_in_store(parent);
+                let mut table = settled()?;
+                let ino = table.enter(found, parent, name, |ino| match stored {
                     None => table::Shown::Plain,
-                    Some(layout) => table::Shown::Frame(TreeFrame::new(ino, layout, self.rules.shown(layout, in_store))),
+                    Some(stored) => {
+                        let shown = self.rules.shown(stored, in_store);
+                        table::Shown::Frame(TreeFrame::of_data(ino, stored, shown, decoded.clone()))
+                    }
                 });
                 if let Some(node) = table.get_mut(ino).filter(|_| is_covered) {
                     node.is_covered = true;
                 }
                 ino
             }
-        };
-        let attr = self.attr_of(ino, found);
-        if attr.is_err() {
-            self.forget(ino, 1, false);
-        }
-        attr
+        })
+    }
+
+    /// Whether another file system is mounted on what was found, which is not shown.
+    fn is_covering(&self, found: &Found) -> bool {
+        found.stat.is_dir() && found.id.dev != self.device && !self.rules.cross
     }
 
     /// The layout of the frame that a name stands for, if it is one that the user wants shown.
@@ -181,7 +267,7 @@ impl Tree {
         found: &Found,
     ) -> Option<crate::format::Layout> {
         let layout = self.rules.look(dir, name, found)?;
-        if self.broken.lock().contains(&found.id) {
+        if self.is_broken(found) {
             return None;
         }
         self.is_chosen(parent, name).then_some(layout)
@@ -216,7 +302,27 @@ impl Tree {
 
     /// What is owed to the kernel from before.
     fn pay(&self, invals: &mut Invals) {
-        invals.append(&mut self.owed.lock());
+        let mut owed = std::mem::take(&mut *self.owed.lock());
+        self.in_shown_names(&mut owed);
+        invals.append(&mut owed);
+    }
+
+    /// What a frame that was found is stored as, and what its data is shown as: of nothing but frames whose data can be shown, where that
+    /// is what is shown.
+    fn data_at(
+        &self,
+        name: &OsStr,
+        dir: std::os::fd::BorrowedFd<'_>,
+        found: &Found,
+        stored: Option<frame::Stored>,
+    ) -> (Option<frame::Stored>, Option<Decoded>) {
+        match stored {
+            Some(frame::Stored::Frame(layout)) if self.shows_data() => match self.decoded_at(name, dir, found, layout) {
+                Some(decoded) => (stored, Some(decoded)),
+                None => (None, None),
+            },
+            _ => (stored, None),
+        }
     }
 }
 
@@ -225,7 +331,8 @@ impl FileSystem for Tree {
         Features {
             read_only: self.rules.read_only,
             handles: true,
-            locks: false,
+            locks: self.rules.locking,
+            holes: false,
             read_ahead: Some(READ_AHEAD),
             passes_on: Some(self.rules.timeouts),
         }
@@ -234,6 +341,7 @@ impl FileSystem for Tree {
     fn lookup(&self, parent: Ino, name: &OsStr) -> Result<Attr> {
         match self.whose(parent)? {
             Whose::Passed if hidden::is_ours(name) => Err(ViewError::NotFound),
+            Whose::Passed if self.locked_name(name).is_some_and(|stem| self.is_gone(parent, stem)) => Err(ViewError::NotFound),
             Whose::Passed => self.enter(parent, name),
             Whose::Frame(frame, inner) => self.lookup_inside(&frame, inner, name),
         }
@@ -252,10 +360,13 @@ impl FileSystem for Tree {
         }
         if let Some(node) = gone {
             self.dirs.lock().pop(&ino);
+            self.listed.lock().pop(&ino);
             if let table::Shown::Frame(frame) = &node.shown {
                 self.regions.leave(frame);
             }
+            return;
         }
+        self.forgotten(ino);
     }
 
     fn getattr(&self, ino: Ino) -> Result<Attr> {
@@ -290,7 +401,10 @@ impl FileSystem for Tree {
         let (_settled, whose) = self.settled(ino)?;
         match whose {
             Whose::Frame(frame, inner) => self.open_inside(&frame, ino, inner, mode),
-            Whose::Passed => self.open_passed(ino, mode),
+            Whose::Passed => match self.open_lock(ino, mode)? {
+                Some(opened) => Ok(opened),
+                None => self.open_passed(ino, mode),
+            },
         }
     }
 
@@ -320,6 +434,7 @@ impl FileSystem for Tree {
     }
 
     fn create(&self, parent: Ino, name: &OsStr, creation: Creation, mode: OpenMode) -> Result<(Attr, Opened)> {
+        self.check_name(parent, name)?;
         match self.whose(parent)? {
             Whose::Frame(frame, inner) => self.create_inside(&frame, parent, inner, name, creation, mode),
             Whose::Passed => self.create_passed(parent, name, creation, mode),
@@ -328,6 +443,7 @@ impl FileSystem for Tree {
 
     fn make(&self, parent: Ino, name: &OsStr, new: New<'_>, creation: Creation, invals: &mut Invals) -> Result<Attr> {
         self.pay(invals);
+        self.check_name(parent, name)?;
         match self.whose(parent)? {
             Whose::Frame(frame, inner) => self.make_inside(&frame, parent, inner, name, new, creation, invals),
             Whose::Passed => self.make_passed(parent, name, new, creation),
@@ -342,6 +458,7 @@ impl FileSystem for Tree {
         match self.handle(handle)? {
             Open::File(file) => file.read(offset, buf),
             Open::Frame(inside) => self.read_inside(&inside, offset, buf),
+            Open::Lock(lock) => lock.read(offset, buf),
         }
     }
 
@@ -349,6 +466,7 @@ impl FileSystem for Tree {
         match self.handle(handle)? {
             Open::File(file) => file.write(offset, data),
             Open::Frame(inside) => self.write_inside(&inside, offset, data),
+            Open::Lock(lock) => self.write_lock(&lock, offset, data),
         }
     }
 
@@ -356,6 +474,7 @@ impl FileSystem for Tree {
         match self.handle(handle)? {
             Open::File(file) => file.append(data),
             Open::Frame(inside) => self.write_inside(&inside, offset, data),
+            Open::Lock(lock) => self.write_lock(&lock, offset, data),
         }
     }
 
@@ -367,6 +486,7 @@ impl FileSystem for Tree {
                 Ok(())
             }
             Open::Frame(inside) => self.flush_inside(&inside, invals),
+            Open::Lock(_) => Ok(()),
         }
     }
 
@@ -376,6 +496,7 @@ impl FileSystem for Tree {
         match open {
             Some(Open::File(file)) => self.release_passed(handle, file, invals),
             Some(Open::Frame(inside)) => self.release_inside(&inside, invals),
+            Some(Open::Lock(_)) => self.adopt_unlocked(invals),
             None => {}
         }
     }
@@ -390,6 +511,7 @@ impl FileSystem for Tree {
 
     fn unlink(&self, parent: Ino, name: &OsStr, invals: &mut Invals) -> Result<()> {
         self.pay(invals);
+        self.check_name(parent, name)?;
         match self.whose(parent)? {
             Whose::Frame(frame, inner) => self.unlink_inside(&frame, inner, name, invals),
             Whose::Passed => self.remove(parent, name, false),
@@ -398,15 +520,20 @@ impl FileSystem for Tree {
 
     fn rmdir(&self, parent: Ino, name: &OsStr, invals: &mut Invals) -> Result<()> {
         self.pay(invals);
+        self.check_name(parent, name)?;
         match self.whose(parent)? {
-            Whose::Frame(..) => Err(ViewError::NotDirectory),
+            Whose::Frame(frame, _) => frame.check_writable().and(Err(ViewError::NotDirectory)),
             Whose::Passed => self.remove(parent, name, true),
         }
     }
 
     fn rename(&self, from: (Ino, &OsStr), to: (Ino, &OsStr), mode: RenameMode, invals: &mut Invals) -> Result<()> {
         self.pay(invals);
-        match (self.whose(from.0)?, self.whose(to.0)?) {
+        self.check_name(from.0, from.1)?;
+        self.check_name(to.0, to.1)?;
+        let whose = (self.whose(from.0)?, self.whose(to.0)?);
+        Self::check_no_archive(&[&whose.0, &whose.1])?;
+        match whose {
             (Whose::Passed, Whose::Passed) => self.rename_passed(from, to, mode, invals),
             (Whose::Frame(one, inner), Whose::Frame(other, _)) if Arc::ptr_eq(&one, &other) => {
                 self.rename_inside(&one, inner, from.1, to.1, mode, invals)
@@ -454,8 +581,13 @@ impl FileSystem for Tree {
     }
 
     fn keeps_listing(&self, ino: Ino) -> bool {
-        // Of others a listing comes with attributes, which the kernel would have to ask for one by one.
-        matches!(self.whose(ino), Ok(Whose::Frame(..)))
+        match self.whose(ino) {
+            // Others may write an archive unheard.
+            Ok(Whose::Frame(frame, _)) => !frame.is_archive(),
+            // With a new listing come the attributes of all names, which the kernel would have to ask for one by one when they are too old.
+            Ok(Whose::Passed) => self.is_listing_young(ino),
+            Err(_) => false,
+        }
     }
 
     fn touched(&self, pid: u32, ino: Ino, read: Option<(u64, u32)>) -> Vec<Push> {
@@ -473,20 +605,23 @@ impl FileSystem for Tree {
     fn lock(
         &self,
         _ino: Ino,
-        _handle: Handle,
-        _lock: Option<Flock>,
-        _until: Option<&AtomicBool>,
-        _invals: &mut Invals,
-    ) -> Result<u64> {
-        Ok(0)
+        handle: Handle,
+        lock: Option<Flock>,
+        until: Option<&AtomicBool>,
+        invals: &mut Invals,
+    ) -> Result<Reread> {
+        match lock {
+            Some(lock) => self.take_lock(handle, lock, until, invals),
+            None => self.give_lock_back(handle, until, invals),
+        }
     }
 
-    fn catch_up(&self) -> Result<u64> {
-        Ok(0)
+    fn catch_up(&self, ino: Ino) -> Result<Reread> {
+        self.wait_for_others(ino)
     }
 
-    fn may_wait(&self, _ino: Ino) -> Wait {
-        Wait::Disk
+    fn may_wait(&self, ino: Ino) -> Wait {
+        self.waits_for(ino)
     }
 
     fn last_name(&self, ino: Ino) -> Option<(Ino, OsString)> {
@@ -497,8 +632,10 @@ impl FileSystem for Tree {
             }
             None => {
                 let table = self.table.lock();
-                let (parent, name) = table.get(ino)?.names().first()?;
-                Some((*parent, name.to_os_string()))
+                let node = table.get(ino)?;
+                let (parent, name) = node.names().first()?;
+                let shown = node.frame().map_or_else(|| name.to_os_string(), |frame| frame.name_shown(name));
+                Some((*parent, shown))
             }
         }
     }
@@ -522,7 +659,10 @@ impl FileSystem for Tree {
     }
 
     fn leave(&self, regardless: bool, invals: &mut Invals) -> Left {
-        self.leave_frames(regardless, invals)
+        let left = self.leave_frames(regardless, invals);
+        // Names that were changed, and files that are passed on.
+        let synced = self.sync_all();
+        Left { failed: left.failed.or(synced.err()), ..left }
     }
 
     fn source(&self) -> Option<(OwnedFd, PathBuf)> {
@@ -530,12 +670,13 @@ impl FileSystem for Tree {
     }
 
     fn shutdown(&self) -> Result<()> {
-        self.shut_frames()
+        self.shut_frames().and(self.sync_all())
     }
 
     fn report(&self) -> String {
         let known = self.table.lock().iter().count();
-        format!("{}; nodes: {known}, open files: {}", self.frames.report(), self.handles.read().len())
+        let decoded = self.decoded.as_ref().map(|decoded| format!("; {}", decoded.report())).unwrap_or_default();
+        format!("{}{decoded}; nodes: {known}, open files: {}", self.frames.report(), self.handles.read().len())
     }
 }
 

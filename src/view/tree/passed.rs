@@ -60,7 +60,7 @@ impl Tree {
     pub(super) fn passed(&self, handle: Handle) -> Result<Arc<PassedFile>> {
         match self.handle(handle)? {
             Open::File(file) => Ok(file),
-            Open::Frame(_) => Err(ViewError::Unsupported),
+            Open::Frame(_) | Open::Lock(_) => Err(ViewError::Unsupported),
         }
     }
 
@@ -69,7 +69,7 @@ impl Tree {
         let handle = Handle(self.table.lock().serial());
         let written = match &open {
             Open::File(file) => Some(file.write),
-            Open::Frame(_) => None,
+            Open::Frame(_) | Open::Lock(_) => None,
         };
         // Before the node has it: whoever finds it there looks it up.
         self.handles.write().insert(handle.0, open);
@@ -95,14 +95,7 @@ impl Tree {
                     // The kernel opens all others by itself.
                     return Err(ViewError::Invalid);
                 }
-                let flags = flags | if mode.truncate { libc::O_TRUNC } else { 0 };
                 let has_privileges = found.stat.mode & (libc::S_ISUID | libc::S_ISGID) != 0;
-                if mode.truncate && mode.drop_privileges && has_privileges {
-                    let held = beneath::hold(dir.as_fd(), &name)?;
-                    if beneath::look_at(held.as_fd())?.is(&found) {
-                        drop_privileges(held.as_fd());
-                    }
-                }
                 let file = beneath::open_file(dir.as_fd(), &name, flags)?;
                 if !beneath::look_at(file.as_fd())?.is(&found) {
                     return Err(ViewError::Gone);
@@ -117,6 +110,13 @@ impl Tree {
             }
             Err(error) => return Err(error),
         };
+        if mode.truncate {
+            // Not before: another file may have the name by now.
+            if mode.drop_privileges {
+                drop_privileges(file.as_fd());
+            }
+            beneath::set_len(file.as_fd(), 0)?;
+        }
         let pages = match has_privileges || self.rules.may_become(&name) {
             true => Pages::Fresh,
             false => Pages::Passthrough,
@@ -126,29 +126,29 @@ impl Tree {
     }
 
     pub(super) fn create_passed(&self, parent: Ino, name: &OsStr, creation: Creation, mode: OpenMode) -> Result<(Attr, Opened)> {
+        if let Some(lock) = self.create_lock(parent, name, creation, mode)? {
+            return Ok(lock);
+        }
         self.check_writable()?;
         self.check_new(parent, name)?;
         let dir = self.dir(parent)?;
         // Opened for reading as well, for who opens it through this file when it has no name any more.
         let made = beneath::create(dir.as_fd(), name, creation.mode, libc::O_RDWR, caller(&creation));
         let file = match made {
+            // Somebody has made it since the kernel looked. Whether the caller may open it the kernel has to say, so it looks again.
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists && !creation.exclusive => {
-                let attr = self.enter(parent, name)?;
-                let opened = self.open_made(&attr, mode).inspect_err(|_| self.forget_one(attr.ino))?;
-                return Ok((attr, opened));
+                return Err(ViewError::Gone);
             }
             made => made?,
         };
         let found = beneath::look_at(file.as_fd())?;
         let ino = self.table.lock().enter(&found, parent, name, |_| Shown::Plain);
+        if let Some(stem) = self.locked_name(name) {
+            return Ok((attr(ino, &found), self.keep_lock_beside(ino, (parent, stem), file, mode)));
+        }
         let pages = if self.rules.may_become(name) { Pages::Fresh } else { Pages::Passthrough };
         let open = PassedFile { ino, file, write: mode.write, drops: mode.drop_privileges };
         Ok((attr(ino, &found), Opened { handle: self.keep(ino, Open::File(Arc::new(open))), pages }))
-    }
-
-    fn open_made(&self, attr: &Attr, mode: OpenMode) -> Result<Opened> {
-        use super::FileSystem;
-        if attr.kind == Kind::Directory { Err(ViewError::IsDirectory) } else { self.open(attr.ino, mode) }
     }
 
     pub(super) fn forget_one(&self, ino: Ino) {
@@ -162,10 +162,11 @@ impl Tree {
             return Err(ViewError::NotPermitted);
         }
         match self.table.lock().get(parent) {
-            Some(node) if node.is_covered => Err(ViewError::NotPermitted),
-            Some(_) => Ok(()),
-            None => Err(ViewError::Gone),
+            Some(node) if node.is_covered => return Err(ViewError::NotPermitted),
+            Some(_) => {}
+            None => return Err(ViewError::Gone),
         }
+        if self.is_of_a_lock(parent, name) { Err(ViewError::NotPermitted) } else { Ok(()) }
     }
 
     pub(super) fn make_passed(&self, parent: Ino, name: &OsStr, new: New<'_>, creation: Creation) -> Result<Attr> {
@@ -197,7 +198,7 @@ impl Tree {
         if self.regions.find(of).is_some() {
             return Err(ViewError::CrossDevice);
         }
-        if self.table.lock().get(of).is_some_and(|node| node.frame().is_some()) {
+        if self.is_frames_lock(of) || self.table.lock().get(of).is_some_and(|node| node.frame().is_some()) {
             return Err(ViewError::NotPermitted);
         }
         let dir = self.dir(parent)?;
@@ -220,6 +221,7 @@ impl Tree {
                 Ok(())
             })?;
         }
+        let set = if set.size.is_some() && self.is_frames_lock(ino) { SetAttr { size: None, ..set } } else { set };
         self.set_below(ino, handle, &set)?;
         let found = self.stat(ino)?;
         self.attr_of(ino, &found)
@@ -252,13 +254,7 @@ impl Tree {
         if !self.has_labels && name == "security.selinux" {
             return Err(ViewError::Unsupported);
         }
-        let first = self.table.lock().get(ino).and_then(|node| node.names().first().cloned());
-        if let Some((parent, file)) = first
-            && let Ok(dir) = self.dir(parent)
-            && let Some(value) = beneath::xattr_at(dir.as_fd(), &file, name)
-        {
-            return Ok(value?);
-        }
+        // Of the file itself: the name may stand for another by now, and the kernel goes by its list of access rights.
         self.held(ino, |held| Ok(beneath::xattr(held, name)?))
     }
 

@@ -22,6 +22,26 @@ pub enum Whose {
     Frame(Arc<TreeFrame>, Ino),
 }
 
+/// A name in a directory: by its node, and open.
+#[derive(Clone, Copy)]
+pub struct At<'a> {
+    pub parent: Ino,
+    pub dir: BorrowedFd<'a>,
+    pub name: &'a OsStr,
+}
+
+impl At<'_> {
+    /// The directory, open, and the name.
+    pub fn below(&self) -> (BorrowedFd<'_>, &OsStr) {
+        (self.dir, self.name)
+    }
+
+    /// The directory's node and the name.
+    pub fn named(&self) -> (Ino, &OsStr) {
+        (self.parent, self.name)
+    }
+}
+
 impl Tree {
     /// Who answers for an inode.
     pub(super) fn whose(&self, ino: Ino) -> Result<Whose> {
@@ -104,7 +124,7 @@ impl Tree {
             None => return Err(ViewError::Gone),
         };
         for (parent, name) in names {
-            let Ok(dir) = self.dir(parent) else { continue };
+            let Ok((dir, name)) = self.below(parent, &name) else { continue };
             let Ok(found) = beneath::look(dir.as_fd(), &name) else { continue };
             if self.check_same(ino, &found).is_ok() || self.is_now(parent, &name, &found) == Some(ino) {
                 return Ok((dir, name, found));
@@ -177,6 +197,11 @@ impl Tree {
             Err(ViewError::Gone) => self.open_file_of(ino, work),
             Err(error) => Err(error),
         }
+    }
+
+    /// Whether a name, which was found to stand for this, may stand for a frame, now or when it gets one.
+    pub(super) fn may_be_frame(&self, name: &OsStr, found: Option<&Found>) -> bool {
+        self.rules.is_name(name) || found.is_some_and(|found| found.stat.is_dir())
     }
 
     /// Whether a directory is in a store of python-blosc2, at any depth.

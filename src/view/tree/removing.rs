@@ -1,12 +1,12 @@
 //! Names that go. A frame goes in one step: until then it is what was committed last.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use super::Tree;
-use super::frame::TreeFrame;
+use super::frame::{Removed, TreeFrame};
 use super::hidden;
 use crate::store::is_part_of_frame;
 use crate::store::local::beneath::{self, Found};
@@ -18,12 +18,20 @@ impl Tree {
         if hidden::is_ours(name) {
             return Err(ViewError::NotFound);
         }
-        let _settled = self.rules.is_name(name).then(|| self.adopting.read());
+        if !is_dir && self.remove_lock_beside(parent, name)? {
+            return Ok(());
+        }
         let dir = self.dir(parent)?;
         let dir = dir.as_fd();
-        let found = beneath::look(dir, name)?;
+        let mut found = beneath::look(dir, name)?;
+        let settled = self.may_be_frame(name, Some(&found)).then(|| self.adopting.read());
+        if settled.is_some() {
+            // It may have become a frame before.
+            found = beneath::look(dir, name)?;
+        }
         let known = self.table.lock().find(&found);
         let known = known.or_else(|| self.is_now(parent, name, &found));
+        self.check_named(known, parent, name)?;
         let frame = self.frame_of(known);
         if let Some(ino) = known.filter(|_| is_dir && frame.is_none()) {
             // Who has it open goes on to see it: this keeps it open as well, for as long as there is room.
@@ -39,20 +47,20 @@ impl Tree {
         Ok(())
     }
 
-    fn remove_plain(&self, dir: BorrowedFd<'_>, name: &OsStr, is_dir: bool) -> Result<()> {
+    /// That the kernel knows a file by a name: it has let the caller remove or replace that file, and no other that has the name since. It
+    /// looks again if not.
+    pub(super) fn check_named(&self, known: Option<Ino>, parent: Ino, name: &OsStr) -> Result<()> {
+        let table = self.table.lock();
+        let node = known.and_then(|ino| table.get(ino)).filter(|node| node.has_name(parent, name));
+        if node.is_some() { Ok(()) } else { Err(ViewError::Gone) }
+    }
+
+    pub(super) fn remove_plain(&self, dir: BorrowedFd<'_>, name: &OsStr, is_dir: bool) -> Result<()> {
         match beneath::remove(dir, name, is_dir) {
             Err(error) if is_dir && error.raw_os_error() == Some(libc::ENOTEMPTY) => {
-                // What dead mounts have left in it nobody else can remove.
                 let inside = beneath::open_dir(dir, name)?;
-                let mut left = Vec::new();
-                beneath::list(inside.as_fd(), 0, &mut |entry| {
-                    left.push(entry.name.to_owned());
-                    true
-                })?;
-                if !left.iter().all(|name| hidden::is_dead(inside.as_fd(), name)) {
-                    return Err(ViewError::NotEmpty);
-                }
-                left.iter().for_each(|name| self.discard(inside.as_fd(), name));
+                let left = check_dead(inside.as_fd())?;
+                self.sweep(inside.as_fd(), &left);
                 Ok(beneath::remove(dir, name, true)?)
             }
             removed => Ok(removed?),
@@ -68,32 +76,42 @@ impl Tree {
         dir: BorrowedFd<'_>,
         found: &Found,
     ) -> Result<()> {
+        frame.check_writable()?;
         match (frame.shown == Kind::Directory, is_dir) {
             (true, false) => return Err(ViewError::IsDirectory),
             (false, true) => return Err(ViewError::NotDirectory),
-            (true, true) if !self.enter_frame(frame)?.view.is_empty() => return Err(ViewError::NotEmpty),
+            (true, true) if !self.is_empty(frame, &*self.enter_frame(frame)?) => return Err(ViewError::NotEmpty),
             _ => {}
         }
+        self.check_unlocked(frame)?;
         let is_made = frame.opened().is_none_or(|open| open.view.is_made());
+        let lock = self.lock_of(frame, found);
         if found.stat.is_dir() && is_made {
             check_parts(dir, name)?;
         }
-        let is_open = frame.handles.load(Relaxed) > 0 && frame.shown == Kind::File;
+        let is_open = self.is_being_read(frame);
         let layout = Self::layout_of(found);
-        // From here on it is not followed: that its name is gone is our own doing.
-        self.frames.remove(frame);
-        let removed = self.remove_below(frame, name, dir, (found.stat.is_dir(), is_made, is_open));
-        if removed.is_err() && frame.opened().is_some() {
-            self.frames.add(frame);
+        self.lock_stays(lock, dir, name);
+        let removed = {
+            // Nobody opens it meanwhile.
+            let _changing = frame.changing.lock();
+            self.frames.leave(frame);
+            let removed = self.remove_below(frame, name, dir, found, (is_made, is_open));
+            if removed.is_err() {
+                self.frames.stay(frame);
+            }
+            removed
+        };
+        if removed.is_err() {
+            self.lock_in(dir, name);
         }
         removed?;
         if is_open {
-            frame.removed.store(true, SeqCst);
-            // The last close may have come meanwhile.
-            self.end_removed(frame);
+            self.ends_with_last_close(frame);
         } else {
             self.drop_frame(frame);
         }
+        self.lock_goes(lock, dir, name);
         self.remember(parent, name, layout);
         Ok(())
     }
@@ -103,31 +121,46 @@ impl Tree {
         frame: &Arc<TreeFrame>,
         name: &OsStr,
         dir: BorrowedFd<'_>,
-        (is_dir, is_made, is_open): (bool, bool, bool),
+        found: &Found,
+        (is_made, is_open): (bool, bool),
     ) -> Result<()> {
-        match (is_dir, is_made) {
-            (false, _) => beneath::remove(dir, name, false)?,
-            // No frame has come into being.
-            (true, false) => {
-                self.drop_frame(frame);
-                beneath::remove(dir, name, true)?;
-            }
+        match (found.stat.is_dir(), is_made) {
+            (is_dir, false) | (is_dir @ false, _) => beneath::remove(dir, name, is_dir)?,
             (true, true) if is_open => {
-                // Who has it open goes on reading.
-                let ours = self.name_of_ours();
-                beneath::rename((dir, name), (dir, &ours), beneath::Onto::Nothing)?;
-                beneath::sync_dir(dir)?;
-                *frame.rest.lock() = Some((dir.try_clone_to_owned()?, ours));
+                self.put_aside(frame, dir, name, found)?;
             }
-            (true, true) => self.remove_whole(dir, name)?,
+            (true, true) => self.remove_whole(dir, name, found)?,
         }
         Ok(())
+    }
+
+    /// Whether somebody has a frame open that is shown as a file, and can go on reading it when it has no name any more: it is open itself.
+    pub(super) fn is_being_read(&self, frame: &Arc<TreeFrame>) -> bool {
+        frame.handles.load(Relaxed) > 0 && frame.shown == Kind::File && self.enter_frame(frame).is_ok()
+    }
+
+    /// Takes the directory of a frame, which was `seen`, its name, in one step. Who has the frame open goes on reading, and the last close removes the rest.
+    pub(super) fn put_aside(&self, frame: &TreeFrame, dir: BorrowedFd<'_>, name: &OsStr, seen: &Found) -> Result<()> {
+        let held = dir.try_clone_to_owned()?;
+        // A frame that is only read has no lock of its own.
+        let lock = beneath::lock_shared(dir, name);
+        let name = self.hide(dir, name, seen)?;
+        *frame.rest.lock() = Some(Removed { dir: held, name, found: *seen, _lock: lock });
+        Ok(())
+    }
+
+    /// A frame whose name is gone ends when nobody has it open any more, which may be now.
+    pub(super) fn ends_with_last_close(&self, frame: &Arc<TreeFrame>) {
+        frame.removed.store(true, SeqCst);
+        self.end_removed(frame);
     }
 
     /// Ends a frame without another word: whoever has a file of it open finds it gone.
     pub(super) fn drop_frame(&self, frame: &Arc<TreeFrame>) {
         let _changing = frame.changing.lock();
         if let Some(open) = frame.detach() {
+            // Who is just reading does not look for the name.
+            open.view.leave_name(true);
             open.view.drop_all();
         }
         self.frames.remove(frame);
@@ -139,14 +172,15 @@ impl Tree {
     pub(super) fn end_removed(&self, frame: &Arc<TreeFrame>) {
         if frame.removed.load(SeqCst) && frame.handles.load(SeqCst) == 0 {
             self.drop_frame(frame);
-            if let Some((dir, name)) = frame.rest.lock().take() {
-                self.discard(dir.as_fd(), &name);
+            if let Some(rest) = frame.rest.lock().take() {
+                self.discard(rest.dir.as_fd(), &rest.name, &rest.found);
             }
         }
     }
 
     /// A frame that is about to get another name: everything is committed, and it is closed.
     pub(super) fn quiesce(&self, frame: &Arc<TreeFrame>, invals: &mut Invals) -> Result<()> {
+        self.check_unlocked(frame)?;
         if frame.writers.load(Relaxed) > 0 {
             return Err(ViewError::InUse);
         }
@@ -169,6 +203,19 @@ impl Tree {
     pub(super) fn frame_of(&self, ino: Option<Ino>) -> Option<Arc<TreeFrame>> {
         self.table.lock().get(ino?)?.frame().cloned()
     }
+}
+
+/// That a directory holds nothing but what dead mounts have left in it, which nobody else can remove. Answers that.
+pub fn check_dead(dir: BorrowedFd<'_>) -> Result<Vec<(OsString, Found)>> {
+    let (mut left, mut is_other) = (Vec::new(), false);
+    beneath::list(dir, 0, &mut |entry| {
+        match hidden::dead(dir, entry.name) {
+            Some(found) => left.push((entry.name.to_owned(), found)),
+            None => is_other = true,
+        }
+        !is_other
+    })?;
+    if is_other { Err(ViewError::NotEmpty) } else { Ok(left) }
 }
 
 /// That the directory of a frame holds nothing that is no part of it, as that would go with it unseen.

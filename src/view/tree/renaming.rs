@@ -2,15 +2,20 @@
 //! old one is removed under the name that the new one had.
 
 use std::ffi::OsStr;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use log::warn;
 
-use super::removing::check_parts;
+use super::frame::{Stored, TreeFrame, is_damage};
+use super::making::Empty;
+use super::place::At;
+use super::removing::{check_dead, check_parts};
 use super::table::Shown;
-use super::{Tree, hidden, rules};
+use super::{Tree, forget_name, hidden, rules};
 use crate::format::Layout;
-use crate::store::local::beneath::{self, Onto};
+use crate::store::local::beneath::{self, Found, Onto};
 use crate::view::{Ino, Inval, Invals, Kind, RenameMode, Result, ViewError};
 
 impl Tree {
@@ -26,47 +31,89 @@ impl Tree {
             return Err(ViewError::NotFound);
         }
         self.check_new(to.0, to.1)?;
-        let _alone = (self.rules.is_name(from.1) || self.rules.is_name(to.1)).then(|| self.adopting.write());
+        if self.is_of_a_lock(from.0, from.1) {
+            return Err(ViewError::NotPermitted);
+        }
         let (from_dir, to_dir) = (self.dir(from.0)?, self.dir(to.0)?);
         let (below_from, below_to) = ((from_dir.as_fd(), from.1), (to_dir.as_fd(), to.1));
-        let source = beneath::look(below_from.0, from.1)?;
-        let target = beneath::look(below_to.0, to.1).ok();
+        let look = || Ok::<_, ViewError>((beneath::look(below_from.0, from.1)?, beneath::look(below_to.0, to.1).ok()));
+        let (mut source, mut target) = look()?;
+        let may_be = self.may_be_frame(from.1, Some(&source)) || self.may_be_frame(to.1, target.as_ref());
+        let alone = may_be.then(|| self.adopting.write());
+        if alone.is_some() {
+            // One may have become a frame before.
+            (source, target) = look()?;
+        }
         let (ino, other) = {
             let table = self.table.lock();
             (table.find(&source), target.as_ref().and_then(|target| table.find(target)))
         };
         let ino = ino.or_else(|| self.is_now(from.0, from.1, &source));
         let other = other.or_else(|| target.as_ref().and_then(|target| self.is_now(to.0, to.1, target)));
+        self.check_named(ino, from.0, from.1)?;
+        if target.is_some() {
+            self.check_named(other, to.0, to.1)?;
+        }
         if ino.is_some() && ino == other && mode != RenameMode::NoReplace {
             // Two names of one file: nothing is done, as natively.
             return Ok(beneath::rename(below_from, below_to, Onto::Anything)?);
         }
         let (frame, replaced) = (self.frame_of(ino), self.frame_of(other));
+        replaced.as_ref().map_or(Ok(()), |replaced| self.check_unlocked(replaced))?;
+        let locks = [(&frame, Some(&source)), (&replaced, target.as_ref())]
+            .map(|(frame, found)| Some(self.lock_of(frame.as_ref()?, found?)));
         if mode == RenameMode::NoReplace && target.is_some() {
             return Err(ViewError::Exists);
         }
-        if let Some(frame) = &frame {
-            if !self.rules.is_name(to.1) && !source.stat.is_dir() && frame.shown == Kind::Directory {
-                return Err(ViewError::CrossDevice);
-            }
-            self.quiesce(frame, invals)?;
-        }
-        if let (Some(replaced), RenameMode::Exchange) = (&replaced, mode) {
-            if !self.rules.is_name(from.1) && replaced.shown == Kind::Directory {
-                return Err(ViewError::CrossDevice);
-            }
-            self.quiesce(replaced, invals)?;
-        }
+        self.check_rename(frame.as_ref(), to.1, replaced.as_ref(), (target.is_some(), mode))?;
+        let at_from = At { parent: from.0, dir: below_from.0, name: from.1 };
+        let at_to = At { parent: to.0, dir: below_to.0, name: to.1 };
+        let loses = frame.as_ref().is_some_and(|frame| self.loses_suffix(frame, &source, from.1, to.1));
         if mode == RenameMode::Exchange {
-            beneath::rename(below_from, below_to, Onto::Exchange)?;
-            self.has_moved(ino, from, to);
-            self.has_moved(other, to, from);
+            let other_loses = match (&replaced, &target) {
+                (Some(replaced), Some(target)) => self.loses_suffix(replaced, target, to.1, from.1),
+                _ => false,
+            };
+            if loses || other_loses {
+                return Err(ViewError::CrossDevice);
+            }
+            self.ends_by_name(frame.as_ref(), to.1, invals)?;
+            self.ends_by_name(replaced.as_ref(), from.1, invals)?;
+            let frames = (frame.as_ref(), replaced.as_ref());
+            self.exchange((ino, frames.0, at_from), (other, frames.1, at_to), invals)?;
+            self.locks_move(locks, below_from, below_to, true);
+            self.named_anew(ino, to, &source);
+            if let Some(target) = &target {
+                self.named_anew(other, from, target);
+            }
             return Ok(());
         }
+        if frame.is_some() && replaced.is_none() && target.as_ref().is_some_and(|target| target.stat.is_dir()) {
+            // Below the two may change places, for which it need not be empty.
+            check_dead(beneath::open_dir(below_to.0, to.1)?.as_fd())?;
+        }
+        if let Some(frame) = frame.as_ref().filter(|_| loses) {
+            if replaced.is_some() {
+                return Err(ViewError::CrossDevice);
+            }
+            self.store_as_shown(frame, (at_from, &source), (at_to, target.as_ref()), invals)?;
+            self.locks_move(locks, below_from, below_to, false);
+            self.lock_in(below_to.0, below_to.1);
+            self.unname(other, to);
+            self.has_moved(ino, from, to);
+            invals.extend([Inval::Data(frame.ino), forget_name(to.0, to.1)]);
+            return Ok(());
+        }
+        let begins = match &frame {
+            Some(frame) => self.unbegin(frame)?,
+            None => false,
+        };
+        let frame = frame.filter(|_| !begins);
+        // Who has what is replaced open goes on reading it.
+        let kept = replaced.as_ref().filter(|replaced| self.is_being_read(replaced));
         // A file that gets a frame's name, and is one.
-        if let (None, Some(ino), false) = (&frame, ino, source.stat.is_dir())
-            && source.stat.is_file()
-            && source.stat.links == 1
+        if let (None, Some(ino)) = (&frame, ino)
+            && is_single_file(&source)
             && self.rules.is_name(to.1)
             && !self.is_written(ino)
             && rules::is_cframe(below_from.0, from.1, source.stat.len)
@@ -74,79 +121,166 @@ impl Tree {
         {
             let layout = target.as_ref().filter(|_| replaced.is_some()).map(Self::layout_of);
             if self.wanted(to.0, to.1, layout) == Some(Layout::Sparse) {
-                if let Some(replaced) = &replaced
-                    && self.quiesce(replaced, invals).is_err()
-                {
-                    self.drop_frame(replaced);
-                }
                 if target.as_ref().is_some_and(|target| target.stat.is_dir()) {
                     check_parts(below_to.0, to.1)?;
                 }
-                self.adopt(ino, (from.0, from.1, below_from.0, &source), (to.0, to.1, below_to.0), target.as_ref())?;
-                beneath::remove(below_from.0, from.1, false)?;
-                self.unname(other, to);
-                self.has_moved(Some(ino), from, to);
-                invals.push(Inval::Attr(ino));
-                return Ok(());
+                // Nobody opens it meanwhile.
+                let changing = replaced.as_ref().map(|replaced| match kept {
+                    Some(kept) => kept.changing.lock(),
+                    None => self.closed_for_good(replaced, invals),
+                });
+                if let Some(kept) = kept {
+                    self.frames.leave(kept);
+                }
+                let adopted = self.adopt(ino, (at_from, &source), at_to, (target.as_ref(), kept));
+                if let (Some(kept), Err(_)) = (kept, &adopted) {
+                    self.frames.stay(kept);
+                }
+                drop(changing);
+                // What somebody has just cut to write it anew is no frame now, and moves as any file does.
+                if !is_damage(&adopted) {
+                    adopted?;
+                    match (&replaced, kept) {
+                        (_, Some(kept)) => self.ends_with_last_close(kept),
+                        (Some(replaced), None) => self.drop_frame(replaced),
+                        (None, None) => {}
+                    }
+                    beneath::remove(below_from.0, from.1, false)?;
+                    self.unname(other, to);
+                    self.has_moved(Some(ino), from, to);
+                    invals.push(Inval::Attr(ino));
+                    return Ok(());
+                }
             }
         }
         // A directory and a file change places, and so do two directories that are not empty.
         let by_frames = frame.is_some() || replaced.is_some();
         let mixed = target.as_ref().filter(|target| by_frames && (target.stat.is_dir() || source.stat.is_dir()));
-        let mixed = mixed.map(|target| target.stat.is_dir());
         if let (Some(replaced), Some(target)) = (&replaced, &target) {
-            if replaced.shown == Kind::Directory && !self.enter_frame(replaced)?.view.is_empty() {
+            if replaced.shown == Kind::Directory && !self.is_empty(replaced, &*self.enter_frame(replaced)?) {
                 return Err(ViewError::NotEmpty);
             }
             if target.stat.is_dir() && replaced.opened().is_none_or(|open| open.view.is_made()) {
                 check_parts(below_to.0, to.1)?;
             }
-            // From here on it is not followed: that its name is gone is our own doing.
-            self.frames.remove(replaced);
         }
-        let moved = self.rename_below(below_from, below_to, mixed, mode);
+        let mixed = mixed.map(|target| (target, replaced.is_some()));
+        self.ends_by_name(frame.as_ref(), to.1, invals)?;
+        // Nobody opens it meanwhile.
+        let changing = replaced.as_ref().map(|replaced| replaced.changing.lock());
+        if let Some(replaced) = &replaced {
+            self.frames.leave(replaced);
+        }
+        let moved = self.carry(frame.as_ref(), at_to, invals, &mut || {
+            if replaced.is_some() {
+                self.sync_comer(frame.as_ref(), at_from)?;
+            }
+            self.rename_below(at_from, at_to, mixed, mode, kept)?;
+            self.unname(other, to);
+            self.has_moved(ino, from, to);
+            Ok(())
+        });
+        if let (Some(replaced), Err(_)) = (&replaced, &moved) {
+            self.frames.stay(replaced);
+        }
+        drop(changing);
         if let (Some(replaced), Some(target)) = (&replaced, &target) {
-            if moved.is_err() && replaced.opened().is_some() {
-                self.frames.add(replaced);
+            match &moved {
+                Ok(()) if kept.is_some() => self.ends_with_last_close(replaced),
+                Ok(()) => self.drop_frame(replaced),
+                Err(_) => {}
             }
             if moved.is_ok() {
-                self.drop_frame(replaced);
                 self.remember(to.0, to.1, Self::layout_of(target));
             }
         }
         moved?;
-        self.unname(other, to);
-        self.has_moved(ino, from, to);
-        if let Some(ino) = ino.filter(|_| source.stat.is_file() && source.stat.links == 1) {
-            self.named_anew(ino, to, &source);
+        self.locks_move(locks, below_from, below_to, false);
+        if begins {
+            self.begin(to.0, to.1, below_to.0, &Empty::Seen(source));
         }
+        self.named_anew(ino, to, &source);
         Ok(())
     }
 
-    /// Renames below. With `mixed` the two change places, and what was replaced, a directory or not, goes afterwards.
-    fn rename_below(
+    /// Closes a file that is stored as it is shown, where its new name makes it an ordinary one. Nobody can be writing to it.
+    fn ends_by_name(&self, frame: Option<&Arc<TreeFrame>>, to: &OsStr, invals: &mut Invals) -> Result<()> {
+        match frame.filter(|frame| is_file(frame) && !self.rules.is_name(to)) {
+            Some(frame) => self.quiesce(frame, invals),
+            None => Ok(()),
+        }
+    }
+
+    /// Two names change what they stand for.
+    fn exchange(
         &self,
-        from: (BorrowedFd<'_>, &OsStr),
-        to: (BorrowedFd<'_>, &OsStr),
-        mixed: Option<bool>,
-        mode: RenameMode,
+        one: (Option<Ino>, Option<&Arc<TreeFrame>>, At<'_>),
+        other: (Option<Ino>, Option<&Arc<TreeFrame>>, At<'_>),
+        invals: &mut Invals,
     ) -> Result<()> {
-        let Some(is_dir) = mixed else {
+        for frame in [one.1, other.1].into_iter().flatten() {
+            self.unbegin(frame)?;
+        }
+        let still = |frame: Option<&Arc<TreeFrame>>| frame.and_then(|frame| self.frame_of(Some(frame.ino)));
+        let (first, second) = (still(one.1), still(other.1));
+        let (one_name, other_name) = (one.2.named(), other.2.named());
+        let mut told = Invals::new();
+        let done = self.carry(first.as_ref(), other.2, invals, &mut || {
+            self.carry(second.as_ref(), one.2, &mut told, &mut || {
+                if second.is_some() {
+                    self.sync_comer(first.as_ref(), one.2)?;
+                }
+                if first.is_some() {
+                    self.sync_comer(second.as_ref(), other.2)?;
+                }
+                beneath::rename(one.2.below(), other.2.below(), Onto::Exchange)?;
+                self.has_moved(one.0, one_name, other_name);
+                self.has_moved(other.0, other_name, one_name);
+                Ok(())
+            })
+        });
+        invals.append(&mut told);
+        done
+    }
+
+    /// Has on disk what takes the place of a frame, before it does: a crash could leave neither. Of a frame that is open
+    /// [`carry`](Self::carry) has seen to it, unless somebody is writing.
+    fn sync_comer(&self, frame: Option<&Arc<TreeFrame>>, at: At<'_>) -> Result<()> {
+        let is_idle = |frame: &&Arc<TreeFrame>| frame.writers.load(Relaxed) == 0;
+        let open = frame.filter(is_idle).and_then(|frame| frame.opened());
+        match open.is_some_and(|open| !open.is_busy) {
+            true => Ok(()),
+            false => Ok(beneath::sync_whole(at.dir, at.name)?),
+        }
+    }
+
+    /// Renames below. With `mixed`, what is to be replaced and whether it is a frame, the two change places, and it goes afterwards.
+    pub(super) fn rename_below(
+        &self,
+        from: At<'_>,
+        to: At<'_>,
+        mixed: Option<(&Found, bool)>,
+        mode: RenameMode,
+        kept: Option<&Arc<TreeFrame>>,
+    ) -> Result<()> {
+        let Some((replaced, is_frame)) = mixed else {
             let onto = if mode == RenameMode::NoReplace { Onto::Nothing } else { Onto::Anything };
-            return Ok(beneath::rename(from, to, onto)?);
+            return Ok(beneath::rename(from.below(), to.below(), onto)?);
         };
-        beneath::rename(from, to, Onto::Exchange).map_err(|error| match error.raw_os_error() {
+        beneath::rename(from.below(), to.below(), Onto::Exchange).map_err(|error| match error.raw_os_error() {
             Some(libc::EINVAL | libc::ENOSYS) => ViewError::CrossDevice,
             _ => error.into(),
         })?;
         // The new one has its name for good before anything of the old one goes.
-        let synced = beneath::sync_dir(to.0).map_err(ViewError::from);
-        let removed = synced.and_then(|()| match is_dir {
-            true => self.remove_whole(from.0, from.1),
-            false => Ok(beneath::remove(from.0, from.1, false)?),
+        let synced = beneath::sync_dir(to.dir).map_err(ViewError::from);
+        let removed = synced.and_then(|()| match (replaced.stat.is_dir() && is_frame, kept) {
+            (true, Some(kept)) => self.put_aside(kept, from.dir, from.name, replaced),
+            (true, None) => self.remove_whole(from.dir, from.name, replaced),
+            // In a directory that is no frame there may be something by now, which stays.
+            (false, _) => self.remove_plain(from.dir, from.name, replaced.stat.is_dir()),
         });
         if let Err(error) = removed {
-            warn!("{}: what was replaced is left under the name {}: {error}", self.path.display(), from.1.display());
+            warn!("{}: what was replaced is left under the name {}: {error}", self.path.display(), from.name.display());
         }
         Ok(())
     }
@@ -158,9 +292,10 @@ impl Tree {
     }
 
     /// A file has another name, with which it may be a frame, or not be one any more.
-    fn named_anew(&self, ino: Ino, to: (Ino, &OsStr), source: &beneath::Found) {
+    fn named_anew(&self, ino: Option<Ino>, to: (Ino, &OsStr), source: &Found) {
+        let Some(ino) = ino.filter(|_| is_single_file(source)) else { return };
         match (self.frame_of(Some(ino)), self.rules.is_name(to.1)) {
-            (Some(frame), false) if frame.shown == Kind::File && frame.layout == Layout::Contiguous => {
+            (Some(frame), false) if is_file(&frame) => {
                 self.drop_frame(&frame);
                 if let Some(node) = self.table.lock().get_mut(ino) {
                     node.shown = Shown::Plain;
@@ -187,19 +322,21 @@ impl Tree {
         }
     }
 
-    /// A node has another name; of a frame that is closed, what was below is what is below now.
+    /// A node has another name.
     fn has_moved(&self, ino: Option<Ino>, from: (Ino, &OsStr), to: (Ino, &OsStr)) {
         let Some(ino) = ino else { return };
-        {
-            let mut table = self.table.lock();
-            table.unname(ino, from.0, from.1);
-            table.name(ino, to.0, to.1);
-        }
-        if let Some(frame) = self.frame_of(Some(ino)) {
-            let mut closed = frame.changing.lock();
-            if closed.left.is_some() {
-                closed.left = self.stamp(ino).ok();
-            }
-        }
+        let mut table = self.table.lock();
+        table.unname(ino, from.0, from.1);
+        table.name(ino, to.0, to.1);
     }
+}
+
+/// Whether what was found is a file without another name.
+fn is_single_file(found: &Found) -> bool {
+    found.stat.is_file() && found.stat.links == 1
+}
+
+/// Whether a frame is a file, here and below.
+fn is_file(frame: &TreeFrame) -> bool {
+    frame.shown == Kind::File && frame.stored == Stored::Frame(Layout::Contiguous)
 }

@@ -5,10 +5,12 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
 
 use super::Show;
+use super::frame::Stored;
 use crate::format::header::FrameHeader;
+use crate::format::npy::ItemType;
 use crate::format::{INDEX_NAME, Layout};
 use crate::store::local::beneath::{self, Found};
-use crate::store::walk::{self, STORE_MARK};
+use crate::store::walk::{self, ARCHIVE_SUFFIX, STORE_MARK};
 use crate::view::{Kind, Timeouts};
 
 /// What the user has chosen for a whole mount.
@@ -24,8 +26,14 @@ pub struct Rules {
     pub noframes: Vec<String>,
     /// Directories on which other file systems are mounted are shown with what is in them.
     pub cross: bool,
+    /// Archives of python-blosc2 are shown as directories.
+    pub archives: bool,
     /// Nothing is written.
     pub read_only: bool,
+    /// Programs take turns by the frames' lock files.
+    pub locking: bool,
+    /// What the items of arrays are that do not say it.
+    pub dtype: Option<ItemType>,
     /// How long names and attributes are good.
     pub timeouts: Timeouts,
 }
@@ -42,10 +50,17 @@ impl Rules {
         self.is_name(name) || bytes.first() == Some(&b'.') || bytes.ends_with(b".tmp")
     }
 
-    /// What a frame of a layout is shown as, and in a store of python-blosc2 as what it is.
-    pub fn shown(&self, layout: Layout, in_store: bool) -> Kind {
+    /// Whether a file of this name is to be shown as a directory, if it is an archive.
+    pub fn is_archive_name(&self, name: &OsStr) -> bool {
+        self.archives && walk::ends_with(name, ARCHIVE_SUFFIX)
+    }
+
+    /// What a frame of a layout is shown as: in a store of python-blosc2 as what it is. An archive is a directory.
+    pub fn shown(&self, stored: Stored, in_store: bool) -> Kind {
+        let Stored::Frame(layout) = stored else { return Kind::Directory };
         match (self.show, layout) {
             _ if in_store => Kind::File,
+            (Show::Npy | Show::Raw, _) => Kind::File,
             (Show::Sparse, _) | (Show::Other, Layout::Contiguous) => Kind::Directory,
             (Show::Contiguous, _) | (Show::Other, Layout::Sparse) => Kind::File,
         }
@@ -54,6 +69,7 @@ impl Rules {
     /// How a frame that a client makes is stored: `None` where what the client makes is left as it is.
     pub fn stored(&self, made: Kind, in_store: bool) -> Option<Layout> {
         match (self.show, made) {
+            (Show::Npy | Show::Raw, _) => None,
             (_, Kind::File) if in_store => None,
             (_, Kind::Directory) if in_store => Some(Layout::Contiguous),
             (Show::Other | Show::Sparse, Kind::Directory) => Some(Layout::Contiguous),

@@ -7,20 +7,17 @@
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
-use std::sync::Arc;
 
 use log::warn;
 
 use super::Tree;
 use super::handles::PassedFile;
-use super::making::store_copy;
+use super::making::{like_copied, store_copy};
 use crate::format::Layout;
-use crate::store::backend::Backend;
 use crate::store::copy::FrameCopy;
-use crate::store::local::FileBackend;
 use crate::store::local::beneath::{self, Found};
 use crate::store::walk::STORE_MARK;
-use crate::store::{Like, NewFrame, in_words};
+use crate::store::{NewFrame, in_words};
 use crate::view::{Invals, Result};
 
 /// Directories in a store are not gone into deeper than this.
@@ -75,18 +72,30 @@ impl Tree {
         }
     }
 
-    fn rewrite_frame(&self, dir: BorrowedFd<'_>, name: &OsStr, path: &Path, found: &Found, invals: &mut Invals) -> Result<()> {
+    pub(super) fn rewrite_frame(
+        &self,
+        dir: BorrowedFd<'_>,
+        name: &OsStr,
+        path: &Path,
+        found: &Found,
+        invals: &mut Invals,
+    ) -> Result<()> {
         let ino = self.table.lock().find(found);
         if let Some(frame) = self.frame_of(ino) {
             self.quiesce(&frame, invals)?;
         }
         let location = self.location_called(path, dir, name)?;
+        let _alone = self.lock_to_adopt(dir, name)?;
         let copy = FrameCopy::of(&location)?;
-        let like = Like { frame: Arc::from(FileBackend::of(beneath::open_dir(dir, name)?).itself()?), index: None };
+        let like = like_copied(&copy, found)?;
         let new = NewFrame { like: Some(like), replaced: Some(found.stat), ..NewFrame::default() };
-        store_copy(&copy, &location, Layout::Contiguous, new)?;
+        let stored = store_copy(&copy, &location, Layout::Contiguous, new);
+        if stored.is_err() {
+            self.lock_in(dir, name);
+        }
+        let stored = stored?;
         if let Some(ino) = ino {
-            self.becomes_file(ino, &beneath::look(dir, name)?);
+            self.becomes_file(ino, &stored);
         }
         Ok(())
     }

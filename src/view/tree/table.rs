@@ -44,33 +44,40 @@ pub enum Shown {
 
 /// The nodes. Nothing is called, and no input or output made, while the lock around it is held.
 pub struct Table {
-    nodes: HashMap<Ino, Node>,
+    /// Boxed, as there may be millions, and a map has room to spare.
+    nodes: HashMap<Ino, Box<Node>>,
     by_id: HashMap<FileId, Ino>,
     /// The device whose inode numbers are shown as they are.
     device: u64,
     last: u64,
+    moves: u64,
 }
 
 impl Table {
     /// With the root alone.
     pub fn new(root: &Found) -> Self {
         let node = Node::new(root, Shown::Plain);
-        let (nodes, by_id) = (HashMap::from([(ROOT, node)]), HashMap::from([(root.id, ROOT)]));
-        Table { nodes, by_id, device: root.id.dev, last: 0 }
+        let (nodes, by_id) = (HashMap::from([(ROOT, Box::new(node))]), HashMap::from([(root.id, ROOT)]));
+        Table { nodes, by_id, device: root.id.dev, last: 0, moves: 0 }
     }
 
     pub fn get(&self, ino: Ino) -> Option<&Node> {
-        self.nodes.get(&ino)
+        self.nodes.get(&ino).map(|node| &**node)
     }
 
     pub fn get_mut(&mut self, ino: Ino) -> Option<&mut Node> {
-        self.nodes.get_mut(&ino)
+        self.nodes.get_mut(&ino).map(|node| &mut **node)
     }
 
     /// The node of a file that was found, if it is known.
     pub fn find(&self, found: &Found) -> Option<Ino> {
         let ino = self.by_id.get(&found.id)?;
         self.nodes.get(ino).filter(|node| node.kind == found.stat.mode & libc::S_IFMT).map(|_| *ino)
+    }
+
+    /// How often nodes have got or lost a name.
+    pub fn moves(&self) -> u64 {
+        self.moves
     }
 
     /// A number never given before.
@@ -92,7 +99,7 @@ impl Table {
                     node.names.clear();
                 }
                 let ino = self.number(found);
-                self.nodes.insert(ino, Node::new(found, shown(ino)));
+                self.nodes.insert(ino, Box::new(Node::new(found, shown(ino))));
                 self.by_id.insert(found.id, ino);
                 ino
             }
@@ -102,6 +109,11 @@ impl Table {
             node.named(parent, name);
         }
         ino
+    }
+
+    /// A node is told to the kernel once more; false if it is not known.
+    pub fn tell(&mut self, ino: Ino) -> bool {
+        self.nodes.get_mut(&ino).map(|node| node.lookups += 1).is_some()
     }
 
     /// The number below, where it tells files apart.
@@ -126,7 +138,7 @@ impl Table {
         if self.by_id.get(&node.id) == Some(&ino) {
             self.by_id.remove(&node.id);
         }
-        Some(node)
+        Some(*node)
     }
 
     /// A node stands for another file below from now on, which has taken the place of the one before.
@@ -156,6 +168,7 @@ impl Table {
 
     /// A name is gone, or stands for something else.
     pub fn unname(&mut self, ino: Ino, parent: Ino, name: &OsStr) {
+        self.moves += 1;
         if let Some(node) = self.nodes.get_mut(&ino) {
             node.names.retain(|(dir, text)| !(*dir == parent && **text == *name));
         }
@@ -163,6 +176,7 @@ impl Table {
 
     /// A name that a node has got.
     pub fn name(&mut self, ino: Ino, parent: Ino, name: &OsStr) {
+        self.moves += 1;
         if let Some(node) = self.nodes.get_mut(&ino) {
             node.named(parent, name);
         }
@@ -170,7 +184,7 @@ impl Table {
 
     /// All nodes.
     pub fn iter(&self) -> impl Iterator<Item = (Ino, &Node)> {
-        self.nodes.iter().map(|(ino, node)| (*ino, node))
+        self.nodes.iter().map(|(ino, node)| (*ino, &**node))
     }
 
     /// From the root to a directory: the names on the way, each with its node; none if the way is lost.
@@ -206,10 +220,17 @@ impl Node {
             Some(0) => {}
             Some(at) => self.names.swap(0, at),
             None => {
+                // Most files have one name.
+                self.names.reserve_exact(1);
                 self.names.insert(0, (parent, name.into()));
                 self.names.truncate(NAMES);
             }
         }
+    }
+
+    /// Whether the kernel knows it no more.
+    pub fn is_forgotten(&self) -> bool {
+        self.lookups == 0
     }
 
     /// The names that it is known by, the last used first.

@@ -9,6 +9,7 @@ use b2fuse::format::index_file::IndexFile;
 use b2fuse::format::metalayer::Metalayer;
 use b2fuse::format::times::{self, Times};
 use b2fuse::format::trailer::Trailer;
+use b2fuse::format::zip::{Contents, End, Entry, Member, Number};
 use b2fuse::format::{ChunkId, ChunkOffset, IndexEntry, Special};
 use b2fuse::store::frame::{Frame, Unread};
 
@@ -59,6 +60,51 @@ pub fn times(data: &[u8]) {
             assert!(times.is_empty() || times.get(times.len() - 1).is_some() && times.get(times.len()).is_none());
         }
         Err(error) => clear(&error),
+    }
+}
+
+pub fn archive(data: &[u8]) {
+    // The end of an archive finds its directory; then any bytes as a directory, behind members enough.
+    match End::parse(data, data.len() as u64) {
+        Ok(end) => members(&data[end.directory.start as usize..end.directory.end as usize], &end, Some(data)),
+        Err(error) => clear(&error),
+    }
+    let Some((count, directory)) = data.split_first() else { return };
+    let start = MIB as u64;
+    members(directory, &End { count: (*count).into(), directory: start..start + directory.len() as u64 }, None);
+}
+
+fn members(directory: &[u8], end: &End, file: Option<&[u8]>) {
+    let contents = match within(64 * KIB + 128 * directory.len(), || Contents::parse(directory, end)) {
+        Ok(contents) => contents,
+        Err(error) => return clear(&error),
+    };
+    // Every name leads to what has it, once.
+    let mut found = 1;
+    for dir in (0..contents.count() as u32).map(Number) {
+        let mut last = None;
+        for inside in contents.list(dir).map(Number) {
+            let name = contents.name(inside);
+            assert!(last.replace(name) < Some(name), "names are in order, and no two are the same");
+            assert!(!matches!(name, b"" | b"." | b"..") && !name.contains(&b'/') && !name.contains(&0) && name.len() <= 255);
+            assert_eq!(contents.child(dir, name), Some(inside));
+            assert!(inside > dir && contents.entry(dir) == Some(Entry::Directory));
+            found += 1;
+        }
+    }
+    assert_eq!(found, contents.count());
+    // No two members share a byte, whatever their local headers say.
+    let mut free = 0;
+    for (number, member) in contents.files() {
+        let path = contents.path(number);
+        assert!(member.header_at >= free && member.limit <= end.directory.start);
+        free = member.limit;
+        let header_end = member.header_at as usize + Member::header_len(&path);
+        let Some(header) = file.and_then(|file| file.get(member.header_at as usize..header_end)) else { continue };
+        match member.data(&path, header) {
+            Ok(at) => assert!(at >= header_end as u64 && at + member.len <= member.limit),
+            Err(error) => clear(&error),
+        }
     }
 }
 

@@ -13,12 +13,12 @@ import blosc2
 
 from mounts import ROOT, Mount
 
-from . import copying, decoding, library, listing, mounting, parallel, permissions, reading, slopes, trees
+from . import arrays, copying, decoding, encoding, library, listing, mounting, parallel, permissions, reading, remote, slopes, trees
 from .data import Data
 from .harness import Bench, Skip, result
 
 # Each has a list CASES of its own.
-MODULES = (reading, library, copying, listing, mounting, parallel, slopes, decoding, permissions, trees)
+MODULES = (reading, library, copying, listing, mounting, parallel, slopes, decoding, encoding, arrays, permissions, trees, remote)
 CASES = [case for module in MODULES for case in module.CASES]
 
 
@@ -92,7 +92,7 @@ def arguments():
         description="Mounted frames against the native ones: a table of ratios, each the median of the rounds' own ratios.",
         epilog="cases:\n" + "\n".join(f"  {case.name:14} {case.about}{' (--full)' if case.full else ''}" for case in CASES),
     )  # fmt: skip
-    parser.add_argument("--only", help="cases, with commas between (default: all that need no --full)")
+    parser.add_argument("--only", help="cases, or what their names begin with, with commas between (default: all that need no --full)")
     parser.add_argument("--rounds", type=int, help="rounds of each case (default: 3 to 5)")
     parser.add_argument("--full", action="store_true", help="a million chunks, 100,000 files to copy; takes half an hour")
     parser.add_argument("--count", type=int, help="files that are copied")
@@ -102,7 +102,10 @@ def arguments():
     parser.add_argument("--data", type=Path, default=ROOT / "target" / "bench-data", help="where the frames are kept")
     options = parser.parse_args()
     names = options.only.split(",") if options.only else []
-    unknown = set(names) - {case.name for case in CASES}
+    known = [case.name for case in CASES]
+    # What is no case stands for those whose names begin so.
+    names = [case for name in names for case in ([name] if name in known else [case for case in known if case.startswith(f"{name}-")] or [name])]
+    unknown = set(names) - set(known)
     if unknown:
         parser.error(f"no such case: {', '.join(sorted(unknown))}")
     # With --only the table is of these cases; otherwise targets that are not measured are rows too.

@@ -1,7 +1,9 @@
-"""Decoding with one thread, against the library: single chunks in memory, of all kinds, and whole frames by `cat` and `check`.
+"""Decoding against the library: single chunks in memory, of all kinds, with one thread and some with two, and whole frames by `cat` and
+`check`.
 
-Single chunks are decoded into a buffer that is used again, in turns, and what is counted is processor time: this side is
-tests/decode_speed.rs. A row of the table is the chunk with the worst ratio of its codec and filter, and the ordinary one.
+Single chunks are decoded into a buffer that is used again, in turns, and what is counted is processor time (with two threads, time):
+this side is tests/codec_speed.rs. There two threads decode a chunk each, where the library's decode a chunk together. A row of the
+table is the chunk with the worst ratio of its codec and filter, and the ordinary one.
 """
 
 import ctypes
@@ -107,42 +109,49 @@ class Library:
     """Decompresses with the library as a program in C would: nothing is made anew for each call."""
 
     def __init__(self):
-        self.context = lib._lib.blosc2_create_dctx(lib.DParams(nthreads=1))
+        self.contexts = {threads: lib._lib.blosc2_create_dctx(lib.DParams(nthreads=threads)) for threads in (1, 2)}
         self.out = ctypes.create_string_buffer(8 << 20)
 
-    def time(self, chunk, nbytes, repeats):
+    def time(self, chunk, nbytes, repeats, threads=1):
         """Seconds, those for calling from Python taken off."""
-        call, args = lib._lib.blosc2_decompress_ctx, (self.context, chunk, len(chunk), self.out, nbytes)
+        context = self.contexts[threads]
+        call, args = lib._lib.blosc2_decompress_ctx, (context, chunk, len(chunk), self.out, nbytes)
         if call(*args) != nbytes:
             raise SystemExit("the library does not decode its own chunk")
-        began = time.thread_time()
-        for _ in range(repeats):
-            call(*args)
-        middle = time.thread_time()
-        for _ in range(repeats):
-            call(self.context, chunk, 0, self.out, nbytes)
-        return 2 * middle - began - time.thread_time()
+        return spent(repeats, threads, lambda: call(*args), lambda: call(context, chunk, 0, self.out, nbytes))
+
+
+def spent(repeats, threads, work, nothing):
+    """Seconds for `work`, so often, those for calling from Python taken off: with one thread those that it had a processor."""
+    clock = time.thread_time if threads == 1 else time.perf_counter
+    began = clock()
+    for _ in range(repeats):
+        work()
+    middle = clock()
+    for _ in range(repeats):
+        nothing()
+    return 2 * middle - began - clock()
 
 
 class Ours:
-    """The other side of tests/decode_speed.rs."""
+    """The other side: a test of tests/codec_speed.rs."""
 
-    def __init__(self, chunks):
+    def __init__(self, test, cases):
         self.file = tempfile.NamedTemporaryFile(prefix="b2fuse-bench-")
-        for chunk in chunks:
-            self.file.write(struct.pack("<I", len(chunk)) + chunk)
+        for case in cases:
+            self.file.write(struct.pack("<I", len(case)) + case)
         self.file.flush()
-        command = ["cargo", "test", "--quiet", "--locked", "--release", "--test", "decode_speed", "--", "--ignored", "--nocapture", "serve"]
-        environment = {**os.environ, "B2FUSE_CHUNKS": self.file.name}
+        command = ["cargo", "test", "--quiet", "--locked", "--release", "--test", "codec_speed", "--", "--ignored", "--nocapture", test]
+        environment = {**os.environ, "B2FUSE_CASES": self.file.name}
         self.process = subprocess.Popen(command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
-    def time(self, n, repeats):
-        """Seconds to decode and to verify."""
-        print(n, repeats, file=self.process.stdin, flush=True)
+    def time(self, n, repeats, threads=1):
+        """What the test says of a case."""
+        print(n, repeats, threads, file=self.process.stdin, flush=True)
         for line in self.process.stdout:
             if line.startswith("took "):
                 return [float(word) for word in line.split()[1:]]
-        raise SystemExit("tests/decode_speed.rs has ended")
+        raise SystemExit("tests/codec_speed.rs has ended")
 
     def close(self):
         self.process.stdin.close()
@@ -151,7 +160,7 @@ class Ours:
 
 def chunks(bench):
     every = list(chunks_of_all_kinds())
-    library, ours = Library(), Ours([chunk for *_, chunk, _ in every])
+    library, ours = Library(), Ours("serve_decoder", [chunk for *_, chunk, _ in every])
     ratios = {}
     for n, (codec, filters, what, chunk, nbytes) in enumerate(every):
         repeats, series = max(1, WORK // nbytes), f"decode/{codec}/{filters}/{what}"
@@ -159,6 +168,10 @@ def chunks(bench):
             bench.add(f"{series}/library", library.time(chunk, nbytes, repeats))
             for name, seconds in zip(("decode", "verify"), ours.time(n, repeats)):
                 bench.add(f"{series}/{name}", seconds)
+            if (codec, filters) in PROMISED and nbytes == 1 << 20:
+                pairs = 1 + repeats // 2
+                theirs, (seconds, _) = library.time(chunk, nbytes, 2 * pairs, 2), ours.time(n, pairs, 2)
+                bench.add(f"decode/{codec}/{filters}/two threads", seconds / theirs)
         pairs = zip(bench.series[f"{series}/decode"], bench.series[f"{series}/library"])
         ratios.setdefault((codec, filters), []).append((statistics.median(a / b for a, b in pairs), what))
     ours.close()
@@ -214,6 +227,8 @@ def rows():
         target = TARGET if (codec, filters) in PROMISED else None
         yield Row(f"chunk, {codec}, {filters}, worst", f"decode/{codec}/{filters}/worst", at_most=target, unit="times")
         yield Row(f"chunk, {codec}, {filters}, ordinary", f"decode/{codec}/{filters}/middle", unit="times")
+    for codec, filters in PROMISED:
+        yield Row(f"chunk, {codec}, {filters}, two threads", f"decode/{codec}/{filters}/two threads", unit="times")
 
 
 CASES = [Case("decode", "chunks decoded, against the library with one thread", decode, list(rows()))]

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use b2fuse::format::IndexEntry;
 use b2fuse::store::backend::Backend;
-use b2fuse::store::{FrameStore, LocalStore, Others};
+use b2fuse::store::{FrameStore, LocalStore, Others, SourceStore};
 
 use super::{CHUNKS, Scene, options};
 use crate::driver::{Store, create};

@@ -14,6 +14,7 @@ use super::{CommitState, SECTOR, settle_while};
 use crate::store::cframe::CframeStore;
 use crate::store::cframe::extents::ExtentMap;
 use crate::store::disk_store::commit::{self, Change, sync_published};
+use crate::store::error::Complain;
 use crate::store::{FrameStore, Result};
 
 /// See [`Medium::finish`](crate::store::disk_store::Medium::finish): after step 1.
@@ -91,7 +92,7 @@ fn punch(store: &CframeStore, commits: &CommitState) {
     if !holes.is_empty()
         && let Err(error) = store.writing(&*file, punch)
     {
-        debug!("{}: its holes keep their room: {error}", store.source.path.display());
+        debug!("{}: its holes keep their room: {error}", store.source.called().display());
     }
 }
 
@@ -99,7 +100,9 @@ fn punch(store: &CframeStore, commits: &CommitState) {
 fn report(store: &CframeStore, frame_len: u64) {
     let unused = store.with_map(|map, _| map.is_long().then(|| map.holes()));
     if let Some(unused) = unused {
-        let path = store.source.path.display();
-        info!("{path}: {unused} of its {frame_len} bytes are unused; `b2fuse compact` gives them back");
+        info!(
+            "{}: {unused} of its {frame_len} bytes are unused; `b2fuse compact` gives them back",
+            store.source.called().display()
+        );
     }
 }

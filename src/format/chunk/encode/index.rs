@@ -1,15 +1,17 @@
-//! The encoders: of index chunks, of special values, and of chunks that hold their bytes as they are.
+//! The encoders of index chunks, of special values, and of chunks that hold their bytes as they are.
 
 use std::ops::Range;
 
-use super::super::{Error, Result, Special};
-use super::header::{self, ChunkHeader};
-use super::{blosclz, filters};
+use super::super::super::{Error, Result, Special};
+use super::super::header::{self, ChunkHeader};
+use super::super::{blosclz, filters};
 
 /// Size of a block.
 const BLOCK: usize = 16 * 1024;
 /// Size of an item.
 const ITEM: usize = 8;
+/// The library's level for indexes.
+const LEVEL: u8 = 5;
 /// Below this size the library does not try to compress.
 const MIN_BUFFER: usize = 32;
 /// The most that a chunk holds.
@@ -179,7 +181,7 @@ fn compress(
     let before = before.and_then(|before| before.of_blocks(flags));
     out.reserve(before.map_or(0, |before| before.chunk.len()));
     out.resize(starts_end, 0);
-    let mut table = blosclz::Table::default();
+    let mut tables = blosclz::Tables::default();
     let (mut plain, mut shuffled) = (Vec::with_capacity(BLOCK), vec![0; nbytes.min(BLOCK)]);
     let mut room = vec![0; BLOCK];
     for (n, block) in blocks(nbytes).enumerate() {
@@ -195,9 +197,9 @@ fn compress(
         plain.clear();
         items(block.clone(), &mut plain);
         let shuffled = shuffled.get_mut(..block.len())?;
-        filters::shuffle8(plain.get(..block.len())?, shuffled);
+        filters::forward::shuffle(ITEM, plain.get(..block.len())?, shuffled);
         let room = room.get_mut(..left.min(BLOCK))?;
-        let (field, stored) = stream(shuffled, room, &mut table)?;
+        let (field, stored) = stream(shuffled, room, &mut tables)?;
         out.extend(field.to_le_bytes());
         out.extend_from_slice(room.get(..stored)?);
     }
@@ -210,7 +212,7 @@ fn compress(
 }
 
 /// Writes a block's stream to the beginning of `room`: its csize and how many bytes follow that.
-fn stream(block: &[u8], room: &mut [u8], table: &mut blosclz::Table) -> Option<(i32, usize)> {
+fn stream(block: &[u8], room: &mut [u8], tables: &mut blosclz::Tables) -> Option<(i32, usize)> {
     let value = *block.first()?;
     if block.iter().all(|byte| *byte == value) {
         if value == 0 {
@@ -221,7 +223,7 @@ fn stream(block: &[u8], room: &mut [u8], table: &mut blosclz::Table) -> Option<(
     }
     // A stream of the block's own size would be read as a plain one.
     let limit = room.len().min(block.len());
-    let stored = match blosclz::compress(block, room.get_mut(..limit)?, table) {
+    let stored = match blosclz::compress(LEVEL, block, room.get_mut(..limit)?, tables) {
         Some(stored) if stored != block.len() => stored,
         _ => {
             room.get_mut(..block.len())?.copy_from_slice(block);

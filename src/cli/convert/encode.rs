@@ -1,0 +1,115 @@
+//! `b2fuse convert FILE.npy ARRAY`: the data of a file of NumPy's as an array.
+
+use std::thread;
+
+use super::{Args, check_target, fill_new, frames, mask};
+use crate::cli::Failure;
+use crate::format::Layout;
+use crate::format::registry::{CodecId, FilterId};
+use crate::store::array_copy::{ArrayCopy, NewArray};
+use crate::store::local::system;
+use crate::store::npy_file::NpyFile;
+use crate::store::{Location, NewFrame, local};
+
+/// How an array is to be made.
+#[derive(Debug, Clone, clap::Args)]
+pub(super) struct ArrayArgs {
+    /// Of a file of NumPy's: items of a chunk along each dimension [default: what Python-Blosc2 takes]
+    #[arg(long, value_name = "N,...", value_delimiter = ',')]
+    chunks: Option<Vec<u32>>,
+    /// Likewise: items of a block [default: what Python-Blosc2 takes]
+    #[arg(long, value_name = "N,...", value_delimiter = ',')]
+    blocks: Option<Vec<u32>>,
+    /// Likewise: blosclz, lz4, lz4hc, zlib or zstd [default: zstd]
+    #[arg(long, value_name = "CODEC", value_parser = codec)]
+    codec: Option<CodecId>,
+    /// Likewise: how hard to compress, from 0, not at all, to 9 [default: 5]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=9))]
+    level: Option<u8>,
+    /// Likewise: up to six of shuffle, bitshuffle, delta and trunc_prec=BITS, in the order in which they are applied, or none [default:
+    /// shuffle]
+    #[arg(long, value_name = "FILTER,...", value_delimiter = ',', value_parser = filter)]
+    filters: Option<Vec<(FilterId, u8)>>,
+}
+
+impl ArrayArgs {
+    /// Whether any was asked for.
+    pub(super) fn is_given(&self) -> bool {
+        let ArrayArgs { chunks, blocks, codec, level, filters } = self;
+        chunks.is_some() || blocks.is_some() || codec.is_some() || level.is_some() || filters.is_some()
+    }
+
+    /// # Errors
+    /// More filters than there are slots.
+    pub(super) fn new_array(&self) -> Result<NewArray, String> {
+        let standard = NewArray::default();
+        let filters = match &self.filters {
+            None => standard.filters,
+            Some(filters) => {
+                let mut slots = [(FilterId::NONE, 0); 6];
+                // The library's own are in the last ones.
+                let Some(free) = slots.len().checked_sub(filters.len()) else {
+                    return Err(format!("{} filters; expected at most {}", filters.len(), slots.len()));
+                };
+                for (slot, filter) in slots.iter_mut().skip(free).zip(filters) {
+                    *slot = *filter;
+                }
+                slots
+            }
+        };
+        Ok(NewArray {
+            chunks: self.chunks.clone(),
+            blocks: self.blocks.clone(),
+            codec: self.codec.unwrap_or(standard.codec),
+            level: self.level.unwrap_or(standard.level),
+            filters,
+        })
+    }
+}
+
+fn codec(text: &str) -> Result<CodecId, String> {
+    let known = [0, 1, 2, 4, 5].map(CodecId).into_iter().find(|codec| codec.name() == Some(text));
+    known.ok_or_else(|| "expected blosclz, lz4, lz4hc, zlib or zstd".into())
+}
+
+fn filter(text: &str) -> Result<(FilterId, u8), String> {
+    let expected = || "expected shuffle, bitshuffle, delta, trunc_prec=BITS or none".to_owned();
+    if text == "none" {
+        return Ok((FilterId::NONE, 0));
+    }
+    let (name, bits) = text.split_once('=').map_or((text, None), |(name, bits)| (name, Some(bits)));
+    let filter = (1..=4).map(FilterId).find(|filter| filter.name() == Some(name)).ok_or_else(expected)?;
+    match (filter.0, bits) {
+        (1..=3, None) => Ok((filter, 0)),
+        (4, Some(bits)) => Ok((filter, bits.parse::<i8>().map_err(|_| expected())?.cast_unsigned())),
+        _ => Err(expected()),
+    }
+}
+
+/// An array to be copied.
+pub(super) type Source = NpyFile;
+
+/// The file of NumPy's that SRC is, if it is one.
+pub(super) fn source(args: &Args) -> Result<Option<(Location, NpyFile)>, Failure> {
+    if !matches!(local::stat(&args.src), Ok(Some(_))) {
+        return Ok(None);
+    }
+    let location = Location::existing(&args.src)?;
+    Ok(NpyFile::open(&location)?.map(|file| (location, file)))
+}
+
+pub(super) fn run(args: &Args, (src, file): (Location, NpyFile)) -> Result<(), Failure> {
+    let new = args.array.new_array().map_err(|reason| Failure::new(&args.dst, reason))?;
+    let dst = frames::to_be(&args.dst)?;
+    let replaced = check_target(&src, &dst, args.force)?;
+    let copy = ArrayCopy::of(file, &new, system::caches())?;
+    let to = args.show.map_or(Layout::Contiguous, Layout::from);
+    let mode = copy.mode();
+    mask(mode, to);
+    let write_protected = to == Layout::Contiguous && mode & 0o200 == 0;
+    let new = NewFrame { write_protected, replaced, ..NewFrame::default() };
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    let create = || copy.create(&dst, to, new.clone());
+    let target = fill_new(&dst, copy.bytes(), create, |target, progress| Ok(copy.run(target, threads, progress)?))?;
+    Ok(target.close()?)
+}

@@ -1,0 +1,300 @@
+//! An archive of Python-Blosc2 (`.b2z`) as the directory that its store would be, for reading.
+//!
+//! Files and directories in it have numbers, by which their inodes are computed: below the 34 bits that tell the files of a frame apart
+//! stands the number, above them what is the same for as long as nobody has written the archive. So an inode of an archive that was
+//! written since is none of this one, and no handle reads another file than it was opened for.
+
+use std::ffi::{OsStr, OsString};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+use super::{
+    Attr, Creation, DirEntry, Features, FileSystem, Flock, FrameFileSystem, Handle, Ino, Invals, Kind, Left, Meta, New, OpenMode,
+    Opened, Pages, Push, ROOT, RenameMode, Reread, Rest, Result, SetAttr, SetMode, ViewError, Wait,
+};
+use crate::format::zip::{Entry, Number};
+use crate::store::archive::Archive;
+use crate::store::{FsSpace, Location, Watcher};
+
+#[cfg(test)]
+mod tests;
+
+/// Bits of an inode that are a number in the archive.
+const NUMBER_BITS: u32 = 34;
+/// What tells archives apart takes so many bits above them, of which the first is always set.
+const VERSION_BITS: u32 = 29;
+
+/// An archive, shown as a directory.
+pub struct ArchiveView {
+    archive: Archive,
+    /// The upper bits of all inodes but the root.
+    version: u64,
+}
+
+/// Attributes of a directory that stands for an archive, or is in it, by those of the archive: whoever may read that may enter.
+pub fn directory_meta(archive: Meta) -> Meta {
+    let mode = archive.mode & 0o444;
+    Meta { mode: mode | mode >> 2, ..archive }
+}
+
+impl ArchiveView {
+    /// Shows an archive.
+    pub fn new(archive: Archive) -> Self {
+        let version = 1 << VERSION_BITS | archive.version() & ((1 << VERSION_BITS) - 1);
+        ArchiveView { archive, version }
+    }
+
+    fn ino(&self, number: Number) -> Ino {
+        if number == Number::ROOT { ROOT } else { Ino(self.version << NUMBER_BITS | u64::from(number.0)) }
+    }
+
+    fn number(&self, ino: Ino) -> Result<Number> {
+        if ino == ROOT {
+            return Ok(Number::ROOT);
+        }
+        let number = u32::try_from(ino.0 & ((1 << NUMBER_BITS) - 1)).ok().map(Number);
+        number.filter(|_| ino.0 >> NUMBER_BITS == self.version).ok_or(ViewError::Gone)
+    }
+
+    fn entry(&self, number: Number) -> Result<Entry> {
+        self.archive.contents().entry(number).ok_or(ViewError::Gone)
+    }
+
+    fn directory(&self, ino: Ino) -> Result<Number> {
+        let number = self.number(ino)?;
+        match self.entry(number)? {
+            Entry::Directory => Ok(number),
+            Entry::File(_) => Err(ViewError::NotDirectory),
+        }
+    }
+
+    fn attr(&self, number: Number) -> Result<Attr> {
+        let stat = self.archive.stat()?;
+        let (mode, links) = (stat.mode & 0o444, 1);
+        let meta = Meta { mode, uid: stat.uid, gid: stat.gid, atime: stat.atime, mtime: stat.mtime, ctime: stat.ctime };
+        let attr = match self.entry(number)? {
+            Entry::Directory => directory_meta(meta).attr(self.ino(number), Kind::Directory, 4096),
+            Entry::File(member) => meta.attr(self.ino(number), Kind::File, member.len),
+        };
+        // One link of a directory says that nobody has counted.
+        Ok(Attr { nlink: links, volatile: true, ..attr })
+    }
+}
+
+impl FrameFileSystem for ArchiveView {
+    fn rest(&self) -> Rest {
+        Rest::Stable
+    }
+
+    fn drop_all(&self) {}
+
+    fn relocate(&self, _to: &Location, work: &mut dyn FnMut() -> bool) -> Result<()> {
+        // It is read by its descriptor.
+        work();
+        Ok(())
+    }
+
+    fn leave_name(&self, _left: bool) {}
+
+    fn set_attributes(&self, work: &mut dyn FnMut()) {
+        work();
+    }
+
+    fn is_untouched(&self) -> bool {
+        true
+    }
+
+    fn is_made(&self) -> bool {
+        true
+    }
+
+    fn is_empty(&self) -> bool {
+        self.archive.contents().list(Number::ROOT).is_empty()
+    }
+
+    fn is_outdated(&self) -> bool {
+        self.archive.is_outdated()
+    }
+
+    fn is_orphan(&self) -> bool {
+        self.archive.stat().is_ok_and(|stat| stat.links == 0)
+    }
+
+    fn weight(&self) -> u64 {
+        self.archive.weight()
+    }
+}
+
+/// What would change something is refused.
+impl FileSystem for ArchiveView {
+    fn features(&self) -> Features {
+        Features { read_only: true, handles: false, locks: false, holes: false, read_ahead: None, passes_on: None }
+    }
+
+    fn lookup(&self, parent: Ino, name: &OsStr) -> Result<Attr> {
+        let dir = self.directory(parent)?;
+        let number = self.archive.contents().child(dir, name.as_bytes()).ok_or(ViewError::NotFound)?;
+        self.attr(number)
+    }
+
+    fn forget(&self, _ino: Ino, _count: u64, _altogether: bool) {}
+
+    fn getattr(&self, ino: Ino) -> Result<Attr> {
+        self.attr(self.number(ino)?)
+    }
+
+    fn setattr(&self, _ino: Ino, _handle: Option<Handle>, _set: SetAttr, _invals: &mut Invals) -> Result<Attr> {
+        Err(ViewError::ReadOnly)
+    }
+
+    fn readlink(&self, _ino: Ino) -> Result<OsString> {
+        Err(ViewError::Invalid)
+    }
+
+    fn open(&self, ino: Ino, mode: OpenMode) -> Result<Opened> {
+        let number = self.number(ino)?;
+        if self.entry(number)? == Entry::Directory {
+            return Err(ViewError::IsDirectory);
+        }
+        if mode.write || mode.truncate {
+            return Err(ViewError::ReadOnly);
+        }
+        // What is read is known by its inode.
+        Ok(Opened { handle: Handle(ino.0), pages: Pages::Kept })
+    }
+
+    fn create(&self, _parent: Ino, _name: &OsStr, _creation: Creation, _mode: OpenMode) -> Result<(Attr, Opened)> {
+        Err(ViewError::ReadOnly)
+    }
+
+    fn make(&self, _parent: Ino, _name: &OsStr, _new: New<'_>, _creation: Creation, _invals: &mut Invals) -> Result<Attr> {
+        Err(ViewError::ReadOnly)
+    }
+
+    fn read(&self, ino: Ino, _handle: Option<Handle>, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        Ok(self.archive.read_at(self.number(ino)?, buf, offset)?)
+    }
+
+    fn write(&self, _handle: Handle, _offset: u64, _data: &[u8]) -> Result<()> {
+        Err(ViewError::BadHandle)
+    }
+
+    fn flush(&self, _handle: Handle, _invals: &mut Invals) -> Result<()> {
+        Ok(())
+    }
+
+    fn release(&self, _handle: Handle, _invals: &mut Invals) {}
+
+    fn fsync(&self, _ino: Ino, _invals: &mut Invals) -> Result<()> {
+        Ok(())
+    }
+
+    fn unlink(&self, _parent: Ino, _name: &OsStr, _invals: &mut Invals) -> Result<()> {
+        Err(ViewError::ReadOnly)
+    }
+
+    fn rmdir(&self, _parent: Ino, _name: &OsStr, _invals: &mut Invals) -> Result<()> {
+        Err(ViewError::ReadOnly)
+    }
+
+    fn rename(&self, _from: (Ino, &OsStr), _to: (Ino, &OsStr), _mode: RenameMode, _invals: &mut Invals) -> Result<()> {
+        Err(ViewError::ReadOnly)
+    }
+
+    fn xattrs(&self, _ino: Ino) -> Result<Vec<u8>> {
+        Ok(Vec::new())
+    }
+
+    fn xattr(&self, _ino: Ino, _name: &OsStr) -> Result<Vec<u8>> {
+        Err(ViewError::NoAttribute)
+    }
+
+    fn set_xattr(&self, _ino: Ino, _name: &OsStr, _value: Option<&[u8]>, _mode: SetMode, _invals: &mut Invals) -> Result<()> {
+        Err(ViewError::ReadOnly)
+    }
+
+    fn readdir(&self, ino: Ino, cookie: u64, emit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
+        let inside = self.archive.contents().list(self.directory(ino)?);
+        let passed = u32::try_from(cookie).unwrap_or(u32::MAX);
+        for number in (inside.start.saturating_add(passed)..inside.end).map(Number) {
+            let kind = match self.entry(number)? {
+                Entry::Directory => Kind::Directory,
+                Entry::File(_) => Kind::File,
+            };
+            let name = OsStr::from_bytes(self.archive.contents().name(number));
+            let next = u64::from(number.0 - inside.start) + 1;
+            if !emit(DirEntry { ino: self.ino(number), kind, name, is_known: true, next }) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn touched(&self, _pid: u32, _ino: Ino, _read: Option<(u64, u32)>) -> Vec<Push> {
+        Vec::new()
+    }
+
+    fn expect(&self, _inos: &[Ino]) {}
+
+    fn prefetch(&self, _inos: &[Ino]) {}
+
+    fn lock(
+        &self,
+        _ino: Ino,
+        _handle: Handle,
+        lock: Option<Flock>,
+        _until: Option<&AtomicBool>,
+        _invals: &mut Invals,
+    ) -> Result<Reread> {
+        // Nobody else would know of it.
+        if lock.is_some() { Err(ViewError::System(libc::ENOLCK)) } else { Ok(Reread::NEVER) }
+    }
+
+    fn catch_up(&self, _ino: Ino) -> Result<Reread> {
+        Ok(Reread::NEVER)
+    }
+
+    fn may_wait(&self, _ino: Ino) -> Wait {
+        Wait::Never
+    }
+
+    fn last_name(&self, _ino: Ino) -> Option<(Ino, OsString)> {
+        None
+    }
+
+    fn watcher(&self) -> Option<Arc<Watcher>> {
+        None
+    }
+
+    fn follow(&self, _invals: &mut Invals) -> Option<Instant> {
+        None
+    }
+
+    fn statfs(&self) -> Result<FsSpace> {
+        Err(ViewError::Unsupported)
+    }
+
+    fn tick(&self, _now: Instant, _invals: &mut Invals) -> Option<Instant> {
+        None
+    }
+
+    fn leave(&self, _regardless: bool, _invals: &mut Invals) -> Left {
+        Left::default()
+    }
+
+    fn source(&self) -> Option<(OwnedFd, PathBuf)> {
+        None
+    }
+
+    fn shutdown(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn report(&self) -> String {
+        format!("{} entries", self.archive.contents().count())
+    }
+}

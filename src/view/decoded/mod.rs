@@ -1,0 +1,139 @@
+//! The data of frames, decompressed.
+//!
+//! - [`data`]: the bytes of a frame, and how they are read; `shape`: how they are cut in chunks;
+//! - [`blocks`]: decoded blocks in memory, and the threads that decode ahead;
+//! - [`band_file`]: decoded blocks in files, where there is no room in memory;
+//! - `reader`: who reads without a mount, and `sliced`: a slice of an array.
+
+use std::ffi::{OsStr, OsString};
+use std::sync::Arc;
+
+use self::data::Data;
+use self::shape::Shape;
+use super::error::{Result, ViewError};
+use crate::format::array::{Array, ArrayKind};
+use crate::format::header::FrameHeader;
+use crate::format::npy::{self, ItemType};
+use crate::format::tiling::Tiling;
+use crate::format::{self, IndexEntry};
+use crate::store::{ChunkKey, FrameImage, FrameStore, StoreError};
+
+pub mod band_file;
+pub mod blocks;
+pub mod data;
+mod reader;
+mod shape;
+mod sliced;
+
+pub use band_file::BandFiles;
+pub use blocks::Blocks;
+pub use reader::Reader;
+pub use sliced::Sliced;
+
+/// As what a frame's data is shown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Decoded {
+    /// NumPy's format. The items of an array that does not say what they are can be named.
+    Npy(Option<ItemType>),
+    /// The data alone.
+    Raw,
+}
+
+impl Decoded {
+    /// What names of files end in that show data.
+    pub const SUFFIXES: [&str; 2] = [".npy", ".raw"];
+
+    /// What names of such files end in.
+    pub fn suffix(&self) -> &'static str {
+        let [npy, raw] = Self::SUFFIXES;
+        match self {
+            Decoded::Npy(_) => npy,
+            Decoded::Raw => raw,
+        }
+    }
+
+    /// The name of the file that shows a frame of that name.
+    pub fn name(&self, frame: &OsStr) -> OsString {
+        [frame, OsStr::new(self.suffix())].into_iter().collect()
+    }
+}
+
+/// The data of what a store has, and the state that it is of.
+///
+/// # Errors
+/// What the store cannot read; a frame that is no array, where that is wanted; an array whose items nobody can name, or whose shape its
+/// chunks do not have.
+pub fn open(store: &dyn FrameStore, decoded: &Decoded, blocks: &Arc<Blocks>) -> Result<(Arc<FrameImage>, Data)> {
+    let wrong = |source: format::Error| ViewError::Store(StoreError::Format { path: store.path(), source });
+    let unsupported = |reason: &str| ViewError::Store(StoreError::Unsupported { path: store.path(), reason: reason.into() });
+    let image = store.committed().ok_or_else(|| unsupported("there is no frame yet"))?;
+    let header = &image.header;
+    let (head, shape) = match look(header, decoded).map_err(wrong)? {
+        Some((head, tiling)) => (head, Shape::Array(tiling)),
+        None if *decoded != Decoded::Raw => {
+            let reason = "is no array; expected one (b2nd or Caterva). The data of any frame is shown by mount --show raw";
+            return Err(unsupported(reason));
+        }
+        None if header.chunksize() == 0 => (Vec::new(), Shape::Varying(ends(store, &image.entries)?)),
+        None => (Vec::new(), Shape::Chunks(Tiling::of_chunks(header.nbytes(), header.chunksize()))),
+    };
+    let entries = Arc::clone(&image.entries);
+    let data = Data::new(head, shape, entries, header.typesize(), header.cbytes(), blocks).map_err(wrong)?;
+    Ok((image, data))
+}
+
+/// What a header says of an array, if it describes one: what stands before its data, and how that is cut.
+///
+/// # Errors
+/// An array whose items nobody can name, where that is wanted, or whose shape its chunks do not have.
+pub fn look(header: &FrameHeader, decoded: &Decoded) -> std::result::Result<Option<(Vec<u8>, Tiling)>, format::Error> {
+    let Some(array) = Array::find(header.metalayers()).transpose()? else { return Ok(None) };
+    let tiling = Tiling::new(&array, header.typesize(), header.chunksize())?;
+    if header.nchunks().is_some_and(|there| there < tiling.nchunks()) {
+        let (nbytes, chunksize, wanted) = (header.nbytes(), header.chunksize(), tiling.nchunks());
+        let got = format_args!("{nbytes} bytes in chunks of {chunksize}");
+        let expected = format_args!("{wanted} chunks, as the array has");
+        return Err(format::Error::new("header: nbytes", 30, got, expected));
+    }
+    let head = match decoded {
+        Decoded::Raw => Vec::new(),
+        Decoded::Npy(named) => npy::header(&item_type(&array, named.as_ref(), header.typesize())?, &array.shape)?,
+    };
+    Ok(Some((head, tiling)))
+}
+
+/// What the items of an array are: one that does not say it may be `named`.
+fn item_type(array: &Array, named: Option<&ItemType>, typesize: u32) -> std::result::Result<ItemType, format::Error> {
+    let item = match (&array.dtype, named, array.kind) {
+        (Some(dtype), ..) => ItemType::of(dtype)?,
+        (None, Some(named), _) => named.clone(),
+        // What Python-Blosc2 takes them for.
+        (None, None, ArrayKind::B2nd) => ItemType::parse(&format!("|S{typesize}"))?,
+        (None, None, ArrayKind::Caterva) => ItemType::void(typesize.into()),
+    };
+    if item.size() == u64::from(typesize) {
+        return Ok(item);
+    }
+    let got = format_args!("{} of {} bytes", item.descr(), item.size());
+    Err(format::Error::new(
+        "array: dtype",
+        0,
+        got,
+        format_args!("one of {typesize} bytes, as the frame's items have (-o dtype= names one)"),
+    ))
+}
+
+/// Where each chunk ends, if they differ in size.
+fn ends(store: &dyn FrameStore, entries: &[IndexEntry<ChunkKey>]) -> Result<Vec<u64>> {
+    let guard = store.enter();
+    let mut end = 0u64;
+    let mut ends = Vec::with_capacity(entries.len());
+    for entry in entries {
+        // What is special by the index has no size of its own.
+        if let IndexEntry::Stored(key) = entry {
+            end += u64::from(store.chunk_header(&guard, *key)?.nbytes);
+        }
+        ends.push(end);
+    }
+    Ok(ends)
+}

@@ -1,0 +1,135 @@
+//! Frames that get another name, with whoever has them open: the store of an open frame goes along.
+
+use std::ffi::OsStr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use parking_lot::MutexGuard;
+
+use super::Tree;
+use super::frame::{Closed, Stored, TreeFrame};
+use super::making::{like_copied, store_copy};
+use super::place::At;
+use super::table::Shown;
+use crate::format::Layout;
+use crate::store::NewFrame;
+use crate::store::copy::FrameCopy;
+use crate::store::local::beneath::{self, Found};
+use crate::view::{FileSystem, Invals, Kind, ROOT, Result, ViewError};
+
+/// How often a frame is closed that others open again.
+const TRIES: usize = 8;
+
+impl Tree {
+    /// Does `work`, which gives a frame the name `to`, and the table its new name. What was written to the frame is committed before, unless
+    /// somebody is still writing. It is neither opened nor closed meanwhile.
+    pub(super) fn carry(
+        &self,
+        frame: Option<&Arc<TreeFrame>>,
+        to: At<'_>,
+        invals: &mut Invals,
+        work: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<()> {
+        let Some(frame) = frame else { return work() };
+        if self.rules.locking {
+            // The lock file has another name too, by which the store is to find it.
+            self.quiesce(frame, invals)?;
+            return work();
+        }
+        if frame.writers.load(Relaxed) == 0 && frame.opened().is_some() {
+            self.fsync_inside(frame, ROOT, invals)?;
+        }
+        let location = self.location(to.parent, to.dir, to.name)?;
+        for _ in 0..TRIES {
+            let mut closed = frame.changing.lock();
+            let mut done = None;
+            let mut work = || done.insert(work()).is_ok();
+            match frame.opened() {
+                None => {
+                    if work() && closed.left.is_some() {
+                        closed.left = self.stamp(frame.ino).ok();
+                    }
+                }
+                Some(open) if open.view.relocate(&location, &mut work).is_ok() => {}
+                Some(_) if frame.writers.load(Relaxed) > 0 => return Err(ViewError::InUse),
+                Some(_) => {}
+            }
+            if let Some(done) = done {
+                return done;
+            }
+            drop(closed);
+            // Its store cannot go along.
+            self.quiesce(frame, invals)?;
+        }
+        Err(ViewError::InUse)
+    }
+
+    /// Closes a frame whose name something else is about to get, and keeps it closed while the guard is held.
+    pub(super) fn closed_for_good<'a>(&self, frame: &'a Arc<TreeFrame>, invals: &mut Invals) -> MutexGuard<'a, Closed> {
+        loop {
+            if self.quiesce(frame, invals).is_err() {
+                self.drop_frame(frame);
+            }
+            let closed = frame.changing.lock();
+            if frame.opened().is_none() {
+                return closed;
+            }
+        }
+    }
+
+    /// A directory in which no frame was made yet is an ordinary one from now on, so that it can be moved. Answers whether it is.
+    pub(super) fn unbegin(&self, frame: &Arc<TreeFrame>) -> Result<bool> {
+        let Some(open) = frame.opened().filter(|open| !open.view.is_made()) else { return Ok(false) };
+        if !self.is_empty(frame, &open) {
+            return Err(ViewError::InUse);
+        }
+        drop(open);
+        self.becomes_directory(frame)?;
+        Ok(true)
+    }
+
+    /// Whether a frame loses its suffix by a new name, and with it, what makes b2fuse show it in the other layout.
+    pub(super) fn loses_suffix(&self, frame: &TreeFrame, found: &Found, from: &OsStr, to: &OsStr) -> bool {
+        let is_converted = found.stat.is_dir() != (frame.shown == Kind::Directory);
+        is_converted && self.rules.is_name(from) && !self.rules.is_name(to)
+    }
+
+    /// Stores a frame under a name without a suffix in the layout in which it is shown, and removes it where it was.
+    pub(super) fn store_as_shown(
+        &self,
+        frame: &Arc<TreeFrame>,
+        (from, found): (At<'_>, &Found),
+        (to, replaced): (At<'_>, Option<&Found>),
+        invals: &mut Invals,
+    ) -> Result<()> {
+        self.quiesce(frame, invals)?;
+        let times = self.getattr(frame.ino)?.meta;
+        self.quiesce(frame, invals)?;
+        let copy = FrameCopy::of(&self.location(from.parent, from.dir, from.name)?)?;
+        let like = like_copied(&copy, found)?;
+        let layout = if frame.shown == Kind::Directory { Layout::Sparse } else { Layout::Contiguous };
+        let new = NewFrame { like: Some(like), replaced: replaced.map(|found| found.stat), ..NewFrame::default() };
+        let now = store_copy(&copy, &self.location(to.parent, to.dir, to.name)?, layout, new)?;
+        if frame.shown == Kind::File
+            && let Ok(held) = beneath::hold(to.dir, to.name)
+            && beneath::look_at(held.as_fd()).is_ok_and(|found| found.is(&now))
+        {
+            let _ = beneath::set_times(held.as_fd(), Some(times.atime), Some(times.mtime));
+        }
+        let removed = match found.stat.is_dir() {
+            true => self.remove_whole(from.dir, from.name, found),
+            false => beneath::remove(from.dir, from.name, false).map_err(ViewError::from),
+        };
+        let mut table = self.table.lock();
+        table.becomes(frame.ino, &now);
+        if let Some(node) = table.get_mut(frame.ino) {
+            node.shown = match frame.shown {
+                Kind::Directory => Shown::Frame(TreeFrame::new(frame.ino, Stored::Frame(layout), Kind::Directory)),
+                _ => Shown::Plain,
+            };
+        }
+        drop(table);
+        removed
+    }
+}
