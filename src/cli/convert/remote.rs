@@ -1,0 +1,224 @@
+//! `b2fuse convert` from a URL, to a URL, or both.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+
+use super::{Args, check_found, decode, encode, frames, interruptible, is_interrupted, make, mask, progress};
+use crate::cli::remote::{Connected, connect};
+use crate::cli::{End, Failure, log, memory};
+use crate::format::Layout;
+use crate::store::array_copy::ArrayCopy;
+use crate::store::copy::FrameCopy;
+use crate::store::local::system;
+use crate::store::remote::upload::{NewUpload, Upload};
+use crate::store::remote::{Access, Address, Options, RemoteStore};
+use crate::store::walk::Walk;
+use crate::store::{Budgets, NewFrame, Resources};
+
+/// Bytes of memory for what is read of a remote source.
+const CACHE: u64 = 64 << 20;
+
+/// A source or a target.
+enum Place {
+    Here(PathBuf),
+    There(Address),
+}
+
+impl Place {
+    fn of(path: &Path) -> Result<Self, Failure> {
+        match Address::parse(path) {
+            None => Ok(Place::Here(path.to_owned())),
+            Some(Ok(address)) => Ok(Place::There(address)),
+            Some(Err(line)) => Err(Failure(line)),
+        }
+    }
+
+    /// As messages call it.
+    fn shown(&self) -> PathBuf {
+        match self {
+            Place::Here(path) => path.clone(),
+            Place::There(address) => PathBuf::from(address.to_string()),
+        }
+    }
+}
+
+/// Copies, if one of both is a URL.
+pub(super) fn run(args: &Args, access: &Access) -> Option<End> {
+    let (src, dst) = match (Place::of(&args.src), Place::of(&args.dst)) {
+        (Ok(Place::Here(_)), Ok(Place::Here(_))) => return None,
+        (Ok(src), Ok(dst)) => (src, dst),
+        (Err(failure), _) | (_, Err(failure)) => return Some(End::Failed(failure)),
+    };
+    memory::end_with(&src.shown(), 1);
+    Some(convert(args, access, &src, &dst).into())
+}
+
+fn convert(args: &Args, access: &Access, src: &Place, dst: &Place) -> Result<(), Failure> {
+    if let (Place::There(src), Place::There(dst)) = (src, dst) {
+        check_apart(src, dst)?;
+    }
+    if let (Place::Here(path), Place::There(address)) = (src, dst) {
+        if let Ok(Some(_)) = Walk::of(path) {
+            return Err(Failure::new(path, "is a directory without chunks.b2frame; expected one frame to upload"));
+        }
+        if let Some((_, file)) = encode::source(args)? {
+            return upload_array(args, access, file, address);
+        }
+    }
+    if args.array.is_given() {
+        return Err(Failure::new(
+            &src.shown(),
+            "is no file of NumPy's, which --chunks, --blocks, --codec, --level and --filters are for",
+        ));
+    }
+    match (src, dst) {
+        (Place::There(src), Place::Here(path)) if decode::is_meant(args) => {
+            let target = frames::to_be(path)?;
+            let replaced = check_found(&target, args.force)?;
+            decode::write(args, decode::Source::Remote(open(src, access)?), &target, replaced)
+        }
+        (Place::There(src), Place::Here(path)) => download(args, open(src, access)?, path),
+        (_, Place::There(address)) => {
+            let (copy, layout) = match src {
+                Place::Here(path) => {
+                    let (location, layout) = frames::existing(path)?;
+                    (FrameCopy::of(&location).map_err(frames::damaged)?, layout)
+                }
+                Place::There(src) => {
+                    let store = open(src, access)?;
+                    let layout = store.layout();
+                    (FrameCopy::over(store)?, layout)
+                }
+            };
+            upload(args, access, &copy, target_layout(args, layout), address)
+        }
+        (Place::Here(_), Place::Here(_)) => Ok(()),
+    }
+}
+
+fn target_layout(args: &Args, source: Layout) -> Layout {
+    match (args.show, source) {
+        (Some(show), _) => show.into(),
+        (None, Layout::Contiguous) => Layout::Sparse,
+        (None, Layout::Sparse) => Layout::Contiguous,
+    }
+}
+
+fn open(src: &Address, access: &Access) -> Result<Arc<RemoteStore>, Failure> {
+    let Connected { client, path } = reach(src, access)?;
+    let options = Options {
+        // Others' commits are looked for at the end of the copy.
+        refresh: std::time::Duration::ZERO,
+        unsafe_immutable: access.unsafe_immutable,
+        cache_bytes: CACHE,
+        ..Options::default()
+    };
+    let resources = Resources::new(Budgets { cache_bytes: 0, ..Budgets::default() });
+    Ok(Arc::new(RemoteStore::open(client, &path, options, &resources)?))
+}
+
+fn reach(address: &Address, access: &Access) -> Result<Connected, Failure> {
+    connect(address, access).map_err(|what| Failure::new(Path::new(&address.to_string()), what))
+}
+
+/// A copy on this machine, which has its name when it is whole.
+fn download(args: &Args, source: Arc<RemoteStore>, path: &Path) -> Result<(), Failure> {
+    let to = target_layout(args, source.layout());
+    let dst = frames::to_be(path)?;
+    let replaced = check_found(&dst, args.force)?;
+    let copy = FrameCopy::over(source)?;
+    // An object has no mode.
+    mask(0o666, to);
+    make(&copy, to, &dst, NewFrame { replaced, ..NewFrame::default() }, None).map(drop)
+}
+
+fn upload(args: &Args, access: &Access, copy: &FrameCopy, to: Layout, dst: &Address) -> Result<(), Failure> {
+    let begin = |new: &NewUpload<'_>| match to {
+        Layout::Sparse => Upload::sparse(new, copy.rooms().len() as u64),
+        Layout::Contiguous => Upload::contiguous(new, &copy.image, copy.rooms()),
+    };
+    let fill = |target: &Upload, progress: &mut dyn FnMut(u64) -> bool| copy.run(target, &mut |len| progress(len.into()));
+    send(args, access, dst, (copy.bytes(), copy.rooms().len() as u64), begin, fill)
+}
+
+fn upload_array(args: &Args, access: &Access, file: encode::Source, dst: &Address) -> Result<(), Failure> {
+    let shown = PathBuf::from(dst.to_string());
+    if args.show.map(Layout::from) == Some(Layout::Contiguous) {
+        return Err(Failure::new(
+            &shown,
+            "is to be one object, whose header comes before chunks of lengths that nobody knows yet; expected --show sparse, or a \
+             frame on this machine first",
+        ));
+    }
+    let new = args.array.new_array().map_err(|reason| Failure::new(&shown, reason))?;
+    let copy = ArrayCopy::of(file, &new, system::caches())?;
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    let begin = |new: &NewUpload<'_>| Upload::sparse(new, copy.count());
+    let fill = |target: &Upload, progress: &mut dyn FnMut(u64) -> bool| copy.run(target, threads, progress);
+    send(args, access, dst, (copy.bytes(), copy.count()), begin, fill)
+}
+
+/// Makes a frame at a URL, of so many bytes and chunks, that `begin` begins and `fill` fills.
+fn send(
+    args: &Args,
+    access: &Access,
+    dst: &Address,
+    (bytes, chunks): (u64, u64),
+    begin: impl FnOnce(&NewUpload<'_>) -> crate::store::Result<Upload>,
+    fill: impl FnOnce(&Upload, &mut dyn FnMut(u64) -> bool) -> crate::store::Result<bool>,
+) -> Result<(), Failure> {
+    let shown = PathBuf::from(dst.to_string());
+    if dst.is_http() {
+        return Err(Failure::new(&shown, "is on a web server, which is only read; expected a URL of an object store"));
+    }
+    interruptible(&shown)?;
+    let Connected { client, path } = reach(dst, access)?;
+    let new = NewUpload { client: &client, path: &path, replace: args.force };
+    let target = begin(&new)?;
+    // What was replaced and cannot be removed is worth a word.
+    log::start(log::Target::AfterSuccess, ::log::LevelFilter::Warn);
+    let bar = progress::of_chunks_and_bytes(bytes);
+    let mut count = 0;
+    let done = fill(&target, &mut |len| {
+        count += 1;
+        bar.set_message(format!("{count} of {chunks}"));
+        bar.inc(len);
+        !is_interrupted()
+    });
+    bar.finish_and_clear();
+    let goes_on = match target.layout() {
+        Layout::Sparse => "the same command goes on with the chunks that are there",
+        Layout::Contiguous => "the same command begins anew",
+    };
+    match done {
+        Ok(true) => Ok(()),
+        _ if is_interrupted() => {
+            let what = if args.force { "what was there is as it was" } else { "no frame was made" };
+            Err(Failure::new(&shown, format_args!("interrupted; {what}, and {goes_on}")))
+        }
+        Ok(false) => Err(Failure::new(&shown, "was stopped")),
+        Err(error @ crate::store::StoreError::Io { .. }) => Err(Failure::from_text(format_args!("{error}; {goes_on}"))),
+        Err(error) => Err(Failure::from_text(error)),
+    }
+}
+
+/// # Errors
+/// One of both is the other, or is in it.
+fn check_apart(src: &Address, dst: &Address) -> Result<(), Failure> {
+    let failed = |reason: String| Err(Failure::new(Path::new(&dst.to_string()), reason));
+    if (src.kind(), src.bucket()) != (dst.kind(), dst.bucket()) {
+        return Ok(());
+    }
+    let (from, to) = (src.key(), dst.key());
+    if from == to {
+        return failed("is SRC itself; expected another name".to_owned());
+    }
+    if to.prefix_matches(&from) {
+        return failed(format!("lies inside {src}; expected a place outside"));
+    }
+    if from.prefix_matches(&to) {
+        return failed(format!("holds {src}; expected a new name"));
+    }
+    Ok(())
+}

@@ -1,0 +1,151 @@
+//! A mount of a frame in an object store or on a web server: read-only, and opened by the daemon, as no request is made before it is there.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::super::Failure;
+use super::super::options::{Options, Show, TreeOptions, parse_disk_cache};
+use super::super::remote::{Connected, connect};
+use super::{DEAD, Plan, blocks, mounted_already};
+use crate::format::Layout;
+use crate::fs::kernel;
+use crate::store::disk_cache::DiskCache;
+use crate::store::remote::{Access, Address, RemoteStore};
+use crate::store::{Budgets, FrameStore, Resources, StoreError, in_words, local, remote};
+use crate::view::{ArrayView, ContiguousView, Decoded, FileSystem, Shown, SparseView, ViewError};
+
+/// Bytes of memory for what was fetched, where nothing else is asked for.
+pub(super) const CACHE_SIZE: u64 = 96 << 20;
+/// Of them for what was fetched, where the rest is for what was decoded.
+const FETCHED: u64 = 32 << 20;
+/// Event loops: each may wait for the store.
+pub(super) const THREADS: usize = 32;
+
+/// What is known of it before it is opened.
+pub(super) struct RemotePlan {
+    address: Address,
+    access: Access,
+    /// What is shown. Without, the default of a remote frame: its chunks as files.
+    show: Option<Show>,
+    decoded: Option<Decoded>,
+    on_file: bool,
+    /// Where chunks are kept for later mounts, and how many bytes of them.
+    disk_cache: Option<(PathBuf, Option<u64>)>,
+}
+
+impl RemotePlan {
+    /// And the mount point without symbolic links.
+    pub(super) fn new(
+        address: Address,
+        point: &Path,
+        options: &Options,
+        access: Access,
+        (create, locking): (bool, bool),
+        show: Option<Show>,
+    ) -> Result<(Self, PathBuf), Failure> {
+        let source = PathBuf::from(address.to_string());
+        let failed =
+            |option: &str| Err(Failure::new(&source, format_args!("is remote and read-only, for which there is no {option}")));
+        if create {
+            return failed("--create");
+        }
+        if locking {
+            return failed("--locking");
+        }
+        if options.follow_links {
+            return failed("-o follow_links");
+        }
+        if options.tree != TreeOptions::default() {
+            return Err(Failure::new(
+                &source,
+                "is one frame; -o suffixes, frames, noframes, cross, b2z and timeouts are for directories",
+            ));
+        }
+        if options.dtype.is_some() && show != Some(Show::Npy) {
+            return Err(Failure::new(&source, "is not shown as npy, which -o dtype= is for; expected --show npy"));
+        }
+        let is_one_file = show.is_some_and(|show| show != Show::Sparse);
+        let (point, on_file) = check_point(point, is_one_file)?;
+        if on_file && options.access == kernel::Access::Root {
+            return Err(Failure::new(
+                &point,
+                "is a file, whose size and times everybody sees; expected a directory for allow_root",
+            ));
+        }
+        let decoded = match show {
+            Some(Show::Npy) => Some(Decoded::Npy(options.dtype.clone())),
+            Some(Show::Raw) => Some(Decoded::Raw),
+            _ => None,
+        };
+        let disk_cache = options.disk_cache.as_deref().map(|text| kept_in(text).map_err(|what| Failure::new(&source, what)));
+        Ok((RemotePlan { address, access, show, decoded, on_file, disk_cache: disk_cache.transpose()? }, point))
+    }
+}
+
+/// The directory for chunks, from the root on: the daemon is in another one than the user.
+fn kept_in(text: &OsStr) -> Result<(PathBuf, Option<u64>), String> {
+    let (dir, most) = parse_disk_cache(text).map_err(|expected| format!("--disk-cache: {expected}"))?;
+    let dir = std::path::absolute(&dir).map_err(|error| format!("--disk-cache: {}", in_words(&error)))?;
+    Ok((dir, most))
+}
+
+/// The directory that chunks are kept in.
+fn disk_cache(dir: &Path, most: Option<u64>) -> Result<Arc<DiskCache>, StoreError> {
+    DiskCache::open(dir, most).map_err(|source| StoreError::Io { path: dir.to_owned(), action: "keep chunks", source })
+}
+
+/// The mount point without symbolic links, and whether it is a file.
+fn check_point(point: &Path, is_one_file: bool) -> Result<(PathBuf, bool), Failure> {
+    let wanted = if is_one_file { "directory or file" } else { "directory" };
+    let failed = |reason: String| Err(Failure::new(point, reason));
+    let on_file = match local::stat(point) {
+        Ok(Some(stat)) if stat.is_dir() => false,
+        Ok(Some(stat)) if stat.is_file() && is_one_file => true,
+        Ok(Some(_)) => return failed(format!("is no {wanted}; expected one to mount on")),
+        Ok(None) => return failed(format!("no such {wanted}; expected one to mount on (mkdir makes it)")),
+        Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => return failed(DEAD.into()),
+        Err(error) => return failed(format!("cannot be used as mount point: {}", in_words(&error))),
+    };
+    let real =
+        local::resolve(point).map_err(|error| Failure::new(point, format_args!("cannot be found: {}", in_words(&error))))?;
+    mounted_already(point, &real)?;
+    Ok((real, on_file))
+}
+
+/// Opens the frame, and shows it.
+pub(super) fn open(plan: &Plan, remote: &RemotePlan) -> Result<Arc<dyn FileSystem>, ViewError> {
+    let unsupported = |reason: String| StoreError::Unsupported { path: PathBuf::from(remote.address.to_string()), reason };
+    let Connected { client, path } = connect(&remote.address, &remote.access).map_err(unsupported)?;
+    let cache_bytes = if remote.decoded.is_some() { plan.cache_size.min(FETCHED) } else { plan.cache_size };
+    let options = remote::Options {
+        refresh: remote.access.refresh,
+        unsafe_immutable: remote.access.unsafe_immutable,
+        cache_bytes,
+        disk: remote.disk_cache.as_ref().map(|(dir, most)| disk_cache(dir, *most)).transpose()?,
+        ..remote::Options::default()
+    };
+    let resources = Resources::new(Budgets { cache_bytes: 0, ..Budgets::default() });
+    let store = RemoteStore::open(client, &path, options, &resources)?;
+    let layout = store.layout();
+    let store: Arc<dyn FrameStore> = Arc::new(store);
+    let name = OsString::from(remote.address.name());
+    let shown = |name: OsString| if remote.on_file { Shown::OnFile } else { Shown::As(name) };
+    if let Some(decoded) = &remote.decoded {
+        let view = ArrayView::new(store, shown(decoded.name(&name)), decoded.clone(), blocks(plan))?;
+        return Ok(Arc::new(view));
+    }
+    let show = match remote.show {
+        Some(Show::Other) if layout == Layout::Sparse => Show::Contiguous,
+        Some(Show::Contiguous) => Show::Contiguous,
+        _ => Show::Sparse,
+    };
+    if show == Show::Contiguous {
+        return Ok(Arc::new(ContiguousView::new(store, shown(super::frames::shown_name(Path::new(&name))), true)?));
+    }
+    if remote.on_file {
+        let reason = format!("is a file, and {} is shown as a directory; expected one to mount on", remote.address);
+        return Err(StoreError::Unsupported { path: plan.shown_point.clone(), reason }.into());
+    }
+    Ok(Arc::new(SparseView::new(store, true)?))
+}

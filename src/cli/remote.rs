@@ -1,0 +1,71 @@
+//! Frames at URLs, for all commands.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+use super::Failure;
+use super::remote_args::RemoteArgs;
+use crate::store::remote::{self, Access, Address, Client, RemoteStore};
+use crate::store::{Budgets, FrameStore, Location, Resources, StoreError, in_words};
+
+/// A frame in a store that can be asked.
+pub(super) struct Connected {
+    pub(super) client: Arc<Client>,
+    /// What messages call it.
+    pub(super) path: PathBuf,
+}
+
+/// Gets ready to ask for a frame. No request is made.
+///
+/// # Errors
+/// What keeps from it, in words without secrets.
+pub(super) fn connect(address: &Address, access: &Access) -> Result<Connected, String> {
+    let opened = access.open(address)?;
+    let client = match address.is_http() {
+        true => Client::of_file(opened.store, access.connections, access.timeout),
+        false => Client::new(opened.store, opened.key, access.connections, access.timeout),
+    };
+    let client = client.map_err(|error| format!("cannot be asked for: {}", in_words(&error)))?;
+    Ok(Connected { client, path: PathBuf::from(address.to_string()) })
+}
+
+/// How commands reach frames at URLs, if they were told.
+static ACCESS: OnceLock<Access> = OnceLock::new();
+
+/// A command was told how to reach frames at URLs.
+///
+/// # Errors
+/// What is wrong with what it was told.
+pub(super) fn reach(args: &RemoteArgs) -> Result<(), String> {
+    let _ = ACCESS.set(args.access()?);
+    Ok(())
+}
+
+/// Where a frame is, if its path is a URL.
+///
+/// # Errors
+/// A URL that is none of ours; what keeps from asking.
+pub(super) fn location(path: &Path) -> Result<Option<Location>, Failure> {
+    Ok(connected(path)?.map(|(Connected { client, path }, _)| remote::location(&client, &path)))
+}
+
+fn connected(path: &Path) -> Result<Option<(Connected, Access)>, Failure> {
+    let Some(address) = Address::parse(path) else { return Ok(None) };
+    let address = address.map_err(Failure)?;
+    let access = ACCESS.get().cloned().unwrap_or_default();
+    let connected = connect(&address, &access).map_err(|what| Failure::new(path, what))?;
+    Ok(Some((connected, access)))
+}
+
+/// Opens a frame, if its path is a URL.
+///
+/// # Errors
+/// As [`location`]; what is there and no frame, in the words of `failed`.
+pub(super) fn open(path: &Path, failed: impl Fn(StoreError) -> Failure) -> Result<Option<Arc<dyn FrameStore>>, Failure> {
+    let Some((Connected { client, path }, access)) = connected(path)? else { return Ok(None) };
+    let Access { refresh, unsafe_immutable, .. } = access;
+    let options = remote::Options { refresh, unsafe_immutable, ..remote::Options::default() };
+    let resources = Resources::new(Budgets { cache_bytes: 0, ..Budgets::default() });
+    let store = RemoteStore::open(client, &path, options, &resources).map_err(failed)?;
+    Ok(Some(Arc::new(store)))
+}

@@ -1,0 +1,37 @@
+//! Whether somebody still wants what a thread waits for.
+//!
+//! What is far away may not come for a long time, and whoever waits may be told to end meanwhile. Whoever serves clients says which one
+//! a thread is serving, and how to see whether that one has a signal to handle; whoever waits asks now and then.
+
+use std::cell::Cell;
+use std::sync::OnceLock;
+#[cfg(feature = "remote")]
+use std::time::Duration;
+
+/// Between two looks at a client.
+#[cfg(feature = "remote")]
+pub(super) const PAUSE: Duration = Duration::from_millis(100);
+
+thread_local! {
+    /// The client that this thread serves, by the id of its thread; 0 for nobody.
+    static CLIENT: Cell<u32> = const { Cell::new(0) };
+}
+
+static LOOK: OnceLock<fn(u32) -> bool> = OnceLock::new();
+
+/// This thread serves that client from now on.
+pub fn serve(client: u32) {
+    CLIENT.set(client);
+}
+
+/// How to see whether a client has a signal to handle. The first who says it is heard.
+pub fn look_by(look: fn(u32) -> bool) {
+    let _ = LOOK.set(look);
+}
+
+/// Whether the client that this thread serves has a signal to handle, or is gone.
+#[cfg(feature = "remote")]
+pub(super) fn is_unwanted() -> bool {
+    let client = CLIENT.get();
+    client != 0 && LOOK.get().is_some_and(|look| look(client))
+}

@@ -1,0 +1,299 @@
+//! A remote frame as files that can be looked at one by one, for the commands that do so: nothing of it can be written.
+//!
+//! A file is asked for when it is first read, its beginning first; all that is read of it later is of the same state.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+use std::time::SystemTime;
+
+use parking_lot::Mutex;
+
+use super::client::{Client, Got, Tag};
+use crate::format::INDEX_NAME;
+use crate::store::Location;
+use crate::store::backend::{Backend, BackendFile, FileStat, FsSpace};
+
+/// Bytes that are asked for at once where fewer are read.
+const BLOCK: u64 = 256 << 10;
+/// Parts of a file that are kept.
+const PARTS: usize = 64;
+
+/// The location of a frame: `path` is how messages call it, without secrets.
+pub fn location(client: &Arc<Client>, path: &Path) -> Location {
+    let name = path.file_name().unwrap_or(OsStr::new("frame")).to_owned();
+    let dir = path.parent().unwrap_or(Path::new("")).to_owned();
+    let around = Around { client: Arc::clone(client), name: name.clone(), kind: OnceLock::new() };
+    Location::in_backend(Arc::new(around), path, &dir, &name)
+}
+
+/// What has the frame's name.
+#[derive(Clone)]
+enum Kind {
+    /// An sframe, and its index.
+    Prefix(Arc<Remote>),
+    /// A cframe, or anything else.
+    Object(Arc<Remote>),
+}
+
+/// Where the frame is: nothing else is there to be seen.
+struct Around {
+    client: Arc<Client>,
+    name: OsString,
+    /// Asked for once: a command looks at one state.
+    kind: OnceLock<Kind>,
+}
+
+impl Around {
+    fn kind(&self, name: &OsStr) -> io::Result<Kind> {
+        if name != self.name {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        if let Some(kind) = self.kind.get() {
+            return Ok(kind.clone());
+        }
+        let kind = match self.client.has_prefixes().then(|| self.client.read(INDEX_NAME, None, None)) {
+            Some(Ok(got)) => Kind::Prefix(Arc::new(Remote::of(&self.client, INDEX_NAME, got))),
+            Some(Err(error)) if error.raw_os_error() != Some(libc::ENOENT) => return Err(error),
+            _ => Kind::Object(Arc::new(Remote::opened(&self.client, "")?)),
+        };
+        Ok(self.kind.get_or_init(|| kind).clone())
+    }
+}
+
+fn read_only<T>() -> io::Result<T> {
+    Err(io::Error::from_raw_os_error(libc::EROFS))
+}
+
+/// What cannot be done to a store that is only read.
+macro_rules! names_cannot_be_changed {
+    () => {
+        fn create(&self, _name: &OsStr, _mode: u32) -> io::Result<Box<dyn BackendFile>> {
+            read_only()
+        }
+        fn create_unnamed(&self) -> io::Result<Box<dyn BackendFile>> {
+            read_only()
+        }
+        fn rename(&self, _from: &OsStr, _to: &OsStr, _replace: bool) -> io::Result<()> {
+            read_only()
+        }
+        fn remove(&self, _name: &OsStr) -> io::Result<()> {
+            read_only()
+        }
+        fn create_dir(&self, _name: &OsStr, _mode: u32) -> io::Result<Box<dyn Backend>> {
+            read_only()
+        }
+        fn remove_dir(&self, _name: &OsStr) -> io::Result<()> {
+            read_only()
+        }
+        fn exchange(&self, _one: &OsStr, _other: &OsStr) -> io::Result<()> {
+            read_only()
+        }
+        fn check_writable(&self) -> io::Result<()> {
+            read_only()
+        }
+        fn sync_dir(&self) -> io::Result<()> {
+            Ok(())
+        }
+        fn sync_fs(&self) -> io::Result<()> {
+            Ok(())
+        }
+        fn itself(&self) -> io::Result<Box<dyn BackendFile>> {
+            Ok(Box::new(Directory))
+        }
+        fn statvfs(&self) -> io::Result<FsSpace> {
+            Ok(FsSpace { io_size: BLOCK, block_size: 4096, name_max: 255, ..FsSpace::default() })
+        }
+    };
+}
+
+impl Backend for Around {
+    fn open(&self, name: &OsStr, write: bool) -> io::Result<Box<dyn BackendFile>> {
+        match self.kind(name)? {
+            _ if write => read_only(),
+            Kind::Object(file) => Ok(Box::new(Shared(file))),
+            Kind::Prefix(_) => Err(io::ErrorKind::IsADirectory.into()),
+        }
+    }
+
+    fn open_dir(&self, name: &OsStr) -> io::Result<Box<dyn Backend>> {
+        match self.kind(name)? {
+            Kind::Prefix(index) => Ok(Box::new(Prefix { client: Arc::clone(&self.client), index })),
+            Kind::Object(_) => Err(io::ErrorKind::NotADirectory.into()),
+        }
+    }
+
+    fn names(&self) -> io::Result<Vec<OsString>> {
+        Ok(vec![self.name.clone()])
+    }
+
+    fn stat(&self, name: &OsStr) -> io::Result<FileStat> {
+        match self.kind(name)? {
+            Kind::Prefix(_) => Directory.stat(),
+            Kind::Object(file) => file.stat(),
+        }
+    }
+
+    names_cannot_be_changed!();
+}
+
+/// The files of an sframe.
+struct Prefix {
+    client: Arc<Client>,
+    index: Arc<Remote>,
+}
+
+impl Prefix {
+    fn file(&self, name: &OsStr) -> io::Result<Arc<Remote>> {
+        if name == INDEX_NAME {
+            return Ok(Arc::clone(&self.index));
+        }
+        let name = name.to_str().filter(|name| !name.is_empty() && !name.contains('/'));
+        Ok(Arc::new(Remote::opened(&self.client, name.ok_or(io::ErrorKind::NotFound)?)?))
+    }
+}
+
+impl Backend for Prefix {
+    fn open(&self, name: &OsStr, write: bool) -> io::Result<Box<dyn BackendFile>> {
+        if write { read_only() } else { Ok(Box::new(Shared(self.file(name)?))) }
+    }
+
+    fn open_dir(&self, _name: &OsStr) -> io::Result<Box<dyn Backend>> {
+        Err(io::ErrorKind::NotADirectory.into())
+    }
+
+    fn names(&self) -> io::Result<Vec<OsString>> {
+        let listed = self.client.list(vec![None..None])?;
+        let first = |name: String| name.split('/').next().map(OsString::from).unwrap_or_default();
+        let mut names: Vec<OsString> =
+            listed.into_iter().map(|listed| first(listed.name)).filter(|name| !name.is_empty()).collect();
+        names.dedup();
+        Ok(names)
+    }
+
+    fn stat(&self, name: &OsStr) -> io::Result<FileStat> {
+        self.file(name)?.stat()
+    }
+
+    names_cannot_be_changed!();
+}
+
+/// Attributes of an object: nobody owns it but who looks.
+fn stat_of(kind: u32, len: u64, modified: SystemTime) -> FileStat {
+    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let (atime, mtime, ctime) = (modified, modified, modified);
+    FileStat { dev: 0, ino: 0, mode: kind | 0o444, links: 1, uid, gid, len, allocated: len, atime, mtime, ctime }
+}
+
+/// One object in one state.
+struct Remote {
+    client: Arc<Client>,
+    name: String,
+    tag: Tag,
+    /// Parts that were read, and where they begin; the oldest first. A leaf lock.
+    parts: Mutex<Vec<(u64, Arc<Vec<u8>>)>>,
+}
+
+impl Remote {
+    fn opened(client: &Arc<Client>, name: &str) -> io::Result<Self> {
+        Ok(Self::of(client, name, client.read(name, Some(0..BLOCK), None)?))
+    }
+
+    fn of(client: &Arc<Client>, name: &str, got: Got) -> Self {
+        let parts = Mutex::new(vec![(0, Arc::new(got.bytes))]);
+        Remote { client: Arc::clone(client), name: name.to_owned(), tag: got.tag, parts }
+    }
+
+    fn stat(&self) -> io::Result<FileStat> {
+        Ok(stat_of(libc::S_IFREG, self.tag.len(), self.tag.modified()))
+    }
+
+    /// The part that a byte is in.
+    fn part(&self, offset: u64) -> Option<(usize, Arc<Vec<u8>>)> {
+        let parts = self.parts.lock();
+        parts.iter().find_map(|(start, bytes)| {
+            let from = usize::try_from(offset.checked_sub(*start)?).ok()?;
+            (from < bytes.len()).then(|| (from, Arc::clone(bytes)))
+        })
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        if buf.is_empty() || offset >= self.tag.len() {
+            return Ok(0);
+        }
+        let (from, bytes) = match self.part(offset) {
+            Some(part) => part,
+            None => {
+                let end = offset.saturating_add((buf.len() as u64).max(BLOCK)).min(self.tag.len());
+                let got = self.client.read(&self.name, Some(offset..end), Some(&self.tag))?;
+                let bytes = Arc::new(got.bytes);
+                let mut parts = self.parts.lock();
+                if parts.len() >= PARTS {
+                    parts.remove(0);
+                }
+                parts.push((offset, Arc::clone(&bytes)));
+                (0, bytes)
+            }
+        };
+        let here = bytes.get(from..).unwrap_or_default();
+        let count = here.len().min(buf.len());
+        if let (Some(to), Some(from)) = (buf.get_mut(..count), here.get(..count)) {
+            to.copy_from_slice(from);
+        }
+        Ok(count)
+    }
+}
+
+/// What cannot be done to a file that is only read.
+macro_rules! bytes_cannot_be_changed {
+    () => {
+        fn write_at(&self, _data: &[u8], _offset: u64) -> io::Result<()> {
+            read_only()
+        }
+        fn set_len(&self, _len: u64) -> io::Result<()> {
+            read_only()
+        }
+        fn sync_data(&self) -> io::Result<()> {
+            Ok(())
+        }
+        fn sync_all(&self) -> io::Result<()> {
+            Ok(())
+        }
+        fn try_lock(&self) -> io::Result<bool> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+        fn unlock(&self) -> io::Result<()> {
+            Ok(())
+        }
+    };
+}
+
+struct Shared(Arc<Remote>);
+
+impl BackendFile for Shared {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.0.read_at(buf, offset)
+    }
+
+    fn stat(&self) -> io::Result<FileStat> {
+        self.0.stat()
+    }
+
+    bytes_cannot_be_changed!();
+}
+
+/// A prefix, as a file.
+struct Directory;
+
+impl BackendFile for Directory {
+    fn read_at(&self, _buf: &mut [u8], _offset: u64) -> io::Result<usize> {
+        Err(io::ErrorKind::IsADirectory.into())
+    }
+
+    fn stat(&self) -> io::Result<FileStat> {
+        Ok(stat_of(libc::S_IFDIR | 0o111, 0, SystemTime::UNIX_EPOCH))
+    }
+
+    bytes_cannot_be_changed!();
+}

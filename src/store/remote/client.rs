@@ -1,0 +1,361 @@
+//! Requests to an object store, for those who wait for the answer and for those who do not.
+//!
+//! Everything asynchronous ends here: a runtime of its own thread carries the requests, at most so many at a time. Retries, signatures and
+//! connections are the crate's. An answer that is not what was asked for is an error: other bytes of an object than those of the state
+//! that was asked for are never handed out.
+
+use std::future::Future;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::time::{Duration, SystemTime};
+
+use futures_util::TryStreamExt;
+use object_store::path::Path as Key;
+use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt};
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::Semaphore;
+
+use super::connector::ServerTime;
+use super::words::{errno, in_words};
+use crate::store::interrupts;
+
+/// The most bytes that are taken into memory by one request.
+pub const MOST: u64 = 1 << 30;
+
+/// What tells one state of an object from another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tag {
+    /// As the store gave it, with quotes and the mark of a weak one.
+    etag: Option<String>,
+    /// Of the last change; the beginning of time where the store does not say.
+    modified: SystemTime,
+    /// Length of the object in bytes.
+    len: u64,
+}
+
+impl Tag {
+    pub(super) fn of(meta: &ObjectMeta) -> Self {
+        let millis = u64::try_from(meta.last_modified.timestamp_millis()).unwrap_or(0);
+        let etag = meta.e_tag.clone().filter(|etag| !etag.is_empty());
+        Tag { etag, modified: SystemTime::UNIX_EPOCH + Duration::from_millis(millis), len: meta.size }
+    }
+
+    /// The length of the object in bytes.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// When the object was changed; the beginning of time if nobody says.
+    pub fn modified(&self) -> SystemTime {
+        self.modified
+    }
+
+    /// Whether it tells states apart: a length alone does not.
+    pub fn tells(&self) -> bool {
+        self.etag.is_some() || self.modified > SystemTime::UNIX_EPOCH
+    }
+
+    /// The entity tag, if the store compares it byte by byte.
+    fn strong(&self) -> Option<&str> {
+        self.etag.as_deref().filter(|etag| !etag.starts_with("W/"))
+    }
+
+    /// One line that is another for every other state, as far as can be told.
+    pub fn line(&self) -> String {
+        let modified = self.modified.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        format!("{} {} {}", self.len, modified.as_millis(), self.etag.as_deref().unwrap_or("-"))
+    }
+}
+
+/// A part of an object.
+#[derive(Debug)]
+pub struct Got {
+    /// The bytes.
+    pub bytes: Vec<u8>,
+    /// The state of the object that they are of.
+    pub tag: Tag,
+    /// When the store answered, by its own clock, if it says so.
+    pub answered: Option<SystemTime>,
+}
+
+/// An object that a listing tells of.
+#[derive(Debug)]
+pub struct Listed {
+    /// Its key, from the prefix on that was listed.
+    pub name: String,
+    /// Its state.
+    pub tag: Tag,
+}
+
+/// What was asked of the store so far.
+#[derive(Debug, Default)]
+pub struct Asked {
+    /// Requests that read an object or a part of one.
+    pub gets: AtomicU64,
+    /// Bytes that came of them.
+    pub bytes: AtomicU64,
+    /// Requests for attributes alone.
+    pub heads: AtomicU64,
+    /// Listings.
+    pub lists: AtomicU64,
+}
+
+/// A place in an object store, and the means to ask it.
+pub struct Client {
+    store: Arc<dyn ObjectStore>,
+    /// The key of the frame: its file, or the prefix of its files.
+    base: Key,
+    /// Whether there are keys below it: not on a web server.
+    has_prefixes: bool,
+    /// Requests at one time.
+    turns: Arc<Semaphore>,
+    connections: usize,
+    /// How long an answer is waited for, with all that is tried again.
+    timeout: Duration,
+    asked: Arc<Asked>,
+    carrier: Arc<Carrier>,
+}
+
+/// What requests run in. Its last owner may be one of them.
+struct Carrier(Option<Runtime>);
+
+impl Client {
+    /// Of a frame at a key of a store, with at most so many requests at a time.
+    ///
+    /// # Errors
+    /// A thread that cannot be started.
+    pub fn new(store: Arc<dyn ObjectStore>, base: Key, connections: usize, timeout: Duration) -> io::Result<Arc<Self>> {
+        Self::with(store, base, true, connections, timeout)
+    }
+
+    /// Of a frame on a web server, whose one file the store is.
+    ///
+    /// # Errors
+    /// A thread that cannot be started.
+    pub fn of_file(store: Arc<dyn ObjectStore>, connections: usize, timeout: Duration) -> io::Result<Arc<Self>> {
+        Self::with(store, Key::default(), false, connections, timeout)
+    }
+
+    fn with(
+        store: Arc<dyn ObjectStore>,
+        base: Key,
+        has_prefixes: bool,
+        connections: usize,
+        timeout: Duration,
+    ) -> io::Result<Arc<Self>> {
+        let runtime =
+            Builder::new_multi_thread().worker_threads(2).max_blocking_threads(8).thread_name("remote").enable_all().build()?;
+        let turns = Arc::new(Semaphore::new(connections.max(1)));
+        Ok(Arc::new(Client {
+            store,
+            base,
+            has_prefixes,
+            turns,
+            connections: connections.max(1),
+            timeout,
+            asked: Arc::default(),
+            carrier: Arc::new(Carrier(Some(runtime))),
+        }))
+    }
+
+    /// Of another frame in the same store, which takes turns with this one: all have as many requests at one time together.
+    pub fn at(&self, base: Key) -> Arc<Self> {
+        Arc::new(Client {
+            store: Arc::clone(&self.store),
+            base,
+            has_prefixes: self.has_prefixes,
+            turns: Arc::clone(&self.turns),
+            connections: self.connections,
+            timeout: self.timeout,
+            asked: Arc::clone(&self.asked),
+            carrier: Arc::clone(&self.carrier),
+        })
+    }
+
+    /// Whether there may be a prefix of that name, and not only an object.
+    pub fn has_prefixes(&self) -> bool {
+        self.has_prefixes
+    }
+
+    /// A turn to ask, given back when it is dropped.
+    pub(super) async fn turn(&self) -> io::Result<tokio::sync::SemaphorePermit<'_>> {
+        self.turns.acquire().await.map_err(io::Error::other)
+    }
+
+    /// How many requests there are at one time at most.
+    pub fn connections(&self) -> usize {
+        self.connections
+    }
+
+    /// What was asked so far.
+    pub fn asked(&self) -> &Asked {
+        &self.asked
+    }
+
+    /// The store itself, for what only one caller does.
+    pub fn store(&self) -> &Arc<dyn ObjectStore> {
+        &self.store
+    }
+
+    /// The key of a file of the frame; the frame itself is called with an empty name.
+    pub fn key(&self, name: &str) -> Key {
+        if name.is_empty() { self.base.clone() } else { self.base.clone().join(name) }
+    }
+
+    /// Waits for what is asked of the store, no longer than the time that is set for it.
+    ///
+    /// # Errors
+    /// What the store answers; ETIMEDOUT; EINTR if nobody wants the answer any more.
+    pub fn wait<T: Send + 'static>(&self, work: impl Future<Output = io::Result<T>> + Send + 'static) -> io::Result<T> {
+        let (done, answer) = sync_channel(1);
+        self.start(async move {
+            let _ = done.send(work.await);
+        });
+        loop {
+            match answer.recv_timeout(interrupts::PAUSE) {
+                Ok(answer) => return answer,
+                Err(RecvTimeoutError::Timeout) if interrupts::is_unwanted() => {
+                    return Err(io::Error::from_raw_os_error(libc::EINTR));
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Err(io::Error::other("the request was dropped")),
+            }
+        }
+    }
+
+    /// Has something done that nobody waits for.
+    pub fn start(&self, work: impl Future<Output = ()> + Send + 'static) {
+        if let Some(runtime) = &self.carrier.0 {
+            drop(runtime.spawn(work));
+        }
+    }
+
+    /// Reads a part of an object, or all of it, as `get` does.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub fn read(self: &Arc<Self>, name: &str, range: Option<Range<u64>>, state: Option<&Tag>) -> io::Result<Got> {
+        let (client, name, state) = (Arc::clone(self), name.to_owned(), state.cloned());
+        self.wait(async move { client.get(&name, range, state.as_ref()).await })
+    }
+
+    /// Asks for a part of an object, or for all of it. What lies behind the object's end is left out.
+    ///
+    /// # Errors
+    /// What the store answers; ESTALE if the object is in another state than `state`.
+    pub async fn get(&self, name: &str, range: Option<Range<u64>>, state: Option<&Tag>) -> io::Result<Got> {
+        let mut options = GetOptions { range: range.clone().map(GetRange::Bounded), ..GetOptions::default() };
+        options.if_match = state.and_then(Tag::strong).map(str::to_owned);
+        let work = async {
+            let _turn = self.turns.acquire().await.map_err(io::Error::other)?;
+            self.asked.gets.fetch_add(1, Relaxed);
+            let got = self.store.get_opts(&self.key(name), options).await.map_err(|error| self.complain(&error))?;
+            let tag = Tag::of(&got.meta);
+            let answered = got.extensions.get().map(|ServerTime(time)| *time);
+            if state.is_some_and(|state| *state != tag) {
+                return Err(io::Error::from_raw_os_error(libc::ESTALE));
+            }
+            let len = got.range.end.saturating_sub(got.range.start);
+            if len > MOST {
+                return Err(io::Error::other(format!("the object has {len} bytes; expected at most {MOST}")));
+            }
+            let wanted = range.map_or(tag.len, |range| range.end.min(tag.len).saturating_sub(range.start));
+            let bytes = got.bytes().await.map_err(|error| self.complain(&error))?;
+            if bytes.len() as u64 != wanted {
+                let got = bytes.len();
+                return Err(io::Error::other(format!("{got} bytes came; expected {wanted}")));
+            }
+            self.asked.bytes.fetch_add(wanted, Relaxed);
+            // Nobody else has the buffer, so it is not copied.
+            let mut bytes = Vec::from(bytes);
+            bytes.shrink_to_fit();
+            Ok(Got { bytes, tag, answered })
+        };
+        self.in_time(work).await
+    }
+
+    /// Asks for an object's attributes.
+    ///
+    /// # Errors
+    /// What the store answers.
+    pub fn look(self: &Arc<Self>, name: &str) -> io::Result<Tag> {
+        let (client, name) = (Arc::clone(self), name.to_owned());
+        self.wait(async move {
+            let work = async {
+                let _turn = client.turns.acquire().await.map_err(io::Error::other)?;
+                client.asked.heads.fetch_add(1, Relaxed);
+                let meta = client.store.head(&client.key(&name)).await.map_err(|error| client.complain(&error))?;
+                Ok(Tag::of(&meta))
+            };
+            client.in_time(work).await
+        })
+    }
+
+    /// Lists the files of the frame in parts, all at the same time: those behind each of these names, up to the next of them.
+    ///
+    /// # Errors
+    /// What the store answers.
+    pub fn list(self: &Arc<Self>, parts: Vec<Range<Option<String>>>) -> io::Result<Vec<Listed>> {
+        let client = Arc::clone(self);
+        self.wait(async move {
+            let work = parts.into_iter().map(|part| client.list_part(part));
+            let all = futures_util::future::try_join_all(work).await?;
+            Ok(all.into_iter().flatten().collect())
+        })
+    }
+
+    async fn list_part(&self, part: Range<Option<String>>) -> io::Result<Vec<Listed>> {
+        let work = async {
+            let _turn = self.turns.acquire().await.map_err(io::Error::other)?;
+            self.asked.lists.fetch_add(1, Relaxed);
+            let mut names = match &part.start {
+                Some(name) => self.store.list_with_offset(Some(&self.base), &self.key(name)),
+                None => self.store.list(Some(&self.base)),
+            };
+            let mut all = Vec::new();
+            let begin = self.base.as_ref().len();
+            while let Some(meta) = names.try_next().await.map_err(|error| self.complain(&error))? {
+                let name = meta.location.as_ref().get(begin..).unwrap_or_default().trim_start_matches('/').to_owned();
+                if part.end.as_ref().is_some_and(|end| name > *end) {
+                    break;
+                }
+                all.push(Listed { name, tag: Tag::of(&meta) });
+            }
+            Ok(all)
+        };
+        work.await
+    }
+
+    /// No longer than the time that is set.
+    pub(super) async fn in_time<T>(&self, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+        match tokio::time::timeout(self.timeout, work).await {
+            Ok(done) => done,
+            Err(_) => Err(io::Error::from_raw_os_error(libc::ETIMEDOUT)),
+        }
+    }
+
+    /// What the store has answered, without secrets.
+    pub(super) fn complain(&self, error: &object_store::Error) -> io::Error {
+        let number = errno(error);
+        match number {
+            libc::ENOENT | libc::ESTALE => io::Error::from_raw_os_error(number),
+            _ => {
+                let kind = io::Error::from_raw_os_error(number).kind();
+                log::debug!("{}: {}", self.base, in_words(error));
+                io::Error::new(kind, in_words(error))
+            }
+        }
+    }
+}
+
+impl Drop for Carrier {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            // What it carries holds no client that waits for it.
+            runtime.shutdown_background();
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! Brings pieces of chunks into memory: one that is waited for, and many that will be wanted soon.
+
+use std::collections::hash_map::Entry;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use log::debug;
+
+use super::client::Tag;
+use super::pieces::{Claim, PIECE, Piece, PieceKey, Wanted};
+use super::state::{Places, State};
+use crate::format::{ChunkId, Layout};
+use crate::store::in_words;
+
+/// Bytes of neighbours in one file that are asked for by one request.
+const TOGETHER: u64 = 1 << 20;
+/// Times are in whole seconds, and of clocks that are not quite the same.
+const TICK: Duration = Duration::from_secs(1);
+/// Names of one answer to a listing.
+const PAGE: usize = 1000;
+
+/// A piece, asked for if it is not here, and waited for.
+///
+/// # Errors
+/// What the store answers; ESTALE if the object is in another state; ENOENT if there is none.
+pub fn now(state: &Arc<State>, key: PieceKey) -> io::Result<Arc<Piece>> {
+    match state.pieces.want(key, state.likely(key.place)) {
+        Wanted::Here(piece) => Ok(piece),
+        Wanted::Unwanted => Err(io::Error::from_raw_os_error(libc::EINTR)),
+        Wanted::Mine(claim) => {
+            let (client, state) = (Arc::clone(&state.client), Arc::clone(state));
+            client.wait(async move { Ok(claim.fill(fetch(&state, key).await?)) })
+        }
+    }
+}
+
+/// The first pieces of the chunks at these places will be wanted soon.
+pub fn ahead(state: &Arc<State>, places: Range<u32>) {
+    each_ahead(state, places.start..places.end.min(state.count()));
+}
+
+/// The same, in any order.
+pub fn each_ahead(state: &Arc<State>, places: impl Iterator<Item = u32>) {
+    start(state, group(state, claims(state, places)));
+}
+
+/// Pieces of these chunks are wanted now, so far as there is room for them: they are asked for together, and waited for.
+pub fn together(state: &Arc<State>, places: impl Iterator<Item = u32>) {
+    each_ahead(state, places);
+}
+
+fn claims(state: &Arc<State>, places: impl Iterator<Item = u32>) -> Vec<Claim> {
+    places.filter_map(|place| state.pieces.claim(PieceKey { place, number: 0 }, state.likely(place))).collect()
+}
+
+/// Neighbours in one file are one request.
+fn group(state: &State, mut claims: Vec<Claim>) -> Vec<Vec<Claim>> {
+    // What is on disk already is not asked for with its neighbours.
+    if state.layout() == Layout::Sparse || state.disk.is_some() {
+        return claims.into_iter().map(|claim| vec![claim]).collect();
+    }
+    let range = |claim: &Claim| piece_range(state, claim.key()).unwrap_or(0..0);
+    claims.sort_unstable_by_key(|claim| range(claim).start);
+    let mut groups: Vec<Vec<Claim>> = Vec::new();
+    for claim in claims {
+        let this = range(&claim);
+        match groups.last_mut() {
+            Some(group)
+                if group
+                    .first()
+                    .zip(group.last())
+                    .is_some_and(|(first, last)| range(last).end == this.start && this.end - range(first).start <= TOGETHER) =>
+            {
+                group.push(claim)
+            }
+            _ => groups.push(vec![claim]),
+        }
+    }
+    groups
+}
+
+fn start(state: &Arc<State>, groups: Vec<Vec<Claim>>) {
+    for group in groups {
+        let state = Arc::clone(state);
+        let client = Arc::clone(&state.client);
+        client.start(async move {
+            let first = group.first().map(Claim::key);
+            if let Err(error) = fill(&state, group).await {
+                // Whoever wants it asks again, and hears why.
+                let name = first.map_or_else(String::new, |key| state.name(key.place));
+                debug!("{name}: not read ahead: {}", in_words(&error));
+            }
+        });
+    }
+}
+
+async fn fill(state: &Arc<State>, group: Vec<Claim>) -> io::Result<()> {
+    let ranges: Option<Vec<Range<u64>>> = group.iter().map(|claim| piece_range(state, claim.key())).collect();
+    let (Some(ranges), true) = (ranges, group.len() > 1) else {
+        for claim in group {
+            let piece = fetch(state, claim.key()).await?;
+            claim.fill(piece);
+        }
+        return Ok(());
+    };
+    let (Some(first), Some(last)) = (ranges.first(), ranges.last()) else { return Ok(()) };
+    let got = state.client.get("", Some(first.start..last.end), Some(&state.tag)).await?;
+    for (claim, range) in group.into_iter().zip(&ranges) {
+        let from = usize::try_from(range.start - first.start).unwrap_or(usize::MAX);
+        let to = usize::try_from(range.end - first.start).unwrap_or(usize::MAX);
+        let bytes = got.bytes.get(from..to).ok_or(io::ErrorKind::UnexpectedEof)?.to_vec();
+        let room = room(state, claim.key().place);
+        let piece = Piece { bytes, room };
+        keep(state, claim.key(), &piece, String::new());
+        claim.fill(piece);
+    }
+    Ok(())
+}
+
+/// Room of a chunk in the one file.
+fn room(state: &State, place: u32) -> u64 {
+    state.range(place).map_or(0, |range| range.end - range.start)
+}
+
+/// Where a piece is in the one file, if there is one.
+fn piece_range(state: &State, key: PieceKey) -> Option<Range<u64>> {
+    let range = state.range(key.place)?;
+    let start = range.start.saturating_add(u64::from(key.number) * PIECE).min(range.end);
+    Some(start..start.saturating_add(PIECE).min(range.end))
+}
+
+async fn fetch(state: &Arc<State>, key: PieceKey) -> io::Result<Piece> {
+    if let Some(piece) = kept(state, key).await {
+        return Ok(piece);
+    }
+    if let Some(range) = piece_range(state, key) {
+        if range.is_empty() {
+            return Ok(Piece { bytes: Vec::new(), room: room(state, key.place) });
+        }
+        let got = state.client.get("", Some(range), Some(&state.tag)).await?;
+        let piece = Piece { bytes: got.bytes, room: room(state, key.place) };
+        keep(state, key, &piece, String::new());
+        return Ok(piece);
+    }
+    let start = u64::from(key.number) * PIECE;
+    let got = state.client.get(&state.name(key.place), Some(start..start + PIECE), None).await?;
+    if !is_as_before(state, key.place, &got.tag) {
+        if let Some(disk) = &state.disk {
+            disk.discard("a chunk file is another by now");
+        }
+        return Err(io::Error::from_raw_os_error(libc::ESTALE));
+    }
+    let piece = Piece { bytes: got.bytes, room: got.tag.len() };
+    keep(state, key, &piece, short(&got.tag).to_string());
+    Ok(piece)
+}
+
+/// What the cache on disk calls the object of a chunk. In one file, that is where the chunk begins.
+fn object(state: &State, place: u32) -> String {
+    state.range(place).map_or_else(|| state.name(place), |range| format!("@{}", range.start))
+}
+
+/// A piece that is on disk.
+async fn kept(state: &Arc<State>, key: PieceKey) -> Option<Piece> {
+    let disk = Arc::clone(state.disk.as_ref()?);
+    let name = object(state, key.place);
+    let kept = tokio::task::spawn_blocking(move || disk.get(&name, u64::from(key.number))).await.ok()??;
+    let wanted = piece_range(state, key).map_or(PIECE, |range| range.end - range.start);
+    let is_of_one_file = state.layout() == Layout::Contiguous;
+    let is_whole = match is_of_one_file {
+        true => kept.bytes.len() as u64 == wanted && kept.total_len == room(state, key.place),
+        false => kept.bytes.len() as u64 == kept.total_len.saturating_sub(u64::from(key.number) * PIECE).min(PIECE),
+    };
+    let is_same = is_of_one_file || kept.tag.parse().is_ok_and(|tag| is_seen(state, key.place, tag));
+    if is_whole && is_same {
+        return Some(Piece { bytes: kept.bytes, room: kept.total_len });
+    }
+    state.disk.as_ref()?.discard("a piece on disk is not what the frame has");
+    None
+}
+
+/// Keeps a piece on disk, without waiting for it.
+fn keep(state: &Arc<State>, key: PieceKey, piece: &Piece, tag: String) {
+    if let Some(disk) = &state.disk {
+        let (disk, name, bytes, room) = (Arc::clone(disk), object(state, key.place), piece.bytes.clone(), piece.room);
+        drop(tokio::task::spawn_blocking(move || disk.put(&name, u64::from(key.number), &bytes, room, &tag)));
+    }
+}
+
+/// Whether the file of a chunk is what it was when it was first read in this state, and was there when the state began.
+fn is_as_before(state: &State, place: u32, tag: &Tag) -> bool {
+    if state.begun.is_some_and(|begun| tag.modified() > begun + TICK) {
+        return false;
+    }
+    is_seen(state, place, short(tag))
+}
+
+/// A short form of a tag.
+fn short(tag: &Tag) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    tag.line().hash(&mut hasher);
+    hasher.finish()
+}
+
+/// Whether this is the state that a chunk file was in when it was first seen.
+fn is_seen(state: &State, place: u32, now: u64) -> bool {
+    match state.seen.lock().entry(place) {
+        Entry::Occupied(before) => *before.get() == now,
+        Entry::Vacant(empty) => {
+            empty.insert(now);
+            true
+        }
+    }
+}
+
+/// Lengths of the chunk files by place. Parts of the listing are asked for at the same time.
+///
+/// # Errors
+/// What the store answers.
+pub fn list(state: &Arc<State>) -> io::Result<Vec<Option<u32>>> {
+    let Places::Files(ids) = &state.places else { return Ok(Vec::new()) };
+    let mut sorted: Vec<(u32, u32)> = ids.iter().copied().zip(0..).collect();
+    sorted.sort_unstable();
+    let parts = sorted.len().div_ceil(PAGE).clamp(1, state.client.connections());
+    let each = sorted.len().div_ceil(parts).max(1);
+    let bounds = |part: usize| sorted.get(part * each).filter(|_| part > 0).and_then(|(id, _)| name_before(*id));
+    let ranges = (0..parts).map(|part| bounds(part)..bounds(part + 1)).collect();
+    let mut lens = vec![None; ids.len()];
+    for listed in state.client.list(ranges)? {
+        let Some(ChunkId(id)) = ChunkId::from_file_name(listed.name.as_bytes()) else { continue };
+        let Ok(at) = sorted.binary_search_by_key(&id, |(id, _)| *id) else { continue };
+        let Some(place) = sorted.get(at).map(|(_, place)| *place) else { continue };
+        if let Some(len) = lens.get_mut(place as usize) {
+            *len = u32::try_from(listed.tag.len()).ok();
+        }
+    }
+    Ok(lens)
+}
+
+/// A name that comes before the file of an id, and behind that of the one before.
+fn name_before(id: u32) -> Option<String> {
+    id.checked_sub(1).map(|before| ChunkId(before).file_name())
+}

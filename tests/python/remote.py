@@ -1,0 +1,451 @@
+#!/usr/bin/env python3
+"""Remote frames, on servers that others wrote, held against the same frames on disk.
+
+    views      every view of random frames of both layouts, and the library on them
+    commands   info, ls, cat and check of URLs
+    counts     how many requests are made, counted by a proxy
+    changes    objects that others change between any two requests
+    faults     errors, resets, torn and slow bodies, servers that are away or silent
+    refusals   writes, and sources whose changes could not be noticed
+    converts   uploads and downloads, whole, interrupted and spoiled
+    secrets    keys and presigned queries, looked for in logs, process lists and messages
+
+    remote.py                          a few frames on each server: under three minutes
+    remote.py --count 60 --seed 7      as many random frames as you like on each; changes and faults are tried more often too
+    remote.py --servers moto,nginx --parts views
+    remote.py --self-test              with bytes that are flipped, requests that are too many, and frames that are others: all must be found
+
+Run it with the Python of `need_servers` in scripts/lib.sh. Servers that are not installed are skipped, and said to be. The last line is
+the count.
+"""
+
+import argparse
+import contextlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+
+import blosc2
+
+from remote import changing, converting, counting, failing, reading, samples
+from remote.mounting import RemoteMount, Wrong, expect, expect_bytes, run
+from remote.proxy import Fault, Proxy
+from remote.servers import SERVERS, Unavailable
+
+PARTS = ["views", "commands", "counts", "changes", "faults", "refusals", "converts", "secrets"]
+# Where all kinds of frames are tried; on others two, which show whether the server is understood.
+THOROUGH = ["moto", "s3s-fs", "web-strong"]
+# Requests are counted where all can be put: no server makes a difference.
+COUNTED = ["s3s-fs", "moto", "web-strong"]
+FAULTS = {
+    "500": Fault(status=500, body=b"error"),
+    "503": Fault(status=503, body=b"slow down", headers={"Retry-After": "0"}),
+    "a reset": Fault(reset=True),
+    "a body that is cut off": Fault(cut=700),
+    "a body that is torn": Fault(tear=700),
+    "a slow body": Fault(pace=400_000),
+}
+SPOILED = {"a body that is too short": Fault(shorten=700), "403": Fault(status=403), "404": Fault(status=404)}
+
+
+class Count:
+    def __init__(self):
+        self.passed = self.failed = self.skipped = 0
+
+    def skip(self, what, why):
+        self.skipped += 1
+        print(f"skipped: {what}: {why}", flush=True)
+
+    def fail(self, what, error):
+        self.failed += 1
+        trace = "" if isinstance(error, Wrong) else f"\n{''.join(traceback.format_exception(error))}"
+        print(f"FAILED: {what}: {error}{trace}", flush=True)
+
+    @contextlib.contextmanager
+    def test(self, what, point=None):
+        try:
+            yield
+            self.passed += 1
+        except (Wrong, OSError, RuntimeError, subprocess.SubprocessError, AssertionError, ValueError) as error:
+            self.fail(what, error)
+            if point:
+                # Whatever a failure has left.
+                subprocess.run(["umount", "-l", str(point)], capture_output=True)
+
+
+class Run:
+    """One server, with what is tried on it."""
+
+    def __init__(self, args, server, proxy, directory, count, frames):
+        self.args, self.server, self.proxy, self.directory, self.count = args, server, proxy, directory, count
+        self.frames, self.is_thorough = frames, server.name in THOROUGH
+        self.point = directory / "mount"
+        # A source with nothing that tells its states apart is to be asked for.
+        self.options = ["-o", "unsafe-immutable"] if server.validator == "none" else []
+
+    @property
+    def name(self):
+        return self.server.name
+
+    def test(self, what):
+        return self.count.test(f"{self.name}: {what}", self.point)
+
+    def usable(self, sample):
+        """A web server has no directories of objects."""
+        return self.server.kind != "http" or not sample.is_sparse
+
+    def put(self, sample):
+        self.server.copy_in(sample.path, sample.key)
+
+    def clear(self):
+        for key in self.server.keys():
+            self.server.delete(key)
+
+    def source(self, sample, via=None):
+        return reading.Source(failing.url_of(self.server, sample, via), self.server.environment(via), self.options)
+
+    def some_frames(self):
+        frames = [sample for sample in self.frames if self.usable(sample)]
+        if self.is_thorough:
+            return frames
+        rng = reading.random_of(self.args.seed, self.name)
+        return [frames[0], *rng.sample(frames[1:], min(2, len(frames) - 1))]
+
+    def views(self):
+        if not self.server.ranges:
+            return
+        for n, sample in enumerate(self.some_frames()):
+            rng = reading.random_of(self.args.seed, self.name, sample.path)
+            self.put(sample)
+            shows = samples.SHOWS if self.args.long else reading.some_shows(rng, 3)
+            for show in shows:
+                with self.test(f"{sample.what}: --show {show}"):
+                    reading.check_views(sample, self.source(sample), self.point, rng, [show])
+            self.clear()
+
+    def commands(self):
+        if not self.server.ranges:
+            return
+        for sample in self.some_frames():
+            self.put(sample)
+            with self.test(f"commands on {sample.what}"):
+                reading.check_commands(sample, self.source(sample))
+            self.clear()
+
+    def counts(self):
+        if not self.args.counted_on == self.name:
+            return
+        counting.make(self.directory)
+        tests = counting.CONTIGUOUS if self.server.kind == "http" else counting.SPARSE + counting.CONTIGUOUS
+        for frame in sorted(self.directory.glob("counted-?.b2frame")):
+            if self.server.kind != "http" or not frame.is_dir():
+                self.server.copy_in(frame, frame.name)
+        for test in tests:
+            with self.test(f"requests: {test.__name__.replace('_', ' ')}"):
+                test(self.server, self.proxy, self.point)
+        self.clear()
+
+    def changes(self):
+        if self.server.validator == "none" or not self.server.ranges or not (self.is_thorough or self.args.long or self.server.validator != "strong"):
+            return
+        times = 12 if self.args.long else 1
+        reads = errors = 0
+        for sparse in (False,) if self.server.kind == "http" else (True, False):
+            for order in changing.ORDERS if sparse else ["the one object"]:
+                for in_place in (False, True) if sparse else (True,):
+                    for show in changing.SHOWS:
+                        for turn in range(times):
+                            where = self.directory / "changes"
+                            where.mkdir()
+                            kind = f"{'sframe' if sparse else 'cframe'} as {show}, {order}, {'the same keys' if in_place else 'new keys'}, {turn}"
+                            with self.test(f"changes of a {kind}, --seed {self.args.seed}"):
+                                judge = changing.change(
+                                    self.server, self.proxy, where, self.point, f"{self.args.seed} {turn}", sparse, show, order, in_place, self.options
+                                )  # fmt: skip
+                                reads, errors = reads + judge.reads, errors + judge.errors
+                            self.proxy.between = None
+                            shutil.rmtree(where)
+                            self.clear()
+        print(f"  {self.name}: {reads} reads of frames that change, and {errors} errors", flush=True)
+        with self.test("reads of frames that change: most must be possible"):
+            if errors > reads:
+                raise Wrong(f"{errors} errors and {reads} reads")
+
+    def chosen(self, sparse):
+        """The frame with special chunks, or an array, for what is not about frames."""
+        return next(sample for sample in self.frames if sample.path.name == "mixed.b2frame" and sample.is_sparse == sparse)
+
+    def counted(self, sparse):
+        """The frame that requests are counted on."""
+        where = self.directory / "counted"
+        if not where.exists():
+            where.mkdir()
+            counting.make(where)
+        return samples.Sample(where / f"counted-{'s' if sparse else 'c'}.b2frame", f"{counting.CHUNKS} chunks")
+
+    def faults(self):
+        if not self.is_thorough:
+            return
+        for sparse in (False,) if self.server.kind == "http" else (True, False):
+            sample = self.chosen(sparse)
+            layout = "sframe" if sparse else "cframe"
+            self.put(sample)
+            point, proxy, server = self.point, self.proxy, self.server
+            shows = ["sparse", "contiguous", "raw"]
+            for number, (what, fault) in enumerate(FAULTS.items()):
+                for show in shows if self.args.long else [shows[number % 3]]:
+                    with self.test(f"{what} in one of three answers, {layout} as {show}"):
+                        failing.retried(server, proxy, sample, point, show, fault)
+                    with self.test(f"{what} in every second answer, {layout} as {show}"):
+                        failing.never_wrong(server, proxy, sample, point, show, fault)
+            for what, fault in SPOILED.items():
+                with self.test(f"{what} in every second answer, {layout}"):
+                    failing.never_wrong(server, proxy, sample, point, "sparse", fault)
+            self.clear()
+            # More than is fetched ahead.
+            sample = self.counted(sparse)
+            self.put(sample)
+            with self.test(f"the server goes away, {layout}"):
+                failing.away(server, proxy, sample, point, proxy.away)
+            with self.test(f"the server is silent, {layout}"):
+                failing.away(server, proxy, sample, point, proxy.silent)
+            with self.test(f"a read that waits is interrupted, {layout}"):
+                failing.interrupted(server, proxy, sample, point)
+            with self.test(f"unmounted while the server is silent, {layout}"):
+                failing.unmounted_while_silent(server, proxy, sample, point)
+            with self.test(f"no server, no frame, {layout}"):
+                failing.no_mount(server, proxy, sample, point)
+            self.clear()
+
+    def refusals(self):
+        sample = self.chosen(self.server.kind != "http")
+        self.put(sample)
+        self.point.mkdir(exist_ok=True)
+        if self.server.validator == "none":
+            with self.test("nothing tells states apart: refused"):
+                done = run("mount", self.source(sample).name, self.point)
+                expect("exit code", done.returncode, 1)
+                if b"unsafe-immutable" not in done.stderr:
+                    raise Wrong(f"no word of unsafe-immutable: {done.stderr!r}")
+        if not self.server.ranges:
+            with self.test("no ranges: refused"):
+                done = run("mount", self.source(sample).name, self.point)
+                expect("exit code", done.returncode, 1)
+                if b"ranges" not in done.stderr:
+                    raise Wrong(f"no word of ranges: {done.stderr!r}")
+        if self.is_thorough:
+            with self.test("writes are refused"):
+                failing.read_only(self.server, sample, self.point)
+        self.clear()
+
+    def converts(self):
+        if self.server.kind == "http":
+            return
+        server, proxy, at = self.server, self.proxy, self.directory / "converts"
+        at.mkdir()
+        whole = self.chosen(True)
+
+        def test(what, function, *words):
+            began = time.monotonic()
+            with self.test(what):
+                function(*words)
+            if self.args.times:
+                print(f"      {what}: {time.monotonic() - began:.1f} s", flush=True)
+            proxy.fault, proxy.latency = None, 0
+            converting.tidy(at)
+            self.clear()
+
+        frames = self.some_frames()
+        if self.is_thorough and not self.args.long:
+            frames = [whole, *reading.random_of(self.args.seed, self.name, "converts").sample(frames, 3)]
+        for sample in frames:
+            test(f"there and back: {sample.what}", converting.there_and_back, server, sample, at)
+        test("replaced", converting.replaced, server, whole, self.frames[0], at)
+        test("replaced by more", converting.replaced, server, self.frames[0], whole, at)
+        test("arrays", converting.arrays, server, at)
+        test("requests of an upload", converting.counted, server, proxy, whole)
+        if self.is_thorough or self.args.long:
+            for what in ("500", "503", "a reset"):
+                test(f"{what} in one of three answers", converting.spoiled, server, proxy, whole, at, FAULTS[what])
+            test("a server that fails", converting.given_up, server, proxy, whole, at)
+            for number in converting.SIGNALS:
+                test(f"stopped by {number.name}", converting.stopped, server, proxy, whole, at, number)
+            test("secrets of uploads that fail", converting.hidden, server, proxy, whole, at)
+        at.rmdir()
+
+    def secrets(self):
+        if self.server.kind == "http":
+            if not self.server.ranges or self.server.validator != "strong":
+                return
+            with self.test("a query of a plain URL is a secret"):
+                sample = self.chosen(False)
+                self.put(sample)
+                url = f"{self.source(sample, self.proxy.address).name}?token=Vkq7Zt0Yx3PpLm9W&sig=aB%2Bc%2FdEfGh12345678%3D"
+                hidden = ["Vkq7Zt0Yx3PpLm9W", "aB+c/dEfGh12345678="]
+                failing.hidden(url, {}, hidden, self.proxy, sample, self.point, background=True)
+            self.clear()
+            return
+        sample = self.chosen(True)
+        self.put(sample)
+        for background in (False, True) if self.args.long else (self.server.kind == "s3",):
+            with self.test(f"secrets of a mount {'in the background' if background else 'in front'}"):
+                url, environment = self.source(sample, self.proxy.address).name, self.server.environment(self.proxy.address)
+                failing.hidden(url, environment, self.server.secrets(), self.proxy, sample, self.point, background)
+        self.clear()
+        if self.server.kind == "s3":
+            sample = self.chosen(False)
+            self.put(sample)
+            with self.test("a presigned URL"):
+                url = self.server.presigned(sample.key, self.proxy.address)
+                secrets = failing.secrets_of_query(url)
+                expect("secrets in a presigned URL", len(secrets) >= 2, True)
+                failing.hidden(url, {}, secrets, self.proxy, sample, self.point, background=True)
+            self.clear()
+
+
+def on_servers(args, count, frames, act):
+    """Starts one server after the other, with a proxy in front."""
+    for name in args.servers:
+        began = time.monotonic()
+        with tempfile.TemporaryDirectory(prefix="b2fuse-remote-") as directory:
+            try:
+                with SERVERS[name]() as server, Proxy(server.address) as proxy:
+                    act(Run(args, server, proxy, Path(directory), count, frames))
+            except Unavailable as why:
+                count.skip(name, why)
+                continue
+        print(f"  {name}: {time.monotonic() - began:.0f} s", flush=True)
+
+
+def everything(args, count, frames):
+    def act(run):
+        for part in args.parts:
+            began = time.monotonic()
+            getattr(run, part)()
+            if args.times:
+                print(f"    {run.name}: {part}: {time.monotonic() - began:.1f} s", flush=True)
+
+    on_servers(args, count, frames, act)
+
+
+# ---- Whether faults are found
+
+
+def must_fail(count, what, function):
+    """A test that is to fail, and to say what it found."""
+    try:
+        function()
+    except (Wrong, OSError) as found:
+        print(f"  {what}: found: {str(found).splitlines()[0][:200]}", flush=True)
+        count.passed += 1
+    except RuntimeError as error:
+        count.fail(what, error)
+    else:
+        count.fail(what, Wrong("is not found"))
+
+
+def self_test(args, count, frames):
+    def act(run):
+        server, proxy, point = run.server, run.proxy, run.point
+        sample, other = run.chosen(server.kind != "http"), run.chosen(server.kind == "http")
+        sparse = sample.is_sparse
+        rng = reading.random_of(args.seed, "self-test")
+        run.put(sample)
+        through = run.source(sample, proxy.address)
+        with run.test("no fault"):
+            reading.check_views(sample, through, point, rng)
+            reading.check_commands(sample, through)
+        # The bytes that are stored tell of nothing wrong with them.
+        last = [None]
+
+        def flip(request):
+            last[0] = request
+            return Fault(flip=40) if request.path.endswith(".chunk") or not sparse and request.range else None
+
+        for show in ("sparse", "contiguous", "raw"):
+            proxy.fault = flip
+            must_fail(count, f"a flipped bit, as {show}", lambda: reading.check_views(sample, through, point, rng, [show]))
+            proxy.fault = None
+        wrong = samples.Sample(other.path.with_name("one.b2frame"), "another frame")
+        must_fail(count, "another frame", lambda: reading.check_views(wrong, through, point, rng, ["contiguous"]))
+        must_fail(count, "commands on another frame", lambda: reading.check_commands(wrong, through))
+        run.clear()
+        counting.make(run.directory)
+        layout = "s" if sparse else "c"
+        server.copy_in(run.directory / f"counted-{layout}.b2frame", f"counted-{layout}.b2frame")
+        tests = counting.SPARSE if sparse else counting.CONTIGUOUS
+
+        def extra(test):
+            """One more request than the mount makes."""
+
+            class Busy:
+                def __init__(self):
+                    self.again = False
+
+                def __call__(self, request):
+                    if not self.again:
+                        self.again = True
+                        proxy.requests.extend([request] * 5)
+
+            busy = Busy()
+            proxy.fault = busy
+            try:
+                test(server, proxy, point)
+            finally:
+                proxy.fault = None
+
+        for test in tests[:3]:
+            must_fail(count, f"requests that are too many: {test.__name__}", lambda: extra(test))
+        run.clear()
+        judged(run)
+
+    def judged(run):
+        """A reader that is given bytes of neither version, or of both at once."""
+        where = run.directory / "judged"
+        where.mkdir()
+        old, new = (changing.version(where, word, False, seed, 5) for seed, word in enumerate(("old", "new")))
+        judge = changing.Judge(old, new, "contiguous", False)
+        name, (one, two) = "frame.b2frame", (version.objects["frame.b2frame"] for version in (old, new))
+        with count.test("bytes of one version"):
+            expect("versions", (judge.judge(name, 100, one[100:5000], 4900), judge.judge(name, 100, two[100:5000], 4900)), ({0}, {1}))
+        for what, data in {"mixed": one[:3000] + two[3000:], "short": one[:-1], "flipped": one[:99] + b"\xee" + one[100:]}.items():
+            must_fail(count, f"bytes that are {what}", lambda: judge.judge(name, 0, data, 1 << 40))
+        must_fail(count, "an open file with the other version", lambda: judge.judge(name, 100, two[100:5000], 4900, {0}))
+        for secret in ("plain/se+cret==", "Vkq7Zt0Yx3PpLm9W"):
+            must_fail(count, f"the secret {secret} in a text", lambda: failing.look("a text", f"GET /x?sig={sorted(failing.forms(secret))[0]}&x", [secret]))
+
+    args.servers = [name for name in args.servers if name in THOROUGH]
+    on_servers(args, count, frames, act)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--servers", default=",".join(SERVERS))
+    parser.add_argument("--parts", default=",".join(PARTS))
+    parser.add_argument("--count", type=int, default=4, help="random frames")
+    parser.add_argument("--first", type=int, default=0, help="the number of the first of them")
+    parser.add_argument("--seed", default="1")
+    parser.add_argument("--long", action="store_true", help="every view of every frame; changes and faults more often")
+    parser.add_argument("--times", action="store_true", help="say how long each part takes")
+    parser.add_argument("--self-test", action="store_true")
+    args = parser.parse_args()
+    args.servers, args.parts = args.servers.split(","), args.parts.split(",")
+    for words, known in ((args.servers, SERVERS), (args.parts, PARTS)):
+        if set(words) - set(known):
+            parser.error(f"unknown: {', '.join(sorted(set(words) - set(known)))}; known: {', '.join(known)}")
+    args.counted_on = next((name for name in COUNTED if name in args.servers), None)
+    blosc2.set_nthreads(1)
+    count = Count()
+    with tempfile.TemporaryDirectory(prefix="b2fuse-remote-frames-") as directory:
+        frames = samples.fixed(Path(directory)) + samples.some(Path(directory), args.count, args.seed, args.first)
+        (self_test if args.self_test else everything)(args, count, frames)
+    print(f"{count.passed} passed, {count.failed} failed, {count.skipped} skipped")
+    sys.exit(1 if count.failed else 0)
+
+
+if __name__ == "__main__":
+    main()

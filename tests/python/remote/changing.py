@@ -1,0 +1,218 @@
+"""Objects that others change between any two requests: each read is of the old state or the new one, or an error, and the new one comes.
+
+A frame is mounted, and read at random, through a proxy that stops all requests now and then to change the next object. The changes of a
+frame are spread over the requests: a few of its chunks here, some more there, its index first or last. What an open file gives is of one
+state, whenever it is read, unless the chunks of the frame were overwritten in place, under the same keys: then each chunk is judged alone.
+"""
+
+import os
+import random
+import threading
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from bigframes import stored, write_frame
+
+from .mounting import RemoteMount, Wrong, files_of, read_all
+
+CHUNKSIZE = 3000
+# Until the new state must be seen, at an open, with `-o refresh=0`.
+SOON = 20
+ORDERS = ["chunks first", "index first"]
+SHOWS = ["sparse", "contiguous", "raw"]
+
+
+@dataclass
+class Version:
+    """One state of a frame: its objects by key, and what each view shows."""
+
+    objects: dict
+    views: dict
+
+
+def version(directory, word, sparse, seed, count, first_id=0):
+    """Chunks that say nothing by their length of which version they are; the index does, by a vlmetalayer."""
+    numpy = np.random.default_rng(seed)
+    path = directory / word / "frame.b2frame"
+    path.parent.mkdir()
+    write_frame(path, not sparse, count, CHUNKSIZE, lambda n: stored(numpy.bytes(CHUNKSIZE)), first_id, {"version": seed})
+    if sparse:
+        objects = {f"{key_of(sparse)}/{file.name}": file.read_bytes() for file in path.iterdir()}
+    else:
+        objects = {key_of(sparse): path.read_bytes()}
+    views = {}
+    for show in SHOWS:
+        point = directory / word / "local"
+        with RemoteMount(path, point, ["-r", "--show", show]):
+            views[show] = read_all(point)
+    return Version(objects, views)
+
+
+def key_of(sparse):
+    return f"{'sparse' if sparse else 'contiguous'}/frame.b2frame"
+
+
+def is_index(key):
+    return not key.endswith(".chunk")
+
+
+class Changes:
+    """Puts the objects of the new version between requests, as the proxy calls for."""
+
+    def __init__(self, server, old, new, order, rng, span):
+        keys = sorted(new.objects, key=lambda key: (is_index(key) == (order == "chunks first"), key))
+        gone = sorted(set(old.objects) - set(new.objects))
+        self.steps = [("put", key) for key in keys] + [("delete", key) for key in gone]
+        # After which request each is made.
+        first = rng.randrange(span)
+        self.when = sorted(first + rng.randrange(rng.choice([1, 3, span])) for _ in self.steps)
+        self.server, self.new, self.done, self.seen = server, new, 0, 0
+        # Requests are held up by a thread of the proxy's.
+        self.turn = threading.Lock()
+
+    def __call__(self, request):
+        with self.turn:
+            self.seen += 1
+            while self.done < len(self.steps) and self.when[self.done] < self.seen:
+                self.step()
+
+    def step(self):
+        what, key = self.steps[self.done]
+        self.server.put(key, self.new.objects[key]) if what == "put" else self.server.delete(key)
+        self.done += 1
+
+    def finish(self):
+        with self.turn:
+            while self.done < len(self.steps):
+                self.step()
+
+
+class Judge:
+    """Says of bytes which version they are of."""
+
+    def __init__(self, old, new, show, by_chunks):
+        self.views, self.by_chunks = [old.views[show], new.views[show]], by_chunks
+        self.reads = self.errors = 0
+
+    def versions(self, name, at, data, length):
+        """The versions that have this data there."""
+        return {n for n, view in enumerate(self.views) if name in view and view[name][at : at + length] == data}
+
+    def judge(self, name, at, data, length, among={0, 1}):
+        self.reads += 1
+        found = self.versions(name, at, data, length) & among
+        if not found and not (self.by_chunks and self.is_mixed(name, at, data, length)):
+            raise Wrong(f"{name}: {len(data)} bytes at {at} are neither the old state's nor the new one's, or not of the version of the bytes before")
+        return found
+
+    def is_mixed(self, name, at, data, length):
+        """Whether each run of bytes is of one version or the other; chunks of both have the same places."""
+        views = [view[name][at : at + length] for view in self.views if name in view]
+        done = 0
+        while done < len(data):
+            longest = max((common(view, data, done) for view in views), default=0)
+            if longest < min(32, len(data) - done):
+                return False
+            done += longest
+        return True
+
+
+def common(one, other, at):
+    """How long two are the same from a place on."""
+    size = max(min(len(one), len(other)) - at, 0)
+    a, b = (np.frombuffer(data[at : at + size], "u1") for data in (one, other))
+    differ = np.flatnonzero(a != b)
+    return int(differ[0]) if len(differ) else size
+
+
+class Held:
+    """A file that stays open: what it gives is of one version."""
+
+    def __init__(self, path, name):
+        self.fd, self.name, self.among = os.open(path, os.O_RDONLY), name, {0, 1}
+
+    def read(self, judge, rng):
+        length = rng.choice([64, 1000, 10_000, 1 << 20])
+        at = rng.randrange(max(os.fstat(self.fd).st_size, 1))
+        data = os.pread(self.fd, length, at)
+        self.among = judge.judge(self.name, at, data, length, self.among) or self.among
+
+
+def read_while(point, judge, rng, steps, changes):
+    """Reads at random until all changes are made, and some more."""
+    held = []
+    try:
+        for _ in range(steps):
+            try:
+                names = sorted(files_of(point)) if rng.random() < 0.2 else sorted(judge.views[0])
+                name = rng.choice(names)
+                if held and rng.random() < 0.4:
+                    rng.choice(held).read(judge, rng)
+                elif len(held) < 5 and rng.random() < 0.3:
+                    held.append(Held(point / name, name))
+                else:
+                    with open(point / name, "rb") as file:
+                        judge.judge(name, 0, file.read(), 1 << 40)
+            except OSError:
+                judge.errors += 1
+    finally:
+        for file in held:
+            os.close(file.fd)
+
+
+def see_new(mount, new, show):
+    """The new state is seen, whole."""
+    deadline = time.monotonic() + SOON
+    while True:
+        try:
+            found = read_all(mount.point)
+        except OSError as error:
+            found = error
+        if found == new.views[show]:
+            return
+        if time.monotonic() > deadline:
+            what = found if isinstance(found, OSError) else [unlike(name, found.get(name), new.views[show][name]) for name in new.views[show]]
+            raise Wrong(f"the new state is not seen in {SOON} s: {what}; the log: ...{mount.said()[-1500:]}")
+
+
+def unlike(name, found, expected):
+    """Where a file is not what it must be, in words."""
+    if found is None or found == expected:
+        return f"{name} is {'missing' if found is None else 'right'}"
+    size = min(len(found), len(expected))
+    places = np.flatnonzero(np.frombuffer(found[:size], "u1") != np.frombuffer(expected[:size], "u1"))
+    where = f", {len(places)} bytes differ, from {places[0]} to {places[-1]}" if len(places) else ""
+    return f"{name}: {len(found)} bytes, expected {len(expected)}{where}"
+
+
+def change(server, proxy, directory, point, seed, sparse, show, order, in_place, options=()):
+    """One frame, one change."""
+    rng = random.Random(f"{seed} {sparse} {show} {order} {in_place}")
+    count = rng.randrange(3, 14)
+    old = version(directory, "old", sparse, rng.getrandbits(32), count)
+    more = count if rng.random() < 0.5 else rng.randrange(3, 14)
+    new = version(directory, "new", sparse, rng.getrandbits(32), more, 0 if in_place else 1000)
+    for key in sorted(old.objects, key=is_index):
+        server.put(key, old.objects[key])
+    changes = Changes(server, old, new, order, rng, count + 4)
+    judge = Judge(old, new, show, in_place and sparse)
+    refresh = rng.choice([0, 0, 3600])
+    url, environment = server.url(key_of(sparse), via=proxy.address), server.environment(via=proxy.address)
+    proxy.clear()
+    try:
+        with RemoteMount(url, point, ["--show", show, "-o", f"refresh={refresh}", *options], environment, level="debug") as mount:
+            proxy.between = changes
+            read_while(point, judge, rng, 60, changes)
+            proxy.between = None
+            changes.finish()
+            read_while(point, judge, rng, 20, changes)
+            # A chunk that is overwritten in place after its index was is not looked at again: nothing says that it is another.
+            if refresh == 0 and not (sparse and in_place and order == "index first"):
+                see_new(mount, new, show)
+    finally:
+        proxy.between = None
+        for key in {*old.objects, *new.objects} & set(server.keys(key_of(sparse))):
+            server.delete(key)
+    return judge

@@ -1,0 +1,278 @@
+"""Frames that `b2fuse convert` sends to a server, fetches from there, and copies between two places there."""
+
+import itertools
+import os
+import shutil
+import signal
+import subprocess
+import threading
+
+import blosc2
+import numpy as np
+
+from frames import contents, open_frame
+
+from .mounting import Wrong, b2fuse, default_binary, expect, expect_bytes, run, without_clouds
+from .proxy import Fault
+
+LAYOUTS = ["sparse", "contiguous"]
+# Objects that are no chunks, and requests besides those for objects: the index, and one that finds out about conditions.
+INDEX, MORE = 1, 1
+# Most requests that look at what is there.
+LOOKS = 6
+
+
+numbers = itertools.count()
+
+
+def new(name):
+    """A key that nobody has had: some servers keep the directories of objects that are gone."""
+    return f"{next(numbers)}/{name}"
+
+
+def files_of(path):
+    """Names below a frame, with bytes; of one in one file its name is empty."""
+    if not path.is_dir():
+        return {"": path.read_bytes()}
+    return {file.name: file.read_bytes() for file in path.iterdir()}
+
+
+def fetched(server, key, target):
+    """What is at a key, as another client of the server has it, as files."""
+    keys = [name for name in server.keys() if name == key or name.startswith(f"{key}/")]
+    if keys == [key]:
+        target.write_bytes(server.get(key))
+        return target
+    target.mkdir()
+    for name in keys:
+        (target / name.removeprefix(f"{key}/")).write_bytes(server.get(name))
+    return target
+
+
+def expect_files(what, got, expected):
+    expect(f"{what}: names", sorted(got), sorted(expected))
+    for name, data in expected.items():
+        expect_bytes(f"{what}: {name}", got[name], data)
+
+
+def expect_frame(sample, path):
+    if sample.contents is not None:
+        expect(f"what the library reads of {path.name}", contents(open_frame(path), cbytes=False), without_cbytes(sample.contents))
+
+
+def without_cbytes(seen):
+    return {name: value for name, value in seen.items() if name != "cbytes"}
+
+
+def there_and_back(server, sample, directory):
+    """An upload in each layout is what a local copy is, and so is what comes back, in each."""
+    environment, up, down = server.environment(), new("up"), new("copy")
+    for layout in LAYOUTS:
+        local = directory / f"local-{layout}"
+        b2fuse("convert", "--show", layout, sample.path, local)
+        key = f"{up}/{layout} größe.b2frame"
+        b2fuse("convert", "--show", layout, sample.path, server.url(key), environment=environment)
+        raw = fetched(server, key, directory / f"raw-{layout}")
+        expect_files(f"upload as {layout}", files_of(raw), files_of(local))
+        expect_frame(sample, raw)
+    for source in LAYOUTS:
+        for layout in LAYOUTS:
+            url, back = server.url(f"{up}/{source} größe.b2frame"), directory / f"back-{source}-{layout}"
+            b2fuse("convert", "--show", layout, url, back, environment=environment)
+            expect_files(f"{source} back as {layout}", files_of(back), files_of(directory / f"local-{layout}"))
+            b2fuse("check", "--deep", back)
+            copy = f"{down}/{source}-{layout}.b2frame"
+            b2fuse("convert", "--show", layout, url, server.url(copy), environment=environment)
+            raw = fetched(server, copy, directory / f"raw-{source}-{layout}")
+            expect_files(f"{source} to {layout} there", files_of(raw), files_of(directory / f"local-{layout}"))
+
+
+def replaced(server, first, second, directory):
+    """Nothing is replaced without --force, nor by another layout, nor where others could be harmed."""
+    environment = server.environment()
+    for layout, other in (LAYOUTS, LAYOUTS[::-1]):
+        key = new(f"force/{layout}")
+        url = server.url(key)
+        b2fuse("convert", "--show", layout, first.path, url, environment=environment)
+        before = objects(server, key)
+        for words, layout_asked in (([], layout), ([], other), (["--force"], other)):
+            refused(url, ["convert", *words, "--show", layout_asked, second.path, url], environment)
+            expect("objects after a refusal", objects(server, key), before)
+        done = run("convert", "--force", "--show", layout, second.path, url, environment=environment)
+        if done.returncode and layout == "sparse" and b"does not compare ETags" in done.stderr:
+            left = fetched(server, key, directory / "left")
+            expect_frame(first, left)
+            continue
+        expect("exit code", (done.returncode, done.stderr), (0, b""))
+        now = fetched(server, key, directory / f"now-{layout}")
+        expect_frame(second, now)
+        # Chunks that it does not name are gone.
+        expect("check", run("check", now).stdout.count(b"unused"), 0)
+
+
+def refused(url, words, environment):
+    done = run(*words, environment=environment)
+    expect("exit code", done.returncode, 1)
+    if done.stderr.count(b"\n") != 1 or not done.stderr.startswith(url.encode()):
+        raise Wrong(f"no line about {url}: {done.stderr!r}")
+    return done.stderr.decode()
+
+
+def objects(server, prefix):
+    return {key: server.get(key) for key in server.keys(prefix)}
+
+
+def arrays(server, directory):
+    """A file of NumPy's becomes a frame there, and that one a file again."""
+    environment, values = server.environment(), np.random.default_rng(2).integers(0, 9, (300, 500)).astype("i4")
+    np.save(directory / "values.npy", values)
+    key, refused_url = new("array.b2nd"), server.url(new("c.b2nd"))
+    url = server.url(key)
+    b2fuse("convert", "--chunks", "70,90", directory / "values.npy", url, environment=environment)
+    raw = fetched(server, key, directory / "array.b2nd")
+    expect("the array", bool(np.array_equal(blosc2.open(str(raw))[...], values)), True)
+    b2fuse("convert", url, directory / "back.npy", environment=environment)
+    expect("the array in a file", bool(np.array_equal(np.load(directory / "back.npy"), values)), True)
+    refused(refused_url, ["convert", "--show", "contiguous", directory / "values.npy", refused_url], environment)
+
+
+def counted(server, proxy, sample):
+    """Each chunk is sent once, many at a time."""
+    environment, key = server.environment(proxy.address), new("counted")
+    proxy.clear()
+    proxy.latency = 0.03
+    try:
+        b2fuse("convert", "--show", "sparse", sample.path, server.url(key, proxy.address), environment=environment)
+    finally:
+        proxy.latency = 0
+    puts = [request for request in proxy.requests if request.method == "PUT"]
+    stored = len(server.keys(key)) - INDEX
+    expect("requests that send", len(puts), stored + INDEX + MORE)
+    if len(proxy.requests) - len(puts) > LOOKS:
+        raise Wrong(f"{len(proxy.requests) - len(puts)} requests look at what is there: {[str(r) for r in proxy.requests if r not in puts][:9]}")
+    together = max(request.together for request in puts)
+    if together < min(8, stored - 1):
+        raise Wrong(f"{together} chunks of {stored} at the same time")
+
+
+def spoiled(server, proxy, sample, directory, fault):
+    """What goes away by asking again is not seen."""
+    environment = server.environment(proxy.address)
+    for layout in LAYOUTS:
+        seen = [0]
+
+        def pick(request):
+            seen[0] += 1
+            return fault if seen[0] % 3 == 1 else None
+
+        proxy.fault = pick
+        try:
+            key = new("spoiled")
+            b2fuse("convert", "--show", layout, sample.path, server.url(key, proxy.address), environment=environment)
+            b2fuse("convert", server.url(key, proxy.address), directory / f"back-{layout}", environment=environment)
+        finally:
+            proxy.fault = None
+        expect_frame(sample, fetched(server, key, directory / f"spoiled-{layout}"))
+        expect_frame(sample, directory / f"back-{layout}")
+
+
+def given_up(server, proxy, sample, directory):
+    """A server that fails from some request on leaves no frame, and the same command goes on later."""
+    environment = server.environment(proxy.address) | {"AWS_MAX_ATTEMPTS": "1"}
+    key = new("given-up")
+    url = server.url(key, proxy.address)
+    sent = [0]
+
+    def pick(request):
+        sent[0] += request.method == "PUT"
+        return Fault(status=500) if sent[0] > 12 else None
+
+    proxy.fault = pick
+    try:
+        line = refused(url, ["convert", "-o", "timeout=1", "--show", "sparse", sample.path, url], environment)
+    finally:
+        proxy.fault = None
+    if "goes on with the chunks that are there" not in line:
+        raise Wrong(f"no word of how to go on: {line}")
+    goes_on(server, proxy, sample, directory, key)
+
+
+def goes_on(server, proxy, sample, directory, key):
+    """What is there of an upload is not sent again."""
+    there = server.keys(key)
+    if not there or any(name.endswith("b2frame") for name in there):
+        raise Wrong(f"chunks and no index are to be left, and there are {there[:3]} and others, {len(there)}")
+    proxy.clear()
+    b2fuse("convert", "--show", "sparse", sample.path, server.url(key, proxy.address), environment=server.environment(proxy.address))
+    puts = sum(request.method == "PUT" for request in proxy.requests)
+    expect("requests that send", puts, len(server.keys(key)) - len(there) + MORE)
+    expect_frame(sample, fetched(server, key, directory / "gone-on"))
+
+
+def stopped(server, proxy, sample, directory, number):
+    """A signal in the middle of an upload, and of a download."""
+    environment = without_clouds(os.environ) | server.environment(proxy.address)
+
+    def stop(words, method, after):
+        """Ends a command when so many requests of a kind were made; the rest are not answered before it ends."""
+        reached, ended, count = threading.Event(), [False], [0]
+
+        def pick(request):
+            count[0] += request.method == method
+            if count[0] <= after or ended[0]:
+                return None
+            reached.set()
+            return Fault(hang=True)
+
+        proxy.fault = pick
+        try:
+            command = subprocess.Popen([default_binary(), *map(str, words)], stderr=subprocess.PIPE, env=environment)
+            if not reached.wait(60):
+                raise Wrong(f"no {after} requests by {method}")
+            command.send_signal(number)
+            line = command.communicate(timeout=60)[1].decode()
+            ended[0] = True
+            expect("exit code", command.returncode, 1)
+        finally:
+            proxy.fault = None
+        if "interrupted" not in line or line.count("\n") != 1:
+            raise Wrong(f"no line of an interruption: {line!r}")
+        return line
+
+    key, other = new("stopped"), new("stopped")
+    url = server.url(key, proxy.address)
+    line = stop(["convert", "--show", "sparse", sample.path, url], "PUT", 10)
+    if "goes on with the chunks that are there" not in line:
+        raise Wrong(f"no word of how to go on: {line}")
+    goes_on(server, proxy, sample, directory, key)
+    url = server.url(other, proxy.address)
+    line = stop(["convert", "--show", "contiguous", sample.path, url], "PUT", 0)
+    expect("objects", server.keys(other), [])
+    url, target = server.url(key, proxy.address), directory / "download"
+    stop(["convert", "-o", "timeout=3", url, target], "GET", 12)
+    expect("what a download leaves", [path.name for path in directory.iterdir() if "download" in path.name or path.name.startswith(".b2fuse")], [])
+
+
+def hidden(server, proxy, sample, directory):
+    """Nothing secret is said when something goes wrong."""
+    for environment, words in (
+        (server.environment(proxy.address), ["-o", "timeout=1"]),
+        ({}, ["-o", "timeout=1,anonymous"]),
+    ):
+        proxy.fault = lambda request: Fault(status=500, body=b"x" * 5000)
+        try:
+            done = run("convert", *words, sample.path, server.url(new("hidden"), proxy.address), environment=environment)
+        finally:
+            proxy.fault = None
+        expect("exit code", done.returncode, 1)
+        for secret in [*server.secrets(), "Signature", "Credential", "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx" * 20]:
+            if secret.encode() in done.stderr:
+                raise Wrong(f"{secret} is said: {done.stderr!r}")
+
+
+def tidy(directory):
+    for path in directory.iterdir():
+        (shutil.rmtree if path.is_dir() else os.unlink)(path)
+
+
+SIGNALS = [signal.SIGINT, signal.SIGTERM]

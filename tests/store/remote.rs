@@ -1,0 +1,364 @@
+//! Frames in an object store: the real ones of the repository in one in memory, which counts what it is asked, and fails when told to.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
+
+use b2fuse::format::{IndexEntry, Layout};
+use b2fuse::store::remote::{Client, Options, RemoteStore};
+use b2fuse::store::{self, Budgets, ChunkKey, FrameStore, OpenOptions, Others, Resources, StoreError, Want};
+use futures_util::stream::BoxStream;
+use object_store::memory::InMemory;
+use object_store::path::Path as Key;
+use object_store::{
+    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, ObjectStoreExt,
+    PutMultipartOptions, PutOptions, PutPayload, PutResult,
+};
+use parking_lot::Mutex;
+
+use crate::frames::{chunk, content, data, try_content};
+
+type Answer = object_store::Result<()>;
+
+/// Called before each request, with its number.
+type Before = Box<dyn Fn(usize) -> Answer + Send + Sync>;
+
+/// A store in memory, behind a door.
+struct Door {
+    inner: Arc<InMemory>,
+    gets: AtomicUsize,
+    before: Mutex<Option<Before>>,
+}
+
+impl Door {
+    fn new() -> Arc<Self> {
+        Arc::new(Door { inner: Arc::default(), gets: AtomicUsize::new(0), before: Mutex::default() })
+    }
+
+    fn store_object(&self, key: &str, bytes: Vec<u8>) {
+        block(self.inner.put(&Key::from(key), bytes.into())).unwrap();
+    }
+
+    fn remove_object(&self, key: &str) {
+        block(self.inner.delete(&Key::from(key))).unwrap();
+    }
+
+    /// The requests so far, from now on counted anew.
+    fn asked(&self) -> usize {
+        self.gets.swap(0, SeqCst)
+    }
+
+    fn before(&self, before: impl Fn(usize) -> Answer + Send + Sync + 'static) {
+        *self.before.lock() = Some(Box::new(before));
+    }
+
+    /// Copies a frame to a key.
+    fn upload(&self, path: &Path, key: &str) {
+        if path.is_file() {
+            return self.store_object(key, std::fs::read(path).unwrap());
+        }
+        for entry in std::fs::read_dir(path).unwrap().map(Result::unwrap) {
+            self.store_object(&format!("{key}/{}", entry.file_name().to_str().unwrap()), std::fs::read(entry.path()).unwrap());
+        }
+    }
+
+    fn client(self: &Arc<Self>, key: &str) -> Arc<Client> {
+        let store: Arc<dyn ObjectStore> = Arc::clone(self) as _;
+        Client::new(store, Key::from(key), 16, Duration::from_secs(20)).unwrap()
+    }
+
+    fn open(self: &Arc<Self>, key: &str, options: Options) -> store::Result<RemoteStore> {
+        RemoteStore::open(
+            self.client(key),
+            &PathBuf::from(format!("memory://{key}")),
+            options,
+            &Resources::new(Budgets::default()),
+        )
+    }
+}
+
+/// Waits for something, also in a thread that carries requests.
+fn block<T: Send>(work: impl Future<Output = T> + Send) -> T {
+    let wait = || tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(work);
+    std::thread::scope(|scope| scope.spawn(wait).join().unwrap())
+}
+
+impl fmt::Debug for Door {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Door")
+    }
+}
+
+impl fmt::Display for Door {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Door")
+    }
+}
+
+#[async_trait::async_trait]
+impl ObjectStore for Door {
+    async fn put_opts(&self, key: &Key, payload: PutPayload, options: PutOptions) -> object_store::Result<PutResult> {
+        self.inner.put_opts(key, payload, options).await
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        key: &Key,
+        options: PutMultipartOptions,
+    ) -> object_store::Result<Box<dyn MultipartUpload>> {
+        self.inner.put_multipart_opts(key, options).await
+    }
+
+    async fn get_opts(&self, key: &Key, options: GetOptions) -> object_store::Result<GetResult> {
+        let number = self.gets.fetch_add(1, SeqCst);
+        if let Some(before) = &*self.before.lock() {
+            before(number)?;
+        }
+        self.inner.get_opts(key, options).await
+    }
+
+    fn delete_stream(
+        &self,
+        keys: BoxStream<'static, object_store::Result<Key>>,
+    ) -> BoxStream<'static, object_store::Result<Key>> {
+        self.inner.delete_stream(keys)
+    }
+
+    fn list(&self, prefix: Option<&Key>) -> BoxStream<'static, object_store::Result<ObjectMeta>> {
+        self.inner.list(prefix)
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Key>) -> object_store::Result<ListResult> {
+        self.inner.list_with_delimiter(prefix).await
+    }
+
+    async fn copy_opts(&self, from: &Key, to: &Key, options: CopyOptions) -> object_store::Result<()> {
+        self.inner.copy_opts(from, to, options).await
+    }
+}
+
+fn local(path: &Path) -> Vec<IndexEntry<Vec<u8>>> {
+    let (_, store) = store::open(path, OpenOptions { read_only: true, ..OpenOptions::default() }).unwrap();
+    content(&*store)
+}
+
+fn keys(store: &dyn FrameStore) -> Vec<ChunkKey> {
+    store.committed().unwrap().entries.iter().filter_map(|entry| entry.stored()).collect()
+}
+
+#[test]
+fn real_frames_are_what_they_are_on_a_disk() {
+    for path in data("sframe").into_iter().chain(data("cframe")) {
+        let door = Door::new();
+        door.upload(&path, "a/frame");
+        let remote = door.open("a/frame", Options::default()).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        assert!(content(&remote) == local(&path), "{}", path.display());
+        let here = store::open(&path, OpenOptions { read_only: true, ..OpenOptions::default() }).unwrap().1;
+        let (image, expected) = (remote.committed().unwrap(), here.committed().unwrap());
+        assert_eq!(image.header.as_bytes(), expected.header.as_bytes());
+        assert_eq!(image.trailer.as_bytes(), expected.trailer.as_bytes());
+        // All lengths at once are those of one at a time.
+        let lens = |store: &dyn FrameStore| store.chunk_lens(&store.enter(), &store.committed().unwrap().entries).unwrap();
+        assert_eq!(lens(&remote), lens(&*here), "{}", path.display());
+    }
+}
+
+/// An sframe of chunks of so many bytes, and the same in one file.
+fn frames(door: &Door, nchunks: usize, nbytes: u32) -> (tempfile::TempDir, Vec<IndexEntry<Vec<u8>>>) {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, layout) in [("sparse", Layout::Sparse), ("one", Layout::Contiguous)] {
+        let path = dir.path().join(name);
+        let store: Box<dyn FrameStore> = match layout {
+            Layout::Sparse => Box::new(store::SframeStore::create(&path, OpenOptions::default()).unwrap()),
+            Layout::Contiguous => Box::new(store::CframeStore::create(&path, OpenOptions::default()).unwrap()),
+        };
+        let guard = store.enter();
+        let entries = (0..nchunks).map(|n| IndexEntry::Stored(store.stage(&chunk(nbytes, n as u64).as_slice()).unwrap()));
+        let image = crate::frames::image(entries.collect());
+        store.commit(guard, image).unwrap();
+        store.close().unwrap();
+        door.upload(&path, name);
+    }
+    let expected = (0..nchunks).map(|n| IndexEntry::Stored(chunk(nbytes, n as u64))).collect();
+    (dir, expected)
+}
+
+#[test]
+fn requests_are_counted() {
+    let door = Door::new();
+    let (_dir, expected) = frames(&door, 100, 60_000);
+    let sparse = door.open("sparse", Options::default()).unwrap();
+    assert_eq!(door.asked(), 1, "to open an sframe");
+    let one_chunk = keys(&sparse)[40];
+    let mut buf = vec![0; 60_032];
+    sparse.chunk_header(&sparse.enter(), one_chunk).unwrap();
+    sparse.read_part(&sparse.enter(), one_chunk, 60_032, 0, &mut buf).unwrap();
+    assert_eq!(door.asked(), 1, "to look at a chunk and to read it");
+    let sparse = door.open("sparse", Options::default()).unwrap();
+    door.asked();
+    assert!(content(&sparse) == expected);
+    assert_eq!(door.asked(), 100, "to read all chunks");
+    // What is listed is not asked for one by one.
+    let sparse = door.open("sparse", Options::default()).unwrap();
+    door.asked();
+    let lens = (&sparse as &dyn FrameStore).chunk_lens(&sparse.enter(), &sparse.committed().unwrap().entries).unwrap();
+    assert_eq!((lens, door.asked()), (vec![60_032; 100], 0));
+
+    let one = door.open("one", Options::default()).unwrap();
+    let opened = door.asked();
+    assert!(opened <= 3, "to open a cframe: {opened}");
+    assert!(content(&one) == expected);
+    let read = door.asked();
+    assert!((6..=40).contains(&read), "neighbours are asked for together: {read}");
+}
+
+#[test]
+fn chunks_of_several_pieces_are_read_whole_and_in_part() {
+    let door = Door::new();
+    let (_dir, expected) = frames(&door, 2, 9 << 20);
+    for name in ["sparse", "one"] {
+        let store = door.open(name, Options { cache_bytes: 16 << 20, ..Options::default() }).unwrap();
+        assert!(content(&store) == expected, "{name}");
+        let (key, IndexEntry::Stored(bytes)) = (keys(&store)[1], &expected[1]) else { panic!() };
+        let mut part = vec![0; 100];
+        let at = (8 << 20) - 50;
+        assert_eq!(store.read_part(&store.enter(), key, bytes.len() as u32, at, &mut part).unwrap(), 100);
+        assert_eq!(part, bytes[at as usize..][..100]);
+        let end = bytes.len() as u64 - 10;
+        assert_eq!(store.read_part(&store.enter(), key, bytes.len() as u32, end, &mut part).unwrap(), 10);
+    }
+}
+
+/// Reads all chunks of a frame that others exchange for another at each request in turn: old, new, or an error.
+fn exchanged(name: &'static str, exchange: fn(&Door, &Path)) {
+    let (other, others) = {
+        let door = Door::new();
+        frames(&door, 6, 3000)
+    };
+    let others: Vec<_> = others.into_iter().rev().collect();
+    let path = Arc::new(other.path().join(name));
+    // The other one is as long, and has the same chunks in another order, so that a mixture is not seen but by its bytes.
+    reorder(&path, &others);
+    let mut seen = [0; 3];
+    for at in 0..12 {
+        let door = Door::new();
+        let (_dir, expected) = frames(&door, 6, 3000);
+        let remote = door.open(name, Options { refresh: Duration::ZERO, ..Options::default() });
+        let (asked, path) = (Arc::downgrade(&door), Arc::clone(&path));
+        door.asked();
+        door.before(move |number| {
+            if number == at {
+                exchange(&asked.upgrade().unwrap(), &path);
+            }
+            Ok(())
+        });
+        let Ok(remote) = remote else { continue };
+        for _ in 0..2 {
+            match try_content(&remote) {
+                Ok(got) if got == expected => seen[0] += 1,
+                Ok(got) if got == others => seen[1] += 1,
+                Ok(_) => panic!("a mixture, exchanged at request {at}"),
+                Err(error) => {
+                    assert!(matches!(error, StoreError::Stale { .. } | StoreError::Io { .. }), "{error}");
+                    seen[2] += 1;
+                }
+            }
+            if !matches!((&remote as &dyn FrameStore).look().unwrap(), Others::Nothing) {
+                (&remote as &dyn FrameStore).reload().unwrap();
+            }
+        }
+    }
+    assert!(seen.iter().all(|count| *count > 0), "{seen:?}");
+}
+
+fn reorder(path: &Path, wanted: &[IndexEntry<Vec<u8>>]) {
+    let store: Box<dyn FrameStore> = match path.is_dir() {
+        true => Box::new(store::SframeStore::open(path, OpenOptions::default()).unwrap()),
+        false => Box::new(store::CframeStore::open(path, OpenOptions::default()).unwrap()),
+    };
+    let guard = store.enter();
+    let entries = wanted.iter().map(|entry| match entry {
+        IndexEntry::Stored(bytes) => IndexEntry::Stored(store.stage(&bytes.as_slice()).unwrap()),
+        IndexEntry::Special(special) => IndexEntry::Special(*special),
+    });
+    let image = crate::frames::image(entries.collect());
+    store.commit(guard, image).unwrap();
+    store.close().unwrap();
+}
+
+#[test]
+fn a_file_that_is_exchanged_is_never_mixed() {
+    exchanged("one", |door, path| door.upload(path, "one"));
+}
+
+#[test]
+fn an_sframe_that_is_written_anew_under_other_ids_is_never_mixed() {
+    exchanged("sparse", |door, path| {
+        door.upload(path, "sparse");
+        (0..6).for_each(|id| door.remove_object(&format!("sparse/{id:08X}.chunk")));
+    });
+}
+
+#[test]
+fn a_chunk_that_is_gone_is_an_error_and_its_neighbours_are_not() {
+    let door = Door::new();
+    let (_dir, _) = frames(&door, 6, 3000);
+    door.remove_object("sparse/00000003.chunk");
+    let store = door.open("sparse", Options::default()).unwrap();
+    let error = store.chunk_header(&store.enter(), keys(&store)[3]).unwrap_err();
+    assert!(matches!(&error, StoreError::Io { .. }) && error.errno() == libc::EIO, "{error}");
+    assert!(error.to_string().contains("00000003.chunk: cannot read a chunk: the object is missing"), "{error}");
+    store.chunk_header(&store.enter(), keys(&store)[4]).unwrap();
+}
+
+#[test]
+fn what_is_here_is_read_while_the_store_is_away() {
+    let door = Door::new();
+    let (_dir, expected) = frames(&door, 6, 3000);
+    let store = door.open("sparse", Options { refresh: Duration::ZERO, ..Options::default() }).unwrap();
+    assert!(content(&store) == expected);
+    door.before(|_| Err(Error::Generic { store: "memory", source: "away".into() }));
+    assert!(content(&store) == expected);
+    assert_eq!((&store as &dyn FrameStore).look().unwrap(), Others::Nothing, "nothing is known of it");
+    let away = door.open("sparse", Options::default()).map(drop).unwrap_err();
+    assert_eq!(away.errno(), libc::EIO);
+}
+
+#[test]
+fn hints_are_read_ahead_once() {
+    let door = Door::new();
+    let (_dir, expected) = frames(&door, 20, 3000);
+    let store = door.open("sparse", Options::default()).unwrap();
+    door.asked();
+    let wants: Vec<Want> = keys(&store).into_iter().map(|key| Want::Known(key, 3032)).collect();
+    store.prefetch(&wants);
+    store.prefetch(&wants);
+    assert!(content(&store) == expected);
+    assert_eq!(door.asked(), 20);
+}
+
+#[test]
+fn nothing_is_written() {
+    let door = Door::new();
+    let (_dir, _) = frames(&door, 1, 3000);
+    let store = door.open("one", Options::default()).unwrap();
+    assert_eq!(store.stage(&chunk(10, 0).as_slice()).unwrap_err().errno(), libc::EROFS);
+    let image = (*store.committed().unwrap()).clone();
+    assert_eq!(store.commit(store.enter(), image).unwrap_err().errno(), libc::EROFS);
+    assert_eq!((&store as &dyn FrameStore).check_writable().unwrap_err().errno(), libc::EROFS);
+}
+
+#[test]
+fn what_is_no_frame_is_said() {
+    let door = Door::new();
+    let no = |door: &Arc<Door>| door.open("x", Options::default()).map(drop).unwrap_err();
+    assert_eq!(no(&door).errno(), libc::ENOENT);
+    door.store_object("x", b"no frame at all, but some text".to_vec());
+    assert!(matches!(no(&door), StoreError::Format { .. }));
+    door.store_object("x", vec![]);
+    no(&door);
+    door.store_object("x/chunks.b2frame", vec![0; 10]);
+    assert!(matches!(no(&door), StoreError::Format { .. }));
+}
