@@ -133,7 +133,7 @@ fn wrong_usage_is_2() {
     place.run("mount x").misused("<MOUNTPOINT>");
     place.run("mount -o ro,frobnicate x point").misused("error: unknown mount option 'frobnicate'");
     place.run("mount -o uid=me x point").misused("mount option 'uid=me': expected a user's name or number");
-    place.run("mount --cache-size 1T x point").misused("expected a size such as 256M");
+    place.run("mount --cache-size 1Q x point").misused("expected a size such as 256M");
     place.run("mount --threads 0 x point").misused("expected a number from 1 to 64");
     place.run("mount --log-level loud x point").misused("loud");
     place.run("umount").misused("<MOUNTPOINT>");
