@@ -29,12 +29,13 @@ type Before = Box<dyn Fn(usize) -> Answer + Send + Sync>;
 struct Door {
     inner: Arc<InMemory>,
     gets: AtomicUsize,
+    lists: AtomicUsize,
     before: Mutex<Option<Before>>,
 }
 
 impl Door {
     fn new() -> Arc<Self> {
-        Arc::new(Door { inner: Arc::default(), gets: AtomicUsize::new(0), before: Mutex::default() })
+        Arc::new(Door { inner: Arc::default(), gets: AtomicUsize::new(0), lists: AtomicUsize::new(0), before: Mutex::default() })
     }
 
     fn store_object(&self, key: &str, bytes: Vec<u8>) {
@@ -127,6 +128,7 @@ impl ObjectStore for Door {
     }
 
     fn list(&self, prefix: Option<&Key>) -> BoxStream<'static, object_store::Result<ObjectMeta>> {
+        self.lists.fetch_add(1, SeqCst);
         self.inner.list(prefix)
     }
 
@@ -212,6 +214,25 @@ fn requests_are_counted() {
     assert!(content(&one) == expected);
     let read = door.asked();
     assert!((6..=40).contains(&read), "neighbours are asked for together: {read}");
+}
+
+#[test]
+fn who_looks_at_all_lengths_makes_the_store_list_and_who_reads_does_not() {
+    let door = Door::new();
+    let (_dir, _) = frames(&door, 100, 6000);
+    let sparse = door.open("sparse", Options::default()).unwrap();
+    door.asked();
+    for key in keys(&sparse) {
+        assert_eq!(sparse.len_of(&sparse.enter(), key).unwrap(), 6032);
+    }
+    assert_eq!((door.asked(), door.lists.swap(0, SeqCst)), (2, 1), "to look at all");
+    let sparse = door.open("sparse", Options::default()).unwrap();
+    door.asked();
+    for key in keys(&sparse) {
+        let len = sparse.len_of(&sparse.enter(), key).unwrap();
+        sparse.read_part(&sparse.enter(), key, len, 0, &mut [0; 10]).unwrap();
+    }
+    assert_eq!((door.asked(), door.lists.load(SeqCst)), (100, 0), "to look at each and read it");
 }
 
 #[test]

@@ -192,10 +192,12 @@ fn keep(state: &Arc<State>, key: PieceKey, piece: &Piece, tag: String) {
 
 /// Whether the file of a chunk is what it was when it was first read in this state, and was there when the state began.
 fn is_as_before(state: &State, place: u32, tag: &Tag) -> bool {
-    if state.begun.is_some_and(|begun| tag.modified() > begun + TICK) {
-        return false;
-    }
-    is_seen(state, place, short(tag))
+    was_there(state, tag) && is_seen(state, place, short(tag))
+}
+
+/// Whether an object was what it is when the state began, as far as its time tells.
+fn was_there(state: &State, tag: &Tag) -> bool {
+    state.begun.is_none_or(|begun| tag.modified() <= begun + TICK)
 }
 
 /// A short form of a tag.
@@ -233,7 +235,7 @@ pub fn list(state: &Arc<State>) -> io::Result<Vec<Option<u32>>> {
         let Some(ChunkId(id)) = ChunkId::from_file_name(listed.name.as_bytes()) else { continue };
         let Ok(at) = sorted.binary_search_by_key(&id, |(id, _)| *id) else { continue };
         let Some(place) = sorted.get(at).map(|(_, place)| *place) else { continue };
-        if let Some(len) = lens.get_mut(place as usize) {
+        if let Some(len) = lens.get_mut(place as usize).filter(|_| was_there(state, &listed.tag)) {
             *len = u32::try_from(listed.tag.len()).ok();
         }
     }

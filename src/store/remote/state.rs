@@ -129,6 +129,11 @@ impl State {
         State { disk: disk.filter(|_| self.tag.tells()), ..self }
     }
 
+    /// Whether lengths by a listing are here, without waiting for one that is on its way.
+    pub fn is_listed(&self) -> bool {
+        self.listed.try_lock().is_some_and(|listed| listed.is_some())
+    }
+
     /// The layout of the frame.
     pub fn layout(&self) -> Layout {
         match self.places {
