@@ -34,6 +34,10 @@ pub fn now(state: &Arc<State>, key: PieceKey) -> io::Result<Arc<Piece>> {
         Wanted::Here(piece) => Ok(piece),
         Wanted::Unwanted => Err(io::Error::from_raw_os_error(libc::EINTR)),
         Wanted::Mine(claim) => {
+            // Who waits reads the disk itself: that is sooner than to have another thread do it.
+            if let Some(piece) = on_disk(state, key) {
+                return Ok(claim.fill(piece));
+            }
             let (client, state) = (Arc::clone(&state.client), Arc::clone(state));
             client.wait(async move { Ok(claim.fill(fetch(&state, key).await?)) })
         }
@@ -119,7 +123,10 @@ async fn fill(state: &Arc<State>, group: Vec<Claim>) -> io::Result<()> {
     let ranges: Option<Vec<Range<u64>>> = group.iter().map(|claim| piece_range(state, claim.key())).collect();
     let (Some(ranges), true) = (ranges, group.len() > 1) else {
         for claim in group {
-            let piece = fetch(state, claim.key()).await?;
+            let piece = match kept(state, claim.key()).await {
+                Some(piece) => piece,
+                None => fetch(state, claim.key()).await?,
+            };
             claim.fill(piece);
         }
         return Ok(());
@@ -150,10 +157,8 @@ fn piece_range(state: &State, key: PieceKey) -> Option<Range<u64>> {
     Some(start..start.saturating_add(PIECE).min(range.end))
 }
 
+/// A piece by a request.
 async fn fetch(state: &Arc<State>, key: PieceKey) -> io::Result<Piece> {
-    if let Some(piece) = kept(state, key).await {
-        return Ok(piece);
-    }
     if let Some(range) = piece_range(state, key) {
         if range.is_empty() {
             return Ok(Piece { bytes: Vec::new(), room: room(state, key.place) });
@@ -181,11 +186,17 @@ fn object(state: &State, place: u32) -> String {
     state.range(place).map_or_else(|| state.name(place), |range| format!("@{}", range.start))
 }
 
-/// A piece that is on disk.
+/// A piece that is on disk, for who must not wait.
 async fn kept(state: &Arc<State>, key: PieceKey) -> Option<Piece> {
-    let disk = Arc::clone(state.disk.as_ref()?);
-    let name = object(state, key.place);
-    let kept = tokio::task::spawn_blocking(move || disk.get(&name, u64::from(key.number))).await.ok()??;
+    state.disk.as_ref()?;
+    let state = Arc::clone(state);
+    tokio::task::spawn_blocking(move || on_disk(&state, key)).await.ok()?
+}
+
+/// A piece that is on disk.
+fn on_disk(state: &State, key: PieceKey) -> Option<Piece> {
+    let disk = state.disk.as_ref()?;
+    let kept = disk.get(&object(state, key.place), u64::from(key.number))?;
     let wanted = piece_range(state, key).map_or(PIECE, |range| range.end - range.start);
     let is_of_one_file = state.layout() == Layout::Contiguous;
     let is_whole = match is_of_one_file {
@@ -196,7 +207,7 @@ async fn kept(state: &Arc<State>, key: PieceKey) -> Option<Piece> {
     if is_whole && is_same {
         return Some(Piece { bytes: kept.bytes, room: kept.total_len });
     }
-    state.disk.as_ref()?.discard("a piece on disk is not what the frame has");
+    disk.discard("a piece on disk is not what the frame has");
     None
 }
 
