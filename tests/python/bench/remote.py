@@ -289,10 +289,10 @@ CASES = [
         rounds=3, full=True,
     ),
     Case(
-        "remote-random", f"{RANDOM} random remote chunks, one client, over a round trip each and the link's own time", random,
+        "remote-random", f"{RANDOM} random remote chunks, one client, over plain GETs of a kept connection", random,
         [
-            *(Row(f"random chunks, {layout}", f"remote-random/{layout}", f"remote-random/{layout}/link", at_most=1.1) for layout in KEYS),
-            Row("the same by plain GETs of a connection that is kept", "remote-random/plain", "remote-random/sframe/link"),
+            *(Row(f"random chunks, {layout}", f"remote-random/{layout}", "remote-random/plain", at_most=1.1) for layout in KEYS),
+            Row("plain GETs, over the link's own time", "remote-random/plain", "remote-random/sframe/link"),
             *(Row(f"requests for them, {layout}", f"remote-random/{layout}/requests", at_most=RANDOM, unit="requests") for layout in KEYS),
         ],
         rounds=3, full=True,
