@@ -145,7 +145,7 @@ impl fuser::Filesystem for Adapter {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
         let (offered, features) = (config.capabilities(), self.shared.features);
         let wanted = InitFlags::FUSE_PARALLEL_DIROPS
-            | InitFlags::FUSE_DO_READDIRPLUS
+            | if features.lists_attributes { InitFlags::FUSE_DO_READDIRPLUS } else { InitFlags::empty() }
             | if self.shared.is_large() { InitFlags::FUSE_READDIRPLUS_AUTO } else { InitFlags::empty() }
             | InitFlags::FUSE_NO_OPENDIR_SUPPORT
             // With this flag the kernel does not ask for a file's capabilities at each write.

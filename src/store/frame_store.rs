@@ -69,6 +69,14 @@ pub trait FrameStore: Send + Sync {
     /// Reads a stored chunk's header and checks that its sizes agree with each other and with the chunk's room.
     fn chunk_header(&self, guard: &ReadGuard<'_>, key: ChunkKey) -> Result<ChunkHeader>;
 
+    /// The length of a chunk in bytes: by its header, or by another word for it that costs less.
+    ///
+    /// # Errors
+    /// As [`FrameStore::chunk_header`].
+    fn len_of(&self, guard: &ReadGuard<'_>, key: ChunkKey) -> Result<u32> {
+        self.chunk_header(guard, key).map(|header| header.cbytes)
+    }
+
     /// The lengths of chunks in bytes by their headers, which are read together where they lie close to each other: what has no
     /// length, [`FrameStore::chunk_header`] says the error of.
     fn lens_of(&self, guard: &ReadGuard<'_>, keys: &[ChunkKey]) -> Vec<Option<u32>> {

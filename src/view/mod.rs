@@ -240,6 +240,8 @@ pub struct Features {
     pub locks: bool,
     /// Files have holes, which [`FileSystem::seek`] finds.
     pub holes: bool,
+    /// A listing may take attributes of every file along: they are at hand.
+    pub lists_attributes: bool,
     /// How far the kernel should read ahead in a file, in bytes; `None` for what it does without being told.
     pub read_ahead: Option<u32>,
     /// Files of another file system are passed on, with everything that a file system has; and for how long names and attributes are

@@ -261,6 +261,7 @@ impl<V: FrameView> FileSystem for Single<V> {
             handles,
             locks,
             holes: V::HAS_HOLES,
+            lists_attributes: self.store.local().is_some(),
             read_ahead: Some(V::READ_AHEAD),
             passes_on: None,
         }

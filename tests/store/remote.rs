@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 use b2fuse::format::{IndexEntry, Layout};
+use b2fuse::store::disk_cache::DiskCache;
 use b2fuse::store::remote::{Client, Options, RemoteStore};
 use b2fuse::store::{self, Budgets, ChunkKey, FrameStore, OpenOptions, Others, Resources, StoreError, Want};
 use futures_util::stream::BoxStream;
@@ -29,12 +30,13 @@ type Before = Box<dyn Fn(usize) -> Answer + Send + Sync>;
 struct Door {
     inner: Arc<InMemory>,
     gets: AtomicUsize,
+    lists: AtomicUsize,
     before: Mutex<Option<Before>>,
 }
 
 impl Door {
     fn new() -> Arc<Self> {
-        Arc::new(Door { inner: Arc::default(), gets: AtomicUsize::new(0), before: Mutex::default() })
+        Arc::new(Door { inner: Arc::default(), gets: AtomicUsize::new(0), lists: AtomicUsize::new(0), before: Mutex::default() })
     }
 
     fn store_object(&self, key: &str, bytes: Vec<u8>) {
@@ -127,6 +129,7 @@ impl ObjectStore for Door {
     }
 
     fn list(&self, prefix: Option<&Key>) -> BoxStream<'static, object_store::Result<ObjectMeta>> {
+        self.lists.fetch_add(1, SeqCst);
         self.inner.list(prefix)
     }
 
@@ -212,6 +215,43 @@ fn requests_are_counted() {
     assert!(content(&one) == expected);
     let read = door.asked();
     assert!((6..=40).contains(&read), "neighbours are asked for together: {read}");
+}
+
+#[test]
+fn who_looks_at_all_lengths_makes_the_store_list_and_who_reads_does_not() {
+    let door = Door::new();
+    let (_dir, _) = frames(&door, 100, 6000);
+    let sparse = door.open("sparse", Options::default()).unwrap();
+    door.asked();
+    for key in keys(&sparse) {
+        assert_eq!(sparse.len_of(&sparse.enter(), key).unwrap(), 6032);
+    }
+    assert_eq!((door.asked(), door.lists.swap(0, SeqCst)), (2, 1), "to look at all");
+    let sparse = door.open("sparse", Options::default()).unwrap();
+    door.asked();
+    for key in keys(&sparse) {
+        let len = sparse.len_of(&sparse.enter(), key).unwrap();
+        sparse.read_part(&sparse.enter(), key, len, 0, &mut [0; 10]).unwrap();
+    }
+    assert_eq!((door.asked(), door.lists.load(SeqCst)), (100, 0), "to look at each and read it");
+}
+
+#[test]
+fn what_is_on_disk_is_not_asked_for_again_and_neighbours_that_are_not_are_asked_for_together() {
+    let door = Door::new();
+    let (dir, expected) = frames(&door, 100, 60_000);
+    let disk = DiskCache::open(&dir.path().join("cache"), None).unwrap();
+    for name in ["one", "sparse"] {
+        let options = || Options { disk: Some(Arc::clone(&disk)), ..Options::default() };
+        let mut asked = Vec::new();
+        // A mount does not wait until all is on disk.
+        while asked.last().is_none_or(|last| *last > 3) && asked.len() < 50 {
+            assert!(content(&door.open(name, options()).unwrap()) == expected, "{name}");
+            asked.push(door.asked());
+        }
+        assert!(asked[0] <= 101 && (name == "sparse" || asked[0] <= 40), "{name}: {asked:?}");
+        assert!(*asked.last().unwrap() <= 3, "{name}: {asked:?}");
+    }
 }
 
 #[test]

@@ -264,7 +264,15 @@ impl State {
 impl FileSystem for MemoryView {
     fn features(&self) -> Features {
         let handles = !self.read_only || self.on_file;
-        Features { read_only: self.read_only, handles, locks: false, holes: false, read_ahead: self.read_ahead, passes_on: None }
+        Features {
+            read_only: self.read_only,
+            handles,
+            locks: false,
+            holes: false,
+            lists_attributes: true,
+            read_ahead: self.read_ahead,
+            passes_on: None,
+        }
     }
 
     fn xattrs(&self, _ino: Ino) -> Result<Vec<u8>> {

@@ -7,16 +7,17 @@
 use std::future::Future;
 use std::io;
 use std::ops::Range;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::TryStreamExt;
 use object_store::path::Path as Key;
 use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt};
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::connector::ServerTime;
 use super::words::{errno, in_words};
@@ -24,6 +25,8 @@ use crate::store::interrupts;
 
 /// The most bytes that are taken into memory by one request.
 pub const MOST: u64 = 1 << 30;
+/// Bytes that are allocated upon a server's word.
+const TRUSTED: u64 = 64 << 20;
 
 /// What tells one state of an object from another.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,6 +47,7 @@ impl Tag {
     }
 
     /// The length of the object in bytes.
+    #[expect(clippy::len_without_is_empty, reason = "of an object, not of this")]
     pub fn len(&self) -> u64 {
         self.len
     }
@@ -91,8 +95,11 @@ pub struct Listed {
 }
 
 /// What was asked of the store so far.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Asked {
+    began: Instant,
+    /// Milliseconds from then on to the last sign of life.
+    heard: AtomicU64,
     /// Requests that read an object or a part of one.
     pub gets: AtomicU64,
     /// Bytes that came of them.
@@ -113,7 +120,7 @@ pub struct Client {
     /// Requests at one time.
     turns: Arc<Semaphore>,
     connections: usize,
-    /// How long an answer is waited for, with all that is tried again.
+    /// How long the store may be silent, with all that is tried again.
     timeout: Duration,
     asked: Arc<Asked>,
     carrier: Arc<Carrier>,
@@ -156,7 +163,7 @@ impl Client {
             turns,
             connections: connections.max(1),
             timeout,
-            asked: Arc::default(),
+            asked: Arc::new(Asked::new()),
             carrier: Arc::new(Carrier(Some(runtime))),
         }))
     }
@@ -180,9 +187,16 @@ impl Client {
         self.has_prefixes
     }
 
-    /// A turn to ask, given back when it is dropped.
-    pub(super) async fn turn(&self) -> io::Result<tokio::sync::SemaphorePermit<'_>> {
-        self.turns.acquire().await.map_err(io::Error::other)
+    /// A turn to ask, given back when it is dropped. It is waited for as long as others get answers.
+    pub(super) async fn turn(&self) -> io::Result<SemaphorePermit<'_>> {
+        let mut turn = pin!(self.turns.acquire());
+        loop {
+            match tokio::time::timeout(self.timeout, turn.as_mut()).await {
+                Ok(turn) => return turn.map_err(io::Error::other),
+                Err(_) if self.asked.silence() < self.timeout => {}
+                Err(_) => return Err(self.no_answer()),
+            }
+        }
     }
 
     /// How many requests there are at one time at most.
@@ -208,7 +222,7 @@ impl Client {
     /// Waits for what is asked of the store, no longer than the time that is set for it.
     ///
     /// # Errors
-    /// What the store answers; ETIMEDOUT; EINTR if nobody wants the answer any more.
+    /// What the store answers; that it is silent; EINTR if nobody wants the answer any more.
     pub fn wait<T: Send + 'static>(&self, work: impl Future<Output = io::Result<T>> + Send + 'static) -> io::Result<T> {
         let (done, answer) = sync_channel(1);
         self.start(async move {
@@ -249,32 +263,36 @@ impl Client {
     pub async fn get(&self, name: &str, range: Option<Range<u64>>, state: Option<&Tag>) -> io::Result<Got> {
         let mut options = GetOptions { range: range.clone().map(GetRange::Bounded), ..GetOptions::default() };
         options.if_match = state.and_then(Tag::strong).map(str::to_owned);
-        let work = async {
-            let _turn = self.turns.acquire().await.map_err(io::Error::other)?;
-            self.asked.gets.fetch_add(1, Relaxed);
-            let got = self.store.get_opts(&self.key(name), options).await.map_err(|error| self.complain(&error))?;
-            let tag = Tag::of(&got.meta);
-            let answered = got.extensions.get().map(|ServerTime(time)| *time);
-            if state.is_some_and(|state| *state != tag) {
-                return Err(io::Error::from_raw_os_error(libc::ESTALE));
+        let _turn = self.turn().await?;
+        self.asked.gets.fetch_add(1, Relaxed);
+        let asked = async { self.store.get_opts(&self.key(name), options).await.map_err(|error| self.complain(&error)) };
+        let got = self.in_time(asked).await?;
+        let tag = Tag::of(&got.meta);
+        let answered = got.extensions.get().map(|ServerTime(time)| *time);
+        if state.is_some_and(|state| *state != tag) {
+            return Err(io::Error::from_raw_os_error(libc::ESTALE));
+        }
+        let wanted = range.map_or(tag.len, |range| range.end.min(tag.len).saturating_sub(range.start));
+        if wanted > MOST {
+            return Err(io::Error::other(format!("the object has {wanted} bytes; expected at most {MOST}")));
+        }
+        let mut bytes = Vec::with_capacity(usize::try_from(wanted.min(TRUSTED)).unwrap_or(0));
+        let mut parts = got.into_stream();
+        let mut count = 0;
+        // A slow answer is good as long as it goes on.
+        while let Some(part) = self.in_time(async { parts.try_next().await.map_err(|error| self.complain(&error)) }).await? {
+            count += part.len() as u64;
+            if count > wanted {
+                break;
             }
-            let len = got.range.end.saturating_sub(got.range.start);
-            if len > MOST {
-                return Err(io::Error::other(format!("the object has {len} bytes; expected at most {MOST}")));
-            }
-            let wanted = range.map_or(tag.len, |range| range.end.min(tag.len).saturating_sub(range.start));
-            let bytes = got.bytes().await.map_err(|error| self.complain(&error))?;
-            if bytes.len() as u64 != wanted {
-                let got = bytes.len();
-                return Err(io::Error::other(format!("{got} bytes came; expected {wanted}")));
-            }
-            self.asked.bytes.fetch_add(wanted, Relaxed);
-            // Nobody else has the buffer, so it is not copied.
-            let mut bytes = Vec::from(bytes);
-            bytes.shrink_to_fit();
-            Ok(Got { bytes, tag, answered })
-        };
-        self.in_time(work).await
+            bytes.extend_from_slice(&part);
+        }
+        if count != wanted {
+            let more = if count > wanted { " or more" } else { "" };
+            return Err(io::Error::other(format!("{count} bytes{more} came; expected {wanted}")));
+        }
+        self.asked.bytes.fetch_add(wanted, Relaxed);
+        Ok(Got { bytes, tag, answered })
     }
 
     /// Asks for an object's attributes.
@@ -284,13 +302,11 @@ impl Client {
     pub fn look(self: &Arc<Self>, name: &str) -> io::Result<Tag> {
         let (client, name) = (Arc::clone(self), name.to_owned());
         self.wait(async move {
-            let work = async {
-                let _turn = client.turns.acquire().await.map_err(io::Error::other)?;
-                client.asked.heads.fetch_add(1, Relaxed);
-                let meta = client.store.head(&client.key(&name)).await.map_err(|error| client.complain(&error))?;
-                Ok(Tag::of(&meta))
-            };
-            client.in_time(work).await
+            let _turn = client.turn().await?;
+            client.asked.heads.fetch_add(1, Relaxed);
+            let key = client.key(&name);
+            let asked = async { client.store.head(&key).await.map_err(|error| client.complain(&error)) };
+            Ok(Tag::of(&client.in_time(asked).await?))
         })
     }
 
@@ -308,33 +324,40 @@ impl Client {
     }
 
     async fn list_part(&self, part: Range<Option<String>>) -> io::Result<Vec<Listed>> {
-        let work = async {
-            let _turn = self.turns.acquire().await.map_err(io::Error::other)?;
-            self.asked.lists.fetch_add(1, Relaxed);
-            let mut names = match &part.start {
-                Some(name) => self.store.list_with_offset(Some(&self.base), &self.key(name)),
-                None => self.store.list(Some(&self.base)),
-            };
-            let mut all = Vec::new();
-            let begin = self.base.as_ref().len();
-            while let Some(meta) = names.try_next().await.map_err(|error| self.complain(&error))? {
-                let name = meta.location.as_ref().get(begin..).unwrap_or_default().trim_start_matches('/').to_owned();
-                if part.end.as_ref().is_some_and(|end| name > *end) {
-                    break;
-                }
-                all.push(Listed { name, tag: Tag::of(&meta) });
-            }
-            Ok(all)
+        let _turn = self.turn().await?;
+        self.asked.lists.fetch_add(1, Relaxed);
+        let mut names = match &part.start {
+            Some(name) => self.store.list_with_offset(Some(&self.base), &self.key(name)),
+            None => self.store.list(Some(&self.base)),
         };
-        work.await
+        let mut all = Vec::new();
+        let begin = self.base.as_ref().len();
+        while let Some(meta) = self.in_time(async { names.try_next().await.map_err(|error| self.complain(&error)) }).await? {
+            let name = meta.location.as_ref().get(begin..).unwrap_or_default().trim_start_matches('/').to_owned();
+            if part.end.as_ref().is_some_and(|end| name > *end) {
+                break;
+            }
+            all.push(Listed { name, tag: Tag::of(&meta) });
+        }
+        Ok(all)
     }
 
-    /// No longer than the time that is set.
+    /// Waits for one sign of life, no longer than the time that is set.
     pub(super) async fn in_time<T>(&self, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
         match tokio::time::timeout(self.timeout, work).await {
-            Ok(done) => done,
-            Err(_) => Err(io::Error::from_raw_os_error(libc::ETIMEDOUT)),
+            Ok(done) => {
+                if done.is_ok() {
+                    self.asked.hear();
+                }
+                done
+            }
+            Err(_) => Err(self.no_answer()),
         }
+    }
+
+    /// Without a number of the system's: to clients it is EIO.
+    fn no_answer(&self) -> io::Error {
+        io::Error::new(io::ErrorKind::TimedOut, format!("the server was silent for {} s", self.timeout.as_secs_f32()))
     }
 
     /// What the store has answered, without secrets.
@@ -348,6 +371,22 @@ impl Client {
                 io::Error::new(kind, in_words(error))
             }
         }
+    }
+}
+
+impl Asked {
+    fn new() -> Self {
+        let none = AtomicU64::default;
+        Asked { began: Instant::now(), heard: none(), gets: none(), bytes: none(), heads: none(), lists: none() }
+    }
+
+    fn hear(&self) {
+        self.heard.store(u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX), Relaxed);
+    }
+
+    /// How long nothing has come.
+    fn silence(&self) -> Duration {
+        self.began.elapsed().saturating_sub(Duration::from_millis(self.heard.load(Relaxed)))
     }
 }
 

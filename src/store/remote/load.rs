@@ -5,6 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use log::debug;
@@ -19,6 +20,8 @@ use crate::store::in_words;
 const TOGETHER: u64 = 1 << 20;
 /// Times are in whole seconds, and of clocks that are not quite the same.
 const TICK: Duration = Duration::from_secs(1);
+/// Bytes that may be on their way to the disk.
+const KEEPING: u64 = 16 << 20;
 /// Names of one answer to a listing.
 const PAGE: usize = 1000;
 
@@ -44,7 +47,23 @@ pub fn ahead(state: &Arc<State>, places: Range<u32>) {
 
 /// The same, in any order.
 pub fn each_ahead(state: &Arc<State>, places: impl Iterator<Item = u32>) {
-    start(state, group(state, claims(state, places)));
+    let claims = claims(state, places);
+    if state.layout() == Layout::Sparse || state.disk.is_none() {
+        return start(state, group(state, claims));
+    }
+    // What is on disk already is not asked for with its neighbours.
+    let state = Arc::clone(state);
+    let client = Arc::clone(&state.client);
+    client.start(async move {
+        let mut rest = Vec::new();
+        for claim in claims {
+            match kept(&state, claim.key()).await {
+                Some(piece) => drop(claim.fill(piece)),
+                None => rest.push(claim),
+            }
+        }
+        start(&state, group(&state, rest));
+    });
 }
 
 /// Pieces of these chunks are wanted now, so far as there is room for them: they are asked for together, and waited for.
@@ -58,8 +77,7 @@ fn claims(state: &Arc<State>, places: impl Iterator<Item = u32>) -> Vec<Claim> {
 
 /// Neighbours in one file are one request.
 fn group(state: &State, mut claims: Vec<Claim>) -> Vec<Vec<Claim>> {
-    // What is on disk already is not asked for with its neighbours.
-    if state.layout() == Layout::Sparse || state.disk.is_some() {
+    if state.layout() == Layout::Sparse {
         return claims.into_iter().map(|claim| vec![claim]).collect();
     }
     let range = |claim: &Claim| piece_range(state, claim.key()).unwrap_or(0..0);
@@ -182,20 +200,30 @@ async fn kept(state: &Arc<State>, key: PieceKey) -> Option<Piece> {
     None
 }
 
-/// Keeps a piece on disk, without waiting for it.
+/// Keeps a piece on disk, without waiting for it; not if the disk is slower than the store.
 fn keep(state: &Arc<State>, key: PieceKey, piece: &Piece, tag: String) {
-    if let Some(disk) = &state.disk {
-        let (disk, name, bytes, room) = (Arc::clone(disk), object(state, key.place), piece.bytes.clone(), piece.room);
-        drop(tokio::task::spawn_blocking(move || disk.put(&name, u64::from(key.number), &bytes, room, &tag)));
+    let Some(disk) = &state.disk else { return };
+    let len = piece.bytes.len() as u64;
+    if state.keeping.fetch_add(len, Relaxed) > KEEPING {
+        state.keeping.fetch_sub(len, Relaxed);
+        return;
     }
+    let (state, disk, name) = (Arc::clone(state), Arc::clone(disk), object(state, key.place));
+    let (bytes, room) = (piece.bytes.clone(), piece.room);
+    drop(tokio::task::spawn_blocking(move || {
+        disk.put(&name, u64::from(key.number), &bytes, room, &tag);
+        state.keeping.fetch_sub(len, Relaxed);
+    }));
 }
 
 /// Whether the file of a chunk is what it was when it was first read in this state, and was there when the state began.
 fn is_as_before(state: &State, place: u32, tag: &Tag) -> bool {
-    if state.begun.is_some_and(|begun| tag.modified() > begun + TICK) {
-        return false;
-    }
-    is_seen(state, place, short(tag))
+    was_there(state, tag) && is_seen(state, place, short(tag))
+}
+
+/// Whether an object was what it is when the state began, as far as its time tells.
+fn was_there(state: &State, tag: &Tag) -> bool {
+    state.begun.is_none_or(|begun| tag.modified() <= begun + TICK)
 }
 
 /// A short form of a tag.
@@ -233,7 +261,7 @@ pub fn list(state: &Arc<State>) -> io::Result<Vec<Option<u32>>> {
         let Some(ChunkId(id)) = ChunkId::from_file_name(listed.name.as_bytes()) else { continue };
         let Ok(at) = sorted.binary_search_by_key(&id, |(id, _)| *id) else { continue };
         let Some(place) = sorted.get(at).map(|(_, place)| *place) else { continue };
-        if let Some(len) = lens.get_mut(place as usize) {
+        if let Some(len) = lens.get_mut(place as usize).filter(|_| was_there(state, &listed.tag)) {
             *len = u32::try_from(listed.tag.len()).ok();
         }
     }

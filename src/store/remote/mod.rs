@@ -59,6 +59,8 @@ pub use self::client::{Client, Got, Listed, Tag};
 
 /// Keys for which a listing is asked rather than each chunk.
 const WORTH_A_LISTING: usize = 4;
+/// Lengths that are asked for in order, or in any order, with nothing read between: whoever does so looks at a listing.
+const LOOKS: (u32, u32) = (3, 32);
 
 /// How a remote frame is read.
 #[derive(Debug, Clone)]
@@ -90,6 +92,25 @@ impl Default for Options {
     }
 }
 
+/// Lengths that were asked for since somebody has read.
+#[derive(Debug, Default)]
+struct Looks {
+    /// Behind the last one.
+    next: u32,
+    in_order: u32,
+    count: u32,
+}
+
+impl Looks {
+    /// One more. Whether this is somebody who looks at all of them.
+    fn add(&mut self, place: u32) -> bool {
+        self.in_order = if place == self.next { self.in_order + 1 } else { 1 };
+        self.next = place.saturating_add(1);
+        self.count += 1;
+        self.in_order >= LOOKS.0 || self.count >= LOOKS.1
+    }
+}
+
 /// A frame in an object store.
 pub struct RemoteStore {
     client: Arc<Client>,
@@ -101,6 +122,8 @@ pub struct RemoteStore {
     watch: Watch,
     state: RwLock<Arc<State>>,
     sequences: Mutex<Sequences>,
+    /// What was looked at and not read. A leaf lock.
+    looks: Mutex<Looks>,
     /// When others' commits were last looked for. Held while that is done.
     looked: Mutex<Instant>,
     /// The same without a lock: no look is due before.
@@ -130,6 +153,7 @@ impl RemoteStore {
             watch: Watch::by_readers(resources.watcher()),
             state: RwLock::new(Arc::new(state)),
             sequences: Mutex::default(),
+            looks: Mutex::default(),
             looked: Mutex::new(Instant::now()),
             due: Mutex::new(Instant::now() + options.refresh),
             is_changed: AtomicBool::new(false),
@@ -285,6 +309,7 @@ impl FrameStore for RemoteStore {
 
     fn read_part(&self, _guard: &ReadGuard<'_>, key: ChunkKey, len: u32, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let (state, place) = self.find(key)?;
+        *self.looks.lock() = Looks::default();
         let end = u64::from(len).min(offset.saturating_add(buf.len() as u64));
         let mut at = offset;
         while at < end {
@@ -314,6 +339,20 @@ impl FrameStore for RemoteStore {
         let header = self.header(&state, place);
         self.verify(guard)?;
         header
+    }
+
+    fn len_of(&self, guard: &ReadGuard<'_>, key: ChunkKey) -> Result<u32> {
+        let (state, place) = self.find(key)?;
+        let looks_at_all = self.looks.lock().add(place);
+        // A look at one chunk reads it, as it is likely to be read next.
+        if state.layout() == Layout::Sparse && (looks_at_all || state.is_listed()) {
+            let listed = self.listed(&state).and_then(|lens| lens.get(place as usize).copied().flatten());
+            self.verify(guard)?;
+            if let Some(len) = listed {
+                return Ok(len);
+            }
+        }
+        self.chunk_header(guard, key).map(|header| header.cbytes)
     }
 
     fn lens_of(&self, guard: &ReadGuard<'_>, keys: &[ChunkKey]) -> Vec<Option<u32>> {

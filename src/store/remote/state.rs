@@ -5,6 +5,7 @@ use std::io;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::SystemTime;
 
 use log::warn;
@@ -47,6 +48,8 @@ pub struct State {
     pub pieces: Arc<Pieces>,
     /// Where pieces are kept for later mounts.
     pub disk: Option<Arc<Kept>>,
+    /// Bytes on their way there.
+    pub keeping: AtomicU64,
     /// Lengths by place, as a listing gives them. Asked for once.
     pub listed: Mutex<Option<Arc<Vec<Option<u32>>>>>,
     /// What chunk files were when they were first seen, by place: a short form of it. A leaf lock.
@@ -112,6 +115,7 @@ impl State {
             places,
             pieces: Pieces::new(pool),
             disk: None,
+            keeping: AtomicU64::new(0),
             listed: Mutex::default(),
             seen: Mutex::default(),
         }
@@ -127,6 +131,11 @@ impl State {
             }
         });
         State { disk: disk.filter(|_| self.tag.tells()), ..self }
+    }
+
+    /// Whether lengths by a listing are here, without waiting for one that is on its way.
+    pub fn is_listed(&self) -> bool {
+        self.listed.try_lock().is_some_and(|listed| listed.is_some())
     }
 
     /// The layout of the frame.

@@ -132,7 +132,15 @@ impl FrameFileSystem for ArchiveView {
 /// What would change something is refused.
 impl FileSystem for ArchiveView {
     fn features(&self) -> Features {
-        Features { read_only: true, handles: false, locks: false, holes: false, read_ahead: None, passes_on: None }
+        Features {
+            read_only: true,
+            handles: false,
+            locks: false,
+            holes: false,
+            lists_attributes: true,
+            read_ahead: None,
+            passes_on: None,
+        }
     }
 
     fn lookup(&self, parent: Ino, name: &OsStr) -> Result<Attr> {

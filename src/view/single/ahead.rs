@@ -43,7 +43,8 @@ impl<V: FrameView> Single<V> {
     /// with it, or the disk would be waited for twice. Not so for those who only look.
     pub(super) fn prefetch_looked_up(&self, ino: Ino) {
         let lookups = &self.prefetcher.lookups;
-        if lookups.load(Relaxed) >= ONLY_LOOKING {
+        // Elsewhere the store knows best how to learn a length.
+        if lookups.load(Relaxed) >= ONLY_LOOKING || self.store.local().is_none() {
             return;
         }
         lookups.fetch_add(1, Relaxed);

@@ -39,12 +39,12 @@ impl<V: FrameView> Single<V> {
         format!("{}: {}", self.store.path().display(), name.to_string_lossy())
     }
 
-    /// The length of a stored chunk, read from its header the first time. `guard` is older than the look-up of `key`.
+    /// The length of a stored chunk, asked for the first time. `guard` is older than the look-up of `key`.
     fn chunk_len(&self, guard: &ReadGuard<'_>, ino: Ino, key: ChunkKey, known: Option<u32>) -> Result<u32> {
         match known {
             Some(len) => Ok(len),
             None => {
-                let len = self.store.chunk_header(guard, key)?.cbytes;
+                let len = self.store.len_of(guard, key)?;
                 self.state.read().learn(ino, key, len);
                 Ok(len)
             }

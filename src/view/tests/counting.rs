@@ -68,6 +68,12 @@ impl FrameStore for Counting {
         self.inner.chunk_header(guard, key)
     }
 
+    fn len_of(&self, guard: &ReadGuard<'_>, key: ChunkKey) -> Result<u32> {
+        check("len_of");
+        self.reads.fetch_add(1, SeqCst);
+        self.inner.len_of(guard, key)
+    }
+
     fn lens_of(&self, guard: &ReadGuard<'_>, keys: &[ChunkKey]) -> Vec<Option<u32>> {
         check("lens_of");
         self.inner.lens_of(guard, keys)

@@ -333,6 +333,7 @@ impl FileSystem for Tree {
             handles: true,
             locks: self.rules.locking,
             holes: false,
+            lists_attributes: true,
             read_ahead: Some(READ_AHEAD),
             passes_on: Some(self.rules.timeouts),
         }

@@ -65,7 +65,7 @@ def open_contiguous(server, proxy, point):
     with Counter(server, proxy, "counted-c.b2frame", point) as counter:
         counter.expect("opening a cframe", 3, least=1)
         shell("cat chunks.b2frame", point)
-        shell("ls", point)
+        shell("ls; ls -l chunks.b2frame", point)
         counter.expect("its index file, and names", 0)
 
 
@@ -113,10 +113,19 @@ def scan_of_contiguous(server, proxy, point):
         counter.expect("opening a cframe and reading all chunks", CHUNKS + 3)
 
 
+def look_at_contiguous(server, proxy, point):
+    """The names of all files are in the index; a length is in its chunk."""
+    with Counter(server, proxy, "counted-c.b2frame", point) as counter:
+        proxy.clear()
+        shell("ls; stat 0000000A.chunk", point)
+        counter.expect("names, and one length", 1, least=1)
+
+
 def listing_of_sparse(server, proxy, point):
     with Counter(server, proxy, "counted-s.b2frame", point) as counter:
         shell("ls -l", point)
-        counter.expect("opening an sframe and ls -l", 1, lists=1 + CHUNKS // 1000, least=1)
+        # The first two looks may be of somebody who reads.
+        counter.expect("opening an sframe and ls -l", 3, lists=1 + CHUNKS // 1000, least=1)
 
 
 def with_disk_cache(server, proxy, point):
@@ -164,4 +173,4 @@ def closed_early(server, proxy, point):
 
 
 SPARSE = [open_sparse, one_chunk_of_sparse, scan_of_sparse, scan_after_listing, scan_as_a_file, listing_of_sparse, with_disk_cache, together, closed_early]
-CONTIGUOUS = [open_contiguous, one_chunk_of_contiguous, scan_of_contiguous]
+CONTIGUOUS = [open_contiguous, look_at_contiguous, one_chunk_of_contiguous, scan_of_contiguous]
