@@ -251,7 +251,7 @@ def daemons(point):
             pass
 
 
-def hidden(url, environment, secrets, proxy, sample, point, background):
+def hidden(url, environment, secrets, proxy, sample, point, background, telling=TELLING):
     """Secrets in nothing that others see of a mount: log, process list, table of mounts, what commands say, also of failures."""
     point.mkdir(exist_ok=True)
     log = point.with_name("secrets.log")
@@ -273,7 +273,7 @@ def hidden(url, environment, secrets, proxy, sample, point, background):
         look("the table of mounts", Path("/proc/self/mountinfo").read_text(), secrets)
         names = sorted(expected.keys() - {"sizes"})
         expect_bytes(names[0], (point / names[0]).read_bytes(), expected[names[0]])
-        for number, fault in enumerate(TELLING, 1):
+        for number, fault in enumerate(telling, 1):
             proxy.fault = lambda request, fault=fault: fault
             try:
                 (point / names[number]).read_bytes()
