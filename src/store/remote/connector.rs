@@ -51,6 +51,7 @@ impl Connector {
     /// # Errors
     /// Certificates of the system that cannot be read.
     pub fn to_web(headers: HeaderMap, without_tls: bool, silence: Duration, connections: usize) -> Result<Self, String> {
+        choose_encryption();
         let free = headers.is_empty();
         let redirect = Policy::custom(move |attempt| {
             let origin = |url: &Url| (url.scheme().to_owned(), url.host_str().map(str::to_owned), url.port_or_known_default());
@@ -78,8 +79,15 @@ impl Connector {
 
     /// With `unsigned`, requests go unsigned as nothing is found to sign them with.
     pub fn new(unsigned: bool) -> Self {
+        choose_encryption();
         Connector { unsigned, ..Connector::default() }
     }
+}
+
+/// Encryption is ring's: another would take as long to build as all else that is remote.
+fn choose_encryption() {
+    // An error says that it was chosen before.
+    drop(rustls::crypto::ring::default_provider().install_default());
 }
 
 impl HttpConnector for Connector {
