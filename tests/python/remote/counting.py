@@ -175,5 +175,6 @@ def closed_early(server, proxy, point):
         counter.expect("40 random chunks", 44, least=40)
 
 
-SPARSE = [open_sparse, one_chunk_of_sparse, scan_of_sparse, scan_after_listing, scan_as_a_file, listing_of_sparse, with_disk_cache, together, closed_early, commands]
+SPARSE = [open_sparse, one_chunk_of_sparse, scan_of_sparse, scan_after_listing, scan_as_a_file, listing_of_sparse, with_disk_cache]
+SPARSE += [together, closed_early, commands]
 CONTIGUOUS = [open_contiguous, look_at_contiguous, one_chunk_of_contiguous, scan_of_contiguous]
