@@ -178,9 +178,10 @@ class Run:
                             where = self.directory / "changes"
                             where.mkdir()
                             kind = f"{'sframe' if sparse else 'cframe'} as {show}, {order}, {'the same keys' if in_place else 'new keys'}, {turn}"
+                            seed = f"{self.args.seed} {self.name} {turn}"
                             with self.test(f"changes of a {kind}, --seed {self.args.seed}"):
                                 judge = changing.change(
-                                    self.server, self.proxy, where, self.point, f"{self.args.seed} {self.name} {turn}", sparse, show, order, in_place, self.options
+                                    self.server, self.proxy, where, self.point, seed, sparse, show, order, in_place, self.options
                                 )  # fmt: skip
                                 reads, errors = reads + judge.reads, errors + judge.errors
                             self.proxy.between = None

@@ -141,7 +141,16 @@ class Held:
     def read(self, judge, rng):
         length = rng.choice([64, 1000, 10_000, 1 << 20])
         at = rng.randrange(max(os.fstat(self.fd).st_size, 1))
-        data = os.pread(self.fd, length, at)
+        data = b""
+        try:
+            while len(data) < length and (more := os.pread(self.fd, length - len(data), at + len(data))):
+                data += more
+        except OSError:
+            # Of a read that fails in its middle the kernel gives what comes before, and the error to the next one.
+            length = len(data)
+            if not data:
+                raise
+            judge.errors += 1
         self.among = judge.judge(self.name, at, data, length, self.among) or self.among
 
 

@@ -303,9 +303,9 @@ class Proxy:
             return False
         shape = framing(headers, request.method, status)
         if fault.tags is not None:
-            first = fault.tags.setdefault(request.path, headers)
+            before = fault.tags.setdefault(request.path, headers)
             for name in {"etag", "last-modified"} & headers.keys():
-                answer = with_header(without(answer, name), f"{name}: {first[name]}")
+                answer = with_header(without(answer, name), f"{name}: {before[name]}")
         if fault.shorten is not None and isinstance(shape, int):
             answer = with_header(without(answer, "content-length"), f"Content-Length: {min(shape, fault.shorten)}")
         writer.write(answer)

@@ -191,3 +191,5 @@ if __name__ == "__main__":
         main()
     except Unavailable as why:
         print(f"skipped: {why}\n0 passed, 0 failed, 1 skipped")
+    except KeyboardInterrupt:
+        sys.exit("interrupted")
