@@ -9,7 +9,7 @@ use std::io;
 use std::ops::Range;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -310,20 +310,35 @@ impl Client {
         })
     }
 
-    /// Lists the files of the frame in parts, all at the same time: those behind each of these names, up to the next of them.
+    /// Lists the files of the frame in parts, all at the same time: those behind each of these names, up to the next of them. What `keep`
+    /// makes of each is kept, of `most` names altogether.
     ///
     /// # Errors
-    /// What the store answers.
-    pub fn list(self: &Arc<Self>, parts: Vec<Range<Option<String>>>) -> io::Result<Vec<Listed>> {
+    /// What the store answers; more names than that.
+    pub fn list<T: Send + 'static>(
+        self: &Arc<Self>,
+        parts: Vec<Range<Option<String>>>,
+        most: usize,
+        keep: impl Fn(Listed) -> Option<T> + Send + Sync + 'static,
+    ) -> io::Result<Vec<T>> {
         let client = Arc::clone(self);
         self.wait(async move {
-            let work = parts.into_iter().map(|part| client.list_part(part));
+            let left = AtomicUsize::new(most);
+            let take = |listed: Listed| {
+                let is_left = left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok();
+                if is_left { Ok(keep(listed)) } else { Err(io::Error::other(format!("there are more than {most} names"))) }
+            };
+            let work = parts.into_iter().map(|part| client.list_part(part, &take));
             let all = futures_util::future::try_join_all(work).await?;
             Ok(all.into_iter().flatten().collect())
         })
     }
 
-    async fn list_part(&self, part: Range<Option<String>>) -> io::Result<Vec<Listed>> {
+    async fn list_part<T>(
+        &self,
+        part: Range<Option<String>>,
+        take: impl Fn(Listed) -> io::Result<Option<T>>,
+    ) -> io::Result<Vec<T>> {
         let _turn = self.turn().await?;
         self.asked.lists.fetch_add(1, Relaxed);
         let mut names = match &part.start {
@@ -337,7 +352,7 @@ impl Client {
             if part.end.as_ref().is_some_and(|end| name > *end) {
                 break;
             }
-            all.push(Listed { name, tag: Tag::of(&meta) });
+            all.extend(take(Listed { name, tag: Tag::of(&meta) })?);
         }
         Ok(all)
     }

@@ -24,6 +24,8 @@ const TICK: Duration = Duration::from_secs(1);
 const KEEPING: u64 = 16 << 20;
 /// Names of one answer to a listing.
 const PAGE: usize = 1000;
+/// Names of a listing that are none of the frame's, at most, where it has few itself.
+const MOST_OTHERS: usize = 1 << 20;
 
 /// A piece, asked for if it is not here, and waited for.
 ///
@@ -267,13 +269,19 @@ pub fn list(state: &Arc<State>) -> io::Result<Vec<Option<u32>>> {
     let each = sorted.len().div_ceil(parts).max(1);
     let bounds = |part: usize| sorted.get(part * each).filter(|_| part > 0).and_then(|(id, _)| name_before(*id));
     let ranges = (0..parts).map(|part| bounds(part)..bounds(part + 1)).collect();
+    // Others' files may be there as well, and chunks that no index names any more.
+    let most = sorted.len().saturating_mul(16).saturating_add(MOST_OTHERS);
+    let known = Arc::clone(state);
+    let listed = state.client.list(ranges, most, move |listed| {
+        let ChunkId(id) = ChunkId::from_file_name(listed.name.as_bytes())?;
+        let len = u32::try_from(listed.tag.len()).ok().filter(|_| was_there(&known, &listed.tag))?;
+        let at = sorted.binary_search_by_key(&id, |(id, _)| *id).ok()?;
+        sorted.get(at).map(|(_, place)| (*place, len))
+    })?;
     let mut lens = vec![None; ids.len()];
-    for listed in state.client.list(ranges)? {
-        let Some(ChunkId(id)) = ChunkId::from_file_name(listed.name.as_bytes()) else { continue };
-        let Ok(at) = sorted.binary_search_by_key(&id, |(id, _)| *id) else { continue };
-        let Some(place) = sorted.get(at).map(|(_, place)| *place) else { continue };
-        if let Some(len) = lens.get_mut(place as usize).filter(|_| was_there(state, &listed.tag)) {
-            *len = u32::try_from(listed.tag.len()).ok();
+    for (place, len) in listed {
+        if let Some(slot) = lens.get_mut(place as usize) {
+            *slot = Some(len);
         }
     }
     Ok(lens)
