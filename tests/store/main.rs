@@ -20,6 +20,8 @@ mod parsed;
 mod real;
 #[cfg(feature = "remote")]
 mod remote;
+#[cfg(feature = "remote")]
+mod remote_web;
 mod rest;
 mod room;
 mod shared;

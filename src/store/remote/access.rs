@@ -200,9 +200,9 @@ impl Access {
         if anonymous || !signs {
             builder = builder.with_skip_signature(true);
         }
-        let options = self.client(options, used.is_some_and(|used| is_without_tls(&used)));
+        let options = Self::client(options, used.is_some_and(|used| is_without_tls(&used)));
         let builder = builder.with_bucket_name(address.bucket()).with_client_options(options);
-        Ok(builder.with_retry(self.retries()).with_http_connector(Self::connector(address, anonymous, signs)))
+        Ok(builder.with_retry(self.retries()).with_http_connector(self.connector(address, anonymous, signs)))
     }
 
     fn google(&self, address: &Address, environment: &Environment) -> Result<GoogleCloudStorageBuilder, String> {
@@ -242,9 +242,9 @@ impl Access {
         if anonymous || !signs {
             builder = builder.with_skip_signature(true);
         }
-        let options = self.client(options, used.is_some_and(|used| is_without_tls(&used)));
+        let options = Self::client(options, used.is_some_and(|used| is_without_tls(&used)));
         let builder = builder.with_bucket_name(address.bucket()).with_client_options(options);
-        Ok(builder.with_retry(self.retries()).with_http_connector(Self::connector(address, anonymous, signs)))
+        Ok(builder.with_retry(self.retries()).with_http_connector(self.connector(address, anonymous, signs)))
     }
 
     fn azure(&self, address: &Address, environment: &Environment) -> Result<MicrosoftAzureBuilder, String> {
@@ -310,18 +310,18 @@ impl Access {
         if anonymous || !signs {
             builder = builder.with_skip_signature(true);
         }
-        let options = self.client(options, used.is_some_and(|used| is_without_tls(&used)));
+        let options = Self::client(options, used.is_some_and(|used| is_without_tls(&used)));
         let builder = builder.with_container_name(address.bucket()).with_client_options(options);
-        Ok(builder.with_retry(self.retries()).with_http_connector(Self::connector(address, anonymous, signs)))
+        Ok(builder.with_retry(self.retries()).with_http_connector(self.connector(address, anonymous, signs)))
     }
 
     /// Makes the connections of a store. If nobody wants requests to go unsigned, and they do, that is told where one is refused.
-    fn connector(address: &Address, wanted: bool, signs: bool) -> Connector {
+    fn connector(&self, address: &Address, wanted: bool, signs: bool) -> Connector {
         let unsigned = !wanted && !signs;
         if unsigned {
             debug!("{address}: no credentials are found: requests are not signed, as with -o anonymous");
         }
-        Connector::new(unsigned)
+        Connector::to_store(unsigned, self.silence(), self.connections)
     }
 
     /// After which a connection is given up, early enough to try another one.
@@ -329,12 +329,9 @@ impl Access {
         (self.timeout / 3).max(Duration::from_millis(100))
     }
 
-    /// The same options, with the times that are set.
-    fn client(&self, options: ClientOptions, without_tls: bool) -> ClientOptions {
-        let silence = self.silence();
-        let options =
-            options.with_timeout_disabled().with_read_timeout(silence).with_connect_timeout(silence.min(Duration::from_secs(5)));
-        let options = options.with_pool_max_idle_per_host(self.connections);
+    /// The same options, without times, which connections have of their own.
+    fn client(options: ClientOptions, without_tls: bool) -> ClientOptions {
+        let options = options.with_timeout_disabled();
         if without_tls { options.with_allow_http(true) } else { options.with_config(ClientConfigKey::AllowHttp, "false") }
     }
 
