@@ -153,6 +153,8 @@ pub struct Client {
     has_prefixes: bool,
     /// Requests at one time.
     turns: Arc<Semaphore>,
+    /// Bytes of memory for bodies that are coming, in steps of [`STEP`].
+    room: Arc<Semaphore>,
     connections: usize,
     /// How long the store may be silent, with all that is tried again.
     timeout: Duration,
@@ -195,6 +197,7 @@ impl Client {
             base,
             has_prefixes,
             turns,
+            room: Arc::new(Semaphore::new(ROOM as usize)),
             connections: connections.max(1),
             timeout,
             asked: Arc::new(Asked::new()),
@@ -209,6 +212,7 @@ impl Client {
             base,
             has_prefixes: self.has_prefixes,
             turns: Arc::clone(&self.turns),
+            room: Arc::clone(&self.room),
             connections: self.connections,
             timeout: self.timeout,
             asked: Arc::clone(&self.asked),
@@ -330,6 +334,9 @@ impl Client {
         if wanted > MOST {
             return Err(io::Error::other(format!("the object has {wanted} bytes; expected at most {MOST}")).into());
         }
+        // Nobody knew before how much it would be.
+        let room = u32::try_from(wanted / STEP + 1).unwrap_or(ROOM).min(ROOM);
+        let _room = self.room.acquire_many(room).await.map_err(io::Error::other)?;
         let mut bytes = Vec::with_capacity(usize::try_from(wanted.min(TRUSTED)).unwrap_or(0));
         let mut parts = got.into_stream();
         let mut count = 0;

@@ -41,7 +41,7 @@ pub fn now(state: &Arc<State>, key: PieceKey) -> io::Result<Arc<Piece>> {
                 return Ok(claim.fill(piece));
             }
             let (client, state) = (Arc::clone(&state.client), Arc::clone(state));
-            client.wait(async move { Ok(claim.fill(fetch(&state, key).await?)) })
+            client.wait(async move { Ok(filled(&state, claim, fetch(&state, key).await?)) })
         }
     }
 }
@@ -125,11 +125,13 @@ async fn fill(state: &Arc<State>, group: Vec<Claim>) -> io::Result<()> {
     let ranges: Option<Vec<Range<u64>>> = group.iter().map(|claim| piece_range(state, claim.key())).collect();
     let (Some(ranges), true) = (ranges, group.len() > 1) else {
         for claim in group {
-            let piece = match kept(state, claim.key()).await {
-                Some(piece) => piece,
-                None => fetch(state, claim.key()).await?,
-            };
-            claim.fill(piece);
+            match kept(state, claim.key()).await {
+                Some(piece) => drop(claim.fill(piece)),
+                None => {
+                    let fetched = fetch(state, claim.key()).await?;
+                    filled(state, claim, fetched);
+                }
+            }
         }
         return Ok(());
     };
@@ -140,9 +142,8 @@ async fn fill(state: &Arc<State>, group: Vec<Claim>) -> io::Result<()> {
         let to = usize::try_from(range.end - first.start).unwrap_or(usize::MAX);
         let bytes = got.bytes.get(from..to).ok_or(io::ErrorKind::UnexpectedEof)?.to_vec();
         let room = room(state, claim.key().place);
-        let piece = Piece { bytes, room };
-        keep(state, claim.key(), &piece, String::new());
-        claim.fill(piece);
+        let fetched = Fetched { piece: Piece { bytes, room }, tag: Some(String::new()) };
+        filled(state, claim, fetched);
     }
     Ok(())
 }
@@ -159,28 +160,42 @@ fn piece_range(state: &State, key: PieceKey) -> Option<Range<u64>> {
     Some(start..start.saturating_add(PIECE).min(range.end))
 }
 
+/// A piece, and what the disk is to call the state of its object, if it is to keep it.
+struct Fetched {
+    piece: Piece,
+    tag: Option<String>,
+}
+
+/// A piece is here, and is kept on disk without another copy of it in memory.
+fn filled(state: &Arc<State>, claim: Claim, fetched: Fetched) -> Arc<Piece> {
+    let key = claim.key();
+    let piece = claim.fill(fetched.piece);
+    if let Some(tag) = fetched.tag {
+        keep(state, key, Arc::clone(&piece), tag);
+    }
+    piece
+}
+
 /// A piece by a request.
-async fn fetch(state: &Arc<State>, key: PieceKey) -> io::Result<Piece> {
+async fn fetch(state: &Arc<State>, key: PieceKey) -> io::Result<Fetched> {
     if let Some(range) = piece_range(state, key) {
         if range.is_empty() {
-            return Ok(Piece { bytes: Vec::new(), room: room(state, key.place) });
+            return Ok(Fetched { piece: Piece { bytes: Vec::new(), room: room(state, key.place) }, tag: None });
         }
         let got = state.client.get("", Some(range), Some(&state.tag)).await?;
         let piece = Piece { bytes: got.bytes, room: room(state, key.place) };
-        keep(state, key, &piece, String::new());
-        return Ok(piece);
+        return Ok(Fetched { piece, tag: Some(String::new()) });
     }
     let start = u64::from(key.number) * PIECE;
     let got = state.client.get(&state.name(key.place), Some(start..start + PIECE), None).await?;
     if !is_as_before(state, key.place, &got.tag) {
-        if let Some(disk) = &state.disk {
-            disk.discard("a chunk file is another by now");
+        if let Some(disk) = state.disk.clone() {
+            drop(tokio::task::spawn_blocking(move || disk.discard("a chunk file is another by now")));
         }
         return Err(io::Error::from_raw_os_error(libc::ESTALE));
     }
     let piece = Piece { bytes: got.bytes, room: got.tag.len() };
-    keep(state, key, &piece, short(&got.tag).to_string());
-    Ok(piece)
+    Ok(Fetched { piece, tag: Some(short(&got.tag).to_string()) })
 }
 
 /// What the cache on disk calls the object of a chunk. In one file, that is where the chunk begins.
@@ -214,7 +229,7 @@ fn on_disk(state: &State, key: PieceKey) -> Option<Piece> {
 }
 
 /// Keeps a piece on disk, without waiting for it; not if the disk is slower than the store.
-fn keep(state: &Arc<State>, key: PieceKey, piece: &Piece, tag: String) {
+fn keep(state: &Arc<State>, key: PieceKey, piece: Arc<Piece>, tag: String) {
     let Some(disk) = &state.disk else { return };
     let len = piece.bytes.len() as u64;
     if state.keeping.fetch_add(len, Relaxed) > KEEPING {
@@ -222,9 +237,8 @@ fn keep(state: &Arc<State>, key: PieceKey, piece: &Piece, tag: String) {
         return;
     }
     let (state, disk, name) = (Arc::clone(state), Arc::clone(disk), object(state, key.place));
-    let (bytes, room) = (piece.bytes.clone(), piece.room);
     drop(tokio::task::spawn_blocking(move || {
-        disk.put(&name, u64::from(key.number), &bytes, room, &tag);
+        disk.put(&name, u64::from(key.number), &piece.bytes, piece.room, &tag);
         state.keeping.fetch_sub(len, Relaxed);
     }));
 }
