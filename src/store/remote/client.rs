@@ -237,6 +237,11 @@ impl Client {
         }
     }
 
+    /// How long the store may be silent.
+    pub(super) fn patience(&self) -> Duration {
+        self.timeout
+    }
+
     /// How many requests there are at one time at most.
     pub fn connections(&self) -> usize {
         self.connections

@@ -32,8 +32,9 @@ const MOST_OTHERS: usize = 1 << 20;
 /// # Errors
 /// What the store answers; ESTALE if the object is in another state; ENOENT if there is none.
 pub fn now(state: &Arc<State>, key: PieceKey) -> io::Result<Arc<Piece>> {
-    match state.pieces.want(key, state.likely(key.place)) {
+    match state.pieces.want(key, state.likely(key.place), state.client.patience()) {
         Wanted::Here(piece) => Ok(piece),
+        Wanted::Failed => Err(io::Error::other("another request for the same did not get it in time")),
         Wanted::Unwanted => Err(io::Error::from_raw_os_error(libc::EINTR)),
         Wanted::Mine(claim) => {
             // Who waits reads the disk itself: that is sooner than to have another thread do it.

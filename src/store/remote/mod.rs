@@ -44,6 +44,7 @@ use self::pieces::{PIECE, PieceKey};
 use self::sequence::Sequences;
 use self::state::State;
 use super::disk_cache::DiskCache;
+use super::interrupts;
 use super::local::watch::Watch;
 use super::{
     CacheStats, ChunkKey, Epochs, FrameImage, FrameStore, FsSpace, Others, ReadAt, ReadGuard, Resources, Result, SourceStat,
@@ -282,12 +283,34 @@ impl RemoteStore {
         header.map_err(|source| StoreError::Format { path, source })
     }
 
+    /// Lengths by the chunks' headers. When the store does not give one, it is not asked for the rest: that would take as long each time.
+    fn lens_by_headers(&self, state: &Arc<State>, places: &[Option<u32>]) -> Vec<Option<u32>> {
+        let mut lens = Vec::with_capacity(places.len());
+        for place in places {
+            lens.push(match place.map(|place| self.header(state, place)) {
+                Some(Ok(header)) => Some(header.cbytes),
+                Some(Err(StoreError::Io { .. })) => break,
+                _ => None,
+            });
+        }
+        lens.resize(places.len(), None);
+        lens
+    }
+
     /// Lengths of chunk files by place, by a listing.
     fn listed(&self, state: &Arc<State>) -> Option<Arc<Vec<Option<u32>>>> {
-        let mut listed = state.listed.lock();
+        let mut listed = loop {
+            match state.listed.try_lock_for(interrupts::PAUSE) {
+                Some(listed) => break listed,
+                None if interrupts::is_unwanted() => return None,
+                None => {}
+            }
+        };
         if listed.is_none() {
             match load::list(state) {
                 Ok(lens) => *listed = Some(Arc::new(lens)),
+                // Of whoever does not want it any more. The next one may.
+                Err(error) if error.raw_os_error() == Some(libc::EINTR) => return None,
                 Err(error) => {
                     warn!("{}: cannot be listed: {}", self.path.display(), in_words(&error));
                     *listed = Some(Arc::default());
@@ -360,9 +383,9 @@ impl FrameStore for RemoteStore {
         let places: Vec<Option<u32>> = keys.iter().map(|key| state.place(*key)).collect();
         let lens = if state.layout() == Layout::Contiguous {
             load::together(&state, places.iter().flatten().copied());
-            places.iter().map(|place| self.header(&state, (*place)?).ok().map(|header| header.cbytes)).collect()
+            self.lens_by_headers(&state, &places)
         } else if keys.len() < WORTH_A_LISTING {
-            places.iter().map(|place| self.header(&state, (*place)?).ok().map(|header| header.cbytes)).collect()
+            self.lens_by_headers(&state, &places)
         } else {
             let listed = self.listed(&state);
             let len = |place: u32| listed.as_ref()?.get(place as usize).copied().flatten();
