@@ -91,6 +91,8 @@ pub struct Opened {
     pub store: Arc<dyn ObjectStore>,
     /// The key of the address in it.
     pub key: Key,
+    /// What beside the URL says which object it is: where the store is, and what a query asks for. Without secrets.
+    pub origin: String,
 }
 
 impl Access {
@@ -106,16 +108,32 @@ impl Access {
         if let Some(endpoint) = &self.endpoint {
             check_endpoint(endpoint)?;
         }
-        let store: Arc<dyn ObjectStore> = match address.kind() {
-            Kind::Http => Arc::new(self.web(address)?),
+        let store: (Arc<dyn ObjectStore>, _) = match address.kind() {
+            Kind::Http => (Arc::new(self.web(address)?), address.asked_for()),
             kind if self.headers.is_some() => {
                 return Err(format!("headers= is for http:// and https://, and this is {kind:?}; expected it without headers="));
             }
-            Kind::S3 => Arc::new(self.amazon(address, environment)?.build().map_err(|error| in_words(&error))?),
-            Kind::Google => Arc::new(self.google(address, environment)?.build().map_err(|error| in_words(&error))?),
-            Kind::Azure => Arc::new(self.azure(address, environment)?.build().map_err(|error| in_words(&error))?),
+            Kind::S3 => {
+                let builder = self.amazon(address, environment)?;
+                let origin =
+                    origin([AmazonS3ConfigKey::S3Endpoint, AmazonS3ConfigKey::Endpoint, AmazonS3ConfigKey::Region], |key| {
+                        builder.get_config_value(key)
+                    });
+                (Arc::new(builder.build().map_err(|error| in_words(&error))?), origin)
+            }
+            Kind::Google => {
+                let builder = self.google(address, environment)?;
+                let origin = origin([GoogleConfigKey::BaseUrl], |key| builder.get_config_value(key));
+                (Arc::new(builder.build().map_err(|error| in_words(&error))?), origin)
+            }
+            Kind::Azure => {
+                let builder = self.azure(address, environment)?;
+                let settings = [AzureConfigKey::AccountName, AzureConfigKey::Endpoint, AzureConfigKey::UseEmulator];
+                let origin = origin(settings, |key| builder.get_config_value(key));
+                (Arc::new(builder.build().map_err(|error| in_words(&error))?), origin)
+            }
         };
-        Ok(Opened { store, key: address.key() })
+        Ok(Opened { store: store.0, key: address.key(), origin: store.1 })
     }
 
     fn web(&self, address: &Address) -> Result<object_store::http::HttpStore, String> {
@@ -342,6 +360,11 @@ impl Access {
         let backoff = BackoffConfig { init_backoff, max_backoff, base: 2.0 };
         RetryConfig { backoff, max_retries: TRIES, retry_timeout: self.timeout * 3 / 4 }
     }
+}
+
+/// Settings that say where a store is, as one text.
+fn origin<K, const N: usize>(settings: [K; N], get: impl Fn(&K) -> Option<String>) -> String {
+    settings.map(|key| get(&key).unwrap_or_default()).join(" ")
 }
 
 /// What user info says, as a header.

@@ -76,6 +76,8 @@ pub struct Options {
     pub pool: Option<Arc<Pool>>,
     /// Where pieces are kept for later mounts.
     pub disk: Option<Arc<DiskCache>>,
+    /// What beside the URL says which frame is kept there: [`Opened::origin`].
+    pub origin: String,
     /// Which layout the frame has, where that is known.
     pub layout: Option<Layout>,
 }
@@ -88,6 +90,7 @@ impl Default for Options {
             cache_bytes: 96 << 20,
             pool: None,
             disk: None,
+            origin: String::new(),
             layout: None,
         }
     }
@@ -140,7 +143,7 @@ impl RemoteStore {
     /// What is there and no frame; a source whose states nothing tells apart; what the store answers.
     pub fn open(client: Arc<Client>, path: &Path, options: Options, resources: &Resources) -> Result<Self> {
         let pool = options.pool.clone().unwrap_or_else(|| Pool::new(options.cache_bytes));
-        let state = State::read(&client, path, options.layout, 0, &pool)?.kept_in(options.disk.as_ref(), path);
+        let state = State::read(&client, path, options.layout, 0, &pool)?.kept_in(options.disk.as_ref(), path, &options.origin);
         if !state.tag.tells() && !options.unsafe_immutable {
             let reason = "has neither an ETag nor a time of its last change, so changes cannot be noticed; \
                           -o unsafe-immutable reads it all the same";
@@ -460,7 +463,7 @@ impl SourceStore for RemoteStore {
         let before = self.now();
         let layout = Some(before.layout());
         let state = State::read(&self.client, &self.path, layout, before.generation.wrapping_add(1), &self.pool)?;
-        let state = state.kept_in(self.options.disk.as_ref(), &self.path);
+        let state = state.kept_in(self.options.disk.as_ref(), &self.path, &self.options.origin);
         let image = Arc::clone(&state.image);
         let turnover = self.epochs.turn_over();
         *self.state.write() = Arc::new(state);
