@@ -25,6 +25,8 @@ mod remote_web;
 mod rest;
 mod room;
 mod shared;
+#[cfg(feature = "remote")]
+mod signals;
 mod soak;
 mod sparse;
 mod speed;

@@ -22,6 +22,8 @@ const TOGETHER: u64 = 1 << 20;
 const TICK: Duration = Duration::from_secs(1);
 /// Bytes that may be on their way to the disk.
 const KEEPING: u64 = 16 << 20;
+/// How long the disk may take to give what it has.
+const DISK: Duration = Duration::from_secs(1);
 /// Names of one answer to a listing.
 const PAGE: usize = 1000;
 /// Names of a listing that are none of the frame's, at most, where it has few itself.
@@ -208,7 +210,9 @@ fn object(state: &State, place: u32) -> String {
 async fn kept(state: &Arc<State>, key: PieceKey) -> Option<Piece> {
     state.disk.as_ref()?;
     let state = Arc::clone(state);
-    tokio::task::spawn_blocking(move || on_disk(&state, key)).await.ok()?
+    let read = tokio::task::spawn_blocking(move || on_disk(&state, key));
+    // Its threads may be held up by a disk that takes nothing. That keeps nobody from the store.
+    tokio::time::timeout(DISK, read).await.ok()?.ok()?
 }
 
 /// A piece that is on disk.
