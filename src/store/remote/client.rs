@@ -24,6 +24,8 @@ use super::words::{errno, in_words};
 use crate::format::plain::plain;
 use crate::store::interrupts;
 
+/// What the threads are called that carry requests. A panic there is an error to whoever waits for the request.
+pub const REQUESTS: &str = "b2fuse-requests";
 /// The most bytes that are taken into memory by one request.
 pub const MOST: u64 = 1 << 30;
 /// Bytes that are allocated upon a server's word.
@@ -190,7 +192,7 @@ impl Client {
         timeout: Duration,
     ) -> io::Result<Arc<Self>> {
         let runtime =
-            Builder::new_multi_thread().worker_threads(2).max_blocking_threads(8).thread_name("remote").enable_all().build()?;
+            Builder::new_multi_thread().worker_threads(2).max_blocking_threads(8).thread_name(REQUESTS).enable_all().build()?;
         let turns = Arc::new(Semaphore::new(connections.max(1)));
         Ok(Arc::new(Client {
             store,

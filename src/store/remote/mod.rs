@@ -56,7 +56,7 @@ use crate::format::{self, ChunkId, Layout};
 pub use self::access::{Access, Opened, check_endpoint};
 pub use self::address::{Address, Kind, secrets, without_secrets};
 pub use self::backend::location;
-pub use self::client::{Client, Got, Listed, Tag};
+pub use self::client::{Client, Got, Listed, REQUESTS, Tag};
 
 /// Keys for which a listing is asked rather than each chunk.
 const WORTH_A_LISTING: usize = 4;
