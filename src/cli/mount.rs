@@ -33,6 +33,8 @@ use crate::view::{
 };
 
 #[cfg(feature = "remote")]
+mod opening;
+#[cfg(feature = "remote")]
 mod remote;
 mod tree;
 
@@ -663,7 +665,14 @@ fn serve(plan: &Plan, hangup: Hangup, starter: &mut Option<Starter>) -> Result<(
             None => eprintln!("{text}"),
         }
     };
-    let view = wait::until_released(plan.wait, say, failed, || open(plan))?;
+    let open = || wait::until_released(plan.wait, say, failed, || open(plan));
+    #[cfg(feature = "remote")]
+    let view = match &plan.kind {
+        SourceKind::Remote(_) => opening::unless_ended(&mut signals, hangup, &plan.source, open)?,
+        _ => open()?,
+    };
+    #[cfg(not(feature = "remote"))]
+    let view = open()?;
     let mounted = match Mounted::start(view.clone(), &plan.config) {
         Ok(mounted) => mounted,
         Err(error) => {
