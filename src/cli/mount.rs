@@ -22,7 +22,7 @@ use crate::fs::kernel::{self, Access, FS_TYPE};
 use crate::fs::session::{Config, MountRequest, Mounted, Signal};
 use crate::store::local::{self, FileBackend, mounts};
 #[cfg(feature = "remote")]
-use crate::store::remote::Address;
+use crate::store::remote::{Access as RemoteAccess, Address, without_secrets};
 use crate::store::times::Records;
 use crate::store::{
     Budgets, CframeStore, FrameStore, Location, NewFrame, OpenOptions, Resources, SframeStore, in_words, sidecar,
@@ -266,6 +266,14 @@ pub(super) fn run(args: Args) -> End {
     }
     if options.remount {
         return remount::run(&args.mountpoint, &options, &args.options, args.read_only).into();
+    }
+    #[cfg(feature = "remote")]
+    if Address::parse(&args.source).is_none() && (options.remote != RemoteAccess::default() || options.disk_cache.is_some()) {
+        return End::Usage(
+            "endpoint=, region=, anonymous, headers=, refresh=, timeout=, connections=, unsafe-immutable and disk_cache= are for frames at \
+             URLs, and SOURCE is none"
+                .to_owned(),
+        );
     }
     mount(args, options).unwrap_or_else(End::Failed)
 }

@@ -34,13 +34,13 @@ pub(super) fn connect(address: &Address, access: &Access) -> Result<Connected, S
 /// How commands reach frames at URLs, if they were told.
 static ACCESS: OnceLock<Access> = OnceLock::new();
 
-/// A command was told how to reach frames at URLs.
+/// A command was told how to reach frames at URLs, of which some paths may be.
 ///
 /// # Errors
-/// What is wrong with what it was told.
-pub(super) fn reach(args: &RemoteArgs) -> Result<(), String> {
+/// What is wrong with what it was told; that no path is a URL.
+pub(super) fn reach(args: &RemoteArgs, paths: &[impl AsRef<Path>]) -> Result<(), String> {
     let _ = ACCESS.set(args.access()?);
-    Ok(())
+    args.check(&paths.iter().map(AsRef::as_ref).collect::<Vec<_>>())
 }
 
 /// Where a frame is, if its path is a URL.
