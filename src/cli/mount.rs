@@ -435,7 +435,7 @@ impl Plan {
 fn config(options: &Options, threads: usize, point: PathBuf, source: &Path, flags: libc::c_ulong) -> Config {
     let mount = MountRequest {
         point,
-        fsname: options.fsname.clone().unwrap_or_else(|| source.as_os_str().to_owned()),
+        fsname: options.fsname.as_deref().map_or_else(|| source.as_os_str().to_owned(), shown),
         flags,
         access: options.access,
         auto_unmount: options.auto_unmount,
@@ -595,6 +595,14 @@ fn check_device(source: &Path, device: u64, expected: &str) -> Result<(), Failur
         Ok(None) => Ok(()),
         Err(error) => Err(Failure::new(source, format_args!("cannot list mounts: {}", in_words(&error)))),
     }
+}
+
+/// A name for the table of mounts, which everybody can read.
+fn shown(name: &OsStr) -> OsString {
+    #[cfg(feature = "remote")]
+    return without_secrets(name).into_owned();
+    #[cfg(not(feature = "remote"))]
+    name.to_owned()
 }
 
 /// What is said of a mount that nobody answers for.

@@ -276,10 +276,12 @@ impl Address {
     }
 }
 
-/// Where in a text there are secrets, if it is an address, a good one or not: user info, and from a query on, all.
+/// Where in a text there are secrets, if it is an address, a good one or not, or the value of an option: user info, and from a query on,
+/// all.
 pub fn secrets(text: &[u8]) -> Vec<Range<usize>> {
     let Some(scheme) = text.windows(3).position(|three| three == b"://") else { return Vec::new() };
-    let name = text.get(..scheme).unwrap_or_default().to_ascii_lowercase();
+    let name = text.get(..scheme).unwrap_or_default().rsplit(|byte| matches!(byte, b'=' | b',')).next();
+    let name = name.unwrap_or_default().to_ascii_lowercase();
     let name = str::from_utf8(&name).unwrap_or_default();
     // Before the `@` there is a container.
     let has_container = matches!(name, "az" | "azure" | "abfs" | "abfss");

@@ -293,7 +293,9 @@ def hidden(url, environment, secrets, proxy, sample, point, background, telling=
     mount = None
     try:
         if background:
-            done = run("mount", *words, "--log-file", log, url, point, environment=environment)
+            # Lists of mounts may call it by its URL.
+            named = url.replace(",", "\\,")
+            done = run("mount", *words, "-o", f"fsname={named}", "--log-file", log, url, point, environment=environment)
             look("what mount says", done.stdout + done.stderr, secrets)
             expect(f"mount: {done.stderr!r}", done.returncode, 0)
         else:

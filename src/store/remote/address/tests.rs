@@ -171,6 +171,8 @@ fn secrets_are_found_in_what_is_no_address_too() {
         ("abfss://c@acc.dfs.core.windows.net/k", "abfss://c@acc.dfs.core.windows.net/k"),
         ("https://h/a@b", "https://h/a@b"),
         ("https://SECRET@", "https://...@"),
+        ("ro,fsname=https://u:SECRET@h/x?SECRET,ro", "ro,fsname=https://...@h/x?..."),
+        ("endpoint=http://u:SECRET@h", "endpoint=http://...@h"),
         ("https://h/?", "https://h/?"),
         ("/x/a@b?c", "/x/a@b?c"),
         ("ftp://u@h/?x", "ftp://u@h/?x"),
