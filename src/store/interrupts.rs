@@ -6,6 +6,8 @@
 use std::cell::Cell;
 use std::sync::OnceLock;
 #[cfg(feature = "remote")]
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+#[cfg(feature = "remote")]
 use std::time::Duration;
 
 /// Between two looks at a client.
@@ -16,6 +18,10 @@ thread_local! {
     /// The client that this thread serves, by the id of its thread; 0 for nobody.
     static CLIENT: Cell<u32> = const { Cell::new(0) };
 }
+
+/// Nobody wants anything any more.
+#[cfg(feature = "remote")]
+static ALL: AtomicBool = AtomicBool::new(false);
 
 static LOOK: OnceLock<fn(u32) -> bool> = OnceLock::new();
 
@@ -29,9 +35,15 @@ pub fn look_by(look: fn(u32) -> bool) {
     let _ = LOOK.set(look);
 }
 
+/// This process is ending before it serves anybody: no thread waits any longer.
+#[cfg(feature = "remote")]
+pub fn end_all() {
+    ALL.store(true, Relaxed);
+}
+
 /// Whether the client that this thread serves has a signal to handle, or is gone.
 #[cfg(feature = "remote")]
 pub(super) fn is_unwanted() -> bool {
     let client = CLIENT.get();
-    client != 0 && LOOK.get().is_some_and(|look| look(client))
+    ALL.load(Relaxed) || client != 0 && LOOK.get().is_some_and(|look| look(client))
 }

@@ -235,6 +235,7 @@ class Run:
             test("the server is silent", failing.away, sample, self.proxy.silent)
             test("a read that waits is interrupted", failing.interrupted, sample)
             test("unmounted while the server is silent", failing.unmounted_while_silent, sample)
+            test("ended while the server is silent at the opening", failing.ended_while_opening, sample)
             test("no server, no frame", failing.no_mount, sample)
             self.clear()
 
