@@ -21,9 +21,10 @@ pub(super) struct Connected {
 /// What keeps from it, in words without secrets.
 pub(super) fn connect(address: &Address, access: &Access) -> Result<Connected, String> {
     let opened = access.open(address)?;
-    let client = match address.is_http() {
-        true => Client::of_file(opened.store, access.connections, access.timeout),
-        false => Client::new(opened.store, opened.key, access.connections, access.timeout),
+    let client = match opened.pages {
+        _ if address.is_http() => Client::of_file(opened.store, access.connections, access.timeout),
+        Some(pages) => Client::listing(opened.store, pages, opened.key, access.connections, access.timeout),
+        None => Client::new(opened.store, opened.key, access.connections, access.timeout),
     };
     let client = client.map_err(|error| format!("cannot be asked for: {}", in_words(&error)))?;
     Ok(Connected { client, path: PathBuf::from(address.to_string()) })

@@ -31,6 +31,7 @@ use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
 use object_store::client::ClientConfigKey;
 use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::http::HttpBuilder;
+use object_store::list::PaginatedListStore;
 use object_store::path::Path as Key;
 use object_store::{BackoffConfig, ClientOptions, ObjectStore, RetryConfig};
 use url::Url;
@@ -85,10 +86,11 @@ impl Default for Access {
 }
 
 /// A store, and where in it to begin.
-#[derive(Debug)]
 pub struct Opened {
     /// The store.
     pub store: Arc<dyn ObjectStore>,
+    /// The same, where it lists names: not a web server.
+    pub pages: Option<Arc<dyn PaginatedListStore>>,
     /// The key of the address in it.
     pub key: Key,
 }
@@ -106,16 +108,27 @@ impl Access {
         if let Some(endpoint) = &self.endpoint {
             check_endpoint(endpoint)?;
         }
-        let store: Arc<dyn ObjectStore> = match address.kind() {
-            Kind::Http => Arc::new(self.web(address)?),
+        let key = address.key();
+        let listing = |store: Arc<dyn ObjectStore>, pages: Arc<dyn PaginatedListStore>| (store, Some(pages));
+        let (store, pages): (Arc<dyn ObjectStore>, _) = match address.kind() {
+            Kind::Http => (Arc::new(self.web(address)?), None),
             kind if self.headers.is_some() => {
                 return Err(format!("headers= is for http:// and https://, and this is {kind:?}; expected it without headers="));
             }
-            Kind::S3 => Arc::new(self.amazon(address, environment)?.build().map_err(|error| in_words(&error))?),
-            Kind::Google => Arc::new(self.google(address, environment)?.build().map_err(|error| in_words(&error))?),
-            Kind::Azure => Arc::new(self.azure(address, environment)?.build().map_err(|error| in_words(&error))?),
+            Kind::S3 => {
+                let store = Arc::new(self.amazon(address, environment)?.build().map_err(|error| in_words(&error))?);
+                listing(store.clone(), store)
+            }
+            Kind::Google => {
+                let store = Arc::new(self.google(address, environment)?.build().map_err(|error| in_words(&error))?);
+                listing(store.clone(), store)
+            }
+            Kind::Azure => {
+                let store = Arc::new(self.azure(address, environment)?.build().map_err(|error| in_words(&error))?);
+                listing(store.clone(), store)
+            }
         };
-        Ok(Opened { store, key: address.key() })
+        Ok(Opened { store, pages, key })
     }
 
     fn web(&self, address: &Address) -> Result<object_store::http::HttpStore, String> {

@@ -3,7 +3,8 @@
 //! Connections to a web server are made here, with the crate that it uses, as it has no way to say what a redirect may tell.
 //!
 //! The crate takes the body of an answer that tells of an error, and that of a listing, into memory as they come. Here the first is cut
-//! off, and the second is an error when it gets too long. And it throws away when the store answered, which is kept here.
+//! off, and the second is an error when it gets too long. One key that the crate cannot read would spoil a whole listing: such keys are left
+//! out of it. And it throws away when the store answered, which is kept here.
 
 use std::future::Future;
 use std::io;
@@ -120,7 +121,7 @@ impl HttpService for Bounded {
                     bytes.into()
                 }
                 () if lists => match beginning(body, MOST_OF_LISTING).await? {
-                    (bytes, true) => bytes.into(),
+                    (bytes, true) => super::listed::readable(bytes).into(),
                     (_, false) => {
                         let error = io::Error::other(format!("the listing has more than {MOST_OF_LISTING} bytes"));
                         return Err(HttpError::new(HttpErrorKind::Decode, error));

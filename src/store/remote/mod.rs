@@ -11,7 +11,9 @@
 //! | `pieces`, `sequence` | what is in memory or on its way, and what to ask for next |
 //! | `load` | brings pieces into memory |
 //! | `address`, `access` | URLs without their secrets; credentials and settings, and the stores made of them |
-//! | `connector` | connections whose answers are no longer than can be good |
+//! | `connector`, `listed` | connections whose answers are no longer than can be good, and whose listings can be read |
+//! | `folder` | the names beneath a prefix, page by page |
+//! | `object` | an object that is no frame, read by ranges |
 //! | `backend` | the objects one by one, for commands |
 //! | `upload` | a frame on its way into a store |
 //! | `words` | what a store answers, without secrets |
@@ -23,7 +25,10 @@ mod address;
 mod backend;
 mod client;
 mod connector;
+pub mod folder;
+mod listed;
 mod load;
+mod object;
 mod pieces;
 mod sequence;
 mod state;
@@ -56,6 +61,7 @@ pub use self::access::{Access, Opened, check_endpoint};
 pub use self::address::{Address, Kind, secrets, without_secrets};
 pub use self::backend::location;
 pub use self::client::{Client, Got, Listed, Tag};
+pub use self::object::RemoteObject;
 
 /// Keys for which a listing is asked rather than each chunk.
 const WORTH_A_LISTING: usize = 4;
