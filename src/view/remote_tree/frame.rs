@@ -230,6 +230,10 @@ impl RemoteTree {
             self.broken.lock().put(frame.key.clone(), state);
         }
         let mut table = self.table.lock();
+        if !frame.is_object() && frame.shown == Kind::Directory {
+            table.becomes_directory(frame.ino);
+            return ViewError::Gone;
+        }
         let node = table.get(frame.ino).map(|node| (node.parent, node.name.clone()));
         table.abandon(frame.ino);
         drop(table);

@@ -151,11 +151,15 @@ impl RemoteTree {
         self.table.lock().get(ino).cloned().ok_or(ViewError::Gone)
     }
 
-    /// The key of a directory, with a slash behind it.
-    fn directory(&self, ino: Ino) -> Result<Arc<str>> {
-        match self.node(ino)? {
-            Node { key, what: What::Directory, .. } => Ok(key),
-            _ => Err(ViewError::NotDirectory),
+    /// Does something with a node, and again if that was called as a frame and turns out to be a directory like others.
+    fn as_it_turns_out<T>(&self, ino: Ino, mut work: impl FnMut(&Node) -> Result<T>) -> Result<T> {
+        let node = self.node(ino)?;
+        match (work(&node), &node.what) {
+            (Err(ViewError::Gone), What::Frame(_)) => match self.node(ino)? {
+                Node { what: What::Frame(_), .. } => Err(ViewError::Gone),
+                node => work(&node),
+            },
+            (done, _) => done,
         }
     }
 
@@ -187,6 +191,36 @@ impl RemoteTree {
             What::Frame(frame) => return self.measured(frame),
         };
         Ok(Attr { volatile: true, ..attr })
+    }
+
+    /// Lists a directory.
+    fn list(&self, dir: &str, cookie: u64, emit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
+        let listing = self.directories.whole(dir, cookie > 0).map_err(|error| failed(self.path_of(dir), "list", error))?;
+        let look = Look::new(dir, false);
+        let entries = listing.behind(cookie);
+        if self.shows_data() {
+            self.learn_all_kinds(&look, entries);
+        }
+        for (next, entry) in entries {
+            let (key, found) = match self.stands_for(&look, entry) {
+                Ok(found) => found,
+                // Whoever looks closer meets the error.
+                Err(_) => (format!("{dir}{}", entry.name), Found::Directory),
+            };
+            let (kind, decoded) = match &found {
+                Found::Directory if entry.object.is_some() => (Kind::File, None),
+                Found::Directory => (Kind::Directory, None),
+                Found::Object(_) => (Kind::File, None),
+                Found::Frame(_, shown, decoded) => (*shown, decoded.as_ref()),
+            };
+            let name = OsString::from(&*entry.name);
+            let name = decoded.map_or_else(|| name.clone(), |decoded| decoded.name(&name));
+            let ino = self.table.lock().of_key(&key).unwrap_or(Ino(*next));
+            if !emit(DirEntry { ino, kind, name: &name, is_known: false, next: *next }) {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// The kernel is to forget something.
@@ -227,11 +261,11 @@ impl FileSystem for RemoteTree {
     }
 
     fn lookup(&self, parent: Ino, name: &OsStr) -> Result<Attr> {
-        match self.node(parent)? {
-            Node { key, what: What::Directory, .. } => self.enter(parent, &key, name),
-            Node { what: What::Frame(frame), .. } => self.lookup_inside(&frame, name),
-            _ => Err(ViewError::NotDirectory),
-        }
+        self.as_it_turns_out(parent, |node| match &node.what {
+            What::Directory => self.enter(parent, &node.key, name),
+            What::Frame(frame) => self.lookup_inside(frame, name),
+            What::Object(_) => Err(ViewError::NotDirectory),
+        })
     }
 
     fn forget(&self, ino: Ino, count: u64, altogether: bool) {
@@ -360,42 +394,17 @@ impl FileSystem for RemoteTree {
     }
 
     fn readdir(&self, ino: Ino, cookie: u64, emit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
-        if let Some(frame) = self.frame_of(ino) {
-            return self.list_inside(&frame, cookie, emit);
-        }
-        let dir = self.directory(ino)?;
-        let listing = self.directories.whole(&dir, cookie > 0).map_err(|error| failed(self.path_of(&dir), "list", error))?;
-        let look = Look::new(&dir, false);
-        let entries = listing.behind(cookie);
-        if self.shows_data() {
-            self.learn_all_kinds(&look, entries);
-        }
-        for (next, entry) in entries {
-            let (key, found) = match self.stands_for(&look, entry) {
-                Ok(found) => found,
-                // Whoever looks closer meets the error.
-                Err(_) => (format!("{dir}{}", entry.name), Found::Directory),
-            };
-            let (kind, decoded) = match &found {
-                Found::Directory if entry.object.is_some() => (Kind::File, None),
-                Found::Directory => (Kind::Directory, None),
-                Found::Object(_) => (Kind::File, None),
-                Found::Frame(_, shown, decoded) => (*shown, decoded.as_ref()),
-            };
-            let name = OsString::from(&*entry.name);
-            let name = decoded.map_or_else(|| name.clone(), |decoded| decoded.name(&name));
-            let ino = self.table.lock().of_key(&key).unwrap_or(Ino(*next));
-            if !emit(DirEntry { ino, kind, name: &name, is_known: false, next: *next }) {
-                break;
-            }
-        }
-        Ok(())
+        self.as_it_turns_out(ino, |node| match &node.what {
+            What::Directory => self.list(&node.key, cookie, emit),
+            What::Frame(frame) => self.list_inside(frame, cookie, emit),
+            What::Object(_) => Err(ViewError::NotDirectory),
+        })
     }
 
     fn keeps_listing(&self, ino: Ino) -> bool {
-        match self.directory(ino) {
-            Ok(dir) => self.directories.is_told(&dir),
-            Err(_) => true,
+        match self.node(ino) {
+            Ok(Node { key, what: What::Directory, .. }) => self.directories.is_told(&key),
+            _ => true,
         }
     }
 

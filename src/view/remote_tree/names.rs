@@ -90,7 +90,8 @@ impl RemoteTree {
         };
         let (layout, is_frame) = match &entry.object {
             Some(_) => (Layout::Contiguous, true),
-            None => (Layout::Sparse, may_be && (is_named || self.has_index(look, &key)?)),
+            // Where data is shown, the header tells.
+            None => (Layout::Sparse, may_be && (is_named || self.shows_data() || self.has_index(look, &key)?)),
         };
         if !may_be || !is_frame || self.is_broken(&key, entry.object.as_ref()) {
             return Ok(plain);
@@ -100,6 +101,10 @@ impl RemoteTree {
                 Some(decoded) => (key, Found::Frame(entry.object.clone(), Kind::File, Some(decoded))),
                 None => plain,
             });
+        }
+        if !is_named {
+            // A listing does not tell it from other prefixes, and what it tells is to be true.
+            return Ok((key, Found::Frame(None, Kind::Directory, None)));
         }
         Ok(match (self.rules.shown(Stored::Frame(layout), self.is_in_store(look)?), layout) {
             // It is what it is.
@@ -168,7 +173,7 @@ impl RemoteTree {
 
     /// Reads the headers of all entries that may be frames whose data is shown, many at a time.
     pub(super) fn learn_all_kinds(&self, look: &Look<'_>, entries: &[(u64, Entry)]) {
-        let may_be = |entry: &&Entry| self.rules.is_name(OsStr::new(&*entry.name));
+        let may_be = |entry: &&Entry| entry.object.is_none() || self.rules.is_name(OsStr::new(&*entry.name));
         let keys =
             entries.iter().map(|(_, entry)| entry).filter(may_be).map(|entry| (format!("{}{}", look.dir, entry.name), entry));
         let unknown: Vec<_> = keys.filter(|(key, entry)| self.kind_known(entry, key).is_none()).collect();

@@ -126,6 +126,16 @@ impl Table {
         Some(node)
     }
 
+    /// What was a directory as a frame is one as a prefix.
+    pub fn becomes_directory(&mut self, ino: Ino) {
+        self.abandon(ino);
+        if let Some(node) = self.nodes.get_mut(&ino) {
+            node.key = format!("{}/", node.key).into();
+            node.what = What::Directory;
+            self.by_key.insert(Arc::clone(&node.key), ino);
+        }
+    }
+
     /// A key gets another node when it is looked up next.
     pub fn abandon(&mut self, ino: Ino) {
         if let Some(node) = self.nodes.get(&ino)
