@@ -21,6 +21,8 @@ use crate::store::remote::folder::{Entry, Page};
 
 /// Bytes of memory for listings.
 const MOST: usize = 64 << 20;
+/// Answers that a listing takes at most: some may have nothing in them.
+const MOST_PAGES: usize = 10_000;
 /// Directories that are remembered.
 const REMEMBERED: NonZeroUsize = NonZeroUsize::new(4096).expect("not zero");
 /// Single names of a directory that are.
@@ -211,7 +213,7 @@ impl Directories {
                 listing.weight += entry.weight() + size_of::<u64>();
                 listing.entries.push((self.place(&entry.name), entry));
             }
-            if listing.weight + listing.pages * size_of::<Entry>() > MOST {
+            if listing.weight > MOST || listing.pages > MOST_PAGES {
                 return Err(io::Error::other("there are more names than can be listed at once"));
             }
             listing.rest = next.map(|token| (last.unwrap_or_default(), token));
