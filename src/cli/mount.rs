@@ -228,7 +228,7 @@ enum SourceKind {
     Tree(Rules),
     /// A frame in an object store or on a web server.
     #[cfg(feature = "remote")]
-    Remote(remote::RemotePlan),
+    Remote(Box<remote::RemotePlan>),
 }
 
 /// What is known of a frame before it is opened.
@@ -410,7 +410,7 @@ impl Plan {
         Ok(Plan {
             source_path: source.clone(),
             source,
-            kind: SourceKind::Remote(remote),
+            kind: SourceKind::Remote(Box::new(remote)),
             shown_point: args.mountpoint,
             read_only: true,
             cache_size: args.cache_size.or(options.cache_size).unwrap_or(remote::CACHE_SIZE),

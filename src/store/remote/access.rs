@@ -17,6 +17,7 @@
 //!
 //! Promises: no error has a secret in it, and nothing here waits for a network.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -93,6 +94,12 @@ pub struct Opened {
     pub pages: Option<Arc<dyn PaginatedListStore>>,
     /// The key of the address in it.
     pub key: Key,
+}
+
+impl fmt::Debug for Opened {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Opened").field("store", &self.store).field("key", &self.key).finish_non_exhaustive()
+    }
 }
 
 impl Access {

@@ -3,7 +3,7 @@
 //!
 //! - `directory`: listings, and for how long they are good; `names`: what a name stands for by them;
 //! - `table`: the nodes that the kernel knows;
-//! - `frame`: frames, opened when somebody goes inside and closed when others need their place; `inside`: what is asked of their files.
+//! - `frame`: a frame; `frames`: those that are open, until others need their place; `inside`: what is asked of their files.
 //!
 //! What is a frame is told by names, and not by what objects hold: to look at all of them would take as many requests. What turns out to
 //! be none when somebody goes inside is shown as what it is from then on.
@@ -30,10 +30,11 @@ use lru::LruCache;
 use parking_lot::{Mutex, RwLock};
 
 use self::directory::Directories;
-use self::frame::{Frames, RemoteFrame};
+use self::frame::RemoteFrame;
+use self::frames::Frames;
 use self::inside::InsideFile;
-use self::names::{Known, Look};
-use self::table::{Found, Node, Table, What};
+use self::names::Known;
+use self::table::{Node, Table, What};
 use super::regions::Regions;
 use super::{
     Attr, Blocks, Creation, DirEntry, Features, FileSystem, Flock, Handle, Ino, Inval, Invals, Kind, Left, Meta, New, OpenMode,
@@ -44,6 +45,7 @@ use crate::store::{FsSpace, Resources, SourceStat, StoreError, Watch, Watcher};
 
 mod directory;
 mod frame;
+mod frames;
 mod inside;
 mod names;
 mod table;
@@ -191,36 +193,6 @@ impl RemoteTree {
             What::Frame(frame) => return self.measured(frame),
         };
         Ok(Attr { volatile: true, ..attr })
-    }
-
-    /// Lists a directory.
-    fn list(&self, dir: &str, cookie: u64, emit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
-        let listing = self.directories.whole(dir, cookie > 0).map_err(|error| failed(self.path_of(dir), "list", error))?;
-        let look = Look::new(dir, false);
-        let entries = listing.behind(cookie);
-        if self.shows_data() {
-            self.learn_all_kinds(&look, entries);
-        }
-        for (next, entry) in entries {
-            let (key, found) = match self.stands_for(&look, entry) {
-                Ok(found) => found,
-                // Whoever looks closer meets the error.
-                Err(_) => (format!("{dir}{}", entry.name), Found::Directory),
-            };
-            let (kind, decoded) = match &found {
-                Found::Directory if entry.object.is_some() => (Kind::File, None),
-                Found::Directory => (Kind::Directory, None),
-                Found::Object(_) => (Kind::File, None),
-                Found::Frame(_, shown, decoded) => (*shown, decoded.as_ref()),
-            };
-            let name = OsString::from(&*entry.name);
-            let name = decoded.map_or_else(|| name.clone(), |decoded| decoded.name(&name));
-            let ino = self.table.lock().of_key(&key).unwrap_or(Ino(*next));
-            if !emit(DirEntry { ino, kind, name: &name, is_known: false, next: *next }) {
-                break;
-            }
-        }
-        Ok(())
     }
 
     /// The kernel is to forget something.

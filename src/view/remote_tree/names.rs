@@ -1,7 +1,7 @@
 //! What names stand for: by what a listing tells, and how they end. The beginnings of frames are read only where their data is shown.
 
 use std::cell::OnceCell;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::time::Instant;
 
@@ -16,7 +16,10 @@ use crate::store::remote::Tag;
 use crate::store::remote::folder::{Entry, LONGEST_NAME};
 use crate::store::walk::{STORE_MARK, has_store_suffix};
 use crate::view::tree::{DataKind, FIRST_READ, LONGEST_HEADER, Stored};
-use crate::view::{Decoded, Kind, Result, Show, ViewError};
+use crate::view::{Decoded, DirEntry, Ino, Kind, Result, Show, ViewError};
+
+/// Names of a listing that are looked at together, where data is shown.
+const AHEAD: usize = 1024;
 
 /// What a frame's data is, and of which state that was said, if a listing tells.
 pub struct Known {
@@ -64,6 +67,36 @@ impl RemoteTree {
             }
         }
         Ok(None)
+    }
+
+    /// Lists a directory.
+    pub(super) fn list(&self, dir: &str, cookie: u64, emit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
+        let listing = self.directories.whole(dir, cookie > 0).map_err(|error| failed(self.path_of(dir), "list", error))?;
+        let look = Look::new(dir, false);
+        let entries = listing.behind(cookie);
+        if self.shows_data() {
+            self.learn_kinds_of(&look, entries.get(..AHEAD).unwrap_or(entries));
+        }
+        for (next, entry) in entries {
+            let (key, found) = match self.stands_for(&look, entry) {
+                Ok(found) => found,
+                // Whoever looks closer meets the error.
+                Err(_) => (format!("{dir}{}", entry.name), Found::Directory),
+            };
+            let (kind, decoded) = match &found {
+                Found::Directory if entry.object.is_some() => (Kind::File, None),
+                Found::Directory => (Kind::Directory, None),
+                Found::Object(_) => (Kind::File, None),
+                Found::Frame(_, shown, decoded) => (*shown, decoded.as_ref()),
+            };
+            let name = OsString::from(&*entry.name);
+            let name = decoded.map_or_else(|| name.clone(), |decoded| decoded.name(&name));
+            let ino = self.table.lock().of_key(&key).unwrap_or(Ino(*next));
+            if !emit(DirEntry { ino, kind, name: &name, is_known: false, next: *next }) {
+                break;
+            }
+        }
+        Ok(())
     }
 
     fn entry(&self, dir: &str, name: &str) -> Result<Option<Entry>> {
@@ -171,8 +204,8 @@ impl RemoteTree {
         is_good.then_some(known.kind)
     }
 
-    /// Reads the headers of all entries that may be frames whose data is shown, many at a time.
-    pub(super) fn learn_all_kinds(&self, look: &Look<'_>, entries: &[(u64, Entry)]) {
+    /// Reads the headers of entries that may be frames whose data is shown, many at a time.
+    fn learn_kinds_of(&self, look: &Look<'_>, entries: &[(u64, Entry)]) {
         let may_be = |entry: &&Entry| entry.object.is_none() || self.rules.is_name(OsStr::new(&*entry.name));
         let keys =
             entries.iter().map(|(_, entry)| entry).filter(may_be).map(|entry| (format!("{}{}", look.dir, entry.name), entry));

@@ -218,7 +218,7 @@ fn a_listing_answers_until_it_is_old() {
 #[test]
 fn an_object_that_is_replaced_is_another_file() {
     let door = Door::new();
-    let old: Vec<u8> = (0..3_000_000u32).map(|n| (n * 7 >> 5) as u8).collect();
+    let old: Vec<u8> = (0..3_000_000u32).map(|n| ((n * 7) >> 5) as u8).collect();
     door.store_object_raw("t/x", &old);
     let tree = door.tree("t", Show::Other, Duration::ZERO).unwrap();
     assert!(read(&tree, "x").unwrap() == old);
