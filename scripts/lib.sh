@@ -48,40 +48,60 @@ need_python() {
 }
 
 # What tests of remote frames talk to: servers and clients that others wrote. What is not to be had is said; the tests skip what needs it.
-moto_version=5.2.5 s3fs_version=2026.9.0 azure_blob_version=12.31.1 range_http_version=1.4.0 # of PyPI
+# The version of boto3 is one that s3fs takes: pip would try dozens for minutes.
+moto_version=5.2.5 boto3_version=1.43.117 s3fs_version=2026.9.0 azure_blob_version=12.31.1 range_http_version=1.4.0 # of PyPI
 s3s_fs_version=0.14.0 # of crates.io: the newest that Rust 1.92 builds
 azurite_version=3.37.0 # of npm
 servers_venv=$root/.venv-servers
 servers_python=$servers_venv/bin/python
 tools=$root/target/tools
 
+# need_servers   All that need no compiler, in a minute. Without packages of Python $servers_python is what need_python has made.
 need_servers() {
-    local wanted="$blosc2_version $moto_version $s3fs_version $azure_blob_version $range_http_version"
     need_python
-    if [ "$(cat "$servers_venv/versions" 2>/dev/null)" != "$wanted" ]; then
-        say "making .venv-servers with moto $moto_version and others"
-        python3 -m venv --clear "$servers_venv" >/dev/null || die ".venv-servers: cannot be made"
-        "$servers_venv/bin/pip" install --quiet --disable-pip-version-check "blosc2==$blosc2_version" || die ".venv-servers: cannot install blosc2"
-        if "$servers_venv/bin/pip" install --quiet --disable-pip-version-check "moto[server,s3]==$moto_version" boto3 "s3fs==$s3fs_version" \
-            "azure-storage-blob==$azure_blob_version" "rangehttpserver==$range_http_version"; then
-            echo "$wanted" >"$servers_venv/versions"
-        else
-            say "moto and others cannot be installed"
-        fi
-    fi
-    if [ "$("$tools/bin/s3s-fs" --version 2>/dev/null)" != "s3s-fs $s3s_fs_version" ]; then
-        say "building s3s-fs $s3s_fs_version"
-        (need_rust && CARGO_TARGET_DIR=$tools/build cargo install --quiet --locked --force --root "$tools" "s3s-fs@$s3s_fs_version" --features binary) ||
-            say "s3s-fs cannot be built"
-        rm -rf "$tools/build"
-    fi
-    if [ "$(sed -n 's/^  "version": "\(.*\)",$/\1/p' "$tools/npm/node_modules/azurite/package.json" 2>/dev/null)" != "$azurite_version" ]; then
-        say "installing azurite $azurite_version"
-        mkdir -p "$tools/npm"
-        (need_packages npm:npm && npm install --silent --no-audit --no-fund --prefix "$tools/npm" "azurite@$azurite_version" >/dev/null 2>&1) ||
-            say "azurite cannot be installed"
-    fi
+    (need_packages npm:npm) || say "npm cannot be installed"
     (need_packages nginx:nginx-light) || say "nginx cannot be installed"
+    need_azurite &
+    local azurite=$!
+    need_servers_python || {
+        say "moto and others cannot be installed"
+        servers_python=$python
+    }
+    wait $azurite
+}
+
+need_servers_python() {
+    local wanted="$blosc2_version $moto_version $boto3_version $s3fs_version $azure_blob_version $range_http_version"
+    if [ "$(cat "$servers_venv/versions" 2>/dev/null)" = "$wanted" ]; then return; fi
+    say "making .venv-servers with moto $moto_version and others"
+    # Of moto's server only what S3 takes.
+    python3 -m venv --clear "$servers_venv" >/dev/null &&
+        "$servers_venv/bin/pip" install --quiet --disable-pip-version-check "blosc2==$blosc2_version" "moto[s3]==$moto_version" flask flask-cors \
+            "boto3==$boto3_version" "s3fs==$s3fs_version" "azure-storage-blob==$azure_blob_version" "rangehttpserver==$range_http_version" &&
+        echo "$wanted" >"$servers_venv/versions"
+}
+
+need_azurite() {
+    local manifest=$tools/npm/node_modules/azurite/package.json
+    if [ "$(sed -n 's/^  "version": "\(.*\)",$/\1/p' "$manifest" 2>/dev/null)" = "$azurite_version" ]; then return; fi
+    say "installing azurite $azurite_version"
+    # Half of it is none.
+    rm -rf "$tools/npm" "$tools/npm.new"
+    mkdir -p "$tools/npm.new"
+    if npm install --silent --no-audit --no-fund --prefix "$tools/npm.new" "azurite@$azurite_version" >/dev/null 2>&1; then
+        mv "$tools/npm.new" "$tools/npm"
+    else
+        say "azurite cannot be installed"
+    fi
+}
+
+# need_s3s_fs   Another S3, which checks signatures: three minutes of processor time to build.
+need_s3s_fs() {
+    if [ "$("$tools/bin/s3s-fs" --version 2>/dev/null)" = "s3s-fs $s3s_fs_version" ]; then return; fi
+    say "building s3s-fs $s3s_fs_version"
+    (need_rust && CARGO_TARGET_DIR=$tools/build cargo install --quiet --locked --force --root "$tools" "s3s-fs@$s3s_fs_version" --features binary) ||
+        say "s3s-fs cannot be built"
+    rm -rf "$tools/build"
 }
 
 build() {

@@ -372,6 +372,7 @@ pub(super) fn size(text: &str) -> Result<u64, String> {
 }
 
 /// The least that a cache on disk is good for, in bytes.
+#[cfg(any(test, feature = "remote"))]
 const LEAST_ON_DISK: u64 = 1 << 20;
 
 /// Where what is read from afar is kept, and how much of it: `DIR` or `DIR:SIZE`. What follows the last colon is a size unless it has a

@@ -21,7 +21,7 @@ fn piece(number: u64, again: bool) -> Piece {
 }
 
 fn put(cache: &Arc<DiskCache>, number: u64, again: bool) {
-    if let Ok(state) = cache.state(URL, if number % 2 == 0 { "even" } else { "odd" }) {
+    if let Ok(state) = cache.state(URL, if number.is_multiple_of(2) { "even" } else { "odd" }) {
         let Piece { bytes, total_len, tag } = piece(number, again);
         state.put("object", number, &bytes, total_len, &tag);
     }
@@ -44,7 +44,7 @@ fn got(disk: &Dir) -> u64 {
     let Some(cache) = cache(disk) else { return 0 };
     let mut count = 0;
     for number in 0..PIECES {
-        let Ok(state) = cache.state(URL, if number % 2 == 0 { "even" } else { "odd" }) else { continue };
+        let Ok(state) = cache.state(URL, if number.is_multiple_of(2) { "even" } else { "odd" }) else { continue };
         if let Some(found) = state.get("object", number) {
             assert!([false, true].iter().any(|again| found == piece(number, *again)), "piece {number}: {found:?}");
             count += 1;

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 use b2fuse::format::{IndexEntry, Layout};
+use b2fuse::store::disk_cache::DiskCache;
 use b2fuse::store::remote::{Client, Options, RemoteStore};
 use b2fuse::store::{self, Budgets, ChunkKey, FrameStore, OpenOptions, Others, Resources, StoreError, Want};
 use futures_util::stream::BoxStream;
@@ -320,6 +321,24 @@ fn who_looks_at_all_lengths_makes_the_store_list_and_who_reads_does_not() {
         sparse.read_part(&sparse.enter(), key, len, 0, &mut [0; 10]).unwrap();
     }
     assert_eq!((door.asked(), door.lists.load(SeqCst)), (100, 0), "to look at each and read it");
+}
+
+#[test]
+fn what_is_on_disk_is_not_asked_for_again_and_neighbours_that_are_not_are_asked_for_together() {
+    let door = Door::new();
+    let (dir, expected) = frames(&door, 100, 60_000);
+    let disk = DiskCache::open(&dir.path().join("cache"), None).unwrap();
+    for name in ["one", "sparse"] {
+        let options = || Options { disk: Some(Arc::clone(&disk)), ..Options::default() };
+        let mut asked = Vec::new();
+        // A mount does not wait until all is on disk.
+        while asked.last().is_none_or(|last| *last > 3) && asked.len() < 50 {
+            assert!(content(&door.open(name, options()).unwrap()) == expected, "{name}");
+            asked.push(door.asked());
+        }
+        assert!(asked[0] <= 101 && (name == "sparse" || asked[0] <= 40), "{name}: {asked:?}");
+        assert!(*asked.last().unwrap() <= 3, "{name}: {asked:?}");
+    }
 }
 
 #[test]

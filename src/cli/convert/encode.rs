@@ -86,9 +86,6 @@ fn filter(text: &str) -> Result<(FilterId, u8), String> {
     }
 }
 
-/// An array to be copied.
-pub(super) type Source = NpyFile;
-
 /// The file of NumPy's that SRC is, if it is one.
 pub(super) fn source(args: &Args) -> Result<Option<(Location, NpyFile)>, Failure> {
     if !matches!(local::stat(&args.src), Ok(Some(_))) {

@@ -11,6 +11,7 @@ use crate::format::Layout;
 use crate::store::array_copy::ArrayCopy;
 use crate::store::copy::FrameCopy;
 use crate::store::local::system;
+use crate::store::npy_file::NpyFile;
 use crate::store::remote::upload::{NewUpload, Upload};
 use crate::store::remote::{Access, Address, Options, RemoteStore};
 use crate::store::walk::Walk;
@@ -142,7 +143,7 @@ fn upload(args: &Args, access: &Access, copy: &FrameCopy, to: Layout, dst: &Addr
     send(args, access, dst, (copy.bytes(), copy.rooms().len() as u64), begin, fill)
 }
 
-fn upload_array(args: &Args, access: &Access, file: encode::Source, dst: &Address) -> Result<(), Failure> {
+fn upload_array(args: &Args, access: &Access, file: NpyFile, dst: &Address) -> Result<(), Failure> {
     let shown = PathBuf::from(dst.to_string());
     if args.show.map(Layout::from) == Some(Layout::Contiguous) {
         return Err(Failure::new(

@@ -5,6 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use log::debug;
@@ -19,6 +20,8 @@ use crate::store::in_words;
 const TOGETHER: u64 = 1 << 20;
 /// Times are in whole seconds, and of clocks that are not quite the same.
 const TICK: Duration = Duration::from_secs(1);
+/// Bytes that may be on their way to the disk.
+const KEEPING: u64 = 16 << 20;
 /// Names of one answer to a listing.
 const PAGE: usize = 1000;
 
@@ -31,6 +34,10 @@ pub fn now(state: &Arc<State>, key: PieceKey) -> io::Result<Arc<Piece>> {
         Wanted::Here(piece) => Ok(piece),
         Wanted::Unwanted => Err(io::Error::from_raw_os_error(libc::EINTR)),
         Wanted::Mine(claim) => {
+            // Who waits reads the disk itself: that is sooner than to have another thread do it.
+            if let Some(piece) = on_disk(state, key) {
+                return Ok(claim.fill(piece));
+            }
             let (client, state) = (Arc::clone(&state.client), Arc::clone(state));
             client.wait(async move { Ok(claim.fill(fetch(&state, key).await?)) })
         }
@@ -44,7 +51,23 @@ pub fn ahead(state: &Arc<State>, places: Range<u32>) {
 
 /// The same, in any order.
 pub fn each_ahead(state: &Arc<State>, places: impl Iterator<Item = u32>) {
-    start(state, group(state, claims(state, places)));
+    let claims = claims(state, places);
+    if state.layout() == Layout::Sparse || state.disk.is_none() {
+        return start(state, group(state, claims));
+    }
+    // What is on disk already is not asked for with its neighbours.
+    let state = Arc::clone(state);
+    let client = Arc::clone(&state.client);
+    client.start(async move {
+        let mut rest = Vec::new();
+        for claim in claims {
+            match kept(&state, claim.key()).await {
+                Some(piece) => drop(claim.fill(piece)),
+                None => rest.push(claim),
+            }
+        }
+        start(&state, group(&state, rest));
+    });
 }
 
 /// Pieces of these chunks are wanted now, so far as there is room for them: they are asked for together, and waited for.
@@ -58,8 +81,7 @@ fn claims(state: &Arc<State>, places: impl Iterator<Item = u32>) -> Vec<Claim> {
 
 /// Neighbours in one file are one request.
 fn group(state: &State, mut claims: Vec<Claim>) -> Vec<Vec<Claim>> {
-    // What is on disk already is not asked for with its neighbours.
-    if state.layout() == Layout::Sparse || state.disk.is_some() {
+    if state.layout() == Layout::Sparse {
         return claims.into_iter().map(|claim| vec![claim]).collect();
     }
     let range = |claim: &Claim| piece_range(state, claim.key()).unwrap_or(0..0);
@@ -101,7 +123,10 @@ async fn fill(state: &Arc<State>, group: Vec<Claim>) -> io::Result<()> {
     let ranges: Option<Vec<Range<u64>>> = group.iter().map(|claim| piece_range(state, claim.key())).collect();
     let (Some(ranges), true) = (ranges, group.len() > 1) else {
         for claim in group {
-            let piece = fetch(state, claim.key()).await?;
+            let piece = match kept(state, claim.key()).await {
+                Some(piece) => piece,
+                None => fetch(state, claim.key()).await?,
+            };
             claim.fill(piece);
         }
         return Ok(());
@@ -132,10 +157,8 @@ fn piece_range(state: &State, key: PieceKey) -> Option<Range<u64>> {
     Some(start..start.saturating_add(PIECE).min(range.end))
 }
 
+/// A piece by a request.
 async fn fetch(state: &Arc<State>, key: PieceKey) -> io::Result<Piece> {
-    if let Some(piece) = kept(state, key).await {
-        return Ok(piece);
-    }
     if let Some(range) = piece_range(state, key) {
         if range.is_empty() {
             return Ok(Piece { bytes: Vec::new(), room: room(state, key.place) });
@@ -163,11 +186,17 @@ fn object(state: &State, place: u32) -> String {
     state.range(place).map_or_else(|| state.name(place), |range| format!("@{}", range.start))
 }
 
-/// A piece that is on disk.
+/// A piece that is on disk, for who must not wait.
 async fn kept(state: &Arc<State>, key: PieceKey) -> Option<Piece> {
-    let disk = Arc::clone(state.disk.as_ref()?);
-    let name = object(state, key.place);
-    let kept = tokio::task::spawn_blocking(move || disk.get(&name, u64::from(key.number))).await.ok()??;
+    state.disk.as_ref()?;
+    let state = Arc::clone(state);
+    tokio::task::spawn_blocking(move || on_disk(&state, key)).await.ok()?
+}
+
+/// A piece that is on disk.
+fn on_disk(state: &State, key: PieceKey) -> Option<Piece> {
+    let disk = state.disk.as_ref()?;
+    let kept = disk.get(&object(state, key.place), u64::from(key.number))?;
     let wanted = piece_range(state, key).map_or(PIECE, |range| range.end - range.start);
     let is_of_one_file = state.layout() == Layout::Contiguous;
     let is_whole = match is_of_one_file {
@@ -178,16 +207,24 @@ async fn kept(state: &Arc<State>, key: PieceKey) -> Option<Piece> {
     if is_whole && is_same {
         return Some(Piece { bytes: kept.bytes, room: kept.total_len });
     }
-    state.disk.as_ref()?.discard("a piece on disk is not what the frame has");
+    disk.discard("a piece on disk is not what the frame has");
     None
 }
 
-/// Keeps a piece on disk, without waiting for it.
+/// Keeps a piece on disk, without waiting for it; not if the disk is slower than the store.
 fn keep(state: &Arc<State>, key: PieceKey, piece: &Piece, tag: String) {
-    if let Some(disk) = &state.disk {
-        let (disk, name, bytes, room) = (Arc::clone(disk), object(state, key.place), piece.bytes.clone(), piece.room);
-        drop(tokio::task::spawn_blocking(move || disk.put(&name, u64::from(key.number), &bytes, room, &tag)));
+    let Some(disk) = &state.disk else { return };
+    let len = piece.bytes.len() as u64;
+    if state.keeping.fetch_add(len, Relaxed) > KEEPING {
+        state.keeping.fetch_sub(len, Relaxed);
+        return;
     }
+    let (state, disk, name) = (Arc::clone(state), Arc::clone(disk), object(state, key.place));
+    let (bytes, room) = (piece.bytes.clone(), piece.room);
+    drop(tokio::task::spawn_blocking(move || {
+        disk.put(&name, u64::from(key.number), &bytes, room, &tag);
+        state.keeping.fetch_sub(len, Relaxed);
+    }));
 }
 
 /// Whether the file of a chunk is what it was when it was first read in this state, and was there when the state began.

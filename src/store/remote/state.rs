@@ -5,6 +5,7 @@ use std::io;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::SystemTime;
 
 use log::warn;
@@ -47,6 +48,8 @@ pub struct State {
     pub pieces: Arc<Pieces>,
     /// Where pieces are kept for later mounts.
     pub disk: Option<Arc<Kept>>,
+    /// Bytes on their way there.
+    pub keeping: AtomicU64,
     /// Lengths by place, as a listing gives them. Asked for once.
     pub listed: Mutex<Option<Arc<Vec<Option<u32>>>>>,
     /// What chunk files were when they were first seen, by place: a short form of it. A leaf lock.
@@ -112,6 +115,7 @@ impl State {
             places,
             pieces: Pieces::new(pool),
             disk: None,
+            keeping: AtomicU64::new(0),
             listed: Mutex::default(),
             seen: Mutex::default(),
         }

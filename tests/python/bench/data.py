@@ -165,6 +165,22 @@ class Data:
 
         return self._made("frames-1", make).directory
 
+    def crowd(self):
+        """`files`: a million of 100 bytes, a thousand in a directory; `frames`: 100,000 small cframes, as many."""
+
+        def make(frame):
+            rng = np.random.default_rng(8)
+            one = frame.directory / "one.b2frame"
+            write_frame(one, True, 4, 1024, lambda n: stored(rng.bytes(1024)))
+            for kind, count, suffix, content in (("files", 1_000_000, "dat", rng.bytes(100)), ("frames", 100_000, "b2frame", one.read_bytes())):
+                for n in range(count):
+                    if n % 1000 == 0:
+                        directory = frame.directory / "crowd" / kind / f"{n // 1000:04}"
+                        directory.mkdir(parents=True)
+                    (directory / f"{n:07}.{suffix}").write_bytes(content)
+
+        return self._made("crowd-1", make).directory / "crowd"
+
     @contextmanager
     def copies(self, *paths):
         """Copies that a case may change, gone after it."""

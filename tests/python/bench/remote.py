@@ -1,5 +1,6 @@
 """Remote frames, over a link of 1 Gbit/s and 30 ms to a server of S3, beside what others read there with, on the same link in the same run."""
 
+import http.client
 import os
 import shutil
 import subprocess
@@ -214,6 +215,18 @@ def random(bench):
                     bench.add(f"remote-random/{layout}", time.perf_counter() - began)
                     bench.add(f"remote-random/{layout}/link", RANDOM * LATENCY + link_time(nbytes))
                     bench.add(f"remote-random/{layout}/requests", len(proxy.requests))
+            # As many of one chunk, signed once.
+            target = server.presigned(f"{KEYS['sframe']}/{places[0]:08X}.chunk", via=proxy.address)
+            bench.time("remote-random/plain", lambda: plain_gets(proxy, target))
+
+
+def plain_gets(proxy, target):
+    """The same by one connection of Python's own."""
+    connection = http.client.HTTPConnection(*proxy.address)
+    for _ in range(RANDOM):
+        connection.request("GET", target.removeprefix(f"http://{proxy.address[0]}:{proxy.address[1]}"))
+        connection.getresponse().read()
+    connection.close()
 
 
 def upload(bench):
@@ -276,9 +289,10 @@ CASES = [
         rounds=3, full=True,
     ),
     Case(
-        "remote-random", f"{RANDOM} random remote chunks, one client, over a round trip each and the link's own time", random,
+        "remote-random", f"{RANDOM} random remote chunks, one client, over plain GETs of a kept connection", random,
         [
-            *(Row(f"random chunks, {layout}", f"remote-random/{layout}", f"remote-random/{layout}/link", at_most=1.1) for layout in KEYS),
+            *(Row(f"random chunks, {layout}", f"remote-random/{layout}", "remote-random/plain", at_most=1.1) for layout in KEYS),
+            Row("plain GETs, over the link's own time", "remote-random/plain", "remote-random/sframe/link"),
             *(Row(f"requests for them, {layout}", f"remote-random/{layout}/requests", at_most=RANDOM, unit="requests") for layout in KEYS),
         ],
         rounds=3, full=True,

@@ -1,10 +1,11 @@
 """A mounted directory: what passes through it, beside the native directory and other passthrough mounts, and the frames in it."""
 
 import os
+import re
 import shutil
 import subprocess
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from mounts import ROOT, Mount, is_mounted
@@ -151,6 +152,33 @@ def frames(bench):
                     bench.cold_and_warm(f"tree-frames/{group}/{side.name}", lambda: shell("ls -lR >/dev/null", path))
 
 
+def crowd(bench):
+    """Names alone, and with attributes, of more than the kernel or the daemon would hold at once."""
+    source = bench.data.crowd()
+    sides = [native("native", source), mounted(bench, source), *peers(bench, source)]
+    for _ in bench.rounds:
+        for side in sides:
+            with side.open() as path:
+                for what, command in CROWD.items():
+                    bench.cold_and_warm(f"tree-crowd/{what}/{side.name}", lambda: shell(command, path))
+                if side.name == "b2fuse":
+                    bench.add("tree-crowd/memory", memory_of("b2fuse", path))
+
+
+CROWD = {"find files": "find files >/dev/null", "find files -size": "find files -size +1M", "find frames -size": "find frames -size +1M"}
+
+
+def memory_of(name, path):
+    """Of the process that serves a mount, at its peak, in MiB."""
+    command = [name, "mount"]
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):
+            words = (entry / "cmdline").read_text(errors="replace").split("\0")
+            if [os.path.basename(words[0]), *words[1:2]] == command and str(path) in words:
+                return int(re.search(r"VmHWM:\s+(\d+)", (entry / "status").read_text())[1]) / 1024
+    raise RuntimeError(f"{path}: nobody serves it")
+
+
 def rows():
     labels = {"cp": "cp of 1 GiB in the mount", "cat": "cat of 1 GiB", "reads": "reads of 4 KiB at random in 1 GiB"}
     aims = ("find", "rsync -a", "git status", "tar c")
@@ -178,10 +206,21 @@ def frame_rows():
                     yield Row(f"  {peer}", series(peer), series("native"))
 
 
+def crowd_rows():
+    for state in ("cold", "warm"):
+        for what in CROWD:
+            series = f"tree-crowd/{what}/{{}}/{state}".format
+            yield Row(f"{what}, {state}", series("b2fuse"), series("native"))
+            for peer in PEERS:
+                yield Row(f"  {peer}", series(peer), series("native"))
+    yield Row("the daemon's memory at its peak", "tree-crowd/memory", unit="MiB")
+
+
 CASES = [
     Case(
         "tree", "a mounted directory of 18,000 small files and one of 1 GiB, beside bindfs and libfuse's passthrough_hp", tree,
         list(rows()), rounds=3,
     ),
     Case("tree-frames", "ls -lR of a directory of 2,000 small frames", frames, list(frame_rows()), rounds=3),
+    Case("tree-crowd", "a mounted directory of a million files and 100,000 frames", crowd, list(crowd_rows()), rounds=1, full=True),
 ]  # fmt: skip

@@ -5,6 +5,7 @@ frame are spread over the requests: a few of its chunks here, some more there, i
 state, whenever it is read, unless the chunks of the frame were overwritten in place, under the same keys: then each chunk is judged alone.
 """
 
+import itertools
 import os
 import random
 import threading
@@ -18,6 +19,8 @@ from bigframes import stored, write_frame
 from .mounting import RemoteMount, Wrong, files_of, read_all
 
 CHUNKSIZE = 3000
+# Of a chunk that is stored as it is.
+HEAD = 32
 # Until the new state must be seen, at an open, with `-o refresh=0`.
 SOON = 20
 ORDERS = ["chunks first", "index first"]
@@ -93,7 +96,7 @@ class Judge:
     """Says of bytes which version they are of."""
 
     def __init__(self, old, new, show, by_chunks):
-        self.views, self.by_chunks = [old.views[show], new.views[show]], by_chunks
+        self.views, self.show, self.by_chunks = [old.views[show], new.views[show]], show, by_chunks
         self.reads = self.errors = 0
 
     def versions(self, name, at, data, length):
@@ -108,23 +111,23 @@ class Judge:
         return found
 
     def is_mixed(self, name, at, data, length):
-        """Whether each run of bytes is of one version or the other; chunks of both have the same places."""
-        views = [view[name][at : at + length] for view in self.views if name in view]
-        done = 0
-        while done < len(data):
-            longest = max((common(view, data, done) for view in views), default=0)
-            if longest < min(32, len(data) - done):
-                return False
-            done += longest
-        return True
+        """Whether each chunk is of one version or the other. Both have chunks of one size, so that they have the same places."""
+        if not data or len(data) < length and at + len(data) not in {len(view[name]) for view in self.views if name in view}:
+            return False
+        places = [place for place in self.boundaries(name) if at < place < at + len(data)]
+        return all(
+            any(view[name][begin:end] == data[begin - at : end - at] for view in self.views if name in view)
+            for begin, end in itertools.pairwise([at, *places, at + len(data)])
+        )
 
-
-def common(one, other, at):
-    """How long two are the same from a place on."""
-    size = max(min(len(one), len(other)) - at, 0)
-    a, b = (np.frombuffer(data[at : at + size], "u1") for data in (one, other))
-    differ = np.flatnonzero(a != b)
-    return int(differ[0]) if len(differ) else size
+    def boundaries(self, name):
+        """Where one chunk ends and another begins."""
+        if self.show == "sparse":
+            return []
+        view = max((view.get(name, b"") for view in self.views), key=len)
+        # The one file begins with a header that says how long it is.
+        first, size = (int.from_bytes(view[11:15], "big"), HEAD + CHUNKSIZE) if self.show == "contiguous" else (0, CHUNKSIZE)
+        return range(first, len(view), size)
 
 
 class Held:

@@ -140,11 +140,8 @@ def counted(server, proxy, sample):
     """Each chunk is sent once, many at a time."""
     environment, key = server.environment(proxy.address), new("counted")
     proxy.clear()
-    proxy.latency = 0.03
-    try:
+    with proxy.slower(0.03):
         b2fuse("convert", "--show", "sparse", sample.path, server.url(key, proxy.address), environment=environment)
-    finally:
-        proxy.latency = 0
     puts = [request for request in proxy.requests if request.method == "PUT"]
     stored = len(server.keys(key)) - INDEX
     expect("requests that send", len(puts), stored + INDEX + MORE)
@@ -197,6 +194,31 @@ def given_up(server, proxy, sample, directory):
     goes_on(server, proxy, sample, directory, key)
 
 
+def spoiled_rest(server, proxy, sample, directory):
+    """What is there and is not what was sent is not taken for it."""
+    environment, key = server.environment(proxy.address) | {"AWS_MAX_ATTEMPTS": "1"}, new("spoiled-rest")
+    url = server.url(key, proxy.address)
+    sent = [0]
+
+    def pick(request):
+        sent[0] += request.method == "PUT"
+        return Fault(status=500) if sent[0] > 12 else None
+
+    proxy.fault = pick
+    try:
+        refused(url, ["convert", "-o", "timeout=1", "--show", "sparse", sample.path, url], environment)
+    finally:
+        proxy.fault = None
+    there = server.keys(key)
+    for number, name in enumerate(there):
+        data = server.get(name)
+        # One bit of some, the end of others.
+        if number % 3 < 2:
+            server.put(name, data[:100] + bytes([data[100] ^ 1]) + data[101:] if number % 3 else data[:-1])
+    b2fuse("convert", "--show", "sparse", sample.path, url, environment=environment)
+    expect_frame(sample, fetched(server, key, directory / "spoiled-rest"))
+
+
 def goes_on(server, proxy, sample, directory, key):
     """What is there of an upload is not sent again."""
     there = server.keys(key)
@@ -225,8 +247,8 @@ def stopped(server, proxy, sample, directory, number):
             return Fault(hang=True)
 
         proxy.fault = pick
+        command = subprocess.Popen([default_binary(), *map(str, words)], stderr=subprocess.PIPE, env=environment)
         try:
-            command = subprocess.Popen([default_binary(), *map(str, words)], stderr=subprocess.PIPE, env=environment)
             if not reached.wait(60):
                 raise Wrong(f"no {after} requests by {method}")
             command.send_signal(number)
@@ -235,6 +257,9 @@ def stopped(server, proxy, sample, directory, number):
             expect("exit code", command.returncode, 1)
         finally:
             proxy.fault = None
+            if command.poll() is None:
+                command.kill()
+                command.wait()
         if "interrupted" not in line or line.count("\n") != 1:
             raise Wrong(f"no line of an interruption: {line!r}")
         return line

@@ -154,11 +154,8 @@ def together(server, proxy, point):
     """A scan asks for many chunks at a time."""
     with Counter(server, proxy, "counted-s.b2frame", point, ["--connections", "16"]):
         proxy.clear()
-        proxy.latency = 0.03
-        try:
+        with proxy.slower(0.03):
             shell("cat *.chunk", point)
-        finally:
-            proxy.latency = 0
         most = max(request.together for request in proxy.requests)
         if not 8 <= most <= 16:
             raise Wrong(f"a scan with 16 connections: {most} requests at the same time, expected 8 to 16")

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from urllib.parse import parse_qsl, quote, urlsplit
 
-from .mounting import RemoteMount, Wrong, expect, expect_bytes, read_all, run, without_clouds
+from .mounting import RemoteMount, Wrong, expect, expect_bytes, read_all, run, taken_away
 from .proxy import Fault
 
 # Given with `-o timeout=`, in seconds; how much later an error may come, on a busy machine.
@@ -123,9 +123,13 @@ def interrupted(server, proxy, sample, point):
         proxy.silent()
         try:
             reader = subprocess.Popen(["cat", point / name], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            deadline = time.monotonic() + LATE
             while len(proxy.requests) == asked:
                 if reader.poll() is not None:
                     raise Wrong("a read of a silent server ends")
+                if time.monotonic() > deadline:
+                    reader.kill()
+                    raise Wrong("a read asks for nothing")
                 time.sleep(0.005)
             reader.send_signal(signal.SIGINT)
             try:
@@ -249,19 +253,18 @@ def daemons(point):
 
 def hidden(url, environment, secrets, proxy, sample, point, background):
     """Secrets in nothing that others see of a mount: log, process list, table of mounts, what commands say, also of failures."""
-    env = without_clouds(os.environ) | environment
     point.mkdir(exist_ok=True)
     log = point.with_name("secrets.log")
     words = ["--show", "sparse", "-o", "timeout=1,refresh=0", "--log-level", "trace"]
     expected = sample.shown["sparse"]
-    if background:
-        done = run("mount", *words, "--log-file", log, url, point, environment=environment)
-        look("what mount says", done.stdout + done.stderr, secrets)
-        expect(f"mount: {done.stderr!r}", done.returncode, 0)
-        mount = None
-    else:
-        mount = RemoteMount(url, point, words[:-2], environment, level="trace").mount()
+    mount = None
     try:
+        if background:
+            done = run("mount", *words, "--log-file", log, url, point, environment=environment)
+            look("what mount says", done.stdout + done.stderr, secrets)
+            expect(f"mount: {done.stderr!r}", done.returncode, 0)
+        else:
+            mount = RemoteMount(url, point, words[:-2], environment, level="trace").mount()
         found = list(daemons(point))
         if not found:
             raise Wrong("no daemon is found")
@@ -292,7 +295,7 @@ def hidden(url, environment, secrets, proxy, sample, point, background):
         if mount:
             mount.__exit__(None, None, None)
         else:
-            subprocess.run(["umount", "-l", point], env=env)
+            taken_away(point)
     text = (mount.log if mount else log).read_text(errors="replace")
     if not text:
         raise Wrong("the log is empty")

@@ -3,6 +3,7 @@
 import os
 import random
 import subprocess
+import time
 from pathlib import Path
 
 from mounts import Mount, default_binary, is_mounted
@@ -74,14 +75,31 @@ class RemoteMount(Mount):
         command = [self.binary, "mount", "-f", "--log-level", self.level, *map(str, self.options), str(self.source), str(self.point)]
         with open(self.log, "wb") as log:
             self.daemon = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.env)
-        while not is_mounted(self.point):
-            try:
-                self.daemon.wait(0.005)
-            except subprocess.TimeoutExpired:
-                continue
-            raise Wrong(f"{' '.join(command[1:])}: exit code {self.daemon.returncode}: {self.said()[-2000:].strip()}")
+        try:
+            self.wait(time.monotonic() + LONG)
+        except BaseException:
+            # Nobody leaves what was not entered.
+            self.end()
+            raise
         self.mounted = True
         return self
+
+    def wait(self, deadline):
+        while not is_mounted(self.point):
+            try:
+                code = self.daemon.wait(0.005)
+            except subprocess.TimeoutExpired:
+                if time.monotonic() > deadline:
+                    raise Wrong(f"mount of {self.source} hangs: {self.said()[-2000:].strip()}") from None
+                continue
+            raise Wrong(f"mount of {self.source}: exit code {code}: {self.said()[-2000:].strip()}")
+
+    def end(self):
+        """Neither the mount nor its daemon is left."""
+        if self.daemon and self.daemon.poll() is None:
+            self.daemon.kill()
+            self.daemon.wait()
+        taken_away(self.point)
 
     def said(self):
         """The log so far."""
@@ -97,8 +115,13 @@ class RemoteMount(Mount):
             super().__exit__(kind, error, trace)
         finally:
             if self.daemon and self.daemon.poll() is None:
-                self.daemon.kill()
-                self.daemon.wait()
+                self.end()
+
+
+def taken_away(point):
+    """Whatever is mounted there is no longer. A mount of nobody's has no more to say than that it is none."""
+    while subprocess.run(["umount", "-l", str(point)], capture_output=True).returncode == 0:
+        pass
 
 
 def files_of(point):

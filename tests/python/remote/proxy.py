@@ -81,6 +81,8 @@ class Fault:
     delay: float = 0.0
     # Bytes a second, of this answer alone.
     pace: float | None = None
+    # By path: the ETag that this answer has, which is that of the first one. No condition reaches the server.
+    tags: dict | None = None
     # Nothing is answered until the proxy ends or the client goes away.
     hang: bool = False
 
@@ -160,6 +162,15 @@ class Proxy:
             self.loop.call_soon_threadsafe(self.speaking.set)
         else:
             self.call(self.listen())
+
+    @contextlib.contextmanager
+    def slower(self, latency):
+        """The way is at least so long, for some time."""
+        before, self.latency = self.latency, max(self.latency, latency)
+        try:
+            yield
+        finally:
+            self.latency = before
 
     @property
     def address(self):
@@ -257,6 +268,8 @@ class Proxy:
             await writer.drain()
             return True
         reader_behind, writer_behind = behind
+        if fault.tags is not None:
+            head = without(head, "if-match")
         writer_behind.write(head)
         if request.headers.get("expect", "").lower() != "100-continue":
             await self.pass_body(reader, writer_behind, framing(request.headers, request.method, None), self.up)
@@ -278,8 +291,11 @@ class Proxy:
             reset(writer)
             return False
         shape = framing(headers, request.method, status)
+        if fault.tags is not None and "etag" in headers:
+            tag = fault.tags.setdefault(request.path, headers["etag"])
+            answer = with_header(without(answer, "etag"), f"ETag: {tag}")
         if fault.shorten is not None and isinstance(shape, int):
-            answer = with_length(answer, min(shape, fault.shorten))
+            answer = with_header(without(answer, "content-length"), f"Content-Length: {min(shape, fault.shorten)}")
         writer.write(answer)
         await self.pass_body(reader_behind, writer, shape, self.down, fault, request)
         await writer.drain()
@@ -366,9 +382,14 @@ def framing(headers, method, status):
     return 0 if status is None else "end"
 
 
-def with_length(head, length):
+def without(head, name):
+    """A head that lacks a header."""
     lines = head.decode("latin-1").split("\r\n")
-    return "\r\n".join(f"Content-Length: {length}" if line.lower().startswith("content-length:") else line for line in lines).encode("latin-1")
+    return "\r\n".join(line for line in lines if not line.lower().startswith(f"{name}:")).encode("latin-1")
+
+
+def with_header(head, line):
+    return head[:-2] + f"{line}\r\n\r\n".encode("latin-1")
 
 
 async def until(due):

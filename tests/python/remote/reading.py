@@ -3,8 +3,9 @@
 import random
 import re
 
-from frames import contents, difference, open_frame
+from frames import difference
 
+from .apart import apart, read
 from .mounting import RemoteMount, Wrong, expect, expect_bytes, files_of, read_all, run
 from .samples import COMMANDS, SHOWS, said
 
@@ -53,7 +54,7 @@ def check_view(sample, show, point, rng):
     expect("names and sizes after reading", files_of(point), sizes)
     if show not in ("npy", "raw") and sample.contents is not None:
         frame = point if (point / "chunks.b2frame").exists() else point / next(iter(sizes))
-        found = difference(contents(open_frame(frame)), sample.contents)
+        found = difference(apart(read, frame), sample.contents)
         if found:
             raise Wrong(f"the library: {found}")
 

@@ -2,7 +2,7 @@
 
 `SERVERS` has one class for each. Most are what others wrote (`need_servers` of scripts/lib.sh installs them); those of web.py are variants of
 a web server that no program of others offers. A server has secrets of its own, new at each start, so that a test can look for them where they
-must not be. What cannot be started says why with `Unavailable`, which a test counts as skipped.
+must not be. What is not installed says so with `Unavailable`, which a test counts as skipped; what is and does not start is a failure.
 
     with SERVERS["moto"]() as server:
         server.copy_in(frame, "path/a.b2frame")
@@ -35,7 +35,7 @@ COPIES = 8
 
 
 class Unavailable(Exception):
-    """A server that cannot be started here, and why."""
+    """A server that is not installed here."""
 
 
 def free_port():
@@ -101,8 +101,10 @@ class Server:
         if shutil.which(str(command[0])) is None:
             raise Unavailable(f"{command[0]} is not installed")
         environment = without_proxies(os.environ) | options.pop("environment", {})
+        # It does not outlive the test, not even one that is killed.
+        bound = ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []
         self.process = subprocess.Popen(
-            [str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+            [str(word) for word in [*bound, *command]], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
             env=environment, text=True, errors="replace", **options,
         )  # fmt: skip
         found, ready = [], threading.Event()
@@ -121,7 +123,7 @@ class Server:
         self.reader = threading.Thread(target=read, daemon=True)
         self.reader.start()
         if not ready.wait(START) or not found:
-            raise Unavailable(f"{command[0]} does not start: {''.join(self.output).strip() or 'it says nothing'}")
+            raise RuntimeError(f"{command[0]} does not start: {''.join(self.output).strip() or 'it says nothing'}")
         self.port = found[0]
 
     @property
