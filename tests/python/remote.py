@@ -281,22 +281,26 @@ class Run:
         self.clear()
 
     def trees(self):
-        if self.server.kind != "s3":
+        if self.server.kind == "http":
             return
         server, proxy, point = self.server, self.proxy, self.point
         # A server that is a directory of files answers no GET of a directory.
         prefix = "" if self.name == "s3s-fs" else "some/of them 100%/"
-        chosen = [*self.frames, *samples.some(self.directory, max(0, TREE - len(self.frames)), f"{self.args.seed} tree")]
-        tests = [
-            ("a tree of frames is the local one", lambda at: trees.compare(server, chosen, at, point, prefix, reading.random_of(self.args.seed, self.name, "tree"))),
-            ("frames of a tree that are replaced", lambda at: trees.replaced(server, at, point, prefix)),
-            (f"{trees.OPEN} frames open", lambda at: trees.bounded(server, at, point, prefix)),
-        ]
-        if self.name != "moto":
+        tests = []
+        if self.name == "moto" or self.args.long:
+            count = len(self.frames) if self.args.quick else TREE
+            chosen = [*self.frames, *samples.some(self.directory, max(0, count - len(self.frames)), f"{self.args.seed} tree")]
+            rng = reading.random_of(self.args.seed, self.name, "tree")
+            tests.append(("a tree of frames is the local one", lambda at: trees.compare(server, chosen, at, point, prefix, rng)))
+        if self.name != "s3s-fs" or self.args.long:
+            tests.append(("frames of a tree that are replaced", lambda at: trees.replaced(server, at, point, prefix)))
+        if self.name == "moto":
+            tests.append(("names that no file can have", lambda at: trees.strange(server, point, prefix)))
+            if not self.args.quick:
+                tests.append((f"{trees.OPEN} frames open", lambda at: trees.bounded(server, at, point, prefix)))
+        if self.args.counted_on == self.name:
             tests.append((f"{trees.MANY} names", lambda at: trees.many(server, proxy, point, prefix)))
             tests.append(("requests of a tree", lambda at: trees.counted(server, proxy, at, point, prefix)))
-        else:
-            tests.append(("names that no file can have", lambda at: trees.strange(server, point, prefix)))
         for what, act in tests:
             at = self.directory / "trees"
             at.mkdir()

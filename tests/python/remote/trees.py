@@ -23,6 +23,8 @@ from .servers import COPIES
 # Names of one prefix: more than four answers have.
 MANY = 5000
 OPEN = 200
+# Bytes that a mount may take then.
+MEMORY = 128 << 20
 # A frame that no name tells from another prefix: a directory, unless its data is shown.
 UNNAMED = "without a suffix"
 
@@ -252,6 +254,6 @@ def bounded(server, directory, point, prefix):
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             header = os.pread(file.fileno(), 11, 0)
             expect(f"an open file of frame {n}", header[2:9], b"b2frame")
-        if mount.memory() > 128 << 20:
+        if mount.memory() > MEMORY:
             raise Wrong(f"{mount.memory() >> 20} MiB with {OPEN} frames open")
-        return mount.memory()
+        print(f"  {server.name}: {mount.memory() >> 20} MiB with {OPEN} frames open", flush=True)
