@@ -2,6 +2,7 @@
 //! no request is made before it is there.
 
 use std::ffi::{OsStr, OsString};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -145,8 +146,8 @@ pub(super) fn open(plan: &Plan, remote: &RemotePlan) -> Result<Arc<dyn FileSyste
                 tree => Ok(Arc::new(tree?)),
             };
         }
-        Err(error) if is_web_directory(&remote.address) && (error.errno() == libc::ENOENT || is_format(&error)) => {
-            let reason = "is a directory of a web server, which cannot be asked for what is in it; expected the URL of one frame";
+        Err(error) if is_web_directory(&remote.address) && is_no_frame(&error) => {
+            let reason = "ends in '/', and no web server can be asked for what lies beneath; expected the URL of one frame";
             return Err(unsupported(reason.to_owned()).into());
         }
         store => store?,
@@ -187,6 +188,11 @@ fn is_web_directory(address: &Address) -> bool {
     address.is_http() && address.to_string().trim_end_matches("?...").ends_with('/')
 }
 
-fn is_format(error: &StoreError) -> bool {
-    matches!(error, StoreError::Format { .. })
+/// Whether the server has answered, and not with a frame.
+fn is_no_frame(error: &StoreError) -> bool {
+    match error {
+        StoreError::Format { .. } => true,
+        StoreError::Io { source, .. } => matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied),
+        _ => false,
+    }
 }

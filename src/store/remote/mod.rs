@@ -14,7 +14,7 @@
 //! | `connector`, `listed` | connections whose answers are no longer than can be good, and whose listings can be read |
 //! | `folder` | the names beneath a prefix, page by page |
 //! | `object` | an object that is no frame, read by ranges |
-//! | `backend` | the objects one by one, for commands |
+//! | `backend`, `walk` | the objects one by one, and the frames beneath a prefix, for commands |
 //! | `upload` | a frame on its way into a store |
 //! | `words` | what a store answers, without secrets |
 //!
@@ -33,6 +33,7 @@ mod pieces;
 mod sequence;
 mod state;
 pub mod upload;
+mod walk;
 mod words;
 
 use std::io;
@@ -62,6 +63,7 @@ pub use self::address::{Address, Kind, secrets, without_secrets};
 pub use self::backend::location;
 pub use self::client::{Client, Got, Listed, Tag};
 pub use self::object::RemoteObject;
+pub use self::walk::Walk;
 
 /// Keys for which a listing is asked rather than each chunk.
 const WORTH_A_LISTING: usize = 4;

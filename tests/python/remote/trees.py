@@ -17,9 +17,12 @@ from frames import UNINIT, contents, difference, open_frame, special_of
 
 from . import counting
 from .mounting import RemoteMount, Wrong, expect, expect_bytes, read_somehow
-from .samples import SHOWS
+from .reading import comparable
+from .samples import SHOWS, said
 from .servers import COPIES
 
+# What commands say of all frames beneath a prefix. {} stands for it.
+COMMANDS = [("ls", "{}"), ("ls", "--json", "{}"), ("info", "{}"), ("check", "--deep", "{}")]
 # Names of one prefix: more than four answers have.
 MANY = 5000
 OPEN = 200
@@ -110,6 +113,10 @@ def compare(server, samples, directory, point, prefix, rng):
                     raise Wrong(f"--show {show}: {what} is not refused")
         if mount.said().count("\n") > 2:
             raise Wrong(f"--show {show}: the log says: {mount.said()}")
+    for words in COMMANDS:
+        (code, local, _), (remote_code, remote, errors) = said(words, top), said(words, server.url(prefix.rstrip("/")), server.environment())
+        expect(f"{words}: exit code: {errors}", remote_code, code)
+        expect_bytes(f"{words}", comparable(remote), comparable(local))
     with RemoteMount(server.url(prefix.rstrip("/")), point, ["--show", "contiguous"], server.environment()):
         for path in sorted(point.rglob("*-frame*")):
             if not path.is_file():
