@@ -139,6 +139,9 @@ pub(super) fn existing(path: &Path) -> Result<(Location, Layout), Failure> {
 
 /// That there is nothing of that name.
 pub(super) fn missing(path: &Path, reason: &str) -> Failure {
+    if is_remote(path) {
+        return Failure::new(path, "no such object; expected a Blosc2 frame");
+    }
     Failure::new(path, strangers::name(path).as_deref().unwrap_or(reason))
 }
 

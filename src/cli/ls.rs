@@ -79,7 +79,7 @@ pub(super) struct Args {
     #[cfg(feature = "remote")]
     #[command(flatten)]
     remote: super::remote_args::RemoteArgs,
-    /// The frame, of either layout, or a directory of frames; or a frame's URL
+    /// The frame, of either layout, or a directory of frames; or the URL of a frame, or of a prefix with frames beneath it
     frame: PathBuf,
 }
 

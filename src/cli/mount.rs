@@ -43,11 +43,11 @@ const THREADS: usize = 8;
 /// Bytes of chunks kept in memory.
 const CACHE_SIZE: u64 = 256 << 20;
 
-/// Mount a frame in its other layout or decompressed, a frame at a URL, or a directory of frames
+/// Mount a frame in its other layout or decompressed, or a directory of frames; also at a URL
 ///
 /// The mount serves in the background until it is unmounted. This command returns when the mount can be used, and its exit code says whether
 /// it can. A file is shown as a directory of chunk files. A directory is shown as one file: in the directory MOUNTPOINT, with SOURCE's
-/// name, or as MOUNTPOINT itself if that is a file. With --show npy or raw, the data of a frame is shown, decompressed, as one file. A directory that is no frame is shown with all frames in it. A frame at a URL is shown for reading, as a directory of chunk files if --show says nothing else. b2fuse-views(7) says what reading and writing the mount does.
+/// name, or as MOUNTPOINT itself if that is a file. With --show npy or raw, the data of a frame is shown, decompressed, as one file. A directory that is no frame is shown with all frames in it. A frame at a URL is shown for reading, as a directory of chunk files if --show says nothing else; a prefix of a bucket with frames beneath it as a directory of frames. b2fuse-views(7) says what reading and writing the mount does.
 #[derive(clap::Args)]
 #[command(after_long_help = "\
 Options of -o:
@@ -83,7 +83,8 @@ Options of -o:
 Frames at URLs:
   s3://BUCKET/KEY, gs://BUCKET/KEY, az://CONTAINER/KEY
                            in S3 or what speaks its protocol, Google Cloud Storage, Azure: an object,
-                           or a prefix with chunks.b2frame and chunk files
+                           or a prefix with chunks.b2frame and chunk files; or a prefix with frames
+                           beneath it, without a KEY the whole bucket
   abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/KEY
                            the same, with the account's name
   https://HOST/PATH        an object on a web server that answers ranges; user info and query (as of
@@ -146,6 +147,8 @@ Examples:
   b2fuse mount --show contiguous frames view
   # A frame in a public bucket, as the array that it is
   b2fuse mount -o anonymous,region=eu-west-1 --show npy s3://bucket/path/big.b2nd view
+  # All frames beneath a prefix, each as one file
+  b2fuse mount --show contiguous s3://bucket/path view
   # With a server of one's own, keeping what was read for the next mount
   b2fuse mount -o endpoint=http://127.0.0.1:9000 --disk-cache cache s3://bucket/a.b2nd view
   # A new frame: copy a sparse frame to the mount, and new.b2frame is the file
@@ -200,7 +203,7 @@ pub(super) struct Args {
     #[arg(long, hide = true)]
     fake: bool,
     /// The frame: a file, shown as a directory of chunk files, or a directory, shown as one file (see --show). Or a directory of frames, or
-    /// the URL of a frame
+    /// the URL of a frame or of a prefix with frames beneath it
     source: PathBuf,
     /// Where to show it: a directory; for a frame that is shown as one file, also a file
     mountpoint: PathBuf,
@@ -230,7 +233,7 @@ enum SourceKind {
     Tree(Rules),
     /// A frame in an object store or on a web server.
     #[cfg(feature = "remote")]
-    Remote(remote::RemotePlan),
+    Remote(Box<remote::RemotePlan>),
 }
 
 /// What is known of a frame before it is opened.
@@ -420,7 +423,7 @@ impl Plan {
         Ok(Plan {
             source_path: source.clone(),
             source,
-            kind: SourceKind::Remote(remote),
+            kind: SourceKind::Remote(Box::new(remote)),
             shown_point: args.mountpoint,
             read_only: true,
             cache_size: args.cache_size.or(options.cache_size).unwrap_or(remote::CACHE_SIZE),

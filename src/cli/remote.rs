@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
+use parking_lot::Mutex;
+
 use super::Failure;
 use super::remote_args::RemoteArgs;
 use crate::store::remote::{self, Access, Address, Client, RemoteStore};
@@ -23,9 +25,10 @@ pub(super) struct Connected {
 /// What keeps from it, in words without secrets.
 pub(super) fn connect(address: &Address, access: &Access) -> Result<Connected, String> {
     let opened = access.open(address)?;
-    let client = match address.is_http() {
-        true => Client::of_file(opened.store, access.connections, access.timeout),
-        false => Client::new(opened.store, opened.key, access.connections, access.timeout),
+    let client = match opened.pages {
+        _ if address.is_http() => Client::of_file(opened.store, access.connections, access.timeout),
+        Some(pages) => Client::listing(opened.store, pages, opened.key, access.connections, access.timeout),
+        None => Client::new(opened.store, opened.key, access.connections, access.timeout),
     };
     let client = client.map_err(|error| format!("cannot be asked for: {}", in_words(&error)))?;
     Ok(Connected { client, path: PathBuf::from(address.to_string()), origin: opened.origin })
@@ -48,7 +51,32 @@ pub(super) fn reach(args: &RemoteArgs, paths: &[impl AsRef<Path>]) -> Result<(),
 /// # Errors
 /// A URL that is none of ours; what keeps from asking.
 pub(super) fn location(path: &Path) -> Result<Option<Location>, Failure> {
-    Ok(connected(path)?.map(|(Connected { client, path, .. }, _)| remote::location(&client, &path)))
+    Ok(located(path)?.map(|(location, _)| location))
+}
+
+/// The last URL that was asked for: what is known of it is not asked for twice.
+static LAST: Mutex<Option<(PathBuf, Location, Arc<Client>)>> = Mutex::new(None);
+
+fn located(path: &Path) -> Result<Option<(Location, Arc<Client>)>, Failure> {
+    if let Some((_, location, client)) = LAST.lock().as_ref().filter(|(last, ..)| last == path) {
+        return Ok(Some((location.clone(), Arc::clone(client))));
+    }
+    let Some((Connected { client, path: shown, .. }, _)) = connected(path)? else { return Ok(None) };
+    let location = remote::location(&client, &shown);
+    *LAST.lock() = Some((path.to_owned(), location.clone(), Arc::clone(&client)));
+    Ok(Some((location, client)))
+}
+
+/// A walk through what is beneath a URL that is no frame, if there is anything.
+///
+/// # Errors
+/// As [`location`]; what the store answers.
+pub(super) fn walk(path: &Path) -> Result<Option<remote::Walk>, Failure> {
+    let Some((location, client)) = located(path)? else { return Ok(None) };
+    if !client.can_list() || !matches!(location.layout(), Ok(None)) {
+        return Ok(None);
+    }
+    Ok(remote::Walk::of(&client, location.path())?)
 }
 
 fn connected(path: &Path) -> Result<Option<(Connected, Access)>, Failure> {

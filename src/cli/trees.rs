@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use super::{Failure, frames, memory};
 use crate::format::Layout;
 use crate::format::plain::plain;
+use crate::store;
 use crate::store::walk::{Entry, Step, Walk, has_frame_suffix};
 
 /// What the walk through a directory has come to.
@@ -20,6 +21,16 @@ pub(super) enum Item {
     Unread(PathBuf, Failure),
 }
 
+/// A walk through what is at a path, or beneath a URL, and no frame.
+fn walk(path: &Path) -> Result<Option<Box<dyn Iterator<Item = store::Result<Step>>>>, Failure> {
+    #[cfg(feature = "remote")]
+    if frames::is_remote(path) {
+        return Ok(super::remote::walk(path)?.map(|walk| Box::new(walk) as Box<_>));
+    }
+    // What keeps from a directory is said as of a frame.
+    Ok(Walk::of(path).ok().flatten().map(|walk| Box::new(walk) as Box<_>))
+}
+
 /// Tells `found` of what there is in the directory at `path`, until it answers that it has enough. `false` if there is no such
 /// directory, or it is a frame itself. From each frame on, a lack of memory ends the process with `code`.
 ///
@@ -27,8 +38,7 @@ pub(super) enum Item {
 /// There is no frame in the directory, nor anything that could not be looked at.
 pub(super) fn each(path: &Path, code: i32, found: &mut dyn FnMut(Item) -> bool) -> Result<bool, Failure> {
     memory::end_with(path, code);
-    // What keeps from a directory is said as of a frame.
-    let Some(walk) = Walk::of(path).ok().flatten() else { return Ok(false) };
+    let Some(walk) = walk(path)? else { return Ok(false) };
     let (mut any, mut called) = (false, 0u64);
     for step in walk {
         let item = match step {

@@ -8,7 +8,10 @@ use std::sync::OnceLock;
 #[cfg(feature = "remote")]
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 #[cfg(feature = "remote")]
-use std::time::Duration;
+use std::{io, time::Duration};
+
+#[cfg(feature = "remote")]
+use parking_lot::{Mutex, MutexGuard};
 
 /// Between two looks at a client.
 #[cfg(feature = "remote")]
@@ -46,4 +49,19 @@ pub fn end_all() {
 pub(super) fn is_unwanted() -> bool {
     let client = CLIENT.get();
     ALL.load(Relaxed) || client != 0 && LOOK.get().is_some_and(|look| look(client))
+}
+
+/// A lock that others hold while they wait for what is far away.
+///
+/// # Errors
+/// EINTR if nobody wants it any more.
+#[cfg(feature = "remote")]
+pub fn lock<T>(mutex: &Mutex<T>) -> io::Result<MutexGuard<'_, T>> {
+    loop {
+        match mutex.try_lock_for(PAUSE) {
+            Some(guard) => return Ok(guard),
+            None if is_unwanted() => return Err(io::Error::from_raw_os_error(libc::EINTR)),
+            None => {}
+        }
+    }
 }

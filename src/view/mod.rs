@@ -15,6 +15,8 @@
 //! | `follow`, `locks` | other programs: those that take turns, and those that do not |
 //! | `pacer` | when a change goes to the store |
 //! | `tree` | a directory of frames, mounted whole |
+//! | `remote_tree` | the same of a prefix in an object store |
+//! | `regions` | inodes of the files of many frames |
 //! | `archive` | an archive of Python-Blosc2, shown as a directory in a tree |
 //! | `prefetch` | who reads one thing after another, and what comes next |
 //!
@@ -50,6 +52,9 @@ mod names;
 mod nodes;
 mod pacer;
 pub mod prefetch;
+mod regions;
+#[cfg(feature = "remote")]
+mod remote_tree;
 mod single;
 mod sparse;
 mod state_lock;
@@ -69,6 +74,8 @@ pub use frame_view::FrameView;
 pub use left::{Left, Lost};
 pub use meta::Meta;
 pub use prefetch::Push;
+#[cfg(feature = "remote")]
+pub use remote_tree::RemoteTree;
 pub use single::{FrameFileSystem, Parked, Rest, Single};
 pub use sparse::SparseView;
 pub use tree::{DEFAULT_TIMEOUTS, Rules, Show, Tree};

@@ -8,6 +8,7 @@
     faults     errors, resets, torn and slow bodies, servers that are away or silent
     caches     what is kept on disk from mount to mount
     refusals   writes, and sources whose changes could not be noticed
+    trees      prefixes of many frames, mounted whole
     converts   uploads and downloads, whole, interrupted and spoiled
     secrets    keys and presigned queries, looked for in logs, process lists and messages
 
@@ -36,19 +37,21 @@ from pathlib import Path
 
 import blosc2
 
-from remote import caching, changing, converting, counting, failing, reading, samples
+from remote import caching, changing, converting, counting, failing, reading, samples, trees
 from remote.mounting import Wrong, expect, run, taken_away
 from remote.proxy import Fault, Proxy
 from remote.selftest import Planted
 from remote.servers import SERVERS, Unavailable
 
-PARTS = ["views", "commands", "counts", "changes", "faults", "caches", "refusals", "converts", "secrets"]
+PARTS = ["views", "commands", "counts", "changes", "faults", "caches", "refusals", "trees", "converts", "secrets"]
 # Where all kinds of frames are tried; on others two, which show whether the server is understood.
 THOROUGH = ["moto", "s3s-fs", "web-strong"]
 # The same with --quick, and what that leaves out.
 THOROUGH_QUICKLY, NOT_QUICK = ["moto"], ["s3s-fs"]
 # Requests are counted where all can be put: no server makes a difference.
 COUNTED = ["s3s-fs", "moto", "web-strong"]
+# Frames of a tree.
+TREE = 30
 FAULTS = {
     "500": Fault(status=500, body=b"error"),
     "503": Fault(status=503, body=b"slow down", headers={"Retry-After": "0"}),
@@ -279,6 +282,38 @@ class Run:
             with self.test("writes are refused"):
                 failing.read_only(self.server, sample, self.point)
         self.clear()
+
+    def trees(self):
+        if self.server.kind == "http":
+            return
+        server, proxy, point = self.server, self.proxy, self.point
+        # A server that is a directory of files answers no GET of a directory.
+        prefix = "" if self.name == "s3s-fs" else "some/of them 100%/"
+        tests = []
+        if self.name == "moto" or self.args.long:
+            count = len(self.frames) if self.args.quick else TREE
+            chosen = [*self.frames, *samples.some(self.directory, max(0, count - len(self.frames)), f"{self.args.seed} tree")]
+            rng = reading.random_of(self.args.seed, self.name, "tree")
+            tests.append(("a tree of frames is the local one", lambda at: trees.compare(server, chosen, at, point, prefix, rng)))
+        if self.name != "s3s-fs" or self.args.long:
+            tests.append(("frames of a tree that are replaced", lambda at: trees.replaced(server, at, point, prefix)))
+        if self.name == "moto":
+            tests.append(("names that no file can have", lambda at: trees.strange(server, point, prefix)))
+            if not self.args.quick:
+                tests.append((f"{trees.OPEN} frames open", lambda at: trees.bounded(server, at, point, prefix)))
+        if self.args.counted_on == self.name:
+            tests.append((f"{trees.MANY} names", lambda at: trees.many(server, proxy, point, prefix)))
+            tests.append(("requests of a tree", lambda at: trees.counted(server, proxy, at, point, prefix)))
+        for what, act in tests:
+            at = self.directory / "trees"
+            at.mkdir()
+            began = time.monotonic()
+            with self.test(what):
+                act(at)
+            if self.args.times:
+                print(f"      {what}: {time.monotonic() - began:.1f} s", flush=True)
+            shutil.rmtree(at)
+            self.clear()
 
     def converts(self):
         if self.server.kind == "http":

@@ -11,6 +11,7 @@ use b2fuse::store::disk_cache::DiskCache;
 use b2fuse::store::remote::{Client, Options, RemoteStore};
 use b2fuse::store::{self, Budgets, ChunkKey, FrameStore, OpenOptions, Others, Resources, StoreError, Want};
 use futures_util::stream::BoxStream;
+use object_store::list::{PaginatedListOptions, PaginatedListResult, PaginatedListStore};
 use object_store::memory::InMemory;
 use object_store::path::Path as Key;
 use object_store::{
@@ -22,6 +23,8 @@ use parking_lot::Mutex;
 use crate::disk::Dir;
 use crate::frames::{chunk, content, data, try_content};
 use crate::signals;
+
+mod tree;
 
 type Answer = object_store::Result<()>;
 
@@ -36,7 +39,15 @@ struct Door {
     before: Mutex<Option<Before>>,
     /// Listings are not answered.
     holds_lists: AtomicBool,
+    /// What a listing says instead of what is there.
+    lie: Mutex<Option<Lie>>,
 }
+
+/// Names for a prefix and a token, and the next token.
+type Lie = Box<dyn Fn(&str, Option<&str>) -> (Vec<String>, Option<String>) + Send + Sync>;
+
+/// Names of one answer to a listing.
+const PAGE: usize = 5;
 
 impl Door {
     fn new() -> Arc<Self> {
@@ -46,11 +57,30 @@ impl Door {
             lists: AtomicUsize::new(0),
             before: Mutex::default(),
             holds_lists: AtomicBool::new(false),
+            lie: Mutex::default(),
         })
     }
 
     fn store_object(&self, key: &str, bytes: Vec<u8>) {
         block(self.inner.put(&Key::from(key), bytes.into())).unwrap();
+    }
+
+    /// The same under a key as it is.
+    fn store_object_raw(&self, key: &str, bytes: &[u8]) {
+        block(self.inner.put(&Key::parse(key).unwrap(), bytes.to_vec().into())).unwrap();
+    }
+
+    fn copy_object(&self, from: &str, to: &str) {
+        block(self.inner.copy(&Key::parse(from).unwrap(), &Key::parse(to).unwrap())).unwrap();
+    }
+
+    /// Copies all that is beneath a key.
+    fn copy_all(&self, from: &str, to: &str) {
+        use futures_util::TryStreamExt;
+        let all: Vec<ObjectMeta> = block(self.inner.list(Some(&Key::from(from))).try_collect()).unwrap();
+        for meta in all {
+            self.copy_object(meta.location.as_ref(), &meta.location.as_ref().replacen(from, to, 1));
+        }
     }
 
     fn remove_object(&self, key: &str) {
@@ -152,6 +182,58 @@ impl ObjectStore for Door {
 
     async fn copy_opts(&self, from: &Key, to: &Key, options: CopyOptions) -> object_store::Result<()> {
         self.inner.copy_opts(from, to, options).await
+    }
+}
+
+#[async_trait::async_trait]
+impl PaginatedListStore for Door {
+    async fn list_paginated(
+        &self,
+        prefix: Option<&str>,
+        options: PaginatedListOptions,
+    ) -> object_store::Result<PaginatedListResult> {
+        use futures_util::TryStreamExt;
+        self.lists.fetch_add(1, SeqCst);
+        if let Some(before) = &*self.before.lock() {
+            before(usize::MAX)?;
+        }
+        assert_eq!(options.delimiter.as_deref(), Some("/"));
+        let (prefix, token) = (prefix.unwrap_or_default(), options.page_token);
+        let meta = |name: &String| ObjectMeta {
+            location: Key::parse(name).unwrap(),
+            last_modified: Default::default(),
+            size: 7,
+            e_tag: Some("lie".into()),
+            version: None,
+        };
+        if let Some(lie) = &*self.lie.lock() {
+            let (names, page_token) = lie(prefix, token.as_deref());
+            let (prefixes, objects): (Vec<_>, Vec<_>) = names.iter().partition(|name| name.ends_with('/'));
+            let common_prefixes = prefixes.into_iter().map(|name| Key::parse(name).unwrap()).collect();
+            let objects = objects.into_iter().map(meta).collect();
+            let result = ListResult { common_prefixes, objects, extensions: Default::default() };
+            return Ok(PaginatedListResult { result, page_token });
+        }
+        let all: Vec<ObjectMeta> = self.inner.list(None).try_collect().await?;
+        let mut names = std::collections::BTreeMap::new();
+        for meta in all {
+            let Some(rest) = meta.location.as_ref().strip_prefix(prefix) else { continue };
+            match rest.split_once('/') {
+                Some((first, _)) => names.insert(format!("{prefix}{first}/"), None),
+                None => names.insert(meta.location.to_string(), Some(meta)),
+            };
+        }
+        let from: usize = token.map_or(0, |token| token.parse().unwrap());
+        let most = options.max_keys.unwrap_or(PAGE).min(PAGE);
+        let page_token = (names.len() > from + most).then(|| (from + most).to_string());
+        let mut result = ListResult { common_prefixes: vec![], objects: vec![], extensions: Default::default() };
+        for (name, meta) in names.into_iter().skip(from).take(most) {
+            match meta {
+                Some(meta) => result.objects.push(meta),
+                None => result.common_prefixes.push(Key::parse(name).unwrap()),
+            }
+        }
+        Ok(PaginatedListResult { result, page_token })
     }
 }
 

@@ -1,6 +1,8 @@
-//! A mount of a frame in an object store or on a web server: read-only, and opened by the daemon, as no request is made before it is there.
+//! A mount of a frame in an object store or on a web server, or of a prefix with frames beneath it: read-only, and opened by the daemon, as
+//! no request is made before it is there.
 
 use std::ffi::{OsStr, OsString};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -13,7 +15,7 @@ use crate::fs::kernel;
 use crate::store::disk_cache::DiskCache;
 use crate::store::remote::{Access, Address, RemoteStore};
 use crate::store::{Budgets, FrameStore, Resources, StoreError, in_words, local, remote};
-use crate::view::{ArrayView, ContiguousView, Decoded, FileSystem, Shown, SparseView, ViewError};
+use crate::view::{ArrayView, ContiguousView, Decoded, FileSystem, RemoteTree, Rules, Shown, SparseView, Timeouts, ViewError};
 
 /// Bytes of memory for what was fetched, where nothing else is asked for.
 pub(super) const CACHE_SIZE: u64 = 96 << 20;
@@ -29,6 +31,9 @@ pub(super) struct RemotePlan {
     /// What is shown. Without, the default of a remote frame: its chunks as files.
     show: Option<Show>,
     decoded: Option<Decoded>,
+    /// What is shown if it is a prefix with frames beneath it, and whether the options are for such a one.
+    rules: Rules,
+    is_tree_wanted: bool,
     on_file: bool,
     /// Where chunks are kept for later mounts, and how many bytes of them.
     disk_cache: Option<(PathBuf, Option<u64>)>,
@@ -56,12 +61,17 @@ impl RemotePlan {
         if options.follow_links {
             return failed("-o follow_links");
         }
-        if options.tree != TreeOptions::default() {
-            return Err(Failure::new(
-                &source,
-                "is one frame; -o suffixes, frames, noframes, cross, b2z and timeouts are for directories",
-            ));
+        if options.tree.cross || options.tree.archives {
+            return failed(if options.tree.cross { "-o cross" } else { "-o b2z=dir" });
         }
+        let is_tree_wanted = options.tree != TreeOptions::default();
+        if is_tree_wanted && address.is_http() {
+            return Err(Failure::new(&source, "is one frame; -o suffixes, frames, noframes and timeouts are for directories"));
+        }
+        let mut rules = super::tree::rules(&source, options, (false, false), show, true)?;
+        // What others change is seen no later than that.
+        let Timeouts { entry, attr } = &mut rules.timeouts;
+        (*entry, *attr) = ((*entry).min(access.refresh), (*attr).min(access.refresh));
         if options.dtype.is_some() && show != Some(Show::Npy) {
             return Err(Failure::new(&source, "is not shown as npy, which -o dtype= is for; expected --show npy"));
         }
@@ -79,7 +89,8 @@ impl RemotePlan {
             _ => None,
         };
         let disk_cache = options.disk_cache.as_deref().map(|text| kept_in(text).map_err(|what| Failure::new(&source, what)));
-        Ok((RemotePlan { address, access, show, decoded, on_file, disk_cache: disk_cache.transpose()? }, point))
+        let disk_cache = disk_cache.transpose()?;
+        Ok((RemotePlan { address, access, show, decoded, rules, is_tree_wanted, on_file, disk_cache }, point))
     }
 }
 
@@ -113,7 +124,7 @@ fn check_point(point: &Path, is_one_file: bool) -> Result<(PathBuf, bool), Failu
     Ok((real, on_file))
 }
 
-/// Opens the frame, and shows it.
+/// Opens the frame, or what lies beneath the prefix if there is none, and shows it.
 pub(super) fn open(plan: &Plan, remote: &RemotePlan) -> Result<Arc<dyn FileSystem>, ViewError> {
     let unsupported = |reason: String| StoreError::Unsupported { path: PathBuf::from(remote.address.to_string()), reason };
     let Connected { client, path, origin } = connect(&remote.address, &remote.access).map_err(unsupported)?;
@@ -127,7 +138,25 @@ pub(super) fn open(plan: &Plan, remote: &RemotePlan) -> Result<Arc<dyn FileSyste
         ..remote::Options::default()
     };
     let resources = Resources::new(Budgets { cache_bytes: 0, ..Budgets::default() });
-    let store = RemoteStore::open(client, &path, options, &resources)?;
+    let store = match RemoteStore::open(Arc::clone(&client), &path, options.clone(), &resources) {
+        Err(error) if error.errno() == libc::ENOENT && client.can_list() => {
+            let blocks = remote.decoded.as_ref().map(|_| blocks(plan));
+            return match RemoteTree::open(client, &path, remote.rules.clone(), options, resources, blocks) {
+                Err(listed) if listed.errno() == libc::ENOENT => Err(error.into()),
+                Ok(_) if remote.on_file => Err(on_file(plan, remote, "a directory").into()),
+                tree => Ok(Arc::new(tree?)),
+            };
+        }
+        Err(error) if is_web_directory(&remote.address) && is_no_frame(&error) => {
+            let reason = "ends in '/', and no web server can be asked for what lies beneath; expected the URL of one frame";
+            return Err(unsupported(reason.to_owned()).into());
+        }
+        store => store?,
+    };
+    if remote.is_tree_wanted {
+        let reason = "is one frame; -o suffixes, frames, noframes and timeouts are for directories";
+        return Err(unsupported(reason.to_owned()).into());
+    }
     let layout = store.layout();
     let store: Arc<dyn FrameStore> = Arc::new(store);
     let name = OsString::from(remote.address.name());
@@ -145,8 +174,26 @@ pub(super) fn open(plan: &Plan, remote: &RemotePlan) -> Result<Arc<dyn FileSyste
         return Ok(Arc::new(ContiguousView::new(store, shown(super::frames::shown_name(Path::new(&name))), true)?));
     }
     if remote.on_file {
-        let reason = format!("is a file, and {} is shown as a directory; expected one to mount on", remote.address);
-        return Err(StoreError::Unsupported { path: plan.shown_point.clone(), reason }.into());
+        return Err(on_file(plan, remote, "shown as a directory").into());
     }
     Ok(Arc::new(SparseView::new(store, true)?))
+}
+
+/// That the mount point is a file.
+fn on_file(plan: &Plan, remote: &RemotePlan, what: &str) -> StoreError {
+    let reason = format!("is a file, and {} is {what}; expected one to mount on", remote.address);
+    StoreError::Unsupported { path: plan.shown_point.clone(), reason }
+}
+
+fn is_web_directory(address: &Address) -> bool {
+    address.is_http() && address.to_string().trim_end_matches("?...").ends_with('/')
+}
+
+/// Whether the server has answered, and not with a frame.
+fn is_no_frame(error: &StoreError) -> bool {
+    match error {
+        StoreError::Format { .. } => true,
+        StoreError::Io { source, .. } => matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied),
+        _ => false,
+    }
 }

@@ -159,7 +159,7 @@ impl Watch {
 
     /// One for a frame that the system knows nothing of: only who reads it rings.
     #[cfg(feature = "remote")]
-    pub(in crate::store) fn by_readers(watcher: &Arc<Watcher>) -> Self {
+    pub fn by_readers(watcher: &Arc<Watcher>) -> Self {
         Self::with(watcher, true)
     }
 

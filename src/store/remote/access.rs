@@ -17,6 +17,7 @@
 //!
 //! Promises: no error has a secret in it, and nothing here waits for a network.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,6 +32,7 @@ use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
 use object_store::client::ClientConfigKey;
 use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::http::HttpBuilder;
+use object_store::list::PaginatedListStore;
 use object_store::path::Path as Key;
 use object_store::{BackoffConfig, ClientOptions, ObjectStore, RetryConfig};
 use url::Url;
@@ -85,14 +87,21 @@ impl Default for Access {
 }
 
 /// A store, and where in it to begin.
-#[derive(Debug)]
 pub struct Opened {
     /// The store.
     pub store: Arc<dyn ObjectStore>,
+    /// The same, where it lists names: not a web server.
+    pub pages: Option<Arc<dyn PaginatedListStore>>,
     /// The key of the address in it.
     pub key: Key,
     /// What beside the URL says which object it is: where the store is, and what a query asks for. Without secrets.
     pub origin: String,
+}
+
+impl fmt::Debug for Opened {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Opened").field("store", &self.store).field("key", &self.key).finish_non_exhaustive()
+    }
 }
 
 impl Access {
@@ -108,32 +117,35 @@ impl Access {
         if let Some(endpoint) = &self.endpoint {
             check_endpoint(endpoint)?;
         }
-        let store: (Arc<dyn ObjectStore>, _) = match address.kind() {
-            Kind::Http => (Arc::new(self.web(address)?), address.asked_for()),
+        let key = address.key();
+        let pages = |store: Arc<dyn PaginatedListStore>| Some(store);
+        let (store, pages, origin): (Arc<dyn ObjectStore>, _, _) = match address.kind() {
+            Kind::Http => (Arc::new(self.web(address)?), None, address.asked_for()),
             kind if self.headers.is_some() => {
                 return Err(format!("headers= is for http:// and https://, and this is {kind:?}; expected it without headers="));
             }
             Kind::S3 => {
                 let builder = self.amazon(address, environment)?;
-                let origin =
-                    origin([AmazonS3ConfigKey::S3Endpoint, AmazonS3ConfigKey::Endpoint, AmazonS3ConfigKey::Region], |key| {
-                        builder.get_config_value(key)
-                    });
-                (Arc::new(builder.build().map_err(|error| in_words(&error))?), origin)
+                let settings = [AmazonS3ConfigKey::S3Endpoint, AmazonS3ConfigKey::Endpoint, AmazonS3ConfigKey::Region];
+                let origin = origin(settings, |key| builder.get_config_value(key));
+                let store = Arc::new(builder.build().map_err(|error| in_words(&error))?);
+                (store.clone(), pages(store), origin)
             }
             Kind::Google => {
                 let builder = self.google(address, environment)?;
                 let origin = origin([GoogleConfigKey::BaseUrl], |key| builder.get_config_value(key));
-                (Arc::new(builder.build().map_err(|error| in_words(&error))?), origin)
+                let store = Arc::new(builder.build().map_err(|error| in_words(&error))?);
+                (store.clone(), pages(store), origin)
             }
             Kind::Azure => {
                 let builder = self.azure(address, environment)?;
                 let settings = [AzureConfigKey::AccountName, AzureConfigKey::Endpoint, AzureConfigKey::UseEmulator];
                 let origin = origin(settings, |key| builder.get_config_value(key));
-                (Arc::new(builder.build().map_err(|error| in_words(&error))?), origin)
+                let store = Arc::new(builder.build().map_err(|error| in_words(&error))?);
+                (store.clone(), pages(store), origin)
             }
         };
-        Ok(Opened { store: store.0, key: address.key(), origin: store.1 })
+        Ok(Opened { store, pages, key, origin })
     }
 
     fn web(&self, address: &Address) -> Result<object_store::http::HttpStore, String> {

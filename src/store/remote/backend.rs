@@ -11,7 +11,7 @@ use std::time::SystemTime;
 use parking_lot::Mutex;
 
 use super::client::{Client, Got, Listed, Tag};
-use crate::format::INDEX_NAME;
+use crate::format::{INDEX_NAME, Layout};
 use crate::store::Location;
 use crate::store::backend::{Backend, BackendFile, FileStat, FsSpace};
 
@@ -24,9 +24,27 @@ const KEPT: usize = 16 << 20;
 
 /// The location of a frame: `path` is how messages call it, without secrets.
 pub fn location(client: &Arc<Client>, path: &Path) -> Location {
+    of_kind(client, path, OnceLock::new())
+}
+
+/// The location of a frame that is an object, or a prefix with an index, as a listing tells; what it is, and how it begins.
+///
+/// # Errors
+/// What the store answers.
+pub fn found(client: &Arc<Client>, path: &Path, layout: Layout) -> io::Result<(Location, FileStat, Arc<Vec<u8>>)> {
+    let (file, kind): (_, fn(Arc<Remote>) -> Kind) = match layout {
+        Layout::Contiguous => (Arc::new(Remote::opened(client, "")?), Kind::Object),
+        Layout::Sparse => (Arc::new(Remote::of(client, INDEX_NAME, client.read(INDEX_NAME, None, None)?)), Kind::Prefix),
+    };
+    let beginning = file.part(0).map_or_else(Arc::default, |(_, bytes)| bytes);
+    let stat = if layout == Layout::Contiguous { file.stat()? } else { directory_stat() };
+    Ok((of_kind(client, path, OnceLock::from(kind(file))), stat, beginning))
+}
+
+fn of_kind(client: &Arc<Client>, path: &Path, kind: OnceLock<Kind>) -> Location {
     let name = path.file_name().unwrap_or(OsStr::new("frame")).to_owned();
     let dir = path.parent().unwrap_or(Path::new("")).to_owned();
-    let around = Around { client: Arc::clone(client), name: name.clone(), kind: OnceLock::new() };
+    let around = Around { client: Arc::clone(client), name: name.clone(), kind };
     Location::in_backend(Arc::new(around), path, &dir, &name)
 }
 
@@ -186,6 +204,11 @@ fn stat_of(kind: u32, len: u64, modified: SystemTime) -> FileStat {
     FileStat { dev: 0, ino: 0, mode: kind | 0o444, links: 1, uid, gid, len, allocated: len, atime, mtime, ctime }
 }
 
+/// Those of a prefix.
+pub fn directory_stat() -> FileStat {
+    stat_of(libc::S_IFDIR | 0o111, 0, SystemTime::UNIX_EPOCH)
+}
+
 /// One object in one state.
 struct Remote {
     client: Arc<Client>,
@@ -293,7 +316,7 @@ impl BackendFile for Directory {
     }
 
     fn stat(&self) -> io::Result<FileStat> {
-        Ok(stat_of(libc::S_IFDIR | 0o111, 0, SystemTime::UNIX_EPOCH))
+        Ok(directory_stat())
     }
 
     bytes_cannot_be_changed!();

@@ -14,6 +14,7 @@ use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::TryStreamExt;
+use object_store::list::PaginatedListStore;
 use object_store::path::Path as Key;
 use object_store::{Attribute, GetOptions, GetRange, GetResult, ObjectMeta, ObjectStore};
 use tokio::runtime::{Builder, Runtime};
@@ -80,6 +81,22 @@ impl Tag {
     /// The entity tag, if the store compares it byte by byte.
     fn strong(&self) -> Option<&str> {
         self.etag.as_deref().filter(|etag| !etag.starts_with("W/"))
+    }
+
+    /// Whether the state that a listing tells of may be this one, of an answer: both may write the same tag, and the same time, in another way.
+    pub fn is_like(&self, listed: &Tag) -> bool {
+        let bare = |tag: &Tag| tag.etag.as_deref().map(|etag| etag.trim_start_matches("W/").trim_matches('"').to_owned());
+        let seconds = |tag: &Tag| tag.modified.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+        let is_same = match (bare(self), bare(listed)) {
+            (Some(one), Some(other)) => one == other,
+            _ => seconds(self) == seconds(listed),
+        };
+        self.len == listed.len && is_same
+    }
+
+    /// Bytes of memory that it takes.
+    pub(super) fn weight(&self) -> usize {
+        size_of::<Self>() + self.etag.as_ref().map_or(0, String::len)
     }
 
     /// One line that is another for every other state, as far as can be told.
@@ -149,6 +166,8 @@ pub struct Asked {
 /// A place in an object store, and the means to ask it.
 pub struct Client {
     store: Arc<dyn ObjectStore>,
+    /// The same, where it lists names page by page.
+    pub(super) pages: Option<Arc<dyn PaginatedListStore>>,
     /// The key of the frame: its file, or the prefix of its files.
     base: Key,
     /// Whether there are keys below it: not on a web server.
@@ -173,7 +192,21 @@ impl Client {
     /// # Errors
     /// A thread that cannot be started.
     pub fn new(store: Arc<dyn ObjectStore>, base: Key, connections: usize, timeout: Duration) -> io::Result<Arc<Self>> {
-        Self::with(store, base, true, connections, timeout)
+        Self::with(store, None, base, true, connections, timeout)
+    }
+
+    /// The same where the store lists names page by page, for [`Client::page`].
+    ///
+    /// # Errors
+    /// A thread that cannot be started.
+    pub fn listing(
+        store: Arc<dyn ObjectStore>,
+        pages: Arc<dyn PaginatedListStore>,
+        base: Key,
+        connections: usize,
+        timeout: Duration,
+    ) -> io::Result<Arc<Self>> {
+        Self::with(store, Some(pages), base, true, connections, timeout)
     }
 
     /// Of a frame on a web server, whose one file the store is.
@@ -181,11 +214,12 @@ impl Client {
     /// # Errors
     /// A thread that cannot be started.
     pub fn of_file(store: Arc<dyn ObjectStore>, connections: usize, timeout: Duration) -> io::Result<Arc<Self>> {
-        Self::with(store, Key::default(), false, connections, timeout)
+        Self::with(store, None, Key::default(), false, connections, timeout)
     }
 
     fn with(
         store: Arc<dyn ObjectStore>,
+        pages: Option<Arc<dyn PaginatedListStore>>,
         base: Key,
         has_prefixes: bool,
         connections: usize,
@@ -196,6 +230,7 @@ impl Client {
         let turns = Arc::new(Semaphore::new(connections.max(1)));
         Ok(Arc::new(Client {
             store,
+            pages,
             base,
             has_prefixes,
             turns,
@@ -211,6 +246,7 @@ impl Client {
     pub fn at(&self, base: Key) -> Arc<Self> {
         Arc::new(Client {
             store: Arc::clone(&self.store),
+            pages: self.pages.clone(),
             base,
             has_prefixes: self.has_prefixes,
             turns: Arc::clone(&self.turns),
@@ -252,6 +288,11 @@ impl Client {
     /// What was asked so far.
     pub fn asked(&self) -> &Asked {
         &self.asked
+    }
+
+    /// The key of the frame.
+    pub fn base(&self) -> &Key {
+        &self.base
     }
 
     /// The store itself, for what only one caller does.
@@ -319,9 +360,14 @@ impl Client {
     async fn get_once(&self, name: &str, range: Option<Range<u64>>, state: Option<&Tag>) -> Result<Got, Failed> {
         let mut options = GetOptions { range: range.clone().map(GetRange::Bounded), ..GetOptions::default() };
         options.if_match = state.and_then(Tag::strong).map(str::to_owned);
+        let key = self.key(name);
+        if key.as_ref().is_empty() && self.has_prefixes {
+            // A bucket is no object: it would be listed.
+            return Err(io::Error::from_raw_os_error(libc::ENOENT).into());
+        }
         let _turn = self.turn().await?;
         self.asked.gets.fetch_add(1, Relaxed);
-        let asked = async { self.store.get_opts(&self.key(name), options).await.map_err(|error| self.complain(&error)) };
+        let asked = async { self.store.get_opts(&key, options).await.map_err(|error| self.complain(&error)) };
         let got = self.in_time(asked).await?;
         let tag = Tag::of_answer(&got);
         let answered = got.extensions.get().map(|ServerTime(time)| *time);

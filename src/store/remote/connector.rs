@@ -4,7 +4,8 @@
 //! with keys, and the URL with its token, to whatever host an answer names.
 //!
 //! The crate takes the body of an answer that tells of an error, and that of a listing, into memory as they come. Here the first is cut
-//! off, and the second is an error when it gets too long. And it throws away when the store answered, which is kept here.
+//! off, and the second is an error when it gets too long. One key that the crate cannot read would spoil a whole listing: such keys are left
+//! out of it. And it throws away when the store answered, which is kept here.
 //!
 //! A body that ends too early it goes on with where the object still has the same ETag. A weak one does not say that the bytes are the
 //! same, so it is kept from the crate, as [`WeakTag`].
@@ -211,6 +212,7 @@ impl HttpService for Bounded {
                     bytes.into()
                 }
                 () if is_short => match beginning(body, MOST_OF_LISTING).await? {
+                    (bytes, true) if lists => super::listed::readable(bytes).into(),
                     (bytes, true) => bytes.into(),
                     (_, false) => {
                         let error = io::Error::other(format!(

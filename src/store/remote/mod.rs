@@ -11,8 +11,10 @@
 //! | `pieces`, `sequence` | what is in memory or on its way, and what to ask for next |
 //! | `load` | brings pieces into memory |
 //! | `address`, `access` | URLs without their secrets; credentials and settings, and the stores made of them |
-//! | `connector` | connections whose answers are no longer than can be good |
-//! | `backend` | the objects one by one, for commands |
+//! | `connector`, `listed` | connections whose answers are no longer than can be good, and whose listings can be read |
+//! | `folder` | the names beneath a prefix, page by page |
+//! | `object` | an object that is no frame, read by ranges |
+//! | `backend`, `walk` | the objects one by one, and the frames beneath a prefix, for commands |
 //! | `upload` | a frame on its way into a store |
 //! | `words` | what a store answers, without secrets |
 //!
@@ -23,11 +25,15 @@ mod address;
 mod backend;
 mod client;
 mod connector;
+pub mod folder;
+mod listed;
 mod load;
+mod object;
 mod pieces;
 mod sequence;
 mod state;
 pub mod upload;
+mod walk;
 mod words;
 
 use std::io;
@@ -57,6 +63,8 @@ pub use self::access::{Access, Opened, check_endpoint};
 pub use self::address::{Address, Kind, secrets, without_secrets};
 pub use self::backend::location;
 pub use self::client::{Client, Got, Listed, REQUESTS, Tag};
+pub use self::object::RemoteObject;
+pub use self::walk::Walk;
 
 /// Keys for which a listing is asked rather than each chunk.
 const WORTH_A_LISTING: usize = 4;

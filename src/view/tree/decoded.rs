@@ -16,7 +16,7 @@ use lru::LruCache;
 use parking_lot::Mutex;
 
 use super::frame::{Sized, TreeFrame};
-use super::{Show, Tree};
+use super::{Rules, Show, Tree};
 use crate::format::header::FrameHeader;
 use crate::format::{INDEX_NAME, Layout};
 use crate::store::FrameStore;
@@ -27,9 +27,9 @@ use crate::view::{ArrayView, Blocks, Decoded, FrameFileSystem, Ino, Inval, Inval
 /// Of so many frames it is remembered what they are shown as.
 const REMEMBERED: NonZeroUsize = NonZeroUsize::new(1 << 16).expect("not zero");
 /// A header that is longer describes no array that can be shown.
-const LONGEST_HEADER: usize = 4 << 20;
+pub const LONGEST_HEADER: usize = 4 << 20;
 /// What is read of a header at first.
-const FIRST_READ: usize = 4096;
+pub const FIRST_READ: usize = 4096;
 /// The longest name.
 const LONGEST_NAME: usize = 255;
 
@@ -44,13 +44,37 @@ pub struct DecodedNames {
 
 /// What the data of a frame is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum DataKind {
+pub enum DataKind {
     /// An array.
     Array,
     /// One chunk after the other.
     Chunks,
     /// Nothing that can be shown.
     Broken,
+}
+
+impl DataKind {
+    /// Of a frame with this header.
+    ///
+    /// # Errors
+    /// What keeps its data from being shown.
+    pub fn of(header: &FrameHeader, rules: &Rules) -> std::result::Result<Self, String> {
+        let decoded = match rules.show {
+            Show::Npy => Decoded::Npy(rules.dtype.clone()),
+            _ => Decoded::Raw,
+        };
+        let found = look(header, &decoded).map_err(|error| error.to_string())?;
+        Ok(if found.is_some() { DataKind::Array } else { DataKind::Chunks })
+    }
+
+    /// What such data is shown as.
+    pub fn shown(self, rules: &Rules) -> Option<Decoded> {
+        match self {
+            DataKind::Array if rules.show == Show::Npy => Some(Decoded::Npy(rules.dtype.clone())),
+            DataKind::Array | DataKind::Chunks => Some(Decoded::Raw),
+            DataKind::Broken => None,
+        }
+    }
 }
 
 impl DecodedNames {
@@ -73,11 +97,7 @@ impl Tree {
 
     /// What a frame that was found is shown as, if that is its data.
     pub(super) fn decoded_at(&self, name: &OsStr, dir: BorrowedFd<'_>, found: &Found, layout: Layout) -> Option<Decoded> {
-        let decoded = match self.kind_at(name, dir, found, layout) {
-            DataKind::Array if self.rules.show == Show::Npy => Decoded::Npy(self.rules.dtype.clone()),
-            DataKind::Array | DataKind::Chunks => Decoded::Raw,
-            DataKind::Broken => return None,
-        };
+        let decoded = self.kind_at(name, dir, found, layout).shown(&self.rules)?;
         let shown = decoded.name(name);
         let reason = match beneath::look(dir, &shown) {
             _ if shown.len() > LONGEST_NAME => "is too long a name",
@@ -119,12 +139,7 @@ impl Tree {
 
     fn kind_of_file(&self, dir: BorrowedFd<'_>, name: &OsStr) -> std::result::Result<DataKind, String> {
         let header = header(dir, name).ok_or("its header is none, or longer than any of an array")?;
-        let decoded = match self.rules.show {
-            Show::Npy => Decoded::Npy(self.rules.dtype.clone()),
-            _ => Decoded::Raw,
-        };
-        let found = look(&header, &decoded).map_err(|error| error.to_string())?;
-        Ok(if found.is_some() { DataKind::Array } else { DataKind::Chunks })
+        DataKind::of(&header, &self.rules)
     }
 
     /// The view of a frame's data.

@@ -11,6 +11,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::format::Layout;
 use crate::store::local::beneath::{FileId, Found};
+use crate::view::regions::Numbered;
 use crate::view::{Attr, Decoded, FileSystem, FrameFileSystem, Ino, Kind, Result, ViewError};
 
 /// A frame.
@@ -26,7 +27,7 @@ pub struct TreeFrame {
     /// Held while it is opened or closed. Taken before any lock of the tree.
     pub changing: Mutex<Closed>,
     current: RwLock<Option<Arc<OpenFrame>>>,
-    /// The regions of inodes that its files have: see [`super::inside`].
+    /// The regions of inodes that its files have: see [`crate::view::regions`].
     pub regions: Mutex<HashMap<u64, u64>>,
     /// How often files that it had open were not the same any more when it was opened again.
     pub lineage: AtomicU64,
@@ -122,6 +123,16 @@ pub struct OpenFrame {
 impl OpenFrame {
     pub fn fs(&self) -> &dyn FileSystem {
         &*self.view
+    }
+}
+
+impl Numbered for TreeFrame {
+    fn ino(&self) -> Ino {
+        self.ino
+    }
+
+    fn regions(&self) -> &Mutex<HashMap<u64, u64>> {
+        &self.regions
     }
 }
 

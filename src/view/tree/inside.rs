@@ -1,116 +1,39 @@
 //! What is asked of the files of a frame: opens the frame, and translates inode numbers and what the kernel must forget.
-//!
-//! A frame's inodes have 64 bits, of which the lower 34 tell its files apart and the upper 30 hardly ever change. In the tree each
-//! value of the upper ones is a *region* of the frame, counted from 1:
-//!
-//! ```text
-//!   63   62 .. 34   33 .. 0
-//!    1 |  region  |  file  |        region 0: nodes of the tree whose number below cannot be shown
-//! ```
-//!
-//! No region is given twice, so a frame that comes back as another has other inodes.
 
-use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
-use std::sync::atomic::AtomicU64;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::sync::{Arc, Weak};
 
-use log::debug;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 
 use super::attributes::index_of_owner;
 use super::frame::{OpenFrame, TreeFrame};
 use super::handles::{InsideFile, Open};
 use super::passed;
 use super::place::Whose;
-use super::table::OURS;
 use super::{Tree, forget_name};
 use crate::store::local::beneath;
 use crate::view::nodes::LOCK_FILE;
+use crate::view::regions::ranges;
 use crate::view::{
-    Attr, Creation, DirEntry, FileSystem, Handle, Ino, Inval, Invals, Kind, New, OpenMode, Opened, Push, ROOT, RenameMode,
-    Result, Seek, SetAttr, SetMode, VLMETA, ViewError,
+    Attr, Creation, DirEntry, FileSystem, Handle, Ino, Invals, Kind, New, OpenMode, Opened, Push, ROOT, RenameMode, Result, Seek,
+    SetAttr, SetMode, VLMETA, ViewError,
 };
 
-/// Bits that tell the files of a frame apart.
-const FILE_BITS: u32 = 34;
-const FILE: u64 = (1 << FILE_BITS) - 1;
 /// What names of extended attributes begin with that are the frame's own.
 const OF_FRAMES: &[u8] = b"user.b2frame.";
 /// How often a handle is taken that just ended with its frame.
 const TRIES: usize = 4;
 
-/// Which frame has a region, and the upper bits that it stands for.
-#[derive(Default)]
-pub struct Regions {
-    map: RwLock<HashMap<u64, (Weak<TreeFrame>, u64)>>,
-    last: AtomicU64,
-}
-
-impl Regions {
-    /// The frame that an inode belongs to, and its number there.
-    pub fn find(&self, ino: Ino) -> Option<(Arc<TreeFrame>, Ino)> {
-        let region = (ino.0 & !OURS) >> FILE_BITS;
-        if ino.0 & OURS == 0 || region == 0 {
-            return None;
-        }
-        let map = self.map.read();
-        let (frame, upper) = map.get(&region)?;
-        Some((frame.upgrade()?, Ino(upper << FILE_BITS | ino.0 & FILE)))
-    }
-
-    /// The inode of a frame's file in the tree.
-    pub fn outer(&self, frame: &Arc<TreeFrame>, inner: Ino) -> Ino {
-        if inner == ROOT {
-            return frame.ino;
-        }
-        let upper = inner.0 >> FILE_BITS;
-        let region = *frame.regions.lock().entry(upper).or_insert_with(|| {
-            let region = self.last.fetch_add(1, Relaxed) + 1;
-            self.map.write().insert(region, (Arc::downgrade(frame), upper));
-            region
-        });
-        Ino(OURS | region << FILE_BITS | inner.0 & FILE)
-    }
-
-    /// The frame's files get other inodes from now on.
-    pub fn leave(&self, frame: &TreeFrame) {
-        // The frame's first, as above.
-        let mut regions = frame.regions.lock();
-        let mut map = self.map.write();
-        for (_, region) in regions.drain() {
-            map.remove(&region);
-        }
-    }
-
-    /// The first and the last inode of each region of a frame.
-    fn ranges(frame: &TreeFrame) -> Vec<(Ino, Ino)> {
-        let first = |region: &u64| OURS | region << FILE_BITS;
-        frame.regions.lock().values().map(|region| (Ino(first(region)), Ino(first(region) | FILE))).collect()
-    }
-}
-
 impl Tree {
     /// Adds what the kernel must forget of a frame's files.
     pub(super) fn tell(&self, frame: &Arc<TreeFrame>, inner: Invals, invals: &mut Invals) {
-        let outer = |ino: Ino| self.regions.outer(frame, ino);
-        for inval in inner {
-            match inval {
-                Inval::Data(ino) => invals.push(Inval::Data(outer(ino))),
-                Inval::Range(ino, start, len) => invals.push(Inval::Range(outer(ino), start, len)),
-                Inval::Attr(ino) => invals.push(Inval::Attr(outer(ino))),
-                Inval::Entry(_, name) => invals.push(Inval::Entry(frame.ino, name)),
-                Inval::Within(..) | Inval::All => {
-                    invals.push(Inval::Data(frame.ino));
-                    invals.extend(Regions::ranges(frame).into_iter().map(|(first, last)| Inval::Within(first, last)));
-                    let name = self.table.lock().get(frame.ino).and_then(|node| node.names().first().cloned());
-                    if let Some((parent, name)) = name.filter(|_| frame.shown == Kind::Directory) {
-                        invals.push(forget_name(parent, &name));
-                    }
-                }
+        if self.regions.tell(frame, inner, invals) {
+            let name = self.table.lock().get(frame.ino).and_then(|node| node.names().first().cloned());
+            if let Some((parent, name)) = name.filter(|_| frame.shown == Kind::Directory) {
+                invals.push(forget_name(parent, &name));
             }
         }
     }
@@ -328,7 +251,7 @@ impl Tree {
                 if frame.shown == Kind::File && (rest.atime.is_some() || rest.mtime.is_some()) {
                     let _ = open.fs().setattr(ROOT, None, rest, &mut Invals::new());
                 }
-                invals.extend(Regions::ranges(frame).into_iter().map(|(first, last)| Inval::Within(first, last)));
+                invals.extend(ranges(&**frame));
             }
         }
         *frame.sized.lock() = None;
@@ -569,14 +492,9 @@ impl Tree {
 
     /// Hands inodes to the frames that they belong to, those that are open.
     pub(super) fn by_frame(&self, inos: &[Ino], hand: impl Fn(&dyn FileSystem, &[Ino])) {
-        let mut frames: BTreeMap<Ino, (Arc<TreeFrame>, Vec<Ino>)> = BTreeMap::new();
-        for (frame, inner) in inos.iter().filter_map(|ino| self.regions.find(*ino)) {
-            frames.entry(frame.ino).or_insert_with(|| (frame, Vec::new())).1.push(inner);
-        }
-        for (frame, inner) in frames.into_values() {
-            match frame.opened() {
-                Some(open) => hand(open.fs(), &inner),
-                None => debug!("{} hints for a frame that is closed", inner.len()),
+        for (frame, inner) in self.regions.by_frame(inos) {
+            if let Some(open) = frame.opened() {
+                hand(open.fs(), &inner);
             }
         }
     }

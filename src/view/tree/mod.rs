@@ -10,7 +10,7 @@
 //! - `making`, `removing`, `renaming`: frames that come, go and move; `stores`: those of python-blosc2; `hidden`: names that are ours;
 //! - [`rules`]: what is a frame, and how it is shown and stored.
 //!
-//! A frame's files have inode numbers of their own, which `inside` computes: the tree keeps nothing for each of them.
+//! A frame's files have inode numbers of their own, which [`super::regions`] computes: the tree keeps nothing for each of them.
 //!
 //! Lock order: a frame's state, then the table, then any one of the others, which are leaves. No lock but a frame's state is held during
 //! input and output, and that only while the frame is opened or closed.
@@ -31,9 +31,9 @@ use self::decoded::DecodedNames;
 use self::frame::TreeFrame;
 use self::frames::Frames;
 use self::handles::Open;
-use self::inside::Regions;
 use self::place::Whose;
 use self::table::Table;
+use super::regions::Regions;
 use super::{
     Attr, Blocks, Creation, Decoded, DirEntry, Features, FileSystem, Flock, Handle, Ino, Inval, Invals, Kind, Left, New,
     OpenMode, Opened, Push, ROOT, RenameMode, Reread, Result, Seek, SetAttr, SetMode, Timeouts, ViewError, Wait,
@@ -65,6 +65,10 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+#[cfg(feature = "remote")]
+pub(super) use decoded::{DataKind, FIRST_READ, LONGEST_HEADER};
+#[cfg(feature = "remote")]
+pub(super) use frame::{Stored, is_damage};
 pub use rules::Rules;
 
 /// The layout in which frames are shown.
@@ -101,7 +105,7 @@ pub struct Tree {
     /// Directories that are open, to look names up in.
     dirs: Mutex<LruCache<Ino, Arc<OwnedFd>>>,
     handles: RwLock<HashMap<u64, Open>>,
-    regions: Regions,
+    regions: Regions<TreeFrame>,
     frames: Frames,
     /// When directories were last listed from the beginning.
     listed: Mutex<LruCache<Ino, Instant>>,

@@ -8,10 +8,9 @@ use std::sync::Arc;
 
 use super::frame::TreeFrame;
 use crate::store::local::beneath::{FileId, Found};
+use crate::view::regions::OURS;
 use crate::view::{Handle, Ino, ROOT};
 
-/// The bit of numbers that are ours, and not the file system's below.
-pub const OURS: u64 = 1 << 63;
 /// So many names of a file are remembered, the last ones.
 const NAMES: usize = 8;
 

@@ -6,7 +6,7 @@ Bits are flipped, requests are counted twice, frames are others, servers lie abo
 import shutil
 import time
 
-from . import caching, changing, converting, counting, failing, reading, samples
+from . import caching, changing, converting, counting, failing, reading, samples, trees
 from .mounting import Wrong, expect
 from .proxy import Fault
 
@@ -36,9 +36,10 @@ class Planted:
             self.proxy.fault = self.proxy.between = None
 
     def all(self):
-        parts = [self.bytes, self.requests, self.server_that_is_there, self.lies, self.uploads, self.kept, self.judged]
+        parts = [self.bytes, self.requests, self.server_that_is_there, self.lies, self.uploads, self.trees, self.kept, self.judged]
         if self.server.kind == "http":
             parts.remove(self.uploads)
+            parts.remove(self.trees)
         for part in parts:
             began = time.monotonic()
             part()
@@ -123,6 +124,31 @@ class Planted:
         self.run.put(sample)
         self.must_fail("a cache that keeps nothing", caching.kept, self.server, self.proxy, sample, self.point, ["--cache-size", "1M"])
         self.run.clear()
+
+    def trees(self):
+        top = self.run.directory / "planted"
+        top.mkdir()
+        (top / "x").write_bytes(b"as uploaded")
+        good = {".": ["x", "y"], "x": b"as uploaded", "y": b"shown"}
+        with self.run.test("trees that are the same"):
+            trees.same("same", good | {"x": b"as uploaded"}, good | {"x": b"as a local view has it"}, top)
+        for what, other in {"a byte": {"y": b"showm"}, "a name": {".": ["x"]}, "a kind": {"y": []}, "one more": {"z": b""}}.items():
+            self.must_fail(f"{what} of a tree", trees.same, what, good | other, good, top)
+        self.must_fail("a byte of an object in a tree", trees.same, "an object", good | {"x": b"as uploadeD"}, good, top)
+        shutil.rmtree(top)
+        if self.run.args.counted_on == self.server.name:
+            chunks, trees.counting.CHUNKS = trees.counting.CHUNKS, trees.counting.CHUNKS - 1
+            at = self.run.directory / "planted"
+            at.mkdir()
+            # One chunk fewer is expected than is there.
+            make, frames = counting.make, self.run.counted(True).path.parent
+            counting.make = lambda directory: (frames / "counted-s.b2frame", frames / "counted-c.b2frame")
+            try:
+                self.must_fail("more requests of a tree than are to be", trees.counted, self.server, self.proxy, at, self.point, "")
+            finally:
+                counting.make, trees.counting.CHUNKS = make, chunks
+            shutil.rmtree(at)
+            self.run.clear()
 
     def judged(self):
         """A reader that is given bytes of neither version, or of both at once."""

@@ -1,0 +1,118 @@
+//! Inodes of the files of many frames in one mount.
+//!
+//! A frame's inodes have 64 bits, of which the lower 34 tell its files apart and the upper 30 hardly ever change. In a tree each
+//! value of the upper ones is a *region* of the frame, counted from 1:
+//!
+//! ```text
+//!   63   62 .. 34   33 .. 0
+//!    1 |  region  |  file  |        region 0: nodes of the tree itself
+//! ```
+//!
+//! No region is given twice, so a frame that comes back as another has other inodes.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
+
+use parking_lot::{Mutex, RwLock};
+
+use super::{Ino, Inval, Invals, ROOT};
+
+/// The bit of numbers that are ours, and not those of a file system below.
+pub const OURS: u64 = 1 << 63;
+/// Bits that tell the files of a frame apart.
+const FILE_BITS: u32 = 34;
+const FILE: u64 = (1 << FILE_BITS) - 1;
+
+/// A frame, whose files have inodes of some regions.
+pub trait Numbered {
+    /// The inode of what stands for it.
+    fn ino(&self) -> Ino;
+
+    /// Its regions, by the upper bits of its own inodes. Locked before what the regions are kept in.
+    fn regions(&self) -> &Mutex<HashMap<u64, u64>>;
+}
+
+/// Which frame has a region, and the upper bits that it stands for.
+pub struct Regions<F> {
+    map: RwLock<HashMap<u64, (Weak<F>, u64)>>,
+    last: AtomicU64,
+}
+
+impl<F> Default for Regions<F> {
+    fn default() -> Self {
+        Regions { map: RwLock::default(), last: AtomicU64::new(0) }
+    }
+}
+
+impl<F: Numbered> Regions<F> {
+    /// The frame that an inode belongs to, and its number there.
+    pub fn find(&self, ino: Ino) -> Option<(Arc<F>, Ino)> {
+        let region = (ino.0 & !OURS) >> FILE_BITS;
+        if ino.0 & OURS == 0 || region == 0 {
+            return None;
+        }
+        let map = self.map.read();
+        let (frame, upper) = map.get(&region)?;
+        Some((frame.upgrade()?, Ino(upper << FILE_BITS | ino.0 & FILE)))
+    }
+
+    /// The inode of a frame's file in the tree.
+    pub fn outer(&self, frame: &Arc<F>, inner: Ino) -> Ino {
+        if inner == ROOT {
+            return frame.ino();
+        }
+        let upper = inner.0 >> FILE_BITS;
+        let region = *frame.regions().lock().entry(upper).or_insert_with(|| {
+            let region = self.last.fetch_add(1, Relaxed) + 1;
+            self.map.write().insert(region, (Arc::downgrade(frame), upper));
+            region
+        });
+        Ino(OURS | region << FILE_BITS | inner.0 & FILE)
+    }
+
+    /// The frame's files get other inodes from now on.
+    pub fn leave(&self, frame: &F) {
+        // The frame's first, as above.
+        let mut regions = frame.regions().lock();
+        let mut map = self.map.write();
+        for (_, region) in regions.drain() {
+            map.remove(&region);
+        }
+    }
+
+    /// The frames that inodes belong to, each with their numbers there.
+    pub fn by_frame(&self, inos: &[Ino]) -> Vec<(Arc<F>, Vec<Ino>)> {
+        let mut frames: BTreeMap<Ino, (Arc<F>, Vec<Ino>)> = BTreeMap::new();
+        for (frame, inner) in inos.iter().filter_map(|ino| self.find(*ino)) {
+            frames.entry(frame.ino()).or_insert_with(|| (frame, Vec::new())).1.push(inner);
+        }
+        frames.into_values().collect()
+    }
+
+    /// Adds what the kernel must forget of a frame's files. Whether that is everything.
+    pub fn tell(&self, frame: &Arc<F>, inner: Invals, invals: &mut Invals) -> bool {
+        let outer = |ino: Ino| self.outer(frame, ino);
+        let mut all = false;
+        for inval in inner {
+            match inval {
+                Inval::Data(ino) => invals.push(Inval::Data(outer(ino))),
+                Inval::Range(ino, start, len) => invals.push(Inval::Range(outer(ino), start, len)),
+                Inval::Attr(ino) => invals.push(Inval::Attr(outer(ino))),
+                Inval::Entry(_, name) => invals.push(Inval::Entry(frame.ino(), name)),
+                Inval::Within(..) | Inval::All => {
+                    invals.push(Inval::Data(frame.ino()));
+                    invals.extend(ranges(&**frame));
+                    all = true;
+                }
+            }
+        }
+        all
+    }
+}
+
+/// All files of a frame, for the kernel to forget.
+pub fn ranges(frame: &impl Numbered) -> Vec<Inval> {
+    let first = |region: &u64| OURS | region << FILE_BITS;
+    frame.regions().lock().values().map(|region| Inval::Within(Ino(first(region)), Ino(first(region) | FILE))).collect()
+}

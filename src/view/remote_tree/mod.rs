@@ -1,0 +1,483 @@
+//! A prefix of an object store as a directory, for reading: keys are files, prefixes are directories, and frames are shown as in a local
+//! tree.
+//!
+//! - `directory`: listings, and for how long they are good; `names`: what a name stands for by them;
+//! - `table`: the nodes that the kernel knows;
+//! - `frame`: a frame; `frames`: those that are open, until others need their place; `inside`: what is asked of their files.
+//!
+//! What is a frame is told by names, and not by what objects hold: to look at all of them would take as many requests. What turns out to
+//! be none when somebody goes inside is shown as what it is from then on.
+//!
+//! A listing is asked for once in the time of `-o refresh=`; the kernel believes what it was told no longer than that. Names that no file
+//! can have are left out, and so are objects that have the name of a prefix.
+//!
+//! Lock order: a frame's `changing`, a directory's `asking`, then any one of the others, which are leaves. Only those two are held
+//! while the store is asked.
+
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::num::NonZeroUsize;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Instant, SystemTime};
+
+use lru::LruCache;
+use parking_lot::{Mutex, RwLock};
+
+use self::directory::Directories;
+use self::frame::RemoteFrame;
+use self::frames::Frames;
+use self::inside::InsideFile;
+use self::names::Known;
+use self::table::{Node, Table, What};
+use super::regions::Regions;
+use super::{
+    Attr, Blocks, Creation, DirEntry, Features, FileSystem, Flock, Handle, Ino, Inval, Invals, Kind, Left, Meta, New, OpenMode,
+    Opened, Pages, Push, ROOT, RenameMode, Reread, Result, Rules, Seek, SetAttr, SetMode, ViewError, Wait,
+};
+use crate::store::remote::{Client, Options, Pool, RemoteObject};
+use crate::store::{FsSpace, Resources, SourceStat, StoreError, Watch, Watcher};
+
+mod directory;
+mod frame;
+mod frames;
+mod inside;
+mod names;
+mod table;
+
+/// Bytes that the kernel reads ahead in a file.
+const READ_AHEAD: u32 = 1 << 20;
+/// Objects whose bytes stay in memory when nobody has them open.
+const OBJECTS: NonZeroUsize = NonZeroUsize::new(256).expect("not zero");
+/// So many keys are remembered that are called as frames and are none.
+const BROKEN: NonZeroUsize = NonZeroUsize::new(4096).expect("not zero");
+/// Of so many frames it is remembered what their data is.
+const KINDS: NonZeroUsize = NonZeroUsize::new(1 << 15).expect("not zero");
+/// How often a name is looked at that turns out to be something else than it is called.
+const LOOKS: usize = 3;
+
+/// A prefix, shown as a directory.
+pub struct RemoteTree {
+    client: Arc<Client>,
+    /// What messages call it.
+    path: PathBuf,
+    /// Its key: empty, or with a slash behind it.
+    root: String,
+    rules: Rules,
+    options: Options,
+    pool: Arc<Pool>,
+    resources: Arc<Resources>,
+    /// Rung when the kernel is to forget something.
+    watch: Watch,
+    /// Owner and mode of everything, and the time of what has none.
+    began: Meta,
+    directories: Directories,
+    table: Mutex<Table>,
+    regions: Regions<RemoteFrame>,
+    frames: Frames,
+    handles: RwLock<HashMap<u64, Open>>,
+    last_handle: AtomicU64,
+    objects: Mutex<LruCache<Ino, Arc<RemoteObject>>>,
+    /// Keys that are called as frames and are none, and the state that was found, if it is known: nothing for what is not there.
+    broken: Mutex<LruCache<String, Option<String>>>,
+    kinds: Mutex<LruCache<String, Known>>,
+    /// Where data is decoded, if that is what is shown.
+    blocks: Option<Arc<Blocks>>,
+    /// What the kernel must forget because of what was found.
+    owed: Mutex<Invals>,
+}
+
+/// An open file.
+#[derive(Clone)]
+enum Open {
+    Object(Arc<RemoteObject>, Ino),
+    Frame(Arc<InsideFile>),
+}
+
+impl RemoteTree {
+    /// Shows what lies beneath the key of a client, if there is anything. Messages call it `path`. Where data is shown, it is decoded in
+    /// `blocks`.
+    ///
+    /// # Errors
+    /// What the store answers; ENOENT if nothing lies beneath the key.
+    pub fn open(
+        client: Arc<Client>,
+        path: &Path,
+        rules: Rules,
+        options: Options,
+        resources: Arc<Resources>,
+        blocks: Option<Arc<Blocks>>,
+    ) -> Result<Self> {
+        let root = match client.base().as_ref() {
+            "" => String::new(),
+            key => format!("{key}/"),
+        };
+        let pool = options.pool.clone().unwrap_or_else(|| Pool::new(options.cache_bytes));
+        let options = Options { pool: Some(Arc::clone(&pool)), ..options };
+        let now = SystemTime::now();
+        let stat = SourceStat { mode: 0o444, atime: now, mtime: now, ctime: now, ..SourceStat::of_this_process() };
+        let directories = Directories::new(Arc::clone(&client), options.refresh);
+        if directories.is_empty(&root).map_err(|error| failed(path.to_owned(), "list", error))? {
+            return Err(failed(path.to_owned(), "read", io::Error::from_raw_os_error(libc::ENOENT)));
+        }
+        Ok(RemoteTree {
+            directories,
+            table: Mutex::new(Table::new(&root)),
+            regions: Regions::default(),
+            frames: Frames::default(),
+            handles: RwLock::default(),
+            last_handle: AtomicU64::new(0),
+            objects: Mutex::new(LruCache::new(OBJECTS)),
+            broken: Mutex::new(LruCache::new(BROKEN)),
+            kinds: Mutex::new(LruCache::new(KINDS)),
+            owed: Mutex::default(),
+            watch: Watch::by_readers(resources.watcher()),
+            began: stat.into(),
+            path: path.to_owned(),
+            client,
+            root,
+            rules,
+            options,
+            pool,
+            resources,
+            blocks,
+        })
+    }
+
+    fn node(&self, ino: Ino) -> Result<Node> {
+        self.table.lock().get(ino).cloned().ok_or(ViewError::Gone)
+    }
+
+    /// Does something with a node, and again if that was called as a frame and turns out to be a directory like others.
+    fn as_it_turns_out<T>(&self, ino: Ino, mut work: impl FnMut(&Node) -> Result<T>) -> Result<T> {
+        let node = self.node(ino)?;
+        match (work(&node), &node.what) {
+            (Err(ViewError::Gone), What::Frame(_)) => match self.node(ino)? {
+                Node { what: What::Frame(_), .. } => Err(ViewError::Gone),
+                node => work(&node),
+            },
+            (done, _) => done,
+        }
+    }
+
+    /// What a name in a directory stands for, told to the kernel once more.
+    fn enter(&self, parent: Ino, dir: &str, name: &OsStr) -> Result<Attr> {
+        for _ in 0..LOOKS {
+            let (key, found) = self.find(dir, name)?.ok_or(ViewError::NotFound)?;
+            let ino = self.table.lock().enter(parent, name, &key, found);
+            match self.getattr(ino) {
+                // It is no frame, as it was called.
+                Err(ViewError::Gone) => self.forget(ino, 1, false),
+                attr => return attr.inspect_err(|_| self.forget(ino, 1, false)),
+            }
+        }
+        Err(ViewError::Gone)
+    }
+
+    fn attr(&self, ino: Ino, what: &What) -> Result<Attr> {
+        let of = |modified: SystemTime| Meta { atime: modified, mtime: modified, ctime: modified, ..self.began };
+        let directory = |meta: Meta| meta.attr(ino, Kind::Directory, 4096);
+        let as_directory = |meta: Meta| Meta { mode: 0o555, ..meta };
+        let attr = match what {
+            // One link of a directory says that nobody has counted.
+            What::Directory => Attr { nlink: 1, ..directory(as_directory(self.began)) },
+            What::Object(tag) => of(tag.modified()).attr(ino, Kind::File, tag.len()),
+            What::Frame(frame) if frame.shown == Kind::Directory => {
+                directory(as_directory(frame.listed().map_or(self.began, |tag| of(tag.modified()))))
+            }
+            What::Frame(frame) => return self.measured(frame),
+        };
+        Ok(Attr { volatile: true, ..attr })
+    }
+
+    /// The kernel is to forget something.
+    fn owe(&self, inval: Inval) {
+        self.owed.lock().push(inval);
+        self.watch.ring();
+    }
+
+    fn keep(&self, open: Open) -> Handle {
+        let handle = self.last_handle.fetch_add(1, Relaxed) + 1;
+        self.handles.write().insert(handle, open);
+        Handle(handle)
+    }
+
+    fn open_object(&self, node: &Node, ino: Ino) -> Result<Arc<RemoteObject>> {
+        let What::Object(tag) = &node.what else { return Err(ViewError::IsDirectory) };
+        if let Some(object) = self.objects.lock().get(&ino) {
+            return Ok(Arc::clone(object));
+        }
+        let object = RemoteObject::new(&self.client, &node.key, tag.clone(), &self.pool)?;
+        self.objects.lock().put(ino, Arc::clone(&object));
+        Ok(object)
+    }
+}
+
+impl FileSystem for RemoteTree {
+    fn features(&self) -> Features {
+        Features {
+            read_only: true,
+            handles: true,
+            locks: false,
+            holes: false,
+            // Of a frame that is shown as a file, the size is not.
+            lists_attributes: false,
+            read_ahead: Some(READ_AHEAD),
+            passes_on: Some(self.rules.timeouts),
+        }
+    }
+
+    fn lookup(&self, parent: Ino, name: &OsStr) -> Result<Attr> {
+        self.as_it_turns_out(parent, |node| match &node.what {
+            What::Directory => self.enter(parent, &node.key, name),
+            What::Frame(frame) => self.lookup_inside(frame, name),
+            What::Object(_) => Err(ViewError::NotDirectory),
+        })
+    }
+
+    fn forget(&self, ino: Ino, count: u64, altogether: bool) {
+        if let Some((frame, inner)) = self.regions.find(ino) {
+            if altogether && let Some(open) = frame.opened() {
+                open.fs().forget(inner, count, true);
+            }
+            return;
+        }
+        let gone = self.table.lock().forget(ino, count);
+        if let Some(Node { what, .. }) = gone {
+            self.objects.lock().pop(&ino);
+            if let What::Frame(frame) = what {
+                self.regions.leave(&frame);
+            }
+        }
+    }
+
+    fn getattr(&self, ino: Ino) -> Result<Attr> {
+        if let Some((frame, inner)) = self.regions.find(ino) {
+            return self.ask(&frame, |fs| fs.getattr(inner)).map(|attr| self.attr_outside(&frame, attr));
+        }
+        let node = self.node(ino)?;
+        self.attr(ino, &node.what)
+    }
+
+    fn setattr(&self, _ino: Ino, _handle: Option<Handle>, _set: SetAttr, _invals: &mut Invals) -> Result<Attr> {
+        Err(ViewError::ReadOnly)
+    }
+
+    fn readlink(&self, _ino: Ino) -> Result<OsString> {
+        Err(ViewError::Invalid)
+    }
+
+    fn open(&self, ino: Ino, mode: OpenMode) -> Result<Opened> {
+        if mode.write || mode.truncate {
+            return Err(ViewError::ReadOnly);
+        }
+        if let Some((frame, inner)) = self.regions.find(ino) {
+            return self.open_inside(&frame, inner, mode);
+        }
+        let node = self.node(ino)?;
+        match &node.what {
+            What::Directory => Err(ViewError::IsDirectory),
+            What::Frame(frame) => self.open_inside(frame, ROOT, mode),
+            What::Object(_) => {
+                let object = self.open_object(&node, ino)?;
+                Ok(Opened { handle: self.keep(Open::Object(object, ino)), pages: Pages::Kept })
+            }
+        }
+    }
+
+    fn create(&self, _parent: Ino, _name: &OsStr, _creation: Creation, _mode: OpenMode) -> Result<(Attr, Opened)> {
+        Err(ViewError::ReadOnly)
+    }
+
+    fn make(&self, _parent: Ino, _name: &OsStr, _new: New<'_>, _creation: Creation, _invals: &mut Invals) -> Result<Attr> {
+        Err(ViewError::ReadOnly)
+    }
+
+    fn read(&self, ino: Ino, handle: Option<Handle>, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let Some(handle) = handle else { return self.read_pushed(ino, offset, buf) };
+        let open = self.handles.read().get(&handle.0).cloned().ok_or(ViewError::BadHandle)?;
+        match open {
+            Open::Frame(file) => self.read_inside(&file, offset, buf),
+            Open::Object(object, ino) => object.read_at(buf, offset).map_err(|error| {
+                let Ok(node) = self.node(ino) else { return ViewError::Gone };
+                if error.raw_os_error() == Some(libc::ESTALE) {
+                    self.directories.forget(parent_of(&node.key));
+                    return ViewError::Gone;
+                }
+                failed(self.path_of(&node.key), "read", error)
+            }),
+        }
+    }
+
+    fn write(&self, _handle: Handle, _offset: u64, _data: &[u8]) -> Result<()> {
+        Err(ViewError::BadHandle)
+    }
+
+    fn flush(&self, _handle: Handle, _invals: &mut Invals) -> Result<()> {
+        Ok(())
+    }
+
+    fn release(&self, handle: Handle, invals: &mut Invals) {
+        let open = self.handles.write().remove(&handle.0);
+        if let Some(Open::Frame(file)) = open {
+            self.release_inside(&file, invals);
+        }
+    }
+
+    fn fsync(&self, _ino: Ino, _invals: &mut Invals) -> Result<()> {
+        Ok(())
+    }
+
+    fn unlink(&self, _parent: Ino, _name: &OsStr, _invals: &mut Invals) -> Result<()> {
+        Err(ViewError::ReadOnly)
+    }
+
+    fn rmdir(&self, _parent: Ino, _name: &OsStr, _invals: &mut Invals) -> Result<()> {
+        Err(ViewError::ReadOnly)
+    }
+
+    fn rename(&self, _from: (Ino, &OsStr), _to: (Ino, &OsStr), _mode: RenameMode, _invals: &mut Invals) -> Result<()> {
+        Err(ViewError::ReadOnly)
+    }
+
+    fn xattrs(&self, ino: Ino) -> Result<Vec<u8>> {
+        match self.regions.find(ino) {
+            Some((frame, inner)) => self.ask(&frame, |fs| fs.xattrs(inner)),
+            // `ls -l` asks for all: no frame is opened for that.
+            None => self.frame_of(ino).and_then(|frame| frame.opened()).map_or(Ok(Vec::new()), |open| open.fs().xattrs(ROOT)),
+        }
+    }
+
+    fn xattr(&self, ino: Ino, name: &OsStr) -> Result<Vec<u8>> {
+        let is_ours = name.as_bytes().starts_with(b"user.");
+        match self.regions.find(ino).or_else(|| Some((self.frame_of(ino)?, ROOT))) {
+            Some((frame, inner)) if is_ours => self.ask(&frame, |fs| fs.xattr(inner, name)),
+            _ => Err(ViewError::NoAttribute),
+        }
+    }
+
+    fn set_xattr(&self, _ino: Ino, _name: &OsStr, _value: Option<&[u8]>, _mode: SetMode, _invals: &mut Invals) -> Result<()> {
+        Err(ViewError::ReadOnly)
+    }
+
+    fn readdir(&self, ino: Ino, cookie: u64, emit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
+        self.as_it_turns_out(ino, |node| match &node.what {
+            What::Directory => self.list(&node.key, cookie, emit),
+            What::Frame(frame) => self.list_inside(frame, cookie, emit),
+            What::Object(_) => Err(ViewError::NotDirectory),
+        })
+    }
+
+    fn keeps_listing(&self, ino: Ino) -> bool {
+        match self.node(ino) {
+            Ok(Node { key, what: What::Directory, .. }) => self.directories.is_told(&key),
+            _ => true,
+        }
+    }
+
+    fn seek(&self, ino: Ino, _handle: Handle, offset: u64, seek: Seek) -> Result<u64> {
+        self.seek_in(ino, offset, seek)
+    }
+
+    fn touched(&self, pid: u32, ino: Ino, read: Option<(u64, u32)>) -> Vec<Push> {
+        self.touched_inside(pid, ino, read)
+    }
+
+    fn expect(&self, inos: &[Ino]) {
+        self.by_frame(inos, |fs, inner| fs.expect(inner));
+    }
+
+    fn prefetch(&self, inos: &[Ino]) {
+        self.by_frame(inos, |fs, inner| fs.prefetch(inner));
+    }
+
+    fn lock(
+        &self,
+        _ino: Ino,
+        _handle: Handle,
+        lock: Option<Flock>,
+        _until: Option<&AtomicBool>,
+        _invals: &mut Invals,
+    ) -> Result<Reread> {
+        // Nobody else would know of it.
+        if lock.is_some() { Err(ViewError::System(libc::ENOLCK)) } else { Ok(Reread::NEVER) }
+    }
+
+    fn catch_up(&self, _ino: Ino) -> Result<Reread> {
+        Ok(Reread::NEVER)
+    }
+
+    fn may_wait(&self, _ino: Ino) -> Wait {
+        Wait::Disk
+    }
+
+    fn last_name(&self, ino: Ino) -> Option<(Ino, OsString)> {
+        match self.regions.find(ino) {
+            Some((frame, inner)) => Some((frame.ino, frame.opened()?.fs().last_name(inner)?.1)),
+            None => self.node(ino).ok().filter(|_| ino != ROOT).map(|node| (node.parent, node.name)),
+        }
+    }
+
+    fn watcher(&self) -> Option<Arc<Watcher>> {
+        Some(Arc::clone(self.resources.watcher()))
+    }
+
+    fn follow(&self, invals: &mut Invals) -> Option<Instant> {
+        self.watch.take();
+        invals.append(&mut self.owed.lock());
+        self.follow_frames(invals)
+    }
+
+    fn statfs(&self) -> Result<FsSpace> {
+        Ok(FsSpace { io_size: 1 << 20, block_size: 4096, name_max: 255, ..FsSpace::default() })
+    }
+
+    fn tick(&self, _now: Instant, _invals: &mut Invals) -> Option<Instant> {
+        None
+    }
+
+    fn leave(&self, _regardless: bool, _invals: &mut Invals) -> Left {
+        Left::default()
+    }
+
+    fn source(&self) -> Option<(OwnedFd, PathBuf)> {
+        None
+    }
+
+    fn shutdown(&self) -> Result<()> {
+        self.shut_frames()
+    }
+
+    fn report(&self) -> String {
+        let (frames, counts, known) = (self.frames.all().len(), self.pool.counts(), self.table.lock().len());
+        let open = self.handles.read().len();
+        let data = self.blocks.as_ref().map(|blocks| format!("; {}", blocks.report())).unwrap_or_default();
+        let asked = self.client.asked();
+        format!(
+            "requests: {} for bytes, {} for listings; cached: {} of {} bytes{data}; frames open: {frames}; nodes: {known}, open files: {open}",
+            asked.gets.load(Relaxed),
+            asked.lists.load(Relaxed),
+            counts.bytes,
+            counts.most
+        )
+    }
+}
+
+/// What the store answers, of a key as messages call it.
+fn failed(path: PathBuf, action: &'static str, source: io::Error) -> ViewError {
+    match source.raw_os_error() {
+        Some(libc::EINTR) => ViewError::Interrupted,
+        _ => ViewError::Store(StoreError::Io { path, action, source }),
+    }
+}
+
+/// The directory that a key is in: empty, or with a slash behind it.
+fn parent_of(key: &str) -> &str {
+    let key = key.strip_suffix('/').unwrap_or(key);
+    key.rfind('/').and_then(|at| key.get(..=at)).unwrap_or_default()
+}
