@@ -5,7 +5,6 @@
 
 use std::cell::Cell;
 use std::sync::OnceLock;
-#[cfg(feature = "remote")]
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 #[cfg(feature = "remote")]
 use std::{io, time::Duration};
@@ -23,7 +22,6 @@ thread_local! {
 }
 
 /// Nobody wants anything any more.
-#[cfg(feature = "remote")]
 static ALL: AtomicBool = AtomicBool::new(false);
 
 static LOOK: OnceLock<fn(u32) -> bool> = OnceLock::new();
@@ -38,8 +36,7 @@ pub fn look_by(look: fn(u32) -> bool) {
     let _ = LOOK.set(look);
 }
 
-/// This process is ending before it serves anybody: no thread waits any longer.
-#[cfg(feature = "remote")]
+/// This process is ending: no thread waits any longer for what is far away.
 pub fn end_all() {
     ALL.store(true, Relaxed);
 }
