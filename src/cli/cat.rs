@@ -113,7 +113,7 @@ impl Positions {
 
 pub(super) fn run(args: &Args) -> End {
     #[cfg(feature = "remote")]
-    if let Err(what) = super::remote::reach(&args.remote) {
+    if let Err(what) = super::remote::reach(&args.remote, &[&args.frame]) {
         return End::Usage(what);
     }
     if args.npy {

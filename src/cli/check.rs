@@ -106,7 +106,7 @@ const REMOTE_THREADS: usize = 32;
 
 pub(super) fn run(args: &Args) -> End {
     #[cfg(feature = "remote")]
-    if let Err(what) = super::remote::reach(&args.remote) {
+    if let Err(what) = super::remote::reach(&args.remote, &args.frames) {
         return End::Usage(what);
     }
     let threads = args.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));

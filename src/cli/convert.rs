@@ -102,6 +102,9 @@ pub(super) fn run(args: &Args) -> End {
             if let Some(end) = remote::run(args, &access) {
                 return end;
             }
+            if let Err(what) = args.remote.check(&[]) {
+                return End::Usage(what);
+            }
         }
     }
     memory::end_with(&args.src, 1);

@@ -95,7 +95,7 @@ enum Sort {
 
 pub(super) fn run(args: &Args) -> End {
     #[cfg(feature = "remote")]
-    if let Err(what) = super::remote::reach(&args.remote) {
+    if let Err(what) = super::remote::reach(&args.remote, &[&args.frame]) {
         return End::Usage(what);
     }
     ls(args).into()

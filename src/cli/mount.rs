@@ -22,7 +22,7 @@ use crate::fs::kernel::{self, Access, FS_TYPE};
 use crate::fs::session::{Config, MountRequest, Mounted, Signal};
 use crate::store::local::{self, FileBackend, mounts};
 #[cfg(feature = "remote")]
-use crate::store::remote::Address;
+use crate::store::remote::{Access as RemoteAccess, Address, without_secrets};
 use crate::store::times::Records;
 use crate::store::{
     Budgets, CframeStore, FrameStore, Location, NewFrame, OpenOptions, Resources, SframeStore, in_words, sidecar,
@@ -32,6 +32,8 @@ use crate::view::{
     ArrayView, BandFiles, Blocks, ContiguousView, Decoded, FileSystem, FrameView, Rules, Shown, Single, SparseView, ViewError,
 };
 
+#[cfg(feature = "remote")]
+mod opening;
 #[cfg(feature = "remote")]
 mod remote;
 mod tree;
@@ -268,6 +270,14 @@ pub(super) fn run(args: Args) -> End {
     if options.remount {
         return remount::run(&args.mountpoint, &options, &args.options, args.read_only).into();
     }
+    #[cfg(feature = "remote")]
+    if Address::parse(&args.source).is_none() && (options.remote != RemoteAccess::default() || options.disk_cache.is_some()) {
+        return End::Usage(
+            "endpoint=, region=, anonymous, headers=, refresh=, timeout=, connections=, unsafe-immutable and disk_cache= are for frames at \
+             URLs, and SOURCE is none"
+                .to_owned(),
+        );
+    }
     mount(args, options).unwrap_or_else(End::Failed)
 }
 
@@ -428,7 +438,7 @@ impl Plan {
 fn config(options: &Options, threads: usize, point: PathBuf, source: &Path, flags: libc::c_ulong) -> Config {
     let mount = MountRequest {
         point,
-        fsname: options.fsname.clone().unwrap_or_else(|| source.as_os_str().to_owned()),
+        fsname: options.fsname.as_deref().map_or_else(|| source.as_os_str().to_owned(), shown),
         flags,
         access: options.access,
         auto_unmount: options.auto_unmount,
@@ -590,6 +600,14 @@ fn check_device(source: &Path, device: u64, expected: &str) -> Result<(), Failur
     }
 }
 
+/// A name for the table of mounts, which everybody can read.
+fn shown(name: &OsStr) -> OsString {
+    #[cfg(feature = "remote")]
+    return without_secrets(name).into_owned();
+    #[cfg(not(feature = "remote"))]
+    name.to_owned()
+}
+
 /// What is said of a mount that nobody answers for.
 const DEAD: &str = "is a mount whose daemon has died; unmount it first (b2fuse umount)";
 
@@ -666,7 +684,14 @@ fn serve(plan: &Plan, hangup: Hangup, starter: &mut Option<Starter>) -> Result<(
             None => eprintln!("{text}"),
         }
     };
-    let view = wait::until_released(plan.wait, say, failed, || open(plan))?;
+    let open = || wait::until_released(plan.wait, say, failed, || open(plan));
+    #[cfg(feature = "remote")]
+    let view = match &plan.kind {
+        SourceKind::Remote(_) => opening::unless_ended(&mut signals, hangup, &plan.source, open)?,
+        _ => open()?,
+    };
+    #[cfg(not(feature = "remote"))]
+    let view = open()?;
     let mounted = match Mounted::start(view.clone(), &plan.config) {
         Ok(mounted) => mounted,
         Err(error) => {

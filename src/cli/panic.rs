@@ -27,11 +27,19 @@ pub(super) fn install_hook() {
             log::error!("{line}");
         }
         FIRST.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(line);
-        if SERVING.load(Ordering::SeqCst) {
+        if SERVING.load(Ordering::SeqCst) && !is_of_request() {
             // The way out that commits all there is.
             let _ = kill_process(getpid(), Signal::TERM);
         }
     }));
+}
+
+/// Whether it is one of a request to a store, perhaps by what a server has answered: that request fails, and no more.
+fn is_of_request() -> bool {
+    #[cfg(feature = "remote")]
+    return std::thread::current().name() == Some(crate::store::remote::REQUESTS);
+    #[cfg(not(feature = "remote"))]
+    false
 }
 
 /// From now on SIGTERM is handled, and a panic ends the mount by it.
@@ -42,4 +50,25 @@ pub(super) fn serving() {
 /// What the first panic of this process said.
 pub(super) fn happened() -> Option<String> {
     FIRST.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+#[cfg(all(test, feature = "remote"))]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use object_store::memory::InMemory;
+
+    use super::is_of_request;
+    use crate::store::remote::Client;
+
+    #[test]
+    fn a_panic_of_a_request_is_known_by_its_thread_and_is_an_error() {
+        let client = Client::new(Arc::new(InMemory::new()), "a".into(), 1, Duration::from_secs(9)).unwrap();
+        assert!(client.wait(async { Ok(is_of_request()) }).unwrap() && !is_of_request());
+        let blocking = async { Ok(tokio::task::spawn_blocking(is_of_request).await.unwrap()) };
+        assert!(client.wait(blocking).unwrap());
+        let error = client.wait::<()>(async { panic!("as a bug does") }).unwrap_err();
+        assert_eq!(error.raw_os_error(), None, "to clients it is EIO: {error}");
+    }
 }

@@ -15,6 +15,8 @@ pub(super) struct Connected {
     pub(super) client: Arc<Client>,
     /// What messages call it.
     pub(super) path: PathBuf,
+    /// What beside that says which object it is.
+    pub(super) origin: String,
 }
 
 /// Gets ready to ask for a frame. No request is made.
@@ -29,19 +31,19 @@ pub(super) fn connect(address: &Address, access: &Access) -> Result<Connected, S
         None => Client::new(opened.store, opened.key, access.connections, access.timeout),
     };
     let client = client.map_err(|error| format!("cannot be asked for: {}", in_words(&error)))?;
-    Ok(Connected { client, path: PathBuf::from(address.to_string()) })
+    Ok(Connected { client, path: PathBuf::from(address.to_string()), origin: opened.origin })
 }
 
 /// How commands reach frames at URLs, if they were told.
 static ACCESS: OnceLock<Access> = OnceLock::new();
 
-/// A command was told how to reach frames at URLs.
+/// A command was told how to reach frames at URLs, of which some paths may be.
 ///
 /// # Errors
-/// What is wrong with what it was told.
-pub(super) fn reach(args: &RemoteArgs) -> Result<(), String> {
+/// What is wrong with what it was told; that no path is a URL.
+pub(super) fn reach(args: &RemoteArgs, paths: &[impl AsRef<Path>]) -> Result<(), String> {
     let _ = ACCESS.set(args.access()?);
-    Ok(())
+    args.check(&paths.iter().map(AsRef::as_ref).collect::<Vec<_>>())
 }
 
 /// Where a frame is, if its path is a URL.
@@ -59,7 +61,7 @@ fn located(path: &Path) -> Result<Option<(Location, Arc<Client>)>, Failure> {
     if let Some((_, location, client)) = LAST.lock().as_ref().filter(|(last, ..)| last == path) {
         return Ok(Some((location.clone(), Arc::clone(client))));
     }
-    let Some((Connected { client, path: shown }, _)) = connected(path)? else { return Ok(None) };
+    let Some((Connected { client, path: shown, .. }, _)) = connected(path)? else { return Ok(None) };
     let location = remote::location(&client, &shown);
     *LAST.lock() = Some((path.to_owned(), location.clone(), Arc::clone(&client)));
     Ok(Some((location, client)))
@@ -90,7 +92,7 @@ fn connected(path: &Path) -> Result<Option<(Connected, Access)>, Failure> {
 /// # Errors
 /// As [`location`]; what is there and no frame, in the words of `failed`.
 pub(super) fn open(path: &Path, failed: impl Fn(StoreError) -> Failure) -> Result<Option<Arc<dyn FrameStore>>, Failure> {
-    let Some((Connected { client, path }, access)) = connected(path)? else { return Ok(None) };
+    let Some((Connected { client, path, .. }, access)) = connected(path)? else { return Ok(None) };
     let Access { refresh, unsafe_immutable, .. } = access;
     let options = remote::Options { refresh, unsafe_immutable, ..remote::Options::default() };
     let resources = Resources::new(Budgets { cache_bytes: 0, ..Budgets::default() });

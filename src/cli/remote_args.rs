@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::values::{parts, seconds, split};
-use crate::store::remote::{Access, check_endpoint};
+use crate::store::remote::{Access, Address, check_endpoint};
 
 /// Of commands that read or write frames at URLs.
 #[derive(clap::Args, Debug, Clone, Default)]
@@ -23,6 +23,18 @@ pub(super) struct RemoteArgs {
 }
 
 impl RemoteArgs {
+    /// That there is something that they are of.
+    ///
+    /// # Errors
+    /// None of the paths is a URL: wrong usage.
+    pub(super) fn check(&self, paths: &[&Path]) -> Result<(), String> {
+        let is_given = !self.options.is_empty() || self.connections.is_some();
+        match is_given && !paths.iter().any(|path| Address::parse(path).is_some()) {
+            true => Err("-o and --connections are for frames at URLs, and no URL is given".to_owned()),
+            false => Ok(()),
+        }
+    }
+
     /// What they say.
     ///
     /// # Errors
@@ -126,6 +138,15 @@ mod tests {
         assert_eq!(access.headers.unwrap(), std::env::current_dir().unwrap().join("a,b"));
         let args = RemoteArgs { options: vec!["timeout=9".into(), "connections=3,timeout=8".into()], connections: Some(5) };
         assert!(args.access().is_ok_and(|access| access.timeout.as_secs() == 8 && access.connections == 5));
+    }
+
+    #[test]
+    fn words_are_for_urls() {
+        let given = RemoteArgs { options: vec!["anonymous".into()], connections: None };
+        let paths = |paths: &[&str]| given.check(&paths.iter().map(Path::new).collect::<Vec<_>>());
+        assert!(paths(&["a", "s3://bucket/key"]).is_ok() && paths(&["http://"]).is_ok());
+        assert!(paths(&["a", "./s3://bucket"]).is_err() && paths(&[]).is_err());
+        assert!(RemoteArgs::default().check(&[]).is_ok());
     }
 
     #[test]

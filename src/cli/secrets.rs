@@ -20,7 +20,7 @@ pub(super) fn hide(words: &[OsString]) -> Result<(), Failure> {
             "its secrets cannot be hidden from lists of processes: {}; expected them in a file (-o headers=FILE)",
             in_words(&error)
         );
-        Failure::new(Path::new(word), reason)
+        Failure::new(Path::new(&without_secrets(word)), reason)
     })
 }
 

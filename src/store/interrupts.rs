@@ -4,9 +4,13 @@
 //! a thread is serving, and how to see whether that one has a signal to handle; whoever waits asks now and then.
 
 use std::cell::Cell;
+#[cfg(feature = "remote")]
+use std::io;
 use std::sync::OnceLock;
 #[cfg(feature = "remote")]
-use std::{io, time::Duration};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+#[cfg(feature = "remote")]
+use std::time::Duration;
 
 #[cfg(feature = "remote")]
 use parking_lot::{Mutex, MutexGuard};
@@ -20,6 +24,10 @@ thread_local! {
     static CLIENT: Cell<u32> = const { Cell::new(0) };
 }
 
+/// Nobody wants anything any more.
+#[cfg(feature = "remote")]
+static ALL: AtomicBool = AtomicBool::new(false);
+
 static LOOK: OnceLock<fn(u32) -> bool> = OnceLock::new();
 
 /// This thread serves that client from now on.
@@ -32,11 +40,17 @@ pub fn look_by(look: fn(u32) -> bool) {
     let _ = LOOK.set(look);
 }
 
+/// This process is ending before it serves anybody: no thread waits any longer.
+#[cfg(feature = "remote")]
+pub fn end_all() {
+    ALL.store(true, Relaxed);
+}
+
 /// Whether the client that this thread serves has a signal to handle, or is gone.
 #[cfg(feature = "remote")]
 pub(super) fn is_unwanted() -> bool {
     let client = CLIENT.get();
-    client != 0 && LOOK.get().is_some_and(|look| look(client))
+    ALL.load(Relaxed) || client != 0 && LOOK.get().is_some_and(|look| look(client))
 }
 
 /// A lock that others hold while they wait for what is far away.

@@ -136,6 +136,20 @@ fn wrong_usage_is_2() {
     place.run("mount --cache-size 1Q x point").misused("expected a size such as 256M");
     place.run("mount --threads 0 x point").misused("expected a number from 1 to 64");
     place.run("mount --log-level loud x point").misused("loud");
+    #[cfg(feature = "remote")]
+    for words in ["mount -o endpoint=http://h x point", "mount -o ro,timeout=9 x point", "mount --disk-cache d x point"] {
+        place.run(words).misused("are for frames at URLs, and SOURCE is none");
+    }
+    #[cfg(feature = "remote")]
+    for words in [
+        "info -o anonymous x",
+        "check --connections 9 x",
+        "convert -o anonymous x y",
+        "cat --npy -o anonymous x",
+        "ls -o anonymous x",
+    ] {
+        place.run(words).misused("are for frames at URLs, and no URL is given");
+    }
     place.run("umount").misused("<MOUNTPOINT>");
     place.run("convert x").misused("<DST>");
 }

@@ -170,7 +170,8 @@ class Run:
             return
         rng = reading.random_of(self.args.seed, self.name, "changes")
         whole = self.is_thorough or self.args.long or self.server.validator != "strong"
-        times = 12 if self.args.long else 1
+        # Of one object there is one change.
+        times = 12 if self.args.long else 1 if self.server.kind != "http" else 3
         reads = errors = 0
         for sparse in (False,) if self.server.kind == "http" else (True, False):
             for order in changing.ORDERS if sparse else ["the one object"]:
@@ -180,9 +181,10 @@ class Run:
                             where = self.directory / "changes"
                             where.mkdir()
                             kind = f"{'sframe' if sparse else 'cframe'} as {show}, {order}, {'the same keys' if in_place else 'new keys'}, {turn}"
+                            seed = f"{self.args.seed} {self.name} {turn}"
                             with self.test(f"changes of a {kind}, --seed {self.args.seed}"):
                                 judge = changing.change(
-                                    self.server, self.proxy, where, self.point, f"{self.args.seed} {turn}", sparse, show, order, in_place, self.options
+                                    self.server, self.proxy, where, self.point, seed, sparse, show, order, in_place, self.options
                                 )  # fmt: skip
                                 reads, errors = reads + judge.reads, errors + judge.errors
                             self.proxy.between = None
@@ -236,6 +238,7 @@ class Run:
             test("the server is silent", failing.away, sample, self.proxy.silent)
             test("a read that waits is interrupted", failing.interrupted, sample)
             test("unmounted while the server is silent", failing.unmounted_while_silent, sample)
+            test("ended while the server is silent at the opening", failing.ended_while_opening, sample)
             test("no server, no frame", failing.no_mount, sample)
             self.clear()
 
@@ -377,7 +380,8 @@ class Run:
                 url = self.server.presigned(sample.key, self.proxy.address)
                 secrets = failing.secrets_of_query(url)
                 expect("secrets in a presigned URL", len(secrets) >= 2, True)
-                failing.hidden(url, {}, secrets, self.proxy, sample, self.point, background=True)
+                telling = failing.TELLING[:: 3 if self.args.quick else 1]
+                failing.hidden(url, {}, secrets, self.proxy, sample, self.point, True, telling)
             self.clear()
 
 

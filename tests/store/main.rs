@@ -20,9 +20,13 @@ mod parsed;
 mod real;
 #[cfg(feature = "remote")]
 mod remote;
+#[cfg(feature = "remote")]
+mod remote_web;
 mod rest;
 mod room;
 mod shared;
+#[cfg(feature = "remote")]
+mod signals;
 mod soak;
 mod sparse;
 mod speed;

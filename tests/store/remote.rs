@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 use b2fuse::format::{IndexEntry, Layout};
@@ -20,7 +20,9 @@ use object_store::{
 };
 use parking_lot::Mutex;
 
+use crate::disk::Dir;
 use crate::frames::{chunk, content, data, try_content};
+use crate::signals;
 
 mod tree;
 
@@ -35,6 +37,8 @@ struct Door {
     gets: AtomicUsize,
     lists: AtomicUsize,
     before: Mutex<Option<Before>>,
+    /// Listings are not answered.
+    holds_lists: AtomicBool,
     /// What a listing says instead of what is there.
     lie: Mutex<Option<Lie>>,
 }
@@ -52,6 +56,7 @@ impl Door {
             gets: AtomicUsize::new(0),
             lists: AtomicUsize::new(0),
             before: Mutex::default(),
+            holds_lists: AtomicBool::new(false),
             lie: Mutex::default(),
         })
     }
@@ -165,6 +170,9 @@ impl ObjectStore for Door {
 
     fn list(&self, prefix: Option<&Key>) -> BoxStream<'static, object_store::Result<ObjectMeta>> {
         self.lists.fetch_add(1, SeqCst);
+        if self.holds_lists.load(SeqCst) {
+            return Box::pin(futures_util::stream::pending());
+        }
         self.inner.list(prefix)
     }
 
@@ -488,4 +496,47 @@ fn what_is_no_frame_is_said() {
     no(&door);
     door.store_object("x/chunks.b2frame", vec![0; 10]);
     assert!(matches!(no(&door), StoreError::Format { .. }));
+}
+
+#[test]
+fn a_store_that_is_away_is_not_asked_for_each_length() {
+    let door = Door::new();
+    let (_dir, _) = frames(&door, 100, 60_000);
+    let store = door.open("one", Options::default()).unwrap();
+    door.asked();
+    door.before(|_| Err(Error::Generic { store: "memory", source: "away".into() }));
+    assert_eq!(store.lens_of(&store.enter(), &keys(&store)), vec![None; 100]);
+    assert!(door.asked() <= 10, "neighbours together, and one of them again");
+}
+
+#[test]
+fn a_listing_that_was_interrupted_is_asked_for_again() {
+    let door = Door::new();
+    let (_dir, _) = frames(&door, 20, 3000);
+    let store = door.open("sparse", Options::default()).unwrap();
+    door.asked();
+    door.holds_lists.store(true, SeqCst);
+    let client = signals::serve();
+    client.signal().send();
+    assert_eq!(store.lens_of(&store.enter(), &keys(&store)), vec![None; 20]);
+    drop(client);
+    door.holds_lists.store(false, SeqCst);
+    assert_eq!(store.lens_of(&store.enter(), &keys(&store)), vec![Some(3032); 20]);
+    assert_eq!(door.asked(), 0);
+}
+
+#[test]
+fn a_cache_whose_disk_hangs_keeps_nobody_from_the_store() {
+    let door = Door::new();
+    let (_dir, expected) = frames(&door, 20, 3000);
+    let disk = Dir::default();
+    let cache = DiskCache::in_backend(Box::new(disk.clone()), Path::new("cache"), None).unwrap();
+    let frozen = disk.freeze();
+    let store = door.open("sparse", Options { disk: Some(cache), ..Options::default() }).unwrap();
+    let (done, wait) = std::sync::mpsc::channel();
+    let reads = std::thread::spawn(move || done.send(content(&store)));
+    let read = wait.recv_timeout(Duration::from_secs(100)).expect("reads wait for the disk");
+    assert!(read == expected);
+    drop(frozen);
+    reads.join().unwrap().unwrap();
 }

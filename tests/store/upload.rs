@@ -4,16 +4,14 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 use b2fuse::format::{IndexEntry, Layout};
 use b2fuse::store::copy::FrameCopy;
 use b2fuse::store::remote::upload::{NewUpload, Resumed, Upload};
 use b2fuse::store::remote::{Client, Options, RemoteStore};
-use b2fuse::store::{
-    self, Budgets, CframeStore, FrameStore, Location, NewFrame, OpenOptions, Resources, SframeStore, interrupts,
-};
+use b2fuse::store::{self, Budgets, CframeStore, FrameStore, Location, NewFrame, OpenOptions, Resources, SframeStore};
 use futures_util::TryStreamExt;
 use futures_util::stream::BoxStream;
 use object_store::memory::InMemory;
@@ -25,6 +23,7 @@ use object_store::{
 use parking_lot::Mutex;
 
 use crate::frames::{chunk, content, data, image};
+use crate::signals;
 
 /// What becomes of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -633,19 +632,19 @@ fn who_waits_is_stopped() {
     let frame = made(1, &[3000; 40]);
     let copy = copy_of(&frame.path);
     let gate = Gate::new();
-    static STOPPED: AtomicBool = AtomicBool::new(false);
-    interrupts::look_by(|_| STOPPED.load(SeqCst));
-    // Only this thread.
-    interrupts::serve(1);
+    let waits = signals::serve();
+    let signal = waits.signal();
     gate.hook(move |number, what, _| {
-        STOPPED.fetch_or(what == "put" && number > 10, SeqCst);
+        if what == "put" && number > 10 {
+            signal.send();
+        }
         Act::Pass
     });
     let client = gate.client("a/frame");
     let new = NewUpload { client: &client, path: Path::new("memory://frame"), replace: false };
     let target = Upload::sparse(&new, 40).unwrap();
     let error = copy.run(&target, &mut |_| true).unwrap_err();
-    interrupts::serve(0);
+    drop(waits);
     assert_eq!(error.errno(), libc::EINTR, "{error}");
     assert!(remote(&gate.inner, "a/frame").is_err());
 }
@@ -671,4 +670,32 @@ fn a_source_that_is_exchanged_meanwhile_makes_no_frame() {
             block(source.inner.delete(&Key::from(key))).unwrap();
         }
     }
+}
+
+#[test]
+fn a_request_that_panics_ends_the_upload_with_an_error() {
+    let frame = made(1, &[3000; 10]);
+    let copy = copy_of(&frame.path);
+    let gate = Gate::new();
+    gate.hook(|number, what, _| match what == "put" && number > 5 {
+        true => panic!("as a bug does"),
+        false => Act::Pass,
+    });
+    for layout in LAYOUTS {
+        let error = upload(&gate, &copy, layout, false).unwrap_err();
+        assert!(error.to_string().contains("dropped"), "{error}");
+        assert!(remote(&gate.inner, "a/frame").is_err());
+    }
+}
+
+#[test]
+fn a_frame_is_not_hidden_by_one_that_goes_on_beside_it() {
+    let frame = made(1, &[3000; 10]);
+    let copy = copy_of(&frame.path);
+    let gate = Gate::new();
+    upload(&gate, &copy, Layout::Contiguous, false).unwrap();
+    // An upload to the same name, which was interrupted before.
+    put(&gate.inner, "a/frame/00000000.chunk", b"x");
+    let error = upload(&gate, &copy, Layout::Sparse, false).unwrap_err();
+    assert!(error.to_string().contains("is one object there"), "{error}");
 }

@@ -107,7 +107,7 @@ fn target_layout(args: &Args, source: Layout) -> Layout {
 }
 
 fn open(src: &Address, access: &Access) -> Result<Arc<RemoteStore>, Failure> {
-    let Connected { client, path } = reach(src, access)?;
+    let Connected { client, path, .. } = reach(src, access)?;
     let options = Options {
         // Others' commits are looked for at the end of the copy.
         refresh: std::time::Duration::ZERO,
@@ -174,7 +174,7 @@ fn send(
         return Err(Failure::new(&shown, "is on a web server, which is only read; expected a URL of an object store"));
     }
     interruptible(&shown)?;
-    let Connected { client, path } = reach(dst, access)?;
+    let Connected { client, path, .. } = reach(dst, access)?;
     let new = NewUpload { client: &client, path: &path, replace: args.force };
     let target = begin(&new)?;
     // What was replaced and cannot be removed is worth a word.

@@ -114,7 +114,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> End {
     #[cfg(feature = "remote")]
-    if let Err(what) = super::remote::reach(&args.remote) {
+    if let Err(what) = super::remote::reach(&args.remote, &args.frames) {
         return End::Usage(what);
     }
     let mut printer = Printer { args, shown: false, failed: false };

@@ -127,12 +127,13 @@ fn check_point(point: &Path, is_one_file: bool) -> Result<(PathBuf, bool), Failu
 /// Opens the frame, or what lies beneath the prefix if there is none, and shows it.
 pub(super) fn open(plan: &Plan, remote: &RemotePlan) -> Result<Arc<dyn FileSystem>, ViewError> {
     let unsupported = |reason: String| StoreError::Unsupported { path: PathBuf::from(remote.address.to_string()), reason };
-    let Connected { client, path } = connect(&remote.address, &remote.access).map_err(unsupported)?;
+    let Connected { client, path, origin } = connect(&remote.address, &remote.access).map_err(unsupported)?;
     let cache_bytes = if remote.decoded.is_some() { plan.cache_size.min(FETCHED) } else { plan.cache_size };
     let options = remote::Options {
         refresh: remote.access.refresh,
         unsafe_immutable: remote.access.unsafe_immutable,
         cache_bytes,
+        origin,
         disk: remote.disk_cache.as_ref().map(|(dir, most)| disk_cache(dir, *most)).transpose()?,
         ..remote::Options::default()
     };

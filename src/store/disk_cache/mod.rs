@@ -362,17 +362,14 @@ impl State {
     }
 
     fn make_folder(&self) -> io::Result<Arc<dyn Backend>> {
-        let mut folder = self.folder.write();
-        if let Some(folder) = &*folder {
-            return Ok(Arc::clone(folder));
-        }
         let (dir, name) = (&self.cache.dir, Folder::State(self.id).name());
         let made = match dir.create_dir(&name, 0o700) {
-            // By another process, which may be writing to it already.
+            // By another thread or process, which may be writing to it already.
             Err(_) if dir.stat(&name).is_ok_and(|stat| stat.is_dir()) => dir.open_dir(&name)?,
             made => made?,
         };
-        Ok(Arc::clone(folder.insert(self.cache.checked(made)?)))
+        let made = self.cache.checked(made)?;
+        Ok(Arc::clone(self.folder.write().get_or_insert(made)))
     }
 }
 

@@ -94,6 +94,8 @@ pub struct Opened {
     pub pages: Option<Arc<dyn PaginatedListStore>>,
     /// The key of the address in it.
     pub key: Key,
+    /// What beside the URL says which object it is: where the store is, and what a query asks for. Without secrets.
+    pub origin: String,
 }
 
 impl fmt::Debug for Opened {
@@ -115,27 +117,36 @@ impl Access {
         if let Some(endpoint) = &self.endpoint {
             check_endpoint(endpoint)?;
         }
-        let key = address.key();
-        let listing = |store: Arc<dyn ObjectStore>, pages: Arc<dyn PaginatedListStore>| (store, Some(pages));
-        let (store, pages): (Arc<dyn ObjectStore>, _) = match address.kind() {
-            Kind::Http => (Arc::new(self.web(address)?), None),
+        type Pages = Option<Arc<dyn PaginatedListStore>>;
+        let (store, pages, origin): (Arc<dyn ObjectStore>, Pages, String) = match address.kind() {
+            Kind::Http => (Arc::new(self.web(address)?), None, address.asked_for()),
             kind if self.headers.is_some() => {
                 return Err(format!("headers= is for http:// and https://, and this is {kind:?}; expected it without headers="));
             }
             Kind::S3 => {
-                let store = Arc::new(self.amazon(address, environment)?.build().map_err(|error| in_words(&error))?);
-                listing(store.clone(), store)
+                let builder = self.amazon(address, environment)?;
+                let origin =
+                    origin([AmazonS3ConfigKey::S3Endpoint, AmazonS3ConfigKey::Endpoint, AmazonS3ConfigKey::Region], |key| {
+                        builder.get_config_value(key)
+                    });
+                let store = Arc::new(builder.build().map_err(|error| in_words(&error))?);
+                (store.clone(), Some(store), origin)
             }
             Kind::Google => {
-                let store = Arc::new(self.google(address, environment)?.build().map_err(|error| in_words(&error))?);
-                listing(store.clone(), store)
+                let builder = self.google(address, environment)?;
+                let origin = origin([GoogleConfigKey::BaseUrl], |key| builder.get_config_value(key));
+                let store = Arc::new(builder.build().map_err(|error| in_words(&error))?);
+                (store.clone(), Some(store), origin)
             }
             Kind::Azure => {
-                let store = Arc::new(self.azure(address, environment)?.build().map_err(|error| in_words(&error))?);
-                listing(store.clone(), store)
+                let builder = self.azure(address, environment)?;
+                let settings = [AzureConfigKey::AccountName, AzureConfigKey::Endpoint, AzureConfigKey::UseEmulator];
+                let origin = origin(settings, |key| builder.get_config_value(key));
+                let store = Arc::new(builder.build().map_err(|error| in_words(&error))?);
+                (store.clone(), Some(store), origin)
             }
         };
-        Ok(Opened { store, pages, key })
+        Ok(Opened { store, pages, key: address.key(), origin })
     }
 
     fn web(&self, address: &Address) -> Result<object_store::http::HttpStore, String> {
@@ -220,9 +231,9 @@ impl Access {
         if anonymous || !signs {
             builder = builder.with_skip_signature(true);
         }
-        let options = self.client(options, used.is_some_and(|used| is_without_tls(&used)));
+        let options = Self::client(options, used.is_some_and(|used| is_without_tls(&used)));
         let builder = builder.with_bucket_name(address.bucket()).with_client_options(options);
-        Ok(builder.with_retry(self.retries()).with_http_connector(Self::connector(address, anonymous, signs)))
+        Ok(builder.with_retry(self.retries()).with_http_connector(self.connector(address, anonymous, signs)))
     }
 
     fn google(&self, address: &Address, environment: &Environment) -> Result<GoogleCloudStorageBuilder, String> {
@@ -262,9 +273,9 @@ impl Access {
         if anonymous || !signs {
             builder = builder.with_skip_signature(true);
         }
-        let options = self.client(options, used.is_some_and(|used| is_without_tls(&used)));
+        let options = Self::client(options, used.is_some_and(|used| is_without_tls(&used)));
         let builder = builder.with_bucket_name(address.bucket()).with_client_options(options);
-        Ok(builder.with_retry(self.retries()).with_http_connector(Self::connector(address, anonymous, signs)))
+        Ok(builder.with_retry(self.retries()).with_http_connector(self.connector(address, anonymous, signs)))
     }
 
     fn azure(&self, address: &Address, environment: &Environment) -> Result<MicrosoftAzureBuilder, String> {
@@ -330,18 +341,18 @@ impl Access {
         if anonymous || !signs {
             builder = builder.with_skip_signature(true);
         }
-        let options = self.client(options, used.is_some_and(|used| is_without_tls(&used)));
+        let options = Self::client(options, used.is_some_and(|used| is_without_tls(&used)));
         let builder = builder.with_container_name(address.bucket()).with_client_options(options);
-        Ok(builder.with_retry(self.retries()).with_http_connector(Self::connector(address, anonymous, signs)))
+        Ok(builder.with_retry(self.retries()).with_http_connector(self.connector(address, anonymous, signs)))
     }
 
     /// Makes the connections of a store. If nobody wants requests to go unsigned, and they do, that is told where one is refused.
-    fn connector(address: &Address, wanted: bool, signs: bool) -> Connector {
+    fn connector(&self, address: &Address, wanted: bool, signs: bool) -> Connector {
         let unsigned = !wanted && !signs;
         if unsigned {
             debug!("{address}: no credentials are found: requests are not signed, as with -o anonymous");
         }
-        Connector::new(unsigned)
+        Connector::to_store(unsigned, self.silence(), self.connections)
     }
 
     /// After which a connection is given up, early enough to try another one.
@@ -349,12 +360,9 @@ impl Access {
         (self.timeout / 3).max(Duration::from_millis(100))
     }
 
-    /// The same options, with the times that are set.
-    fn client(&self, options: ClientOptions, without_tls: bool) -> ClientOptions {
-        let silence = self.silence();
-        let options =
-            options.with_timeout_disabled().with_read_timeout(silence).with_connect_timeout(silence.min(Duration::from_secs(5)));
-        let options = options.with_pool_max_idle_per_host(self.connections);
+    /// The same options, without times, which connections have of their own.
+    fn client(options: ClientOptions, without_tls: bool) -> ClientOptions {
+        let options = options.with_timeout_disabled();
         if without_tls { options.with_allow_http(true) } else { options.with_config(ClientConfigKey::AllowHttp, "false") }
     }
 
@@ -365,6 +373,11 @@ impl Access {
         let backoff = BackoffConfig { init_backoff, max_backoff, base: 2.0 };
         RetryConfig { backoff, max_retries: TRIES, retry_timeout: self.timeout * 3 / 4 }
     }
+}
+
+/// Settings that say where a store is, as one text.
+fn origin<K, const N: usize>(settings: [K; N], get: impl Fn(&K) -> Option<String>) -> String {
+    settings.map(|key| get(&key).unwrap_or_default()).join(" ")
 }
 
 /// What user info says, as a header.

@@ -19,6 +19,7 @@ use std::fmt;
 use std::ops::Range;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
+use md5::{Digest, Md5};
 use object_store::path::Path as Key;
 use url::Url;
 
@@ -35,6 +36,14 @@ const NO_NAME: &str = "frame";
 /// Where accounts of Azure are found.
 const AZURE_HOSTS: [&str; 4] =
     ["dfs.core.windows.net", "blob.core.windows.net", "dfs.fabric.microsoft.com", "blob.fabric.microsoft.com"];
+
+/// Parts of queries that are signatures: those of Amazon and Google before `X-Amz-` and `X-Goog-`, and of CloudFront.
+const OF_SIGNATURE: [&str; 6] = ["AWSAccessKeyId", "Expires", "GoogleAccessId", "Key-Pair-Id", "Policy", "Signature"];
+/// Those of Azure.
+const OF_SHARED_ACCESS: [&str; 19] = [
+    "sv", "ss", "srt", "sp", "st", "se", "sip", "spr", "sig", "sr", "si", "skoid", "sktid", "skt", "ske", "sks", "skv", "saoid",
+    "scid",
+];
 
 /// What speaks to an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -176,6 +185,28 @@ impl Address {
         }
     }
 
+    /// What the query of a web server's URL asks for, as a checksum: nothing where there is none, or only a signature, which is another
+    /// one each time.
+    pub(super) fn asked_for(&self) -> String {
+        let Some(query) = self.url().and_then(Url::query) else { return String::new() };
+        let pairs: Vec<(&str, &str)> = query.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, ""))).collect();
+        let has = |wanted: &str| pairs.iter().any(|(name, _)| *name == wanted);
+        let (is_signed, is_shared) = (has("Signature"), has("sig") && has("sv"));
+        let is_signature = |name: &str| {
+            let lower = name.to_ascii_lowercase();
+            lower.starts_with("x-amz-")
+                || lower.starts_with("x-goog-")
+                || is_signed && OF_SIGNATURE.contains(&name)
+                || is_shared && OF_SHARED_ACCESS.contains(&name)
+        };
+        let asks: Vec<String> =
+            pairs.iter().filter(|(name, _)| !is_signature(name)).map(|(name, value)| format!("{name}={value}")).collect();
+        if asks.is_empty() {
+            return String::new();
+        }
+        Md5::digest(asks.join("&")).iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
     /// Where in the store it is. All of a web server's URL belongs to the store that is made for it, so this is the root there.
     pub fn key(&self) -> Key {
         match &self.0 {
@@ -245,10 +276,12 @@ impl Address {
     }
 }
 
-/// Where in a text there are secrets, if it is an address, a good one or not: user info, and from a query on, all.
+/// Where in a text there are secrets, if it is an address, a good one or not, or the value of an option: user info, and from a query on,
+/// all.
 pub fn secrets(text: &[u8]) -> Vec<Range<usize>> {
     let Some(scheme) = text.windows(3).position(|three| three == b"://") else { return Vec::new() };
-    let name = text.get(..scheme).unwrap_or_default().to_ascii_lowercase();
+    let name = text.get(..scheme).unwrap_or_default().rsplit(|byte| matches!(byte, b'=' | b',')).next();
+    let name = name.unwrap_or_default().to_ascii_lowercase();
     let name = str::from_utf8(&name).unwrap_or_default();
     // Before the `@` there is a container.
     let has_container = matches!(name, "az" | "azure" | "abfs" | "abfss");

@@ -10,15 +10,17 @@ use std::time::SystemTime;
 
 use parking_lot::Mutex;
 
-use super::client::{Client, Got, Tag};
+use super::client::{Client, Got, Listed, Tag};
 use crate::format::{INDEX_NAME, Layout};
 use crate::store::Location;
 use crate::store::backend::{Backend, BackendFile, FileStat, FsSpace};
 
 /// Bytes that are asked for at once where fewer are read.
 const BLOCK: u64 = 256 << 10;
-/// Parts of a file that are kept.
-const PARTS: usize = 64;
+/// Names that a command looks at.
+const MOST_NAMES: usize = 1 << 24;
+/// Bytes of parts of a file that are kept; at least the last part is.
+const KEPT: usize = 16 << 20;
 
 /// The location of a frame: `path` is how messages call it, without secrets.
 pub fn location(client: &Arc<Client>, path: &Path) -> Location {
@@ -182,10 +184,8 @@ impl Backend for Prefix {
     }
 
     fn names(&self) -> io::Result<Vec<OsString>> {
-        let listed = self.client.list(vec![None..None])?;
-        let first = |name: String| name.split('/').next().map(OsString::from).unwrap_or_default();
-        let mut names: Vec<OsString> =
-            listed.into_iter().map(|listed| first(listed.name)).filter(|name| !name.is_empty()).collect();
+        let first = |listed: Listed| listed.name.split('/').next().filter(|name| !name.is_empty()).map(OsString::from);
+        let mut names = self.client.list(vec![None..None], MOST_NAMES, first)?;
         names.dedup();
         Ok(names)
     }
@@ -252,10 +252,11 @@ impl Remote {
                 let got = self.client.read(&self.name, Some(offset..end), Some(&self.tag))?;
                 let bytes = Arc::new(got.bytes);
                 let mut parts = self.parts.lock();
-                if parts.len() >= PARTS {
-                    parts.remove(0);
-                }
                 parts.push((offset, Arc::clone(&bytes)));
+                let mut kept: usize = parts.iter().map(|(_, bytes)| bytes.len()).sum();
+                while kept > KEPT && parts.len() > 1 {
+                    kept -= parts.remove(0).1.len();
+                }
                 (0, bytes)
             }
         };

@@ -9,25 +9,33 @@ use std::io;
 use std::ops::Range;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::TryStreamExt;
 use object_store::list::PaginatedListStore;
 use object_store::path::Path as Key;
-use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt};
+use object_store::{Attribute, GetOptions, GetRange, GetResult, ObjectMeta, ObjectStore};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use super::connector::ServerTime;
+use super::connector::{ServerTime, WeakTag};
 use super::words::{errno, in_words};
+use crate::format::plain::plain;
 use crate::store::interrupts;
 
+/// What the threads are called that carry requests. A panic there is an error to whoever waits for the request.
+pub const REQUESTS: &str = "b2fuse-requests";
 /// The most bytes that are taken into memory by one request.
 pub const MOST: u64 = 1 << 30;
 /// Bytes that are allocated upon a server's word.
 const TRUSTED: u64 = 64 << 20;
+/// Room for bodies that are coming, in steps of so many bytes: 64 MiB. A larger one comes alone.
+const STEP: u64 = 1024;
+const ROOM: u32 = 64 << 10;
+/// How often an object is asked for whose body ends too early each time.
+const ATTEMPTS: usize = 4;
 
 /// What tells one state of an object from another.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,6 +49,13 @@ pub struct Tag {
 }
 
 impl Tag {
+    /// Of an answer, which may have a weak entity tag beside what the crate takes of it.
+    fn of_answer(got: &GetResult) -> Self {
+        let tag = Tag::of(&got.meta);
+        let weak = got.extensions.get().map(|WeakTag(weak)| weak.clone());
+        Tag { etag: tag.etag.or(weak), ..tag }
+    }
+
     pub(super) fn of(meta: &ObjectMeta) -> Self {
         let millis = u64::try_from(meta.last_modified.timestamp_millis()).unwrap_or(0);
         let etag = meta.e_tag.clone().filter(|etag| !etag.is_empty());
@@ -111,6 +126,27 @@ pub struct Listed {
     pub tag: Tag,
 }
 
+/// Why an object was not read.
+enum Failed {
+    /// The connection was lost after the answer had begun.
+    Body(io::Error),
+    Whole(io::Error),
+}
+
+impl Failed {
+    fn into_inner(self) -> io::Error {
+        match self {
+            Failed::Body(error) | Failed::Whole(error) => error,
+        }
+    }
+}
+
+impl From<io::Error> for Failed {
+    fn from(error: io::Error) -> Self {
+        Failed::Whole(error)
+    }
+}
+
 /// What was asked of the store so far.
 #[derive(Debug)]
 pub struct Asked {
@@ -138,6 +174,8 @@ pub struct Client {
     has_prefixes: bool,
     /// Requests at one time.
     turns: Arc<Semaphore>,
+    /// Bytes of memory for bodies that are coming, in steps of [`STEP`].
+    room: Arc<Semaphore>,
     connections: usize,
     /// How long the store may be silent, with all that is tried again.
     timeout: Duration,
@@ -188,7 +226,7 @@ impl Client {
         timeout: Duration,
     ) -> io::Result<Arc<Self>> {
         let runtime =
-            Builder::new_multi_thread().worker_threads(2).max_blocking_threads(8).thread_name("remote").enable_all().build()?;
+            Builder::new_multi_thread().worker_threads(2).max_blocking_threads(8).thread_name(REQUESTS).enable_all().build()?;
         let turns = Arc::new(Semaphore::new(connections.max(1)));
         Ok(Arc::new(Client {
             store,
@@ -196,6 +234,7 @@ impl Client {
             base,
             has_prefixes,
             turns,
+            room: Arc::new(Semaphore::new(ROOM as usize)),
             connections: connections.max(1),
             timeout,
             asked: Arc::new(Asked::new()),
@@ -211,6 +250,7 @@ impl Client {
             base,
             has_prefixes: self.has_prefixes,
             turns: Arc::clone(&self.turns),
+            room: Arc::clone(&self.room),
             connections: self.connections,
             timeout: self.timeout,
             asked: Arc::clone(&self.asked),
@@ -233,6 +273,11 @@ impl Client {
                 Err(_) => return Err(self.no_answer()),
             }
         }
+    }
+
+    /// How long the store may be silent.
+    pub(super) fn patience(&self) -> Duration {
+        self.timeout
     }
 
     /// How many requests there are at one time at most.
@@ -302,31 +347,58 @@ impl Client {
     /// # Errors
     /// What the store answers; ESTALE if the object is in another state than `state`.
     pub async fn get(&self, name: &str, range: Option<Range<u64>>, state: Option<&Tag>) -> io::Result<Got> {
+        for _ in 1..ATTEMPTS {
+            match self.get_once(name, range.clone(), state).await {
+                Err(Failed::Body(error)) => log::debug!("{}: asked for once more: {error}", self.base),
+                Err(Failed::Whole(error)) => return Err(error),
+                Ok(got) => return Ok(got),
+            }
+        }
+        self.get_once(name, range, state).await.map_err(Failed::into_inner)
+    }
+
+    async fn get_once(&self, name: &str, range: Option<Range<u64>>, state: Option<&Tag>) -> Result<Got, Failed> {
         let mut options = GetOptions { range: range.clone().map(GetRange::Bounded), ..GetOptions::default() };
         options.if_match = state.and_then(Tag::strong).map(str::to_owned);
         let key = self.key(name);
         if key.as_ref().is_empty() && self.has_prefixes {
             // A bucket is no object: it would be listed.
-            return Err(io::Error::from_raw_os_error(libc::ENOENT));
+            return Err(io::Error::from_raw_os_error(libc::ENOENT).into());
         }
         let _turn = self.turn().await?;
         self.asked.gets.fetch_add(1, Relaxed);
         let asked = async { self.store.get_opts(&key, options).await.map_err(|error| self.complain(&error)) };
         let got = self.in_time(asked).await?;
-        let tag = Tag::of(&got.meta);
+        let tag = Tag::of_answer(&got);
         let answered = got.extensions.get().map(|ServerTime(time)| *time);
         if state.is_some_and(|state| *state != tag) {
-            return Err(io::Error::from_raw_os_error(libc::ESTALE));
+            return Err(io::Error::from_raw_os_error(libc::ESTALE).into());
+        }
+        // A store keeps with an object how others should read it. Of a web server it says what was done to the bytes on their way.
+        let encoding = got.attributes.get(&Attribute::ContentEncoding).filter(|_| !self.has_prefixes);
+        if let Some(encoding) = encoding.filter(|encoding| !encoding.as_ref().eq_ignore_ascii_case("identity")) {
+            let encoding = plain(encoding.as_ref()).to_string();
+            return Err(io::Error::other(format!(
+                "the server encodes what it sends ({encoding}); expected the bytes as they are"
+            ))
+            .into());
         }
         let wanted = range.map_or(tag.len, |range| range.end.min(tag.len).saturating_sub(range.start));
         if wanted > MOST {
-            return Err(io::Error::other(format!("the object has {wanted} bytes; expected at most {MOST}")));
+            return Err(io::Error::other(format!("the object has {wanted} bytes; expected at most {MOST}")).into());
         }
+        // Nobody knew before how much it would be.
+        let room = u32::try_from(wanted / STEP + 1).unwrap_or(ROOM).min(ROOM);
+        let _room = self.room.acquire_many(room).await.map_err(io::Error::other)?;
         let mut bytes = Vec::with_capacity(usize::try_from(wanted.min(TRUSTED)).unwrap_or(0));
         let mut parts = got.into_stream();
         let mut count = 0;
         // A slow answer is good as long as it goes on.
-        while let Some(part) = self.in_time(async { parts.try_next().await.map_err(|error| self.complain(&error)) }).await? {
+        loop {
+            let part = self.in_time(async { parts.try_next().await.map_err(|error| self.complain(&error)) }).await;
+            // The crate goes on with a body itself where the ETag says that it is the same.
+            let part = part.map_err(if tag.strong().is_some() { Failed::Whole } else { Failed::Body })?;
+            let Some(part) = part else { break };
             count += part.len() as u64;
             if count > wanted {
                 break;
@@ -335,7 +407,7 @@ impl Client {
         }
         if count != wanted {
             let more = if count > wanted { " or more" } else { "" };
-            return Err(io::Error::other(format!("{count} bytes{more} came; expected {wanted}")));
+            return Err(io::Error::other(format!("{count} bytes{more} came; expected {wanted}")).into());
         }
         self.asked.bytes.fetch_add(wanted, Relaxed);
         Ok(Got { bytes, tag, answered })
@@ -351,25 +423,41 @@ impl Client {
             let _turn = client.turn().await?;
             client.asked.heads.fetch_add(1, Relaxed);
             let key = client.key(&name);
-            let asked = async { client.store.head(&key).await.map_err(|error| client.complain(&error)) };
-            Ok(Tag::of(&client.in_time(asked).await?))
+            let options = GetOptions { head: true, ..GetOptions::default() };
+            let asked = async { client.store.get_opts(&key, options).await.map_err(|error| client.complain(&error)) };
+            Ok(Tag::of_answer(&client.in_time(asked).await?))
         })
     }
 
-    /// Lists the files of the frame in parts, all at the same time: those behind each of these names, up to the next of them.
+    /// Lists the files of the frame in parts, all at the same time: those behind each of these names, up to the next of them. What `keep`
+    /// makes of each is kept, of `most` names altogether.
     ///
     /// # Errors
-    /// What the store answers.
-    pub fn list(self: &Arc<Self>, parts: Vec<Range<Option<String>>>) -> io::Result<Vec<Listed>> {
+    /// What the store answers; more names than that.
+    pub fn list<T: Send + 'static>(
+        self: &Arc<Self>,
+        parts: Vec<Range<Option<String>>>,
+        most: usize,
+        keep: impl Fn(Listed) -> Option<T> + Send + Sync + 'static,
+    ) -> io::Result<Vec<T>> {
         let client = Arc::clone(self);
         self.wait(async move {
-            let work = parts.into_iter().map(|part| client.list_part(part));
+            let left = AtomicUsize::new(most);
+            let take = |listed: Listed| {
+                let is_left = left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok();
+                if is_left { Ok(keep(listed)) } else { Err(io::Error::other(format!("there are more than {most} names"))) }
+            };
+            let work = parts.into_iter().map(|part| client.list_part(part, &take));
             let all = futures_util::future::try_join_all(work).await?;
             Ok(all.into_iter().flatten().collect())
         })
     }
 
-    async fn list_part(&self, part: Range<Option<String>>) -> io::Result<Vec<Listed>> {
+    async fn list_part<T>(
+        &self,
+        part: Range<Option<String>>,
+        take: impl Fn(Listed) -> io::Result<Option<T>>,
+    ) -> io::Result<Vec<T>> {
         let _turn = self.turn().await?;
         self.asked.lists.fetch_add(1, Relaxed);
         let mut names = match &part.start {
@@ -383,7 +471,7 @@ impl Client {
             if part.end.as_ref().is_some_and(|end| name > *end) {
                 break;
             }
-            all.push(Listed { name, tag: Tag::of(&meta) });
+            all.extend(take(Listed { name, tag: Tag::of(&meta) })?);
         }
         Ok(all)
     }

@@ -1,10 +1,14 @@
-//! The connections of all stores: those of the crate, whose answers are no longer than can be good.
+//! The connections of all stores, whose answers are no longer than can be good.
 //!
-//! Connections to a web server are made here, with the crate that it uses, as it has no way to say what a redirect may tell.
+//! They are made here, with the crate that the stores' own uses, as that has no way to say what a redirect may tell: it would send headers
+//! with keys, and the URL with its token, to whatever host an answer names.
 //!
 //! The crate takes the body of an answer that tells of an error, and that of a listing, into memory as they come. Here the first is cut
 //! off, and the second is an error when it gets too long. One key that the crate cannot read would spoil a whole listing: such keys are left
 //! out of it. And it throws away when the store answered, which is kept here.
+//!
+//! A body that ends too early it goes on with where the object still has the same ETag. A weak one does not say that the bytes are the
+//! same, so it is kept from the crate, as [`WeakTag`].
 
 use std::future::Future;
 use std::io;
@@ -12,24 +16,29 @@ use std::pin::Pin;
 use std::time::{Duration, SystemTime};
 
 use futures_util::TryStreamExt;
-use http::HeaderMap;
-use http::header::DATE;
+use http::header::{ACCEPT_ENCODING, CONTENT_RANGE, DATE, ETAG};
+use http::{HeaderMap, HeaderValue, Method};
 use object_store::ClientOptions;
 use object_store::client::{
-    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpResponseBody, HttpService,
-    ReqwestConnector,
+    ClientConfigKey, HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpResponseBody,
+    HttpService,
 };
 use reqwest::redirect::Policy;
+use reqwest::{ClientBuilder, NoProxy, Proxy};
 use url::Url;
 
 /// Bytes that are read of an answer that tells of an error.
 const MOST_OF_ERROR: usize = 64 << 10;
-/// Bytes of a listing: a thousand names take a twentieth of it.
+/// Bytes of a listing, and of what a store says to a request that changes something: a thousand names take a twentieth of it.
 const MOST_OF_LISTING: usize = 16 << 20;
 
 /// When a store says that it answered, by its own clock: the one that objects have their times from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ServerTime(pub SystemTime);
+
+/// An ETag that does not say that bytes are the same.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WeakTag(pub String);
 
 /// How often a server may redirect one request.
 const MOST_REDIRECTS: usize = 5;
@@ -38,11 +47,16 @@ const MOST_REDIRECTS: usize = 5;
 pub const UNSIGNED: &str = "<!-- unsigned -->";
 
 /// Makes connections.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Connector {
-    inner: ReqwestConnector,
+    to: To,
     unsigned: bool,
-    web: Option<reqwest::Client>,
+}
+
+#[derive(Debug)]
+enum To {
+    Web(reqwest::Client),
+    Store { silence: Duration, connections: usize },
 }
 
 impl Connector {
@@ -52,44 +66,110 @@ impl Connector {
     /// # Errors
     /// Certificates of the system that cannot be read.
     pub fn to_web(headers: HeaderMap, without_tls: bool, silence: Duration, connections: usize) -> Result<Self, String> {
-        let free = headers.is_empty();
-        let redirect = Policy::custom(move |attempt| {
-            let origin = |url: &Url| (url.scheme().to_owned(), url.host_str().map(str::to_owned), url.port_or_known_default());
-            let same = attempt.previous().first().is_some_and(|first| origin(first) == origin(attempt.url()));
-            match () {
-                () if attempt.previous().len() > MOST_REDIRECTS => attempt.error("it redirects too often"),
-                () if same || free => attempt.follow(),
-                () => attempt.error("it redirects to another host, which is not to get user info or headers"),
-            }
-        });
-        let client = reqwest::Client::builder()
-            .user_agent(concat!("b2fuse/", env!("CARGO_PKG_VERSION")))
-            .default_headers(headers)
-            .redirect(redirect)
-            .referer(false)
-            .https_only(!without_tls)
-            .http1_only()
-            .connect_timeout(silence.min(Duration::from_secs(5)))
-            .read_timeout(silence)
-            .pool_max_idle_per_host(connections)
-            .build();
+        let builder = builder(headers, Times { connect: silence.min(CONNECT), silence }, connections);
+        let client = builder.https_only(!without_tls).http1_only().build();
         let client = client.map_err(|error| format!("connections cannot be made: {}", error.without_url()))?;
-        Ok(Connector { web: Some(client), ..Connector::default() })
+        Ok(Connector { to: To::Web(client), unsigned: false })
     }
 
-    /// With `unsigned`, requests go unsigned as nothing is found to sign them with.
-    pub fn new(unsigned: bool) -> Self {
-        Connector { unsigned, ..Connector::default() }
+    /// To an object store. With `unsigned`, requests go unsigned as nothing is found to sign them with.
+    pub fn to_store(unsigned: bool, silence: Duration, connections: usize) -> Self {
+        Connector { to: To::Store { silence, connections }, unsigned }
     }
+}
+
+/// How long connecting may take, at most.
+const CONNECT: Duration = Duration::from_secs(5);
+/// The same where the crate asks a machine who it is: mostly, nobody is there.
+const CONNECT_SOON: Duration = Duration::from_secs(1);
+
+struct Times {
+    connect: Duration,
+    silence: Duration,
+}
+
+/// Connections that send these headers, and tell another host nothing that is secret.
+fn builder(headers: HeaderMap, times: Times, connections: usize) -> ClientBuilder {
+    choose_encryption();
+    let free = headers.is_empty();
+    // Bytes that are packed on their way are none of the object.
+    let headers = [(ACCEPT_ENCODING, HeaderValue::from_static("identity"))].into_iter().chain(named(headers)).collect();
+    reqwest::Client::builder()
+        .user_agent(concat!("b2fuse/", env!("CARGO_PKG_VERSION")))
+        .default_headers(headers)
+        .redirect(redirects(free))
+        .referer(false)
+        .connect_timeout(times.connect)
+        .read_timeout(times.silence)
+        .pool_max_idle_per_host(connections)
+}
+
+/// Encryption is ring's: another would take as long to build as all else that is remote.
+fn choose_encryption() {
+    // An error says that it was chosen before.
+    drop(rustls::crypto::ring::default_provider().install_default());
+}
+
+/// Of a header with several values, each with its name.
+fn named(headers: HeaderMap) -> impl Iterator<Item = (http::HeaderName, HeaderValue)> {
+    let mut last = None;
+    headers.into_iter().filter_map(move |(name, value)| {
+        last = name.or_else(|| last.take());
+        Some((last.clone()?, value))
+    })
+}
+
+/// Within a host; to others if requests are `free` of secrets.
+fn redirects(free: bool) -> Policy {
+    Policy::custom(move |attempt| {
+        let origin = |url: &Url| (url.scheme().to_owned(), url.host_str().map(str::to_owned), url.port_or_known_default());
+        let same = attempt.previous().first().is_some_and(|first| origin(first) == origin(attempt.url()));
+        match () {
+            () if attempt.previous().len() > MOST_REDIRECTS => attempt.error("it redirects too often"),
+            () if same || free => attempt.follow(),
+            () => attempt.error("it redirects to another host, which is not to get what is secret in a request"),
+        }
+    })
+}
+
+/// Connections with the settings of a store.
+fn of_store(options: &ClientOptions, silence: Duration, connections: usize) -> reqwest::Result<reqwest::Client> {
+    use ClientConfigKey as Setting;
+    let value = |key: Setting| options.get_config_value(&key);
+    let is = |key: Setting| value(key).is_some_and(|value| value == "true");
+    let soon = value(Setting::ConnectTimeout).is_some_and(|time| time == "1s");
+    let connect = if soon { CONNECT_SOON } else { CONNECT }.min(silence);
+    let mut builder = builder(HeaderMap::new(), Times { connect, silence }, connections).redirect(redirects(false));
+    if let Some(agent) = value(Setting::UserAgent) {
+        builder = builder.user_agent(agent);
+    }
+    if let Some(proxy) = value(Setting::ProxyUrl) {
+        if let Some(certificate) = value(Setting::ProxyCaCertificate) {
+            builder = builder.tls_certs_merge([reqwest::Certificate::from_pem(certificate.as_bytes())?]);
+        }
+        let excluded = value(Setting::ProxyExcludes).and_then(|hosts| NoProxy::from_string(&hosts));
+        builder = builder.proxy(Proxy::all(proxy)?.no_proxy(excluded));
+    }
+    if is(Setting::NoSystemCertificates) {
+        builder = builder.tls_certs_only([]);
+    }
+    if is(Setting::Http1Only) {
+        builder = builder.http1_only();
+    }
+    if is(Setting::Http2Only) {
+        builder = builder.http2_prior_knowledge();
+    }
+    builder.danger_accept_invalid_certs(is(Setting::AllowInvalidCertificates)).https_only(!is(Setting::AllowHttp)).build()
 }
 
 impl HttpConnector for Connector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
-        let inner = match &self.web {
-            Some(client) => HttpClient::new(client.clone()),
-            None => self.inner.connect(options)?,
+        let client = match &self.to {
+            To::Web(client) => client.clone(),
+            To::Store { silence, connections } => of_store(options, *silence, *connections)
+                .map_err(|error| object_store::Error::Generic { store: "HTTP client", source: Box::new(error.without_url()) })?,
         };
-        Ok(HttpClient::new(Bounded { inner, unsigned: self.unsigned }))
+        Ok(HttpClient::new(Bounded { inner: HttpClient::new(client), unsigned: self.unsigned }))
     }
 }
 
@@ -107,10 +187,21 @@ impl HttpService for Bounded {
     {
         Box::pin(async move {
             let lists = is_listing(request.uri().query().unwrap_or_default());
+            let is_short = lists || *request.method() != Method::GET;
             let (mut parts, body) = self.inner.execute(request).await?.into_parts();
             let date = parts.headers.get(DATE).and_then(|date| httpdate::parse_http_date(date.to_str().ok()?).ok());
             if let Some(date) = date {
                 parts.extensions.insert(ServerTime(date));
+            }
+            let weak = parts.headers.get(ETAG).and_then(|tag| tag.to_str().ok()).filter(|tag| tag.starts_with("W/"));
+            if let Some(weak) = weak.map(|tag| WeakTag(tag.to_owned())) {
+                parts.extensions.insert(weak);
+                parts.headers.remove(ETAG);
+            }
+            // The crate counts from its end on.
+            let range = parts.headers.get(CONTENT_RANGE).and_then(|range| range.to_str().ok()).unwrap_or_default();
+            if range.contains(&format!("-{}/", u64::MAX)) {
+                return Err(HttpError::new(HttpErrorKind::Decode, io::Error::other("the range that was sent ends nowhere")));
             }
             let body = match () {
                 () if !parts.status.is_success() => {
@@ -120,10 +211,14 @@ impl HttpService for Bounded {
                     }
                     bytes.into()
                 }
-                () if lists => match beginning(body, MOST_OF_LISTING).await? {
-                    (bytes, true) => super::listed::readable(bytes).into(),
+                () if is_short => match beginning(body, MOST_OF_LISTING).await? {
+                    (bytes, true) if lists => super::listed::readable(bytes).into(),
+                    (bytes, true) => bytes.into(),
                     (_, false) => {
-                        let error = io::Error::other(format!("the listing has more than {MOST_OF_LISTING} bytes"));
+                        let error = io::Error::other(format!(
+                            "the {} has more than {MOST_OF_LISTING} bytes",
+                            if lists { "listing" } else { "answer" }
+                        ));
                         return Err(HttpError::new(HttpErrorKind::Decode, error));
                     }
                 },

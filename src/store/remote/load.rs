@@ -22,16 +22,21 @@ const TOGETHER: u64 = 1 << 20;
 const TICK: Duration = Duration::from_secs(1);
 /// Bytes that may be on their way to the disk.
 const KEEPING: u64 = 16 << 20;
+/// How long the disk may take to give what it has.
+const DISK: Duration = Duration::from_secs(1);
 /// Names of one answer to a listing.
 const PAGE: usize = 1000;
+/// Names of a listing that are none of the frame's, at most, where it has few itself.
+const MOST_OTHERS: usize = 1 << 20;
 
 /// A piece, asked for if it is not here, and waited for.
 ///
 /// # Errors
 /// What the store answers; ESTALE if the object is in another state; ENOENT if there is none.
 pub fn now(state: &Arc<State>, key: PieceKey) -> io::Result<Arc<Piece>> {
-    match state.pieces.want(key, state.likely(key.place)) {
+    match state.pieces.want(key, state.likely(key.place), state.client.patience()) {
         Wanted::Here(piece) => Ok(piece),
+        Wanted::Failed => Err(io::Error::other("another request for the same did not get it in time")),
         Wanted::Unwanted => Err(io::Error::from_raw_os_error(libc::EINTR)),
         Wanted::Mine(claim) => {
             // Who waits reads the disk itself: that is sooner than to have another thread do it.
@@ -39,7 +44,7 @@ pub fn now(state: &Arc<State>, key: PieceKey) -> io::Result<Arc<Piece>> {
                 return Ok(claim.fill(piece));
             }
             let (client, state) = (Arc::clone(&state.client), Arc::clone(state));
-            client.wait(async move { Ok(claim.fill(fetch(&state, key).await?)) })
+            client.wait(async move { Ok(filled(&state, claim, fetch(&state, key).await?)) })
         }
     }
 }
@@ -123,11 +128,13 @@ async fn fill(state: &Arc<State>, group: Vec<Claim>) -> io::Result<()> {
     let ranges: Option<Vec<Range<u64>>> = group.iter().map(|claim| piece_range(state, claim.key())).collect();
     let (Some(ranges), true) = (ranges, group.len() > 1) else {
         for claim in group {
-            let piece = match kept(state, claim.key()).await {
-                Some(piece) => piece,
-                None => fetch(state, claim.key()).await?,
-            };
-            claim.fill(piece);
+            match kept(state, claim.key()).await {
+                Some(piece) => drop(claim.fill(piece)),
+                None => {
+                    let fetched = fetch(state, claim.key()).await?;
+                    filled(state, claim, fetched);
+                }
+            }
         }
         return Ok(());
     };
@@ -138,9 +145,8 @@ async fn fill(state: &Arc<State>, group: Vec<Claim>) -> io::Result<()> {
         let to = usize::try_from(range.end - first.start).unwrap_or(usize::MAX);
         let bytes = got.bytes.get(from..to).ok_or(io::ErrorKind::UnexpectedEof)?.to_vec();
         let room = room(state, claim.key().place);
-        let piece = Piece { bytes, room };
-        keep(state, claim.key(), &piece, String::new());
-        claim.fill(piece);
+        let fetched = Fetched { piece: Piece { bytes, room }, tag: Some(String::new()) };
+        filled(state, claim, fetched);
     }
     Ok(())
 }
@@ -157,28 +163,42 @@ fn piece_range(state: &State, key: PieceKey) -> Option<Range<u64>> {
     Some(start..start.saturating_add(PIECE).min(range.end))
 }
 
+/// A piece, and what the disk is to call the state of its object, if it is to keep it.
+struct Fetched {
+    piece: Piece,
+    tag: Option<String>,
+}
+
+/// A piece is here, and is kept on disk without another copy of it in memory.
+fn filled(state: &Arc<State>, claim: Claim, fetched: Fetched) -> Arc<Piece> {
+    let key = claim.key();
+    let piece = claim.fill(fetched.piece);
+    if let Some(tag) = fetched.tag {
+        keep(state, key, Arc::clone(&piece), tag);
+    }
+    piece
+}
+
 /// A piece by a request.
-async fn fetch(state: &Arc<State>, key: PieceKey) -> io::Result<Piece> {
+async fn fetch(state: &Arc<State>, key: PieceKey) -> io::Result<Fetched> {
     if let Some(range) = piece_range(state, key) {
         if range.is_empty() {
-            return Ok(Piece { bytes: Vec::new(), room: room(state, key.place) });
+            return Ok(Fetched { piece: Piece { bytes: Vec::new(), room: room(state, key.place) }, tag: None });
         }
         let got = state.client.get("", Some(range), Some(&state.tag)).await?;
         let piece = Piece { bytes: got.bytes, room: room(state, key.place) };
-        keep(state, key, &piece, String::new());
-        return Ok(piece);
+        return Ok(Fetched { piece, tag: Some(String::new()) });
     }
     let start = u64::from(key.number) * PIECE;
     let got = state.client.get(&state.name(key.place), Some(start..start + PIECE), None).await?;
     if !is_as_before(state, key.place, &got.tag) {
-        if let Some(disk) = &state.disk {
-            disk.discard("a chunk file is another by now");
+        if let Some(disk) = state.disk.clone() {
+            drop(tokio::task::spawn_blocking(move || disk.discard("a chunk file is another by now")));
         }
         return Err(io::Error::from_raw_os_error(libc::ESTALE));
     }
     let piece = Piece { bytes: got.bytes, room: got.tag.len() };
-    keep(state, key, &piece, short(&got.tag).to_string());
-    Ok(piece)
+    Ok(Fetched { piece, tag: Some(short(&got.tag).to_string()) })
 }
 
 /// What the cache on disk calls the object of a chunk. In one file, that is where the chunk begins.
@@ -190,7 +210,9 @@ fn object(state: &State, place: u32) -> String {
 async fn kept(state: &Arc<State>, key: PieceKey) -> Option<Piece> {
     state.disk.as_ref()?;
     let state = Arc::clone(state);
-    tokio::task::spawn_blocking(move || on_disk(&state, key)).await.ok()?
+    let read = tokio::task::spawn_blocking(move || on_disk(&state, key));
+    // Its threads may be held up by a disk that takes nothing. That keeps nobody from the store.
+    tokio::time::timeout(DISK, read).await.ok()?.ok()?
 }
 
 /// A piece that is on disk.
@@ -212,7 +234,7 @@ fn on_disk(state: &State, key: PieceKey) -> Option<Piece> {
 }
 
 /// Keeps a piece on disk, without waiting for it; not if the disk is slower than the store.
-fn keep(state: &Arc<State>, key: PieceKey, piece: &Piece, tag: String) {
+fn keep(state: &Arc<State>, key: PieceKey, piece: Arc<Piece>, tag: String) {
     let Some(disk) = &state.disk else { return };
     let len = piece.bytes.len() as u64;
     if state.keeping.fetch_add(len, Relaxed) > KEEPING {
@@ -220,9 +242,8 @@ fn keep(state: &Arc<State>, key: PieceKey, piece: &Piece, tag: String) {
         return;
     }
     let (state, disk, name) = (Arc::clone(state), Arc::clone(disk), object(state, key.place));
-    let (bytes, room) = (piece.bytes.clone(), piece.room);
     drop(tokio::task::spawn_blocking(move || {
-        disk.put(&name, u64::from(key.number), &bytes, room, &tag);
+        disk.put(&name, u64::from(key.number), &piece.bytes, piece.room, &tag);
         state.keeping.fetch_sub(len, Relaxed);
     }));
 }
@@ -267,13 +288,19 @@ pub fn list(state: &Arc<State>) -> io::Result<Vec<Option<u32>>> {
     let each = sorted.len().div_ceil(parts).max(1);
     let bounds = |part: usize| sorted.get(part * each).filter(|_| part > 0).and_then(|(id, _)| name_before(*id));
     let ranges = (0..parts).map(|part| bounds(part)..bounds(part + 1)).collect();
+    // Others' files may be there as well, and chunks that no index names any more.
+    let most = sorted.len().saturating_mul(16).saturating_add(MOST_OTHERS);
+    let known = Arc::clone(state);
+    let listed = state.client.list(ranges, most, move |listed| {
+        let ChunkId(id) = ChunkId::from_file_name(listed.name.as_bytes())?;
+        let len = u32::try_from(listed.tag.len()).ok().filter(|_| was_there(&known, &listed.tag))?;
+        let at = sorted.binary_search_by_key(&id, |(id, _)| *id).ok()?;
+        sorted.get(at).map(|(_, place)| (*place, len))
+    })?;
     let mut lens = vec![None; ids.len()];
-    for listed in state.client.list(ranges)? {
-        let Some(ChunkId(id)) = ChunkId::from_file_name(listed.name.as_bytes()) else { continue };
-        let Ok(at) = sorted.binary_search_by_key(&id, |(id, _)| *id) else { continue };
-        let Some(place) = sorted.get(at).map(|(_, place)| *place) else { continue };
-        if let Some(len) = lens.get_mut(place as usize).filter(|_| was_there(state, &listed.tag)) {
-            *len = u32::try_from(listed.tag.len()).ok();
+    for (place, len) in listed {
+        if let Some(slot) = lens.get_mut(place as usize) {
+            *slot = Some(len);
         }
     }
     Ok(lens)

@@ -50,6 +50,7 @@ use self::pieces::{PIECE, PieceKey};
 use self::sequence::Sequences;
 use self::state::State;
 use super::disk_cache::DiskCache;
+use super::interrupts;
 use super::local::watch::Watch;
 use super::{
     CacheStats, ChunkKey, Epochs, FrameImage, FrameStore, FsSpace, Others, ReadAt, ReadGuard, Resources, Result, SourceStat,
@@ -61,7 +62,7 @@ use crate::format::{self, ChunkId, Layout};
 pub use self::access::{Access, Opened, check_endpoint};
 pub use self::address::{Address, Kind, secrets, without_secrets};
 pub use self::backend::location;
-pub use self::client::{Client, Got, Listed, Tag};
+pub use self::client::{Client, Got, Listed, REQUESTS, Tag};
 pub use self::object::RemoteObject;
 pub use self::walk::Walk;
 
@@ -83,6 +84,8 @@ pub struct Options {
     pub pool: Option<Arc<Pool>>,
     /// Where pieces are kept for later mounts.
     pub disk: Option<Arc<DiskCache>>,
+    /// What beside the URL says which frame is kept there: [`Opened::origin`].
+    pub origin: String,
     /// Which layout the frame has, where that is known.
     pub layout: Option<Layout>,
 }
@@ -95,6 +98,7 @@ impl Default for Options {
             cache_bytes: 96 << 20,
             pool: None,
             disk: None,
+            origin: String::new(),
             layout: None,
         }
     }
@@ -147,7 +151,7 @@ impl RemoteStore {
     /// What is there and no frame; a source whose states nothing tells apart; what the store answers.
     pub fn open(client: Arc<Client>, path: &Path, options: Options, resources: &Resources) -> Result<Self> {
         let pool = options.pool.clone().unwrap_or_else(|| Pool::new(options.cache_bytes));
-        let state = State::read(&client, path, options.layout, 0, &pool)?.kept_in(options.disk.as_ref(), path);
+        let state = State::read(&client, path, options.layout, 0, &pool)?.kept_in(options.disk.as_ref(), path, &options.origin);
         if !state.tag.tells() && !options.unsafe_immutable {
             let reason = "has neither an ETag nor a time of its last change, so changes cannot be noticed; \
                           -o unsafe-immutable reads it all the same";
@@ -290,12 +294,34 @@ impl RemoteStore {
         header.map_err(|source| StoreError::Format { path, source })
     }
 
+    /// Lengths by the chunks' headers. When the store does not give one, it is not asked for the rest: that would take as long each time.
+    fn lens_by_headers(&self, state: &Arc<State>, places: &[Option<u32>]) -> Vec<Option<u32>> {
+        let mut lens = Vec::with_capacity(places.len());
+        for place in places {
+            lens.push(match place.map(|place| self.header(state, place)) {
+                Some(Ok(header)) => Some(header.cbytes),
+                Some(Err(StoreError::Io { .. })) => break,
+                _ => None,
+            });
+        }
+        lens.resize(places.len(), None);
+        lens
+    }
+
     /// Lengths of chunk files by place, by a listing.
     fn listed(&self, state: &Arc<State>) -> Option<Arc<Vec<Option<u32>>>> {
-        let mut listed = state.listed.lock();
+        let mut listed = loop {
+            match state.listed.try_lock_for(interrupts::PAUSE) {
+                Some(listed) => break listed,
+                None if interrupts::is_unwanted() => return None,
+                None => {}
+            }
+        };
         if listed.is_none() {
             match load::list(state) {
                 Ok(lens) => *listed = Some(Arc::new(lens)),
+                // Of whoever does not want it any more. The next one may.
+                Err(error) if error.raw_os_error() == Some(libc::EINTR) => return None,
                 Err(error) => {
                     warn!("{}: cannot be listed: {}", self.path.display(), in_words(&error));
                     *listed = Some(Arc::default());
@@ -368,9 +394,9 @@ impl FrameStore for RemoteStore {
         let places: Vec<Option<u32>> = keys.iter().map(|key| state.place(*key)).collect();
         let lens = if state.layout() == Layout::Contiguous {
             load::together(&state, places.iter().flatten().copied());
-            places.iter().map(|place| self.header(&state, (*place)?).ok().map(|header| header.cbytes)).collect()
+            self.lens_by_headers(&state, &places)
         } else if keys.len() < WORTH_A_LISTING {
-            places.iter().map(|place| self.header(&state, (*place)?).ok().map(|header| header.cbytes)).collect()
+            self.lens_by_headers(&state, &places)
         } else {
             let listed = self.listed(&state);
             let len = |place: u32| listed.as_ref()?.get(place as usize).copied().flatten();
@@ -445,7 +471,7 @@ impl SourceStore for RemoteStore {
         let before = self.now();
         let layout = Some(before.layout());
         let state = State::read(&self.client, &self.path, layout, before.generation.wrapping_add(1), &self.pool)?;
-        let state = state.kept_in(self.options.disk.as_ref(), &self.path);
+        let state = state.kept_in(self.options.disk.as_ref(), &self.path, &self.options.origin);
         let image = Arc::clone(&state.image);
         let turnover = self.epochs.turn_over();
         *self.state.write() = Arc::new(state);

@@ -73,8 +73,9 @@ impl RemoteObject {
                 self.client.start(async move { drop(object.fetch(claim).await) });
             }
         }
-        match self.pieces.want(PieceKey { place, number: 0 }, BLOCK) {
+        match self.pieces.want(PieceKey { place, number: 0 }, BLOCK, self.client.patience()) {
             Wanted::Here(piece) => Ok(piece),
+            Wanted::Failed => Err(io::Error::other("another request for the same did not get it in time")),
             Wanted::Unwanted => Err(io::Error::from_raw_os_error(libc::EINTR)),
             Wanted::Mine(claim) => {
                 let object = Arc::clone(self);

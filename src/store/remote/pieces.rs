@@ -9,6 +9,7 @@ use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 use lru::LruCache;
 use parking_lot::{Condvar, Mutex};
@@ -17,6 +18,8 @@ use crate::store::interrupts;
 
 /// Bytes of a piece; the last one of a chunk may have fewer.
 pub const PIECE: u64 = 4 << 20;
+/// Bytes that a piece takes beside its own.
+const BESIDE: u64 = 256;
 
 /// A part of a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -34,6 +37,13 @@ pub struct Piece {
     pub bytes: Vec<u8>,
     /// Length in bytes of all that there is room for: an sframe's chunk file, or in a cframe all up to the next chunk.
     pub room: u64,
+}
+
+impl Piece {
+    /// Bytes of memory that it takes.
+    fn cost(&self) -> u64 {
+        self.bytes.len() as u64 + BESIDE
+    }
 }
 
 /// Memory for pieces, of one frame or of many.
@@ -81,6 +91,8 @@ pub enum Wanted {
     Mine(Claim),
     /// Whoever wanted it does not want it any more.
     Unwanted,
+    /// Somebody else has asked for it for as long as one asks, and it has not come.
+    Failed,
 }
 
 /// Counts for the log.
@@ -127,8 +139,10 @@ impl Pieces {
         Arc::new(Pieces { pool: Arc::clone(pool), owner: pool.owners.fetch_add(1, Relaxed) })
     }
 
-    /// The piece, when it is here; or the duty to load it, where it is not even on its way. `likely` is how many bytes it may have.
-    pub fn want(self: &Arc<Self>, key: PieceKey, likely: u64) -> Wanted {
+    /// The piece, when it is here; or the duty to load it, where it is not even on its way. `likely` is how many bytes it may have. Whoever
+    /// has waited for at least half of `patience` for another's request does not begin anew when that fails.
+    pub fn want(self: &Arc<Self>, key: PieceKey, likely: u64, patience: Duration) -> Wanted {
+        let began = Instant::now();
         let mut table = self.pool.table.lock();
         let mut has_waited = false;
         let own = (self.owner, key);
@@ -138,6 +152,9 @@ impl Pieces {
                 return Wanted::Here(piece);
             }
             if !table.loading.contains(&own) {
+                if has_waited && began.elapsed() >= patience / 2 {
+                    return Wanted::Failed;
+                }
                 table.misses += 1;
                 return Wanted::Mine(self.claimed(&mut table, key, likely));
             }
@@ -184,7 +201,7 @@ impl Drop for Pieces {
         let own: Vec<OwnKey> = table.ready.iter().map(|(key, _)| *key).filter(|(owner, _)| *owner == self.owner).collect();
         for key in own {
             if let Some(piece) = table.ready.pop(&key) {
-                table.bytes -= piece.bytes.len() as u64;
+                table.bytes -= piece.cost();
                 gone.push(piece);
             }
         }
@@ -206,14 +223,14 @@ impl Claim {
         let mut gone = Vec::new();
         {
             let mut table = pool.table.lock();
-            table.bytes += piece.bytes.len() as u64;
+            table.bytes += piece.cost();
             if let Some(before) = table.ready.put(own, Arc::clone(&piece)) {
-                table.bytes -= before.bytes.len() as u64;
+                table.bytes -= before.cost();
                 gone.push(before);
             }
             while table.bytes > pool.most && table.ready.len() > 1 {
                 let Some((_, oldest)) = table.ready.pop_lru() else { break };
-                table.bytes -= oldest.bytes.len() as u64;
+                table.bytes -= oldest.cost();
                 gone.push(oldest);
             }
         }
@@ -239,6 +256,8 @@ mod tests {
 
     const KEY: PieceKey = PieceKey { place: 3, number: 0 };
 
+    const LONG: Duration = Duration::from_secs(60);
+
     fn piece(len: usize) -> Piece {
         Piece { bytes: vec![1; len], room: len as u64 }
     }
@@ -246,10 +265,10 @@ mod tests {
     #[test]
     fn a_piece_is_asked_for_once() {
         let pieces = Pieces::new(&Pool::new(1000));
-        let Wanted::Mine(claim) = pieces.want(KEY, 10) else { panic!("somebody has it") };
+        let Wanted::Mine(claim) = pieces.want(KEY, 10, LONG) else { panic!("somebody has it") };
         assert!(pieces.claim(KEY, 10).is_none());
         std::thread::scope(|scope| {
-            let waits = scope.spawn(|| match pieces.want(KEY, 10) {
+            let waits = scope.spawn(|| match pieces.want(KEY, 10, LONG) {
                 Wanted::Here(piece) => piece.bytes.len(),
                 _ => 0,
             });
@@ -264,7 +283,7 @@ mod tests {
         let pieces = Pieces::new(&Pool::new(1000));
         let claim = pieces.claim(KEY, 10).unwrap();
         std::thread::scope(|scope| {
-            let waits = scope.spawn(|| matches!(pieces.want(KEY, 10), Wanted::Mine(_)));
+            let waits = scope.spawn(|| matches!(pieces.want(KEY, 10, LONG), Wanted::Mine(_)));
             drop(claim);
             assert!(waits.join().unwrap());
         });
@@ -272,28 +291,60 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_bounded() {
+    fn who_has_waited_long_for_what_does_not_come_does_not_begin_anew() {
         let pieces = Pieces::new(&Pool::new(1000));
+        let claim = pieces.claim(KEY, 10).unwrap();
+        let (waiting, waits) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| waiting.send(matches!(pieces.want(KEY, 10, Duration::from_millis(20)), Wanted::Failed)));
+            }
+            // All are counted as soon as they wait.
+            while pieces.counts().hits < 3 {
+                std::thread::yield_now();
+            }
+            let began = Instant::now();
+            while began.elapsed() < Duration::from_millis(20) {
+                std::thread::yield_now();
+            }
+            drop(claim);
+        });
+        assert_eq!(waits.try_iter().collect::<Vec<_>>(), [true; 3]);
+    }
+
+    #[test]
+    fn small_pieces_take_more_than_their_bytes() {
+        let pieces = Pieces::new(&Pool::new(100_000));
+        for place in 0..1000 {
+            pieces.claim(PieceKey { place, number: 0 }, 1).unwrap().fill(piece(1));
+        }
+        let left = (0..1000).filter(|place| pieces.peek(PieceKey { place: *place, number: 0 }).is_some()).count();
+        assert!((100..400).contains(&left), "{left}");
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        let pieces = Pieces::new(&Pool::new(100_000));
         for place in 0..100 {
-            pieces.claim(PieceKey { place, number: 0 }, 90).unwrap().fill(piece(90));
-            assert!(pieces.counts().bytes <= 1000);
+            pieces.claim(PieceKey { place, number: 0 }, 9000).unwrap().fill(piece(9000));
+            assert!(pieces.counts().bytes <= 100_000);
         }
         assert!(
             pieces.peek(PieceKey { place: 99, number: 0 }).is_some() && pieces.peek(PieceKey { place: 0, number: 0 }).is_none()
         );
-        let ahead: Vec<_> = (200..300).map_while(|place| pieces.claim(PieceKey { place, number: 0 }, 100)).collect();
+        let ahead: Vec<_> = (200..300).map_while(|place| pieces.claim(PieceKey { place, number: 0 }, 10_000)).collect();
         assert_eq!(ahead.len(), 5, "half of it is for what is read ahead");
     }
 
     #[test]
     fn owners_share_the_room_and_nothing_else() {
-        let pool = Pool::new(1000);
+        let pool = Pool::new(100_000);
         let (one, other) = (Pieces::new(&pool), Pieces::new(&pool));
-        one.claim(KEY, 400).unwrap().fill(piece(400));
+        one.claim(KEY, 40_000).unwrap().fill(piece(40_000));
         assert!(other.peek(KEY).is_none());
-        other.claim(KEY, 500).unwrap().fill(piece(500));
-        assert_eq!((one.peek(KEY).unwrap().bytes.len(), other.peek(KEY).unwrap().bytes.len()), (400, 500));
-        other.claim(PieceKey { place: 4, number: 0 }, 300).unwrap().fill(piece(300));
+        other.claim(KEY, 50_000).unwrap().fill(piece(50_000));
+        assert_eq!((one.peek(KEY).unwrap().bytes.len(), other.peek(KEY).unwrap().bytes.len()), (40_000, 50_000));
+        other.claim(PieceKey { place: 4, number: 0 }, 30_000).unwrap().fill(piece(30_000));
         assert!(one.peek(KEY).is_none(), "it was used longest ago");
         drop(other);
         assert_eq!(pool.counts().bytes, 0);

@@ -121,9 +121,10 @@ impl State {
         }
     }
 
-    /// Pieces are kept on disk from now on, under the frame's URL and this state of it.
-    pub fn kept_in(self, disk: Option<&Arc<DiskCache>>, path: &Path) -> Self {
-        let disk = disk.and_then(|disk| match disk.state(&path.to_string_lossy(), &self.tag.line()) {
+    /// Pieces are kept on disk from now on, under the frame's URL, where its store is, and this state of it.
+    pub fn kept_in(self, disk: Option<&Arc<DiskCache>>, path: &Path, origin: &str) -> Self {
+        let url = format!("{}\n{origin}", path.to_string_lossy());
+        let disk = disk.and_then(|disk| match disk.state(&url, &self.tag.line()) {
             Ok(kept) => Some(Arc::new(kept)),
             Err(error) => {
                 warn!("{}: nothing is kept on disk: {}", path.display(), in_words(&error));

@@ -18,7 +18,8 @@ from bigframes import stored, write_frame
 
 from .mounting import RemoteMount, Wrong, files_of, read_all
 
-CHUNKSIZE = 3000
+# Of small frames, which one request may have as a whole, and of others.
+SMALL, LARGE = 3000, 200_000
 # Of a chunk that is stored as it is.
 HEAD = 32
 # Until the new state must be seen, at an open, with `-o refresh=0`.
@@ -35,12 +36,12 @@ class Version:
     views: dict
 
 
-def version(directory, word, sparse, seed, count, first_id=0):
+def version(directory, word, sparse, seed, count, first_id=0, chunksize=SMALL):
     """Chunks that say nothing by their length of which version they are; the index does, by a vlmetalayer."""
     numpy = np.random.default_rng(seed)
     path = directory / word / "frame.b2frame"
     path.parent.mkdir()
-    write_frame(path, not sparse, count, CHUNKSIZE, lambda n: stored(numpy.bytes(CHUNKSIZE)), first_id, {"version": seed})
+    write_frame(path, not sparse, count, chunksize, lambda n: stored(numpy.bytes(chunksize)), first_id, {"version": seed})
     if sparse:
         objects = {f"{key_of(sparse)}/{file.name}": file.read_bytes() for file in path.iterdir()}
     else:
@@ -95,8 +96,9 @@ class Changes:
 class Judge:
     """Says of bytes which version they are of."""
 
-    def __init__(self, old, new, show, by_chunks):
+    def __init__(self, old, new, show, by_chunks, chunksize=SMALL):
         self.views, self.show, self.by_chunks = [old.views[show], new.views[show]], show, by_chunks
+        self.chunksize = chunksize
         self.reads = self.errors = 0
 
     def versions(self, name, at, data, length):
@@ -126,7 +128,7 @@ class Judge:
             return []
         view = max((view.get(name, b"") for view in self.views), key=len)
         # The one file begins with a header that says how long it is.
-        first, size = (int.from_bytes(view[11:15], "big"), HEAD + CHUNKSIZE) if self.show == "contiguous" else (0, CHUNKSIZE)
+        first, size = (int.from_bytes(view[11:15], "big"), HEAD + self.chunksize) if self.show == "contiguous" else (0, self.chunksize)
         return range(first, len(view), size)
 
 
@@ -139,7 +141,16 @@ class Held:
     def read(self, judge, rng):
         length = rng.choice([64, 1000, 10_000, 1 << 20])
         at = rng.randrange(max(os.fstat(self.fd).st_size, 1))
-        data = os.pread(self.fd, length, at)
+        data = b""
+        try:
+            while len(data) < length and (more := os.pread(self.fd, length - len(data), at + len(data))):
+                data += more
+        except OSError:
+            # Of a read that fails in its middle the kernel gives what comes before, and the error to the next one.
+            length = len(data)
+            if not data:
+                raise
+            judge.errors += 1
         self.among = judge.judge(self.name, at, data, length, self.among) or self.among
 
 
@@ -190,18 +201,20 @@ def unlike(name, found, expected):
     return f"{name}: {len(found)} bytes, expected {len(expected)}{where}"
 
 
-def change(server, proxy, directory, point, seed, sparse, show, order, in_place, options=()):
+def change(server, proxy, directory, point, seed, sparse, show, order, in_place, options=(), refresh=None, chunksize=None):
     """One frame, one change."""
     rng = random.Random(f"{seed} {sparse} {show} {order} {in_place}")
     count = rng.randrange(3, 14)
-    old = version(directory, "old", sparse, rng.getrandbits(32), count)
+    chunksize = chunksize or rng.choice([SMALL, LARGE])
+    old = version(directory, "old", sparse, rng.getrandbits(32), count, 0, chunksize)
     more = count if rng.random() < 0.5 else rng.randrange(3, 14)
-    new = version(directory, "new", sparse, rng.getrandbits(32), more, 0 if in_place else 1000)
+    new = version(directory, "new", sparse, rng.getrandbits(32), more, 0 if in_place else 1000, chunksize)
     for key in sorted(old.objects, key=is_index):
         server.put(key, old.objects[key])
     changes = Changes(server, old, new, order, rng, count + 4)
-    judge = Judge(old, new, show, in_place and sparse)
-    refresh = rng.choice([0, 0, 3600])
+    judge = Judge(old, new, show, in_place and sparse, chunksize)
+    refresh = rng.choice([0, 0, 3600]) if refresh is None else refresh
+    options = [*options, *rng.choice([[], ["--cache-size", "1M"], ["--cache-size", "0"]])]
     url, environment = server.url(key_of(sparse), via=proxy.address), server.environment(via=proxy.address)
     proxy.clear()
     try:

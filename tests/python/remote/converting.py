@@ -209,6 +209,7 @@ def spoiled_rest(server, proxy, sample, directory):
         refused(url, ["convert", "-o", "timeout=1", "--show", "sparse", sample.path, url], environment)
     finally:
         proxy.fault = None
+    proxy.settle()
     there = server.keys(key)
     for number, name in enumerate(there):
         data = server.get(name)
@@ -221,6 +222,7 @@ def spoiled_rest(server, proxy, sample, directory):
 
 def goes_on(server, proxy, sample, directory, key):
     """What is there of an upload is not sent again."""
+    proxy.settle()
     there = server.keys(key)
     if not there or any(name.endswith("b2frame") for name in there):
         raise Wrong(f"chunks and no index are to be left, and there are {there[:3]} and others, {len(there)}")

@@ -10,7 +10,9 @@ import time
 from pathlib import Path
 from urllib.parse import parse_qsl, quote, urlsplit
 
-from .mounting import RemoteMount, Wrong, expect, expect_bytes, read_all, run, taken_away
+from mounts import default_binary
+
+from .mounting import RemoteMount, Wrong, expect, expect_bytes, read_all, run, taken_away, without_clouds
 from .proxy import Fault
 
 # Given with `-o timeout=`, in seconds; how much later an error may come, on a busy machine.
@@ -155,6 +157,37 @@ def unmounted_while_silent(server, proxy, sample, point):
             proxy.back()
 
 
+def ended_while_opening(server, proxy, sample, point):
+    """A signal ends a mount whose server is silent before it is there, in front and in the background."""
+    environment = without_clouds(os.environ) | server.environment(via=proxy.address)
+    point.mkdir(exist_ok=True)
+    url = url_of(server, sample, proxy.address)
+    for words, number in ((["-f"], signal.SIGTERM), ([], signal.SIGINT)):
+        proxy.silent()
+        try:
+            asked = len(proxy.requests)
+            # As in a terminal, all processes of the group get the signal.
+            command = [default_binary(), "mount", *words, "-o", "timeout=60", url, str(point)]
+            mount = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment, start_new_session=True)
+            while len(proxy.requests) == asked:
+                if mount.poll() is not None:
+                    raise Wrong(f"a mount of a silent server ends: {mount.stdout.read()!r}")
+                time.sleep(0.005)
+            os.killpg(mount.pid, number)
+            began = time.monotonic()
+            try:
+                said = mount.communicate(timeout=LATE)[0]
+            except subprocess.TimeoutExpired as hangs:
+                os.killpg(mount.pid, signal.SIGKILL)
+                raise Wrong(f"a mount that is being opened has not ended {LATE} s after {number.name}") from hangs
+            if time.monotonic() - began > 2:
+                raise Wrong(f"a mount that is being opened ends {time.monotonic() - began:.1f} s after {number.name}")
+            if mount.returncode == 0 or b"panicked" in said:
+                raise Wrong(f"exit code {mount.returncode}: {said!r}")
+        finally:
+            proxy.back()
+
+
 def no_mount(server, proxy, sample, point):
     """Without a server the mount fails, in time and in one line; so it does without the frame."""
     environment = server.environment(via=proxy.address)
@@ -251,7 +284,7 @@ def daemons(point):
             pass
 
 
-def hidden(url, environment, secrets, proxy, sample, point, background):
+def hidden(url, environment, secrets, proxy, sample, point, background, telling=TELLING):
     """Secrets in nothing that others see of a mount: log, process list, table of mounts, what commands say, also of failures."""
     point.mkdir(exist_ok=True)
     log = point.with_name("secrets.log")
@@ -260,7 +293,9 @@ def hidden(url, environment, secrets, proxy, sample, point, background):
     mount = None
     try:
         if background:
-            done = run("mount", *words, "--log-file", log, url, point, environment=environment)
+            # Lists of mounts may call it by its URL.
+            named = url.replace(",", "\\,")
+            done = run("mount", *words, "-o", f"fsname={named}", "--log-file", log, url, point, environment=environment)
             look("what mount says", done.stdout + done.stderr, secrets)
             expect(f"mount: {done.stderr!r}", done.returncode, 0)
         else:
@@ -273,7 +308,7 @@ def hidden(url, environment, secrets, proxy, sample, point, background):
         look("the table of mounts", Path("/proc/self/mountinfo").read_text(), secrets)
         names = sorted(expected.keys() - {"sizes"})
         expect_bytes(names[0], (point / names[0]).read_bytes(), expected[names[0]])
-        for number, fault in enumerate(TELLING, 1):
+        for number, fault in enumerate(telling, 1):
             proxy.fault = lambda request, fault=fault: fault
             try:
                 (point / names[number]).read_bytes()

@@ -110,6 +110,11 @@ class RemoteMount(Mount):
         lines = dict(line.split(":", 1) for line in Path(f"/proc/{self.daemon.pid}/status").read_text().splitlines())
         return int(lines["VmHWM"].split()[0]) << 10
 
+    def processor_time(self):
+        """What the daemon took of it, in seconds."""
+        fields = Path(f"/proc/{self.daemon.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def __exit__(self, kind, error, trace):
         try:
             super().__exit__(kind, error, trace)

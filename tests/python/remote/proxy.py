@@ -41,6 +41,8 @@ class Request:
     status: int = None
     # Of the answer's body, as far as it was passed on.
     sent: int = 0
+    # Whether it gets no answer.
+    hangs: bool = False
     # How many were under way with it, itself included.
     together: int = 0
 
@@ -81,7 +83,7 @@ class Fault:
     delay: float = 0.0
     # Bytes a second, of this answer alone.
     pace: float | None = None
-    # By path: the ETag that this answer has, which is that of the first one. No condition reaches the server.
+    # By path: the ETag and the time that this answer has, which are those of the first one. No condition reaches the server.
     tags: dict | None = None
     # Nothing is answered until the proxy ends or the client goes away.
     hang: bool = False
@@ -178,6 +180,14 @@ class Proxy:
 
     # ---- What was asked
 
+    def settle(self):
+        """Returns when the server has done what it was asked for, also by who is gone."""
+        deadline = time.monotonic() + 60
+        while not all(request.ended or request.hangs for request in self.requests):
+            if time.monotonic() > deadline:
+                raise TimeoutError("the server does not answer")
+            time.sleep(0.005)
+
     def clear(self):
         self.requests = []
 
@@ -256,6 +266,7 @@ class Proxy:
         due = request.began + self.latency + fault.delay
         await self.speaking.wait()
         if fault.hang:
+            request.hangs = True
             await asyncio.Event().wait()
         if fault.status is not None:
             # What the request brings along is taken.
@@ -269,7 +280,7 @@ class Proxy:
             return True
         reader_behind, writer_behind = behind
         if fault.tags is not None:
-            head = without(head, "if-match")
+            head = without(without(head, "if-match"), "if-unmodified-since")
         writer_behind.write(head)
         if request.headers.get("expect", "").lower() != "100-continue":
             await self.pass_body(reader, writer_behind, framing(request.headers, request.method, None), self.up)
@@ -291,9 +302,10 @@ class Proxy:
             reset(writer)
             return False
         shape = framing(headers, request.method, status)
-        if fault.tags is not None and "etag" in headers:
-            tag = fault.tags.setdefault(request.path, headers["etag"])
-            answer = with_header(without(answer, "etag"), f"ETag: {tag}")
+        if fault.tags is not None:
+            before = fault.tags.setdefault(request.path, headers)
+            for name in {"etag", "last-modified"} & headers.keys():
+                answer = with_header(without(answer, name), f"{name}: {before[name]}")
         if fault.shorten is not None and isinstance(shape, int):
             answer = with_header(without(answer, "content-length"), f"Content-Length: {min(shape, fault.shorten)}")
         writer.write(answer)

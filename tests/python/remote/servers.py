@@ -11,6 +11,7 @@ must not be. What is not installed says so with `Unavailable`, which a test coun
 
 import base64
 import functools
+import importlib
 import os
 import re
 import secrets
@@ -43,6 +44,14 @@ def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+def need(module):
+    """A package of Python's, of a server or of its client."""
+    try:
+        importlib.import_module(module)
+    except ImportError as error:
+        raise Unavailable(f"{module} is not installed: {error}") from error
 
 
 def without_proxies(environment):
@@ -238,10 +247,7 @@ class Moto(S3):
     name = "moto"
 
     def start(self):
-        try:
-            import moto.server  # noqa: F401
-        except ImportError as error:
-            raise Unavailable(f"moto is not installed: {error}") from error
+        need("moto.server")
         self.run([sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"], r"Running on http://127\.0\.0\.1:(\d+)")
 
 
@@ -251,6 +257,7 @@ class S3sFs(S3):
     name, holds_conditions = "s3s-fs", False
 
     def start(self):
+        need("boto3")
         root = self.directory / "root"
         root.mkdir()
         port = free_port()
@@ -271,6 +278,7 @@ class Azurite(Server):
         self.secret = base64.b64encode(secrets.token_bytes(64)).decode()
 
     def start(self):
+        need("azure.storage.blob")
         self.run(
             [TOOLS / "npm" / "node_modules" / ".bin" / "azurite-blob", "--blobHost", "127.0.0.1", "--blobPort", "0",
              "--inMemoryPersistence", "--skipApiVersionCheck", "--silent", "--disableTelemetry"],
@@ -389,10 +397,7 @@ class RangeHttpServer(Web):
     name, validator, holds_conditions = "rangehttpserver", "modified", False
 
     def serve(self):
-        try:
-            import RangeHTTPServer  # noqa: F401
-        except ImportError as error:
-            raise Unavailable(f"rangehttpserver is not installed: {error}") from error
+        need("RangeHTTPServer")
         self.run(
             [sys.executable, "-u", "-m", "RangeHTTPServer", "--bind", "127.0.0.1", "0"], r"Serving HTTP on 127\.0\.0\.1 port (\d+)", cwd=self.files
         )

@@ -4,7 +4,9 @@
 A server makes up the bytes of a contiguous frame of 8192 chunks of 128 MiB, and of a sparse one of a million chunks of 1 MiB. Both are
 arrays of which each item is the number of its chunk, so that every read can be judged.
 
-    terabyte.py [--reads N] [--only WORD]
+    terabyte.py [--reads N] [--only REGEX] [--list N]
+
+To show the sparse one as one file, and the contiguous one so, takes a minute each.
 
 The last line is the count.
 """
@@ -13,6 +15,7 @@ import argparse
 import itertools
 import os
 import random
+import re
 import sys
 import tempfile
 import time
@@ -31,10 +34,8 @@ from remote.servers import RuleServer, Unavailable  # noqa: E402
 RULES = {"big": Rule("big.b2nd", "cframe", 8192, 1 << 27), "many": Rule("many.b2nd", "sframe", 1_000_000, 1 << 20)}
 # What a daemon may take, whatever is read.
 MEMORY = 256 << 20
-# Until a mount of a million chunks is there.
+# Processor time until a mount of a million chunks is there, of a release build.
 SOON = 1.0
-# Of a directory of a million names.
-LISTED = 5000
 
 
 class Judge:
@@ -79,7 +80,7 @@ def contiguous(path, judge, rng, reads):
     expect("its size", abs(path.stat().st_size - whole.length) < 1 << 20, True)
 
 
-def sparse(point, judge, rng, reads):
+def sparse(point, judge, rng, reads, listed):
     """Chunk files, some of the names, and the library on the directory."""
     rule = judge.rule
     for _ in range(reads):
@@ -92,8 +93,8 @@ def sparse(point, judge, rng, reads):
                 at = rng.choice([0, rng.randrange(rule.cbytes - length), rule.cbytes - length])
                 expect_bytes(f"{path.name}: {length} bytes at {at}", os.pread(file.fileno(), length, at), rule.chunk(number, at, at + length))
     with os.scandir(point) as entries:
-        names = [entry.name for entry in itertools.islice(entries, LISTED)]
-    expect("listed in part", len(set(names)), LISTED)
+        names = [entry.name for entry in itertools.islice(entries, listed)]
+    expect("listed in part", len(set(names)), listed)
     library(point, judge, rng)
 
 
@@ -106,7 +107,7 @@ def library(path, judge, rng):
     expect(f"items {places}", found, [place // judge.rule.items for place in places])
 
 
-def view(name, kind, show, server, proxy, point, rng, reads):
+def view(name, kind, show, server, proxy, point, rng, reads, listed):
     rule = RULES[name]
     judge = Judge(rule)
     source, environment = server.url(rule.name, via=proxy.address, kind=kind), server.environment(via=proxy.address)
@@ -117,12 +118,12 @@ def view(name, kind, show, server, proxy, point, rng, reads):
         # To show a frame of a sparse one as one file, every chunk's size has to be known.
         if rule.layout == "sframe" and show == "sparse":
             expect("requests to mount", [str(request) for request in proxy.requests[1:]], [])
-            if took > SOON:
-                raise Wrong(f"mounted after {took:.1f} s, expected {SOON}")
+            if "debug" not in Path(mount.binary).parts and mount.processor_time() > SOON:
+                raise Wrong(f"mounted after {mount.processor_time():.1f} s of processor time, expected {SOON}")
         elif rule.layout == "cframe":
             expect("requests to mount: 3 at most", [str(request) for request in proxy.requests[3:]], [])
         if show == "sparse":
-            sparse(point, judge, rng, reads)
+            sparse(point, judge, rng, reads, listed)
         elif show == "contiguous":
             contiguous(point / rule.name, judge, rng, reads)
             if rule.layout == "cframe":
@@ -156,7 +157,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--reads", type=int, default=40)
     parser.add_argument("--seed", default="1")
-    parser.add_argument("--only", default="", help="what its line has")
+    parser.add_argument("--only", type=re.compile, default=re.compile(""), metavar="REGEX", help="what its line has")
+    parser.add_argument("--list", type=int, default=5000, metavar="N", help="names of a directory")
     args = parser.parse_args()
     blosc2.set_nthreads(1)
     passed = failed = 0
@@ -168,9 +170,11 @@ def main():
             for show in ("sparse", "contiguous", "npy", "raw"):
                 rng = random.Random(f"{args.seed} {name} {kind} {show}")
                 point = Path(directory, f"{name}-{kind}-{show}")
-                tests[f"{name} by {kind} as {show}"] = lambda show=show, rng=rng, point=point: view(name, kind, show, server, proxy, point, rng, args.reads)
+                tests[f"{name} by {kind} as {show}"] = lambda show=show, rng=rng, point=point: view(
+                    name, kind, show, server, proxy, point, rng, args.reads, args.list
+                )  # fmt: skip
             for what, test in tests.items():
-                if args.only not in what:
+                if not args.only.search(what):
                     continue
                 try:
                     test()
@@ -187,3 +191,5 @@ if __name__ == "__main__":
         main()
     except Unavailable as why:
         print(f"skipped: {why}\n0 passed, 0 failed, 1 skipped")
+    except KeyboardInterrupt:
+        sys.exit("interrupted")

@@ -186,3 +186,21 @@ fn options_that_are_for_another_store_are_refused() {
     assert_eq!(open(&Access::default(), "https://h/k?x").unwrap(), "");
     assert!(Environment::of_process().text(Path::new("/nowhere/at/all")).unwrap().is_none());
 }
+
+#[test]
+fn stores_elsewhere_have_another_origin() {
+    let origin = |url: &str, variables: &[(&str, &str)], endpoint: Option<&str>| {
+        let variables = variables.iter().map(|(name, value)| (name.to_string(), value.to_string()));
+        let access = Access { endpoint: endpoint.map(str::to_owned), ..Access::default() };
+        let address = Address::parse(url).unwrap().unwrap();
+        access.open_in(&address, &Environment::of(variables, "/none".as_ref())).unwrap().origin
+    };
+    let one = origin("s3://bucket/key", &[], None);
+    assert_ne!(one, origin("s3://bucket/key", &[], Some("http://127.0.0.1:9")));
+    assert_ne!(one, origin("s3://bucket/key", &[("AWS_ENDPOINT_URL", "http://127.0.0.1:9")], None));
+    let account =
+        |name| origin("az://box/key", &[("AZURE_STORAGE_ACCOUNT_NAME", name), ("AZURE_STORAGE_ACCOUNT_KEY", "U0VDUkVU")], None);
+    assert_ne!(account("one"), account("other"));
+    assert!(!account("one").contains("U0VDUkVU"));
+    assert_ne!(origin("https://h/p?id=1", &[], None), origin("https://h/p?id=2", &[], None));
+}

@@ -171,6 +171,8 @@ fn secrets_are_found_in_what_is_no_address_too() {
         ("abfss://c@acc.dfs.core.windows.net/k", "abfss://c@acc.dfs.core.windows.net/k"),
         ("https://h/a@b", "https://h/a@b"),
         ("https://SECRET@", "https://...@"),
+        ("ro,fsname=https://u:SECRET@h/x?SECRET,ro", "ro,fsname=https://...@h/x?..."),
+        ("endpoint=http://u:SECRET@h", "endpoint=http://...@h"),
         ("https://h/?", "https://h/?"),
         ("/x/a@b?c", "/x/a@b?c"),
         ("ftp://u@h/?x", "ftp://u@h/?x"),
@@ -184,4 +186,23 @@ fn secrets_are_found_in_what_is_no_address_too() {
         }
     }
     assert_eq!(without_secrets(OsStr::from_bytes(b"https://\xff@h/\xff?\xff")), OsStr::from_bytes(b"https://...@h/\xff?..."));
+}
+
+#[test]
+fn what_a_query_asks_for_is_told_apart_and_signatures_are_not() {
+    let asked = |query: &str| Address::parse(&format!("https://h/p{query}")).unwrap().unwrap().asked_for();
+    for none in [
+        "",
+        "?X-Amz-Signature=SECRET&x-amz-date=1",
+        "?X-Goog-Signature=SECRET",
+        "?AWSAccessKeyId=a&Expires=1&Signature=SECRET",
+        "?sv=1&sr=b&se=2&sp=r&sig=SECRET",
+    ] {
+        assert_eq!(asked(none), "", "{none}");
+    }
+    let all = ["?id=1", "?id=2", "?id", "?sv=1", "?Expires=1", "?versionId=1&X-Amz-Signature=SECRET", "?"].map(asked);
+    for (n, one) in all.iter().enumerate() {
+        assert!(one.len() == 32 && !all[..n].contains(one), "{all:?}");
+    }
+    assert_eq!(asked("?versionId=1&X-Amz-Signature=OTHER"), all[5]);
 }

@@ -93,20 +93,8 @@ impl Sending {
         traffic.bytes = traffic.bytes.saturating_add(len);
         traffic.requests += 1;
         drop(traffic);
-        let sending = Arc::clone(self);
-        self.client.start(async move {
-            let begun = Instant::now();
-            let done = work.await;
-            let mut traffic = sending.traffic.lock();
-            traffic.bytes = traffic.bytes.saturating_sub(len);
-            traffic.requests -= 1;
-            if let Err(error) = done {
-                traffic.failed.get_or_insert(error);
-            } else if begun.elapsed() < SOON {
-                traffic.most = traffic.most.saturating_add(len).min(MOST);
-            }
-            sending.arrived.notify_all();
-        });
+        let way = OnItsWay { sending: Arc::clone(self), len, begun: Instant::now(), done: None };
+        self.client.start(async move { way.end(work.await) });
         Ok(())
     }
 
@@ -236,6 +224,36 @@ impl Sending {
     /// What the store answers.
     pub async fn overwrite(&self, key: &Key, payload: PutPayload) -> io::Result<()> {
         self.client.store().put(key, payload).await.map(drop).map_err(|error| self.client.complain(&error))
+    }
+}
+
+/// A request that carries so many bytes, until it has an answer, or is dropped by a bug.
+struct OnItsWay {
+    sending: Arc<Sending>,
+    len: u64,
+    begun: Instant,
+    done: Option<io::Result<()>>,
+}
+
+impl OnItsWay {
+    fn end(mut self, done: io::Result<()>) {
+        self.done = Some(done);
+    }
+}
+
+impl Drop for OnItsWay {
+    fn drop(&mut self) {
+        let mut traffic = self.sending.traffic.lock();
+        traffic.bytes = traffic.bytes.saturating_sub(self.len);
+        traffic.requests -= 1;
+        match self.done.take().unwrap_or_else(|| Err(io::Error::other("the request was dropped"))) {
+            Err(error) => {
+                traffic.failed.get_or_insert(error);
+            }
+            Ok(()) if self.begun.elapsed() < SOON => traffic.most = traffic.most.saturating_add(self.len).min(MOST),
+            Ok(()) => {}
+        }
+        self.sending.arrived.notify_all();
     }
 }
 

@@ -32,6 +32,8 @@ const MOST_ID: u64 = (1 << 31) - 1;
 const ATTEMPTS: usize = 8;
 /// Ids are left out by chance, up to so many, where others upload at the same time.
 const GAP: u64 = 1 << 16;
+/// Chunks that no index names, at most: some gigabytes of memory.
+const MOST_ORPHANS: usize = 1 << 24;
 /// Bytes that are compared at once.
 const PIECE: u64 = 8 << 20;
 
@@ -114,7 +116,6 @@ impl Sparse {
             }
         };
         let is_file = before.is_none()
-            && orphans.is_empty()
             && !client.key("").as_ref().is_empty()
             && sending.look(&client.key("")).map_err(failed("look at what is there"))?.is_some();
         if is_file {
@@ -491,6 +492,9 @@ fn list(client: &Arc<Client>, is_frame: bool, largest: Option<u32>) -> io::Resul
             };
             let name = meta.location.as_ref().get(base.as_ref().len()..).unwrap_or_default().trim_start_matches('/');
             match ChunkId::from_file_name(name.as_bytes()) {
+                Some(ChunkId(_)) if chunks.len() >= MOST_ORPHANS => {
+                    return Err(io::Error::other(format!("there are more than {MOST_ORPHANS} chunks that no index names")));
+                }
                 Some(ChunkId(id)) if u64::from(id) <= MOST_ID => {
                     chunks.insert(id, Orphan { len: meta.size, md5: md5(&meta) });
                 }

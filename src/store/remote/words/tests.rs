@@ -133,7 +133,7 @@ fn who_is_refused_hears_that_nothing_was_signed() {
         let (port, _heard) = server(vec![answer("403 Forbidden", "", &xml("AccessDenied", "Access Denied"))]);
         let options = object_store::ClientOptions::new().with_allow_http(true);
         let builder = HttpBuilder::new().with_url(format!("http://127.0.0.1:{port}/x")).with_client_options(options);
-        let store = builder.with_http_connector(Connector::new(unsigned)).build().unwrap();
+        let store = builder.with_http_connector(Connector::to_store(unsigned, Duration::from_secs(9), 4)).build().unwrap();
         in_words(&run(store.get(&object_store::path::Path::default())).unwrap_err())
     };
     let said = "permission denied: AccessDenied: Access Denied";
