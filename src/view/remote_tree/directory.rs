@@ -180,7 +180,7 @@ impl Directories {
             let mut state = directory.state.lock();
             let good = |listing: &&Arc<Listing>| listing.rest.is_none() && (goes_on || self.is_fresh(listing.began));
             let listing = state.listing.as_ref().filter(good).cloned()?;
-            state.is_told = true;
+            state.is_told |= !goes_on;
             Some(listing)
         };
         if let Some(listing) = held() {
@@ -191,7 +191,7 @@ impl Directories {
             return Ok(listing);
         }
         let listing = self.ask(&directory, dir, usize::MAX)?;
-        directory.state.lock().is_told = true;
+        directory.state.lock().is_told = !goes_on;
         Ok(listing)
     }
 

@@ -26,6 +26,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Instant, SystemTime};
 
+use log::debug;
 use lru::LruCache;
 use parking_lot::{Mutex, RwLock};
 
@@ -40,6 +41,7 @@ use super::{
     Attr, Blocks, Creation, DirEntry, Features, FileSystem, Flock, Handle, Ino, Inval, Invals, Kind, Left, Meta, New, OpenMode,
     Opened, Pages, Push, ROOT, RenameMode, Reread, Result, Rules, Seek, SetAttr, SetMode, ViewError, Wait,
 };
+use crate::format::plain::plain;
 use crate::store::remote::{Client, Options, Pool, RemoteObject};
 use crate::store::{FsSpace, Resources, SourceStat, StoreError, Watch, Watcher};
 
@@ -306,6 +308,7 @@ impl FileSystem for RemoteTree {
             Open::Object(object, ino) => object.read_at(buf, offset).map_err(|error| {
                 let Ok(node) = self.node(ino) else { return ViewError::Gone };
                 if error.raw_os_error() == Some(libc::ESTALE) {
+                    debug!("{}: is not what its listing says any more", plain(&self.path_of(&node.key)));
                     self.directories.forget(parent_of(&node.key));
                     return ViewError::Gone;
                 }
@@ -376,6 +379,8 @@ impl FileSystem for RemoteTree {
     fn keeps_listing(&self, ino: Ino) -> bool {
         match self.node(ino) {
             Ok(Node { key, what: What::Directory, .. }) => self.directories.is_told(&key),
+            // One that is closed may be another when it is opened again.
+            Ok(Node { what: What::Frame(frame), .. }) => frame.opened().is_some(),
             _ => true,
         }
     }

@@ -10,6 +10,7 @@ use log::warn;
 use super::table::Found;
 use super::{RemoteTree, failed};
 use crate::format::header::FrameHeader;
+use crate::format::plain::plain;
 use crate::format::{INDEX_NAME, Layout};
 use crate::store::in_words;
 use crate::store::remote::Tag;
@@ -117,7 +118,7 @@ impl RemoteTree {
         let beneath = key.strip_prefix(&*self.root).unwrap_or(&key);
         let is_named = self.rules.is_name(name);
         let may_be = self.rules.is_chosen(beneath.as_bytes()) && (is_named || entry.object.is_none());
-        let plain = match &entry.object {
+        let as_it_is = match &entry.object {
             Some(tag) => (key.clone(), Found::Object(tag.clone())),
             None => (format!("{key}/"), Found::Directory),
         };
@@ -127,12 +128,12 @@ impl RemoteTree {
             None => (Layout::Sparse, may_be && (is_named || self.shows_data() || self.has_index(look, &key)?)),
         };
         if !may_be || !is_frame || self.is_broken(&key, entry.object.as_ref()) {
-            return Ok(plain);
+            return Ok(as_it_is);
         }
         if self.shows_data() {
             return Ok(match self.decoded(look, entry, &key)? {
                 Some(decoded) => (key, Found::Frame(entry.object.clone(), Kind::File, Some(decoded))),
-                None => plain,
+                None => as_it_is,
             });
         }
         if !is_named {
@@ -141,7 +142,7 @@ impl RemoteTree {
         }
         Ok(match (self.rules.shown(Stored::Frame(layout), self.is_in_store(look)?), layout) {
             // It is what it is.
-            (Kind::File, Layout::Contiguous) => plain,
+            (Kind::File, Layout::Contiguous) => as_it_is,
             (shown, _) => (key, Found::Frame(entry.object.clone(), shown, None)),
         })
     }
@@ -236,12 +237,12 @@ impl RemoteTree {
             };
             let kind = match got {
                 Ok(got) => whole(got.bytes).unwrap_or_else(|reason| {
-                    warn!("{}: is shown as what it is in the store: {reason}", self.path_of(key).display());
+                    warn!("{}: is shown as what it is in the store: {reason}", plain(&self.path_of(key)));
                     DataKind::Broken
                 }),
                 Err(error) if error.raw_os_error() == Some(libc::ENOENT) => DataKind::Broken,
                 Err(error) => {
-                    warn!("{}: cannot be looked at: {}", self.path_of(key).display(), in_words(&error));
+                    warn!("{}: cannot be looked at: {}", plain(&self.path_of(key)), in_words(&error));
                     continue;
                 }
             };
