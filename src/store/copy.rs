@@ -5,10 +5,9 @@ use std::sync::Arc;
 
 use super::error::Complain;
 use super::{
-    Budgets, CframeStore, ChunkKey, FrameImage, FrameStore, Location, NewFrame, OpenOptions, Resources, Result, SframeStore,
-    StoreError, StoredChunk, Want, open_at,
+    Budgets, CframeStore, FrameImage, FrameStore, Location, NewFrame, OpenOptions, Resources, Result, SframeStore, StoreError,
+    StoredChunk, Want, open_at,
 };
-use crate::format::chunk::ChunkHeader;
 use crate::format::{IndexEntry, Layout};
 
 mod tree;
@@ -59,20 +58,7 @@ impl FrameCopy {
     pub fn over(source: Arc<dyn FrameStore>) -> Result<Self> {
         let unsupported = || StoreError::Unsupported { path: source.path(), reason: "holds no frame".to_owned() };
         let image = source.committed().ok_or_else(unsupported)?;
-        let room = |entry: &IndexEntry<ChunkKey>| source.source_store()?.room(entry.stored()?);
-        let is_exact = image.entries.iter().find(|entry| entry.stored().is_some()).is_none_or(|entry| room(entry).is_none());
-        let lens = if is_exact {
-            source.chunk_lens(&source.enter(), &image.entries)?
-        } else {
-            // A hole may be of any length.
-            let most = u64::from(image.header.chunksize()) + ChunkHeader::LEN as u64;
-            let len = |entry: &IndexEntry<ChunkKey>| match (entry.stored(), room(entry)) {
-                (None, _) => Ok(0),
-                (Some(_), Some(room)) if room <= most => Ok(u32::try_from(room).unwrap_or(u32::MAX)),
-                (Some(key), _) => Ok(source.chunk_header(&source.enter(), key)?.cbytes),
-            };
-            image.entries.iter().map(len).collect::<Result<_>>()?
-        };
+        let (lens, is_exact) = source.rooms(&source.enter(), &image)?;
         Ok(FrameCopy { source, image, lens, is_exact })
     }
 

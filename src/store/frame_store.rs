@@ -165,6 +165,26 @@ impl dyn FrameStore + '_ {
         Ok(lens)
     }
 
+    /// Returns the bytes that each chunk of an image takes at most, in order, 0 for a special one; and whether they are the lengths. A store
+    /// that would have to ask for each length says what there is room for, up to the next chunk.
+    ///
+    /// # Errors
+    /// As [`FrameStore::chunk_header`].
+    pub fn rooms(&self, guard: &ReadGuard<'_>, image: &FrameImage) -> Result<(Vec<u32>, bool)> {
+        let room = |entry: &IndexEntry<ChunkKey>| self.source_store()?.room(entry.stored()?);
+        if image.entries.iter().find(|entry| entry.stored().is_some()).is_none_or(|entry| room(entry).is_none()) {
+            return Ok((self.chunk_lens(guard, &image.entries)?, true));
+        }
+        // A hole may be of any length.
+        let most = u64::from(image.header.chunksize()) + ChunkHeader::LEN as u64;
+        let len = |entry: &IndexEntry<ChunkKey>| match (entry.stored(), room(entry)) {
+            (None, _) => Ok(0),
+            (Some(_), Some(room)) if room <= most => Ok(u32::try_from(room).unwrap_or(u32::MAX)),
+            (Some(key), _) => self.chunk_header(guard, key).map(|header| header.cbytes),
+        };
+        Ok((image.entries.iter().map(len).collect::<Result<_>>()?, false))
+    }
+
     /// Like [`FrameStore::enter`], to save what a mount holds: its chunks can be read although others have changed SOURCE, as long as
     /// their bytes are still there.
     pub fn enter_to_save(&self) -> ReadGuard<'_> {

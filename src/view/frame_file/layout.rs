@@ -104,7 +104,8 @@ impl Layout {
         };
         let lens = {
             let guard = store.enter();
-            store.chunk_lens(&guard, &image.entries)?
+            // What is behind a chunk stays there where its length would have to be asked for.
+            store.rooms(&guard, &image)?.0
         };
         let wrong = |source: format::Error| StoreError::Format { path: store.path(), source };
         let base = u64::from(image.header.header_len());
