@@ -28,9 +28,9 @@ pub use super::kernel::{Access, MountError, MountRequest};
 use super::pm_qos::PmQos;
 pub use super::shared::Overrides;
 use super::shared::Shared;
-use crate::store::in_words;
 use crate::store::local;
 use crate::store::mark::Life;
+use crate::store::{in_words, interrupts};
 use crate::view::{FileSystem, Invals, Kind, ROOT, ViewError};
 
 /// How long unmounting is tried while files are open.
@@ -231,6 +231,7 @@ impl Mounted {
         }
         if !self.wait(Some(GRACE)) {
             warn!("{}: is still in use; what is open there ends now", path.display());
+            interrupts::end_all();
         }
     }
 

@@ -4,13 +4,10 @@
 //! a thread is serving, and how to see whether that one has a signal to handle; whoever waits asks now and then.
 
 use std::cell::Cell;
-#[cfg(feature = "remote")]
-use std::io;
 use std::sync::OnceLock;
-#[cfg(feature = "remote")]
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 #[cfg(feature = "remote")]
-use std::time::Duration;
+use std::{io, time::Duration};
 
 #[cfg(feature = "remote")]
 use parking_lot::{Mutex, MutexGuard};
@@ -25,7 +22,6 @@ thread_local! {
 }
 
 /// Nobody wants anything any more.
-#[cfg(feature = "remote")]
 static ALL: AtomicBool = AtomicBool::new(false);
 
 static LOOK: OnceLock<fn(u32) -> bool> = OnceLock::new();
@@ -40,8 +36,7 @@ pub fn look_by(look: fn(u32) -> bool) {
     let _ = LOOK.set(look);
 }
 
-/// This process is ending before it serves anybody: no thread waits any longer.
-#[cfg(feature = "remote")]
+/// This process is ending: no thread waits any longer for what is far away.
 pub fn end_all() {
     ALL.store(true, Relaxed);
 }

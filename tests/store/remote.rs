@@ -332,6 +332,27 @@ fn who_looks_at_all_lengths_makes_the_store_list_and_who_reads_does_not() {
 }
 
 #[test]
+fn who_wants_the_lengths_of_large_chunks_of_one_file_gets_their_headers_alone() {
+    let door = Door::new();
+    let (_dir, _) = frames(&door, 20, 300_000);
+    let client = door.client("one");
+    let path = PathBuf::from("memory://one");
+    let open = || RemoteStore::open(Arc::clone(&client), &path, Options::default(), &Resources::new(Budgets::default())).unwrap();
+    let store = open();
+    let before = client.asked().bytes.load(SeqCst);
+    let lens = (&store as &dyn FrameStore).chunk_lens(&store.enter(), &store.committed().unwrap().entries).unwrap();
+    assert_eq!((lens, client.asked().bytes.load(SeqCst) - before), (vec![300_032; 20], 20 * 32));
+    // One after the other: whoever looks at one may read it.
+    let store = open();
+    let before = client.asked().bytes.load(SeqCst);
+    for key in keys(&store) {
+        assert_eq!(store.len_of(&store.enter(), key).unwrap(), 300_032);
+    }
+    let asked = client.asked().bytes.load(SeqCst) - before;
+    assert!(asked <= 2 * 300_100 + 20 * 32, "{asked}");
+}
+
+#[test]
 fn what_is_on_disk_is_not_asked_for_again_and_neighbours_that_are_not_are_asked_for_together() {
     let door = Door::new();
     let (dir, expected) = frames(&door, 100, 60_000);

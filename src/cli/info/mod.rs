@@ -22,6 +22,10 @@ mod text;
 /// Stored chunks of a frame up to which their headers are read without being asked for: about what takes a second.
 const MOST_IN_FILE: u64 = 1 << 20;
 const MOST_IN_DIRECTORY: u64 = 1 << 16;
+/// The same at a URL, where each may take a request.
+const MOST_AFAR: u64 = 64;
+/// How many of these are asked for at the same time.
+const THREADS_AFAR: usize = 32;
 /// Findings about chunks that are told; of the others, how many there are.
 const MOST_FINDINGS: usize = 20;
 
@@ -101,7 +105,7 @@ pub(super) struct Args {
     /// Print one JSON object for each frame; --help has its fields
     #[arg(long)]
     json: bool,
-    /// Read every chunk's header, however many there are
+    /// Read every chunk's header, however many there are; at a URL more than 64 are not read otherwise
     #[arg(short, long)]
     all: bool,
     #[cfg(feature = "remote")]
@@ -165,7 +169,7 @@ impl Printer<'_> {
         let mut out = Vec::new();
         let failure = match inspected {
             Ok(inspection) => {
-                let facts = Facts::gather(&inspection, self.args.all);
+                let facts = Facts::gather(&inspection, self.args.all, frames::is_remote(frame));
                 match self.args.json {
                     true => out = output::json_line(&json::frame(&facts)).into(),
                     false => text::frame(&facts, self.shown, &mut out),
@@ -279,7 +283,7 @@ impl Stored {
 }
 
 impl<'a> Facts<'a> {
-    fn gather(inspection: &'a Inspection, all: bool) -> Self {
+    fn gather(inspection: &'a Inspection, all: bool, is_far: bool) -> Self {
         let header = inspection.header().fields();
         let mut room = Room::default();
         let mut facts = Facts {
@@ -306,9 +310,14 @@ impl<'a> Facts<'a> {
                     IndexEntry::Special(special) => entries.special.add(special),
                 }
             }
-            let most = if inspection.layout() == Layout::Sparse { MOST_IN_DIRECTORY } else { MOST_IN_FILE };
+            let most = match inspection.layout() {
+                _ if is_far => MOST_AFAR,
+                Layout::Sparse => MOST_IN_DIRECTORY,
+                Layout::Contiguous => MOST_IN_FILE,
+            };
             if all || entries.stored <= most {
-                facts.read_headers();
+                let threads = std::thread::available_parallelism().map_or(1, usize::from);
+                facts.read_headers(if is_far { THREADS_AFAR } else { threads });
             }
         }
         facts
@@ -325,8 +334,7 @@ impl<'a> Facts<'a> {
         self.array = Some((kind, array));
     }
 
-    fn read_headers(&mut self) {
-        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    fn read_headers(&mut self, threads: usize) {
         let mut stored = Stored::default();
         let mut extents = self.inspection.extents();
         let (mut behind, mut found) = (Unused::default(), Vec::new());
@@ -412,7 +420,7 @@ mod tests {
                     bytes[at] = value;
                     std::fs::write(&path, bytes).unwrap();
                     let Ok(inspection) = frames::inspect(&path) else { continue };
-                    let facts = Facts::gather(&inspection, false);
+                    let facts = Facts::gather(&inspection, false, false);
                     let mut out = Vec::new();
                     text::frame(&facts, false, &mut out);
                     assert!(!out.is_empty() && json::frame(&facts).is_object());

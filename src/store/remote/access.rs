@@ -117,36 +117,35 @@ impl Access {
         if let Some(endpoint) = &self.endpoint {
             check_endpoint(endpoint)?;
         }
-        type Pages = Option<Arc<dyn PaginatedListStore>>;
-        let (store, pages, origin): (Arc<dyn ObjectStore>, Pages, String) = match address.kind() {
+        let key = address.key();
+        let pages = |store: Arc<dyn PaginatedListStore>| Some(store);
+        let (store, pages, origin): (Arc<dyn ObjectStore>, _, _) = match address.kind() {
             Kind::Http => (Arc::new(self.web(address)?), None, address.asked_for()),
             kind if self.headers.is_some() => {
                 return Err(format!("headers= is for http:// and https://, and this is {kind:?}; expected it without headers="));
             }
             Kind::S3 => {
                 let builder = self.amazon(address, environment)?;
-                let origin =
-                    origin([AmazonS3ConfigKey::S3Endpoint, AmazonS3ConfigKey::Endpoint, AmazonS3ConfigKey::Region], |key| {
-                        builder.get_config_value(key)
-                    });
+                let settings = [AmazonS3ConfigKey::S3Endpoint, AmazonS3ConfigKey::Endpoint, AmazonS3ConfigKey::Region];
+                let origin = origin(settings, |key| builder.get_config_value(key));
                 let store = Arc::new(builder.build().map_err(|error| in_words(&error))?);
-                (store.clone(), Some(store), origin)
+                (store.clone(), pages(store), origin)
             }
             Kind::Google => {
                 let builder = self.google(address, environment)?;
                 let origin = origin([GoogleConfigKey::BaseUrl], |key| builder.get_config_value(key));
                 let store = Arc::new(builder.build().map_err(|error| in_words(&error))?);
-                (store.clone(), Some(store), origin)
+                (store.clone(), pages(store), origin)
             }
             Kind::Azure => {
                 let builder = self.azure(address, environment)?;
                 let settings = [AzureConfigKey::AccountName, AzureConfigKey::Endpoint, AzureConfigKey::UseEmulator];
                 let origin = origin(settings, |key| builder.get_config_value(key));
                 let store = Arc::new(builder.build().map_err(|error| in_words(&error))?);
-                (store.clone(), Some(store), origin)
+                (store.clone(), pages(store), origin)
             }
         };
-        Ok(Opened { store, pages, key: address.key(), origin })
+        Ok(Opened { store, pages, key, origin })
     }
 
     fn web(&self, address: &Address) -> Result<object_store::http::HttpStore, String> {

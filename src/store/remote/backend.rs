@@ -4,6 +4,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
@@ -15,8 +16,12 @@ use crate::format::{INDEX_NAME, Layout};
 use crate::store::Location;
 use crate::store::backend::{Backend, BackendFile, FileStat, FsSpace};
 
-/// Bytes that are asked for at once where fewer are read.
+/// Bytes that are asked for at once by who reads on, and of the end of a file: trailer and index are there.
 const BLOCK: u64 = 256 << 10;
+/// Bytes that are asked for where somebody looks, at the beginning of a chunk or between others.
+const LOOK: u64 = 4 << 10;
+/// Who reads so many bytes behind what was read goes on.
+const NEAR: u64 = 64 << 10;
 /// Names that a command looks at.
 const MOST_NAMES: usize = 1 << 24;
 /// Bytes of parts of a file that are kept; at least the last part is.
@@ -33,7 +38,7 @@ pub fn location(client: &Arc<Client>, path: &Path) -> Location {
 /// What the store answers.
 pub fn found(client: &Arc<Client>, path: &Path, layout: Layout) -> io::Result<(Location, FileStat, Arc<Vec<u8>>)> {
     let (file, kind): (_, fn(Arc<Remote>) -> Kind) = match layout {
-        Layout::Contiguous => (Arc::new(Remote::opened(client, "")?), Kind::Object),
+        Layout::Contiguous => (Arc::new(Remote::opened(client, "", BLOCK)?), Kind::Object),
         Layout::Sparse => (Arc::new(Remote::of(client, INDEX_NAME, client.read(INDEX_NAME, None, None)?)), Kind::Prefix),
     };
     let beginning = file.part(0).map_or_else(Arc::default, |(_, bytes)| bytes);
@@ -76,7 +81,7 @@ impl Around {
         let kind = match self.client.has_prefixes().then(|| self.client.read(INDEX_NAME, None, None)) {
             Some(Ok(got)) => Kind::Prefix(Arc::new(Remote::of(&self.client, INDEX_NAME, got))),
             Some(Err(error)) if error.raw_os_error() != Some(libc::ENOENT) => return Err(error),
-            _ => Kind::Object(Arc::new(Remote::opened(&self.client, "")?)),
+            _ => Kind::Object(Arc::new(Remote::opened(&self.client, "", BLOCK)?)),
         };
         Ok(self.kind.get_or_init(|| kind).clone())
     }
@@ -170,7 +175,7 @@ impl Prefix {
             return Ok(Arc::clone(&self.index));
         }
         let name = name.to_str().filter(|name| !name.is_empty() && !name.contains('/'));
-        Ok(Arc::new(Remote::opened(&self.client, name.ok_or(io::ErrorKind::NotFound)?)?))
+        Ok(Arc::new(Remote::opened(&self.client, name.ok_or(io::ErrorKind::NotFound)?, LOOK)?))
     }
 }
 
@@ -219,8 +224,8 @@ struct Remote {
 }
 
 impl Remote {
-    fn opened(client: &Arc<Client>, name: &str) -> io::Result<Self> {
-        Ok(Self::of(client, name, client.read(name, Some(0..BLOCK), None)?))
+    fn opened(client: &Arc<Client>, name: &str, begin: u64) -> io::Result<Self> {
+        Ok(Self::of(client, name, client.read(name, Some(0..begin), None)?))
     }
 
     fn of(client: &Arc<Client>, name: &str, got: Got) -> Self {
@@ -230,6 +235,21 @@ impl Remote {
 
     fn stat(&self) -> io::Result<FileStat> {
         Ok(stat_of(libc::S_IFREG, self.tag.len(), self.tag.modified()))
+    }
+
+    /// What to ask for when a part is read that is not here.
+    fn around(&self, offset: u64, len: u64) -> Range<u64> {
+        let goes_on = self.parts.lock().iter().any(|(start, bytes)| {
+            let end = start + bytes.len() as u64;
+            (end..end.saturating_add(NEAR)).contains(&offset)
+        });
+        let tail = self.tag.len().saturating_sub(BLOCK);
+        let (start, least) = match goes_on {
+            true => (offset, BLOCK),
+            false if offset >= tail => (tail.max(LOOK).min(offset), BLOCK),
+            false => (offset, LOOK),
+        };
+        start..offset.saturating_add(len.max(least)).min(self.tag.len())
     }
 
     /// The part that a byte is in.
@@ -248,16 +268,16 @@ impl Remote {
         let (from, bytes) = match self.part(offset) {
             Some(part) => part,
             None => {
-                let end = offset.saturating_add((buf.len() as u64).max(BLOCK)).min(self.tag.len());
-                let got = self.client.read(&self.name, Some(offset..end), Some(&self.tag))?;
+                let Range { start, end } = self.around(offset, buf.len() as u64);
+                let got = self.client.read(&self.name, Some(start..end), Some(&self.tag))?;
                 let bytes = Arc::new(got.bytes);
                 let mut parts = self.parts.lock();
-                parts.push((offset, Arc::clone(&bytes)));
+                parts.push((start, Arc::clone(&bytes)));
                 let mut kept: usize = parts.iter().map(|(_, bytes)| bytes.len()).sum();
                 while kept > KEPT && parts.len() > 1 {
                     kept -= parts.remove(0).1.len();
                 }
-                (0, bytes)
+                (usize::try_from(offset - start).unwrap_or(usize::MAX), bytes)
             }
         };
         let here = bytes.get(from..).unwrap_or_default();

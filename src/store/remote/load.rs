@@ -11,13 +11,16 @@ use std::time::Duration;
 use log::debug;
 
 use super::client::Tag;
-use super::pieces::{Claim, PIECE, Piece, PieceKey, Wanted};
+use super::pieces::{Claim, HEADER, PIECE, Piece, PieceKey, Wanted};
 use super::state::{Places, State};
+use crate::format::chunk::ChunkHeader;
 use crate::format::{ChunkId, Layout};
 use crate::store::in_words;
 
 /// Bytes of neighbours in one file that are asked for by one request.
 const TOGETHER: u64 = 1 << 20;
+/// Bytes of a chunk that is read whole by who wants to know its length only: with its neighbours, that is sooner.
+const SMALL: u64 = 64 << 10;
 /// Times are in whole seconds, and of clocks that are not quite the same.
 const TICK: Duration = Duration::from_secs(1);
 /// Bytes that may be on their way to the disk.
@@ -34,7 +37,7 @@ const MOST_OTHERS: usize = 1 << 20;
 /// # Errors
 /// What the store answers; ESTALE if the object is in another state; ENOENT if there is none.
 pub fn now(state: &Arc<State>, key: PieceKey) -> io::Result<Arc<Piece>> {
-    match state.pieces.want(key, state.likely(key.place), state.client.patience()) {
+    match state.pieces.want(key, likely(state, key), state.client.patience()) {
         Wanted::Here(piece) => Ok(piece),
         Wanted::Failed => Err(io::Error::other("another request for the same did not get it in time")),
         Wanted::Unwanted => Err(io::Error::from_raw_os_error(libc::EINTR)),
@@ -75,9 +78,24 @@ pub fn each_ahead(state: &Arc<State>, places: impl Iterator<Item = u32>) {
     });
 }
 
-/// Pieces of these chunks are wanted now, so far as there is room for them: they are asked for together, and waited for.
-pub fn together(state: &Arc<State>, places: impl Iterator<Item = u32>) {
-    each_ahead(state, places);
+/// How long these chunks of one file are will be wanted soon. Where they are large, only their headers are asked for.
+pub fn lens_ahead(state: &Arc<State>, places: impl Iterator<Item = u32>) {
+    let (large, small): (Vec<u32>, Vec<u32>) = places.partition(|place| room(state, *place) > SMALL);
+    each_ahead(state, small.into_iter());
+    let keys = large.into_iter().map(|place| header_of(state, place)).filter(|key| key.number == HEADER);
+    start(state, keys.filter_map(|key| Some(vec![state.pieces.claim(key, likely(state, key))?])).collect());
+}
+
+/// The piece to learn a chunk's length from.
+pub fn header_of(state: &State, place: u32) -> PieceKey {
+    let first = PieceKey { place, number: 0 };
+    let is_large = state.layout() == Layout::Contiguous && room(state, place) > SMALL;
+    if is_large && !state.pieces.is_known(first) { PieceKey { place, number: HEADER } } else { first }
+}
+
+/// Bytes that a piece is likely to have.
+fn likely(state: &State, key: PieceKey) -> u64 {
+    if key.number == HEADER { ChunkHeader::LEN as u64 } else { state.likely(key.place) }
 }
 
 fn claims(state: &Arc<State>, places: impl Iterator<Item = u32>) -> Vec<Claim> {
@@ -159,6 +177,9 @@ fn room(state: &State, place: u32) -> u64 {
 /// Where a piece is in the one file, if there is one.
 fn piece_range(state: &State, key: PieceKey) -> Option<Range<u64>> {
     let range = state.range(key.place)?;
+    if key.number == HEADER {
+        return Some(range.start..range.start.saturating_add(ChunkHeader::LEN as u64).min(range.end));
+    }
     let start = range.start.saturating_add(u64::from(key.number) * PIECE).min(range.end);
     Some(start..start.saturating_add(PIECE).min(range.end))
 }
@@ -173,7 +194,7 @@ struct Fetched {
 fn filled(state: &Arc<State>, claim: Claim, fetched: Fetched) -> Arc<Piece> {
     let key = claim.key();
     let piece = claim.fill(fetched.piece);
-    if let Some(tag) = fetched.tag {
+    if let Some(tag) = fetched.tag.filter(|_| key.number != HEADER) {
         keep(state, key, Arc::clone(&piece), tag);
     }
     piece
@@ -208,7 +229,7 @@ fn object(state: &State, place: u32) -> String {
 
 /// A piece that is on disk, for who must not wait.
 async fn kept(state: &Arc<State>, key: PieceKey) -> Option<Piece> {
-    state.disk.as_ref()?;
+    state.disk.as_ref().filter(|_| key.number != HEADER)?;
     let state = Arc::clone(state);
     let read = tokio::task::spawn_blocking(move || on_disk(&state, key));
     // Its threads may be held up by a disk that takes nothing. That keeps nobody from the store.
@@ -217,7 +238,7 @@ async fn kept(state: &Arc<State>, key: PieceKey) -> Option<Piece> {
 
 /// A piece that is on disk.
 fn on_disk(state: &State, key: PieceKey) -> Option<Piece> {
-    let disk = state.disk.as_ref()?;
+    let disk = state.disk.as_ref().filter(|_| key.number != HEADER)?;
     let kept = disk.get(&object(state, key.place), u64::from(key.number))?;
     let wanted = piece_range(state, key).map_or(PIECE, |range| range.end - range.start);
     let is_of_one_file = state.layout() == Layout::Contiguous;

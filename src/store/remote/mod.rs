@@ -70,6 +70,8 @@ pub use self::walk::Walk;
 const WORTH_A_LISTING: usize = 4;
 /// Lengths that are asked for in order, or in any order, with nothing read between: whoever does so looks at a listing.
 const LOOKS: (u32, u32) = (3, 32);
+/// Chunks of one file whose lengths are then asked for ahead.
+const LOOKED_AHEAD: u32 = 256;
 
 /// How a remote frame is read.
 #[derive(Debug, Clone)]
@@ -280,7 +282,12 @@ impl RemoteStore {
     }
 
     fn header(&self, state: &Arc<State>, place: u32) -> Result<ChunkHeader> {
-        let piece = self.piece(state, place, 0)?;
+        self.header_in(state, PieceKey { place, number: 0 })
+    }
+
+    /// The header of a chunk, by a piece that has it.
+    fn header_in(&self, state: &Arc<State>, PieceKey { place, number }: PieceKey) -> Result<ChunkHeader> {
+        let piece = self.piece(state, place, number)?;
         let head = piece.bytes.get(..ChunkHeader::LEN).unwrap_or(&piece.bytes);
         let header = ChunkHeader::parse(head).and_then(|header| match u64::from(header.cbytes) <= piece.room {
             true => Ok(header),
@@ -298,7 +305,7 @@ impl RemoteStore {
     fn lens_by_headers(&self, state: &Arc<State>, places: &[Option<u32>]) -> Vec<Option<u32>> {
         let mut lens = Vec::with_capacity(places.len());
         for place in places {
-            lens.push(match place.map(|place| self.header(state, place)) {
+            lens.push(match place.map(|place| self.header_in(state, load::header_of(state, place))) {
                 Some(Ok(header)) => Some(header.cbytes),
                 Some(Err(StoreError::Io { .. })) => break,
                 _ => None,
@@ -378,6 +385,10 @@ impl FrameStore for RemoteStore {
     fn len_of(&self, guard: &ReadGuard<'_>, key: ChunkKey) -> Result<u32> {
         let (state, place) = self.find(key)?;
         let looks_at_all = self.looks.lock().add(place);
+        if state.layout() == Layout::Contiguous && looks_at_all {
+            load::lens_ahead(&state, place..place.saturating_add(LOOKED_AHEAD).min(state.count()));
+            return self.header_in(&state, load::header_of(&state, place)).map(|header| header.cbytes);
+        }
         // A look at one chunk reads it, as it is likely to be read next.
         if state.layout() == Layout::Sparse && (looks_at_all || state.is_listed()) {
             let listed = self.listed(&state).and_then(|lens| lens.get(place as usize).copied().flatten());
@@ -393,7 +404,7 @@ impl FrameStore for RemoteStore {
         let state = self.now();
         let places: Vec<Option<u32>> = keys.iter().map(|key| state.place(*key)).collect();
         let lens = if state.layout() == Layout::Contiguous {
-            load::together(&state, places.iter().flatten().copied());
+            load::lens_ahead(&state, places.iter().flatten().copied());
             self.lens_by_headers(&state, &places)
         } else if keys.len() < WORTH_A_LISTING {
             self.lens_by_headers(&state, &places)

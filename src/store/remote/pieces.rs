@@ -21,12 +21,15 @@ pub const PIECE: u64 = 4 << 20;
 /// Bytes that a piece takes beside its own.
 const BESIDE: u64 = 256;
 
+/// The number of the piece that is a chunk's header alone, for who wants to know how long it is.
+pub const HEADER: u32 = u32::MAX;
+
 /// A part of a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PieceKey {
     /// Which chunk: its place among all that a state of the frame has.
     pub place: u32,
-    /// Which part of it, counted from 0 in steps of [`PIECE`].
+    /// Which part of it, counted from 0 in steps of [`PIECE`]; or [`HEADER`].
     pub number: u32,
 }
 
@@ -179,6 +182,12 @@ impl Pieces {
         table.loading.insert((self.owner, key));
         table.coming = table.coming.saturating_add(likely);
         Claim { pieces: Arc::clone(self), key, likely }
+    }
+
+    /// Whether a piece is here, or on its way.
+    pub fn is_known(&self, key: PieceKey) -> bool {
+        let (table, own) = (self.pool.table.lock(), (self.owner, key));
+        table.ready.contains(&own) || table.loading.contains(&own)
     }
 
     /// The piece, if it is here.
