@@ -73,7 +73,11 @@ fn located(path: &Path) -> Result<Option<(Location, Arc<Client>)>, Failure> {
 /// As [`location`]; what the store answers.
 pub(super) fn walk(path: &Path) -> Result<Option<remote::Walk>, Failure> {
     let Some((location, client)) = located(path)? else { return Ok(None) };
-    if !client.can_list() || !matches!(location.layout(), Ok(None)) {
+    let may_be = match location.layout() {
+        Ok(layout) => layout.is_none(),
+        Err(_) => client.is_empty_object(),
+    };
+    if !client.can_list() || !may_be {
         return Ok(None);
     }
     Ok(remote::Walk::of(&client, location.path())?)

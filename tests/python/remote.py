@@ -297,12 +297,15 @@ class Run:
             tests.append(("a tree of frames is the local one", lambda at: trees.compare(server, chosen, at, point, prefix, rng)))
         if self.name != "s3s-fs" or self.args.long:
             tests.append(("frames of a tree that are replaced", lambda at: trees.replaced(server, at, point, prefix)))
+        if self.name != "s3s-fs":
+            tests.append(("a prefix beside an object", lambda at: trees.beside_an_object(server, point, prefix)))
         if self.name == "moto":
             tests.append(("names that no file can have", lambda at: trees.strange(server, point, prefix)))
             if not self.args.quick:
                 tests.append((f"{trees.OPEN} frames open", lambda at: trees.bounded(server, at, point, prefix)))
         if self.args.counted_on == self.name:
-            tests.append((f"{trees.MANY} names", lambda at: trees.many(server, proxy, point, prefix)))
+            names = 1100 if self.args.quick else trees.MANY
+            tests.append((f"{names} names", lambda at: trees.many(server, proxy, point, prefix, names)))
             tests.append(("requests of a tree", lambda at: trees.counted(server, proxy, at, point, prefix)))
         for what, act in tests:
             at = self.directory / "trees"

@@ -139,7 +139,7 @@ pub(super) fn open(plan: &Plan, remote: &RemotePlan) -> Result<Arc<dyn FileSyste
     };
     let resources = Resources::new(Budgets { cache_bytes: 0, ..Budgets::default() });
     let store = match RemoteStore::open(Arc::clone(&client), &path, options.clone(), &resources) {
-        Err(error) if error.errno() == libc::ENOENT && client.can_list() => {
+        Err(error) if client.can_list() && (error.errno() == libc::ENOENT || client.is_empty_object()) => {
             let blocks = remote.decoded.as_ref().map(|_| blocks(plan));
             return match RemoteTree::open(client, &path, remote.rules.clone(), options, resources, blocks) {
                 Err(listed) if listed.errno() == libc::ENOENT => Err(error.into()),

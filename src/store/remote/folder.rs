@@ -50,6 +50,11 @@ impl Client {
         self.pages.is_some()
     }
 
+    /// Whether there is an object at the key, with nothing in it: some programs, and some stores, make one for each directory.
+    pub fn is_empty_object(self: &Arc<Self>) -> bool {
+        self.look("").is_ok_and(|tag| tag.len() == 0)
+    }
+
     /// The names beneath `dir` that begin so, a thousand at most or what the server thinks fit. `dir` is empty, or ends in a slash; `next`
     /// is what the page before said.
     ///

@@ -16,7 +16,7 @@ import numpy as np
 from frames import UNINIT, contents, difference, open_frame, special_of
 
 from . import counting
-from .mounting import RemoteMount, Wrong, expect, expect_bytes, read_somehow
+from .mounting import RemoteMount, Wrong, expect, expect_bytes, read_somehow, run
 from .reading import comparable
 from .samples import SHOWS, said
 from .servers import COPIES
@@ -227,17 +227,31 @@ def strange(server, point, prefix):
             expect(f"whether {name[:10]} is there", (point / name).exists(), False)
 
 
-def many(server, proxy, point, prefix):
+def beside_an_object(server, point, prefix):
+    """An empty object with the name of a prefix stands for the prefix; another one is what is mounted."""
+    key = prefix.rstrip("/")
+    server.put(f"{key}/x", b"x")
+    server.put(key, b"")
+    with RemoteMount(server.url(key), point, [], server.environment()):
+        expect("what is beneath an empty object", shown(point), {".": ["x"], "x": b"x"})
+    server.put(key, b"no frame")
+    done = run("mount", server.url(key), point, environment=server.environment())
+    expect("exit code", done.returncode, 1)
+    if b"header" not in done.stderr:
+        raise Wrong(f"an object that is no frame: {done.stderr!r}")
+
+
+def many(server, proxy, point, prefix, count=MANY):
     """A prefix of many names is listed a thousand at a time."""
-    put_all(server, ((f"{prefix}{n:05d}", b"%d" % n) for n in range(MANY)))
-    pages = MANY // 1000
+    put_all(server, ((f"{prefix}{n:05d}", b"%d" % n) for n in range(count)))
+    pages = -(-count // 1000)
     with counting.Counter(server, proxy, prefix.rstrip("/"), point) as counter:
         counter.expect("mounting it", 2, lists=1)
-        expect("a name at the end", (point / f"{MANY - 1:05d}").read_bytes(), b"%d" % (MANY - 1))
+        expect("a name at the end", (point / f"{count - 1:05d}").read_bytes(), b"%d" % (count - 1))
         counter.expect("a name at the end", 1, lists=1, least=1)
-        expect("names", sorted(os.listdir(point)), [f"{n:05d}" for n in range(MANY)])
+        expect("names", sorted(os.listdir(point)), [f"{n:05d}" for n in range(count)])
         sizes = {entry.name: entry.stat().st_size for entry in os.scandir(point)}
-        expect("sizes", sizes, {f"{n:05d}": len(str(n)) for n in range(MANY)})
+        expect("sizes", sizes, {f"{n:05d}": len(str(n)) for n in range(count)})
         counter.expect("all names and sizes", 0, lists=pages)
 
 
