@@ -16,7 +16,7 @@ const READY: u8 = 0;
 const LINE: u8 = 1;
 
 /// Which of the two processes this is.
-pub(super) enum Side {
+pub(super) enum Role {
     /// The one that stays, as a child like any other until [`Starter::leave`].
     Daemon(Starter),
     /// The one that was started, once the other has said how it went; nothing if it has ended without a word.
@@ -65,16 +65,16 @@ impl Starter {
 ///
 /// # Errors
 /// When there is no second process, and this one has changed nothing.
-pub(super) fn split() -> io::Result<Side> {
+pub(super) fn split() -> io::Result<Role> {
     let null = system::open_device("/dev/null")?;
     let (read, write) = io::pipe()?;
     if aside::fork()?.is_none() {
         drop(read);
         memory::say_to(write.as_raw_fd());
-        return Ok(Side::Daemon(Starter { ear: write, null }));
+        return Ok(Role::Daemon(Starter { ear: write, null }));
     }
     drop(write);
-    Ok(Side::Starter(listen(&mut BufReader::new(read))?))
+    Ok(Role::Starter(listen(&mut BufReader::new(read))?))
 }
 
 /// Passes on what a daemon says, and answers how it went: why not, if it has said so.

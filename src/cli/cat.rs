@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use super::{End, Failure, frames, memory, output};
+use super::{Failure, Outcome, frames, memory, output};
 use crate::format::Position;
 use crate::format::array::Array;
 use crate::format::chunk::Decoder;
@@ -111,16 +111,16 @@ impl Positions {
     }
 }
 
-pub(super) fn run(args: &Args) -> End {
+pub(super) fn run(args: &Args) -> Outcome {
     #[cfg(feature = "remote")]
     if let Err(what) = super::remote::reach(&args.remote, &[&args.frame]) {
-        return End::Usage(what);
+        return Outcome::Usage(what);
     }
     if args.npy {
         return match args.parts.as_slice() {
             [] => npy::run(args, None).into(),
             [slice] => npy::run(args, Some(slice)).into(),
-            [_, second, ..] => End::Usage(format!(
+            [_, second, ..] => Outcome::Usage(format!(
                 "unexpected '{}' behind the slice; its parts have commas between them: 3:10,:,5",
                 plain(second)
             )),
@@ -132,7 +132,7 @@ pub(super) fn run(args: &Args) -> End {
         .map(|part| part.parse().map_err(|expected| format!("invalid value '{}' for '<POSITION>...': {expected}", plain(part))));
     match positions.collect::<Result<Vec<_>, _>>() {
         Ok(positions) => cat(args, &positions).into(),
-        Err(what) => End::Usage(what),
+        Err(what) => Outcome::Usage(what),
     }
 }
 

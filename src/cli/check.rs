@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use super::trees::{self, Item};
-use super::{End, Failure, frames, memory, output};
+use super::{Failure, Outcome, frames, memory, output};
 use crate::format::Layout;
 use crate::format::plain::plain;
 use crate::store::Location;
@@ -104,10 +104,10 @@ impl Count {
 /// Threads that each wait for a chunk of a remote frame.
 const REMOTE_THREADS: usize = 32;
 
-pub(super) fn run(args: &Args) -> End {
+pub(super) fn run(args: &Args) -> Outcome {
     #[cfg(feature = "remote")]
     if let Err(what) = super::remote::reach(&args.remote, &args.frames) {
-        return End::Usage(what);
+        return Outcome::Usage(what);
     }
     let threads = args.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
     let depth = Depth { deep: args.deep, threads };
@@ -130,7 +130,7 @@ pub(super) fn run(args: &Args) -> End {
         let code = if out.flush().is_err() { 2 } else { code };
         worst = worst.max(code);
     }
-    End::Code(worst)
+    Outcome::Code(worst)
 }
 
 /// All frames in a directory; `None` if it is none.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::convert::{is_interrupted, make};
 use super::trees::{self, Item};
-use super::{End, Failure};
+use super::{Failure, Outcome};
 use super::{frames, memory};
 use crate::format::Layout;
 use crate::format::times::Times;
@@ -37,9 +37,9 @@ pub(super) struct Args {
     frame: PathBuf,
 }
 
-pub(super) fn run(args: &Args) -> End {
+pub(super) fn run(args: &Args) -> Outcome {
     if let Err(failure) = frames::local_only(&args.frame) {
-        return End::Failed(failure);
+        return Outcome::Failed(failure);
     }
     let mut failed = false;
     let tree = trees::each(&args.frame, 1, &mut |item| {
@@ -55,9 +55,9 @@ pub(super) fn run(args: &Args) -> End {
         !is_interrupted()
     });
     match tree {
-        Ok(true) => End::Code(u8::from(failed)),
+        Ok(true) => Outcome::Code(u8::from(failed)),
         Ok(false) => compact(&args.frame).into(),
-        Err(failure) => End::Failed(failure),
+        Err(failure) => Outcome::Failed(failure),
     }
 }
 

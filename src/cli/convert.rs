@@ -12,7 +12,7 @@ use rustix::fs::Mode;
 use rustix::process::umask;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use super::{End, Failure, hangup_ignored, progress, wait};
+use super::{Failure, Outcome, hangup_ignored, progress, wait};
 use super::{frames, memory};
 use crate::format::Layout;
 use crate::store::backend::FileStat;
@@ -94,16 +94,16 @@ impl From<Show> for Layout {
     }
 }
 
-pub(super) fn run(args: &Args) -> End {
+pub(super) fn run(args: &Args) -> Outcome {
     #[cfg(feature = "remote")]
     match args.remote.access() {
-        Err(what) => return End::Usage(what),
+        Err(what) => return Outcome::Usage(what),
         Ok(access) => {
             if let Some(end) = remote::run(args, &access) {
                 return end;
             }
             if let Err(what) = args.remote.check(&[]) {
-                return End::Usage(what);
+                return Outcome::Usage(what);
             }
         }
     }
@@ -112,7 +112,7 @@ pub(super) fn run(args: &Args) -> End {
         (Ok(Some(walk)), Some(layout)) => tree::run(args, walk, layout.into()),
         (Ok(Some(_)), None) => {
             let what = frames::existing(&args.src).err().map_or_else(String::new, |Failure(line)| line);
-            End::Failed(Failure(format!("{what}; --show contiguous and --show sparse copy a directory of frames")))
+            Outcome::Failed(Failure(format!("{what}; --show contiguous and --show sparse copy a directory of frames")))
         }
         // What keeps from a directory is said as of a frame.
         _ => convert(args).into(),

@@ -13,7 +13,7 @@ use clap_complete::Shell;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, roman};
 
-use super::{End, Failure, markdown, output};
+use super::{Failure, Outcome, markdown, output};
 use crate::format::{array, chunk, header};
 use crate::store::in_words;
 use crate::store::local::system;
@@ -73,25 +73,25 @@ pub(super) fn version() -> &'static str {
     &TEXT
 }
 
-pub(super) fn completions(args: &Completions) -> End {
+pub(super) fn completions(args: &Completions) -> Outcome {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut super::Args::command(), "b2fuse", &mut script);
     output::written(io::stdout().write_all(&script)).into()
 }
 
-pub(super) fn manual(args: &Manual) -> End {
+pub(super) fn manual(args: &Manual) -> Outcome {
     match (&args.page, &args.dir) {
         (Some(name), _) => print_page(name),
         (None, Some(dir)) => write_pages(dir).into(),
-        (None, None) => End::Done,
+        (None, None) => Outcome::Done,
     }
 }
 
-fn print_page(name: &str) -> End {
+fn print_page(name: &str) -> Outcome {
     let wanted = if name.starts_with("b2fuse") { name.to_owned() } else { format!("b2fuse-{name}") };
     let page = pages().into_iter().find(|page| page.name == wanted);
     page.map_or_else(
-        || End::Usage(format!("no page '{name}'; expected views, b2fuse, or a command")),
+        || Outcome::Usage(format!("no page '{name}'; expected views, b2fuse, or a command")),
         |page| output::written(io::stdout().write_all(&page.source)).into(),
     )
 }

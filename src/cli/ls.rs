@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-use super::{End, Failure, frames, memory, output};
+use super::{Failure, Outcome, frames, memory, output};
 use crate::format::array::Array;
 use crate::format::chunk::ChunkHeader;
 use crate::format::registry::{CodecId, FilterId};
@@ -93,10 +93,10 @@ enum Sort {
     Ratio,
 }
 
-pub(super) fn run(args: &Args) -> End {
+pub(super) fn run(args: &Args) -> Outcome {
     #[cfg(feature = "remote")]
     if let Err(what) = super::remote::reach(&args.remote, &[&args.frame]) {
-        return End::Usage(what);
+        return Outcome::Usage(what);
     }
     ls(args).into()
 }

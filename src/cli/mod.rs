@@ -107,7 +107,7 @@ impl Failure {
 }
 
 /// A command's outcome.
-enum End {
+enum Outcome {
     Done,
     Failed(Failure),
     /// All has been said; this is the exit code.
@@ -116,9 +116,9 @@ enum End {
     Usage(String),
 }
 
-impl From<Result<(), Failure>> for End {
+impl From<Result<(), Failure>> for Outcome {
     fn from(result: Result<(), Failure>) -> Self {
-        result.map_or_else(End::Failed, |()| End::Done)
+        result.map_or_else(Outcome::Failed, |()| Outcome::Done)
     }
 }
 
@@ -146,7 +146,7 @@ pub fn main() -> ExitCode {
             return ExitCode::from(code);
         }
     };
-    let end = std::panic::catch_unwind(AssertUnwindSafe(|| match args.command {
+    let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| match args.command {
         Command::Mount(args) => mount::run(*args),
         Command::Umount(args) => umount::run(&args),
         Command::Convert(args) => convert::run(&args),
@@ -159,19 +159,19 @@ pub fn main() -> ExitCode {
         Command::Completions(args) => help::completions(&args),
         Command::Man(args) => help::manual(&args),
     }));
-    let code = match end {
-        Ok(End::Done) if panic::happened().is_none() => ExitCode::SUCCESS,
-        Ok(End::Code(code)) if panic::happened().is_none() => ExitCode::from(code),
-        Ok(End::Failed(Failure(line))) => {
+    let code = match outcome {
+        Ok(Outcome::Done) if panic::happened().is_none() => ExitCode::SUCCESS,
+        Ok(Outcome::Code(code)) if panic::happened().is_none() => ExitCode::from(code),
+        Ok(Outcome::Failed(Failure(line))) => {
             log::say(&line);
             ExitCode::from(1)
         }
-        Ok(End::Usage(what)) => {
+        Ok(Outcome::Usage(what)) => {
             say(&meant(&words).error(ErrorKind::InvalidValue, what), &words);
             ExitCode::from(2)
         }
         // The hook has said it.
-        Ok(End::Done | End::Code(_)) | Err(_) => ExitCode::from(1),
+        Ok(Outcome::Done | Outcome::Code(_)) | Err(_) => ExitCode::from(1),
     };
     log::end(code == ExitCode::SUCCESS);
     code

@@ -1,47 +1,32 @@
 //! `b2fuse mount`: looks at everything that can be wrong while there is someone to tell, mounts, goes to the background, and serves.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io::{self, IsTerminal};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Duration;
+use std::path::PathBuf;
 
 use clap::ArgAction;
-use log::{LevelFilter, debug, error, info, warn};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
-use signal_hook::iterator::Signals;
+use log::{LevelFilter, error};
 
-use super::background::{self, Side, Starter};
-use super::frames::{self, Links};
+use super::background::{self, Role};
 use super::log::Target;
-use super::options::{self, Options, Show, SpillTo, TreeOptions};
-use super::{End, Failure, hangup_ignored, memory, panic, remount, strangers, wait};
-use crate::format::Layout;
-use crate::format::plain::plain;
-use crate::fs::kernel::{self, Access, FS_TYPE};
-use crate::fs::session::{Config, MountRequest, Mounted, Signal};
-use crate::store::local::{self, FileBackend, mounts};
+use super::options::{self, Options, Show};
+use super::{Failure, Outcome, memory, panic, remount};
+use crate::store::in_words;
+use crate::store::local::{self, mounts};
 #[cfg(feature = "remote")]
-use crate::store::remote::{Access as RemoteAccess, Address, without_secrets};
-use crate::store::times::Records;
-use crate::store::{
-    Budgets, CframeStore, FrameStore, Location, NewFrame, OpenOptions, Resources, SframeStore, in_words, sidecar,
-};
-use crate::view::decoded::band_file::Directory;
-use crate::view::{
-    ArrayView, BandFiles, Blocks, ContiguousView, Decoded, FileSystem, FrameView, Rules, Shown, Single, SparseView, ViewError,
-};
+use crate::store::remote::{Access as RemoteAccess, Address};
 
 #[cfg(feature = "remote")]
 mod opening;
+mod plan;
+mod point;
 #[cfg(feature = "remote")]
 mod remote;
+mod serve;
 mod tree;
 
-/// Event loops: half of them may wait for the disk at one time. More cost a round trip nothing.
-const THREADS: usize = 8;
-/// Bytes of chunks kept in memory.
-const CACHE_SIZE: u64 = 256 << 20;
+use plan::Plan;
+use serve::{Hangup, serve};
 
 /// Mount a frame in its other layout or decompressed, or a directory of frames; also at a URL
 ///
@@ -209,54 +194,11 @@ pub(super) struct Args {
     mountpoint: PathBuf,
 }
 
-/// Everything that is known before the store is opened.
-struct Plan {
-    /// As the user named it, for messages.
-    source: PathBuf,
-    /// The same, from the root on.
-    source_path: PathBuf,
-    kind: SourceKind,
-    /// As the user named it, for messages.
-    shown_point: PathBuf,
-    read_only: bool,
-    cache_size: u64,
-    /// Where decoded blocks go that find no room.
-    spill: Option<Arc<dyn Directory>>,
-    wait: Duration,
-    config: Config,
-}
-
-/// What is mounted.
-enum SourceKind {
-    Frame(FramePlan),
-    /// A directory of frames.
-    Tree(Rules),
-    /// A frame in an object store or on a web server.
-    #[cfg(feature = "remote")]
-    Remote(Box<remote::RemotePlan>),
-}
-
-/// What is known of a frame before it is opened.
-struct FramePlan {
-    /// Where it is, and the layout that it has or will have.
-    location: Location,
-    layout: Layout,
-    /// What is shown: not [`Show::Other`].
-    show: Show,
-    /// As what the data is shown, if that is what is shown.
-    decoded: Option<Decoded>,
-    /// It does not exist yet.
-    new: bool,
-    /// Where a frame that becomes one file is shown.
-    shown: Shown,
-    locking: bool,
-}
-
-pub(super) fn run(args: Args) -> End {
+pub(super) fn run(args: Args) -> Outcome {
     let mut options = Options::default();
     for list in &args.options {
         if let Err(what) = options.add(list) {
-            return End::Usage(what);
+            return Outcome::Usage(what);
         }
     }
     #[cfg(feature = "remote")]
@@ -265,23 +207,23 @@ pub(super) fn run(args: Args) -> End {
         options.disk_cache = args.disk_cache.clone().or(options.disk_cache);
     }
     if let Err(what) = options.conflict() {
-        return End::Usage(what);
+        return Outcome::Usage(what);
     }
     if options.remount {
         return remount::run(&args.mountpoint, &options, &args.options, args.read_only).into();
     }
     #[cfg(feature = "remote")]
     if Address::parse(&args.source).is_none() && (options.remote != RemoteAccess::default() || options.disk_cache.is_some()) {
-        return End::Usage(
+        return Outcome::Usage(
             "endpoint=, region=, anonymous, headers=, refresh=, timeout=, connections=, unsafe-immutable and disk_cache= are for frames at \
              URLs, and SOURCE is none"
                 .to_owned(),
         );
     }
-    mount(args, options).unwrap_or_else(End::Failed)
+    mount(args, options).unwrap_or_else(Outcome::Failed)
 }
 
-fn mount(args: Args, options: Options) -> Result<End, Failure> {
+fn mount(args: Args, options: Options) -> Result<Outcome, Failure> {
     share_memory();
     memory::end_with(&args.source, 1);
     local::descriptors::raise_limit();
@@ -301,7 +243,7 @@ fn mount(args: Args, options: Options) -> Result<End, Failure> {
     let (foreground, fake) = (args.foreground, args.fake);
     let plan = Plan::new(args, options)?;
     if fake {
-        return Ok(End::Done);
+        return Ok(Outcome::Done);
     }
     let target = match log_file {
         Some((file, path)) => Target::File(file, path),
@@ -318,10 +260,10 @@ fn mount(args: Args, options: Options) -> Result<End, Failure> {
         }
         return Ok(outcome.map_err(|failure| plan.as_given(failure)).into());
     }
-    let side = background::split()
+    let role = background::split()
         .map_err(|error| Failure::new(&plan.shown_point, format_args!("cannot fork: {}", in_words(&error))))?;
-    match side {
-        Side::Starter(outcome) => {
+    match role {
+        Role::Starter(outcome) => {
             let failed = |what: &str| {
                 let place = super::log::place(&plan.config.mount.point, rustix::process::geteuid().as_raw());
                 Failure::new(&plan.shown_point, format_args!("{what}; see {place}"))
@@ -330,9 +272,9 @@ fn mount(args: Args, options: Options) -> Result<End, Failure> {
             // The daemon says that it serves; this process may see for itself.
             mounts::answers(&plan.config.mount.point)
                 .map_err(|error| failed(&format!("is mounted, but does not answer: {}", in_words(&error))))?;
-            Ok(End::Done)
+            Ok(Outcome::Done)
         }
-        Side::Daemon(starter) => {
+        Role::Daemon(starter) => {
             super::log::start(target, level);
             let mut starter = Some(starter);
             let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| serve(&plan, Hangup::Reopens, &mut starter)));
@@ -346,461 +288,9 @@ fn mount(args: Args, options: Options) -> Result<End, Failure> {
                 (Ok(()), _) => {}
             }
             // It has been told, and stderr may be whose it was.
-            Ok(outcome.map_or(End::Code(1), |()| End::Done))
+            Ok(outcome.map_or(Outcome::Code(1), |()| Outcome::Done))
         }
     }
-}
-
-impl Plan {
-    fn new(args: Args, options: Options) -> Result<Self, Failure> {
-        #[cfg(feature = "remote")]
-        if let Some(address) = Address::parse(&args.source) {
-            let address = address.map_err(Failure)?;
-            return Self::remote(args, options, address);
-        }
-        let source = args.source;
-        let create = args.create || options.create;
-        let mut flags = options.flags;
-        if args.read_only {
-            flags |= libc::MS_RDONLY;
-        }
-        let wanted = args.show.or(options.show).unwrap_or_default();
-        let is_tree = tree::is_tree(&source);
-        // Beside frames, a tree has files that can be written.
-        if wanted.is_decoded() && !is_tree {
-            flags |= libc::MS_RDONLY;
-        }
-        let read_only = flags & libc::MS_RDONLY != 0;
-        if options.follow_links && !read_only {
-            return Err(Failure::new(&source, "links are followed only in a read-only mount (-o ro,follow_links)"));
-        }
-        let source_path = std::path::absolute(&source)
-            .map_err(|error| Failure::new(&source, format_args!("cannot be found: {}", in_words(&error))))?;
-        let locking = args.locking || options.locking || locking_by_default();
-        let (kind, point) = if is_tree {
-            let rules = tree::rules(&source, &options, (create, locking), args.show, read_only)?;
-            (SourceKind::Tree(rules), tree::check_point(&args.mountpoint, &source, read_only)?)
-        } else {
-            if let Some(failure) = tree::linked(&source) {
-                return Err(failure);
-            }
-            if options.tree != TreeOptions::default() {
-                let reason = "is no directory of frames, as suffixes, frames, noframes, cross, b2z and timeouts are for";
-                return Err(Failure::new(&source, reason));
-            }
-            let (frame, point) = FramePlan::new(&source, &args.mountpoint, &options, (create, read_only, locking), wanted)?;
-            (SourceKind::Frame(frame), point)
-        };
-        let spill = args.spill.as_deref().map(SpillTo::from).or_else(|| options.spill.clone());
-        let spill = spill_dir(&source, spill, wanted.is_decoded())?;
-        let config = config(&options, args.threads.or(options.threads).unwrap_or(THREADS), point, &source_path, flags);
-        Ok(Plan {
-            source,
-            source_path,
-            kind,
-            shown_point: args.mountpoint,
-            read_only,
-            cache_size: args.cache_size.or(options.cache_size).unwrap_or(CACHE_SIZE),
-            spill,
-            wait: options.wait,
-            config,
-        })
-    }
-
-    /// Of a frame at a URL.
-    #[cfg(feature = "remote")]
-    fn remote(args: Args, options: Options, address: Address) -> Result<Self, Failure> {
-        // Neither messages nor the table of mounts have a secret of it.
-        let source = PathBuf::from(address.to_string());
-        let (create, locking) = (args.create || options.create, args.locking || options.locking);
-        let show = args.show.or(options.show);
-        let access = options.remote.clone();
-        let (remote, point) = remote::RemotePlan::new(address, &args.mountpoint, &options, access, (create, locking), show)?;
-        let spill = args.spill.as_deref().map(SpillTo::from).or_else(|| options.spill.clone());
-        let spill = spill_dir(&source, spill, show.unwrap_or_default().is_decoded())?;
-        let threads = args.threads.or(options.threads).unwrap_or(remote::THREADS);
-        let config = config(&options, threads, point, &source, options.flags | libc::MS_RDONLY);
-        Ok(Plan {
-            source_path: source.clone(),
-            source,
-            kind: SourceKind::Remote(Box::new(remote)),
-            shown_point: args.mountpoint,
-            read_only: true,
-            cache_size: args.cache_size.or(options.cache_size).unwrap_or(remote::CACHE_SIZE),
-            spill,
-            wait: options.wait,
-            config,
-        })
-    }
-}
-
-/// What the mount is asked of the kernel.
-fn config(options: &Options, threads: usize, point: PathBuf, source: &Path, flags: libc::c_ulong) -> Config {
-    let mount = MountRequest {
-        point,
-        fsname: options.fsname.as_deref().map_or_else(|| source.as_os_str().to_owned(), shown),
-        flags,
-        access: options.access,
-        auto_unmount: options.auto_unmount,
-        default_permissions: options.default_permissions,
-    };
-    Config { mount, threads, overrides: options.overrides(), xattrs: options.xattrs, low_latency: options.low_latency }
-}
-
-/// The directory for decoded blocks that find no room.
-fn spill_dir(source: &Path, spill: Option<SpillTo>, is_decoded: bool) -> Result<Option<Arc<dyn Directory>>, Failure> {
-    let open = |dir: &Path| FileBackend::open(dir).map(|dir| Some(Arc::new(dir) as Arc<dyn Directory>));
-    match spill {
-        Some(_) if !is_decoded => {
-            Err(Failure::new(source, "is shown as it is stored; expected --show npy or --show raw with --spill"))
-        }
-        Some(SpillTo::Dir(dir)) => open(&dir).map_err(|error| {
-            Failure::new(&dir, format_args!("cannot take decoded blocks: {} (--spill none goes without)", in_words(&error)))
-        }),
-        None if is_decoded => Ok(open(&std::env::temp_dir()).unwrap_or_else(|error| {
-            debug!("{}: cannot take decoded blocks: {}", std::env::temp_dir().display(), in_words(&error));
-            None
-        })),
-        Some(SpillTo::Nothing) | None => Ok(None),
-    }
-}
-
-/// Blocks of arrays in memory, and in files where there is no room.
-fn blocks(plan: &Plan) -> Arc<Blocks> {
-    Blocks::on_all_cores(plan.cache_size, plan.spill.clone().map(BandFiles::new))
-}
-
-impl FramePlan {
-    /// And the mount point without symbolic links.
-    fn new(
-        source: &Path,
-        mountpoint: &Path,
-        options: &Options,
-        (create, read_only, locking): (bool, bool, bool),
-        show: Show,
-    ) -> Result<(Self, PathBuf), Failure> {
-        let (location, layout, new) = check_source(source, create, options.follow_links)
-            .map_err(|failure| swapped(source, mountpoint).unwrap_or(failure))?;
-        if !read_only {
-            check_home(&location)?;
-        }
-        let show = match show {
-            Show::Other if layout == Layout::Contiguous => Show::Sparse,
-            Show::Other => Show::Contiguous,
-            show => show,
-        };
-        if options.dtype.is_some() && show != Show::Npy {
-            return Err(Failure::new(source, "is not shown as npy, which -o dtype= is for; expected --show npy"));
-        }
-        if new && show != Show::Sparse {
-            let reason = "cannot be begun as one file that is shown; expected a frame that exists, or --show sparse";
-            return Err(Failure::new(source, reason));
-        }
-        let (point, on_file) = check_point(mountpoint, source, layout, show)?;
-        if !new {
-            let real = location.real_path();
-            let shown = source.display();
-            let reason = if real == point {
-                format!(
-                    "is SOURCE itself, which the mount would hide; expected another {}",
-                    if on_file { "file" } else { "directory" }
-                )
-            } else if real.starts_with(&point) {
-                format!("lies above {shown}, which the mount would hide")
-            } else if point.starts_with(&real) {
-                format!("lies inside {shown}, and the mount would hide a part of it; expected a place outside")
-            } else {
-                String::new()
-            };
-            if !reason.is_empty() {
-                return Err(Failure::new(mountpoint, reason));
-            }
-        }
-        if on_file && options.access == Access::Root {
-            let reason = "is a file, whose size and times everybody sees; expected a directory for allow_root";
-            return Err(Failure::new(mountpoint, reason));
-        }
-        let decoded = match show {
-            Show::Npy => Some(Decoded::Npy(options.dtype.clone())),
-            Show::Raw => Some(Decoded::Raw),
-            _ => None,
-        };
-        let name = named(source, &location);
-        let shown = match (&decoded, name.file_name()) {
-            _ if on_file => Shown::OnFile,
-            (Some(decoded), Some(name)) => Shown::As(decoded.name(name)),
-            _ => Shown::As(frames::shown_name(&name)),
-        };
-        // In the daemon's log a path must be good in any directory.
-        let path = std::path::absolute(source).unwrap_or_else(|_| source.to_owned());
-        Ok((FramePlan { location: location.called(&path), layout, show, decoded, new, shown, locking }, point))
-    }
-}
-impl Plan {
-    /// The same words, with paths as the user named them: in the daemon's log they are good in any directory.
-    fn as_given(&self, Failure(line): Failure) -> Failure {
-        let given = [(&self.source_path, &self.source), (&self.config.mount.point, &self.shown_point)].into_iter().find_map(
-            |(path, given)| {
-                let rest = line.strip_prefix(&plain(path).to_string())?;
-                // What lies beside it has a name that begins like its own.
-                let whole = rest.starts_with([':', '/']);
-                let given = plain(given).to_string();
-                (whole || rest.starts_with('.') && !given.ends_with(['.', '/'])).then(|| format!("{given}{rest}"))
-            },
-        );
-        Failure(given.unwrap_or(line))
-    }
-}
-
-/// Where SOURCE is, which layout it has or will have, and whether it is new, if it can be mounted.
-fn check_source(source: &Path, create: bool, follow_links: bool) -> Result<(Location, Layout, bool), Failure> {
-    let links = if follow_links { Links::Followed } else { Links::Refused };
-    match frames::find(source, links)? {
-        Some((location, layout)) => Ok((location, layout, false)),
-        None if create => Ok((frames::to_be(source)?, Layout::Contiguous, true)),
-        None => Err(frames::missing(source, "no such file; expected a Blosc2 frame (--create begins a new one)")),
-    }
-}
-
-/// Of a SOURCE that cannot be mounted: that the other argument can.
-fn swapped(source: &Path, point: &Path) -> Option<Failure> {
-    let (location, layout) = frames::find(point, Links::Refused).ok()??;
-    let is_frame = layout == Layout::Sparse || strangers::is_frame(&location);
-    let reason = format!("is no frame, and {} is one; expected the frame first, and then where to mount it", plain(point));
-    is_frame.then(|| Failure::new(source, reason))
-}
-
-/// That SOURCE is not in another of our mounts, if it is to be written to: what is staged in it the other would take for its own, and
-/// neither could promise what it does of a local file system.
-fn check_home(location: &Location) -> Result<(), Failure> {
-    let source = location.path();
-    let device = match location.stat()? {
-        Some(stat) => stat.dev,
-        None => {
-            let dir = location.backend().itself().and_then(|dir| dir.stat());
-            dir.map_err(|error| Failure::new(source, format_args!("cannot be found: {}", in_words(&error))))?.dev
-        }
-    };
-    check_device(source, device, "a frame on a local file system")
-}
-
-/// That a device is none of our mounts, where something to be written to was expected.
-fn check_device(source: &Path, device: u64, expected: &str) -> Result<(), Failure> {
-    match kernel::mount_with(device) {
-        Ok(Some(mount)) => {
-            let reason = format!(
-                "is in the b2fuse mount {} of {}; expected {expected} (--read-only accepts this one)",
-                mount.point.display(),
-                Path::new(&mount.source).display()
-            );
-            Err(Failure::new(source, reason))
-        }
-        Ok(None) => Ok(()),
-        Err(error) => Err(Failure::new(source, format_args!("cannot list mounts: {}", in_words(&error)))),
-    }
-}
-
-/// A name for the table of mounts, which everybody can read.
-fn shown(name: &OsStr) -> OsString {
-    #[cfg(feature = "remote")]
-    return without_secrets(name).into_owned();
-    #[cfg(not(feature = "remote"))]
-    name.to_owned()
-}
-
-/// What is said of a mount that nobody answers for.
-const DEAD: &str = "is a mount whose daemon has died; unmount it first (b2fuse umount)";
-
-/// The mount point without symbolic links, and whether it is a file, if that layout can be shown there.
-fn check_point(point: &Path, source: &Path, layout: Layout, show: Show) -> Result<(PathBuf, bool), Failure> {
-    let failed = |reason: String| Err(Failure::new(point, reason));
-    let is_one_file = show == Show::Contiguous || show.is_decoded();
-    let wanted = if is_one_file { "directory or file" } else { "directory" };
-    let on_file = match local::stat(point) {
-        Ok(Some(stat)) if stat.is_dir() => false,
-        Ok(Some(stat)) if stat.is_file() && is_one_file => true,
-        Ok(Some(stat)) if stat.is_file() => {
-            let source = source.display();
-            let file = if layout == Layout::Contiguous { "one too, " } else { "" };
-            return failed(format!("is a file, and {source} is {file}to be shown as a directory; expected one to mount on"));
-        }
-        Ok(Some(_)) => return failed(format!("is no {wanted}; expected one to mount on")),
-        Ok(None) => return failed(format!("no such {wanted}; expected one to mount on (mkdir makes it)")),
-        Err(error) => {
-            return failed(match error.raw_os_error() {
-                Some(libc::ENOTCONN) => DEAD.into(),
-                _ => format!("cannot be used as mount point: {}", in_words(&error)),
-            });
-        }
-    };
-    let real =
-        local::resolve(point).map_err(|error| Failure::new(point, format_args!("cannot be found: {}", in_words(&error))))?;
-    mounted_already(point, &real)?;
-    Ok((real, on_file))
-}
-
-/// That nothing of ours is mounted on the mount point, which is that without symbolic links.
-fn mounted_already(point: &Path, real: &Path) -> Result<(), Failure> {
-    let failed = |reason: String| Err(Failure::new(point, reason));
-    match kernel::mounted_at(real) {
-        Ok(Some(mount)) if mount.fs_type == FS_TYPE => {
-            // Its attributes may still be in the kernel's caches.
-            if mounts::answers(real).is_err_and(|error| error.raw_os_error() == Some(libc::ENOTCONN)) {
-                return failed(DEAD.into());
-            }
-            failed(format!("is busy: {} is mounted there already (b2fuse umount)", Path::new(&mount.source).display()))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// What SIGHUP does.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Hangup {
-    /// The terminal is gone that messages go to, and so is whoever sat there.
-    Ends,
-    /// The log file has got another name, if there is one.
-    Reopens,
-}
-
-/// Opens, mounts, leaves who waits for that when the mount answers, and returns when all is over. Ends at once if nobody waits any more.
-fn serve(plan: &Plan, hangup: Hangup, starter: &mut Option<Starter>) -> Result<(), Failure> {
-    let wanted: &[i32] = match hangup {
-        Hangup::Ends if hangup_ignored() => &[SIGTERM, SIGINT, SIGUSR1],
-        _ => &[SIGTERM, SIGINT, SIGHUP, SIGUSR1],
-    };
-    let mut signals = Signals::new(wanted)
-        .map_err(|error| Failure::new(&plan.shown_point, format_args!("cannot handle signals: {}", in_words(&error))))?;
-    let failed = |error: ViewError| match error {
-        ViewError::Store(error) => frames::damaged(error),
-        error => Failure::new(&plan.source, error),
-    };
-    let say = |text: &str| {
-        let heard = super::log::announce(text);
-        let Failure(text) = plan.as_given(Failure(text.to_owned()));
-        match starter {
-            Some(starter) => starter.say(&text),
-            None if heard => {}
-            None => eprintln!("{text}"),
-        }
-    };
-    let open = || wait::until_released(plan.wait, say, failed, || open(plan));
-    #[cfg(feature = "remote")]
-    let view = match &plan.kind {
-        SourceKind::Remote(_) => opening::unless_ended(&mut signals, hangup, &plan.source, open)?,
-        _ => open()?,
-    };
-    #[cfg(not(feature = "remote"))]
-    let view = open()?;
-    let mounted = match Mounted::start(view.clone(), &plan.config) {
-        Ok(mounted) => mounted,
-        Err(error) => {
-            if let Err(error) = view.shutdown() {
-                error!("{error}");
-            }
-            return Err(Failure::from_text(error));
-        }
-    };
-    panic::serving();
-    let control = mounted.control();
-    let stop = signals.handle();
-    let thread = std::thread::Builder::new().name("b2fuse-signals".into()).spawn({
-        let control = control.clone();
-        move || {
-            for signal in signals.forever() {
-                match signal {
-                    SIGUSR1 => control.send(Signal::Report),
-                    SIGHUP if hangup == Hangup::Reopens => super::log::reopen(),
-                    _ => control.send(Signal::End),
-                }
-            }
-        }
-    });
-    if let Err(error) = thread {
-        error!("signals are not handled: {}", in_words(&error));
-    }
-    if let Some(starter) = starter {
-        // Else the mount is taken away again.
-        starter.leave().map_err(|error| {
-            Failure::new(&plan.shown_point, format_args!("cannot go to the background: {}", in_words(&error)))
-        })?;
-        super::log::leave();
-    }
-    info!("{}: mounted on {}", plan.source.display(), plan.config.mount.point.display());
-    memory::serving();
-    if starter.take().is_some_and(|starter| !starter.ready()) {
-        control.send(Signal::End);
-    }
-    let outcome = mounted.run().map_err(failed);
-    stop.close();
-    outcome
-}
-
-fn open(plan: &Plan) -> Result<Arc<dyn FileSystem>, ViewError> {
-    let frame = match &plan.kind {
-        SourceKind::Tree(rules) => return tree::open(plan, rules),
-        #[cfg(feature = "remote")]
-        SourceKind::Remote(remote) => return remote::open(plan, remote),
-        SourceKind::Frame(frame) => frame,
-    };
-    let (read_only, locking) = (plan.read_only, frame.locking);
-    // Chunks are kept decoded, or as they are.
-    let cache_bytes = if frame.decoded.is_some() { 0 } else { plan.cache_size };
-    let resources = Resources::new(Budgets { cache_bytes, ..Budgets::default() });
-    let skip_damaged = frame.decoded.is_some();
-    let options = OpenOptions { read_only, locking, resources, skip_damaged, hold_staged: !read_only, ..OpenOptions::default() };
-    let store: Arc<dyn FrameStore> = match frame.layout {
-        _ if frame.new => Arc::new(CframeStore::create_at(&frame.location, options, NewFrame::default())?),
-        Layout::Contiguous => Arc::new(CframeStore::open_at(&frame.location, options)?),
-        Layout::Sparse => Arc::new(SframeStore::open_at(&frame.location, options)?),
-    };
-    if let Some(decoded) = &frame.decoded {
-        let view = ArrayView::new(store, frame.shown.clone(), decoded.clone(), blocks(plan))?;
-        return Ok(if locking { Arc::new(view.taking_turns(None)?) } else { Arc::new(view) });
-    }
-    match frame.show {
-        Show::Contiguous => {
-            let lock_file = match &frame.shown {
-                Shown::As(name) => Some([name, OsStr::new(sidecar::SUFFIX)].into_iter().collect()),
-                Shown::OnFile => None,
-            };
-            shared(plan, locking, ContiguousView::new(store, frame.shown.clone(), read_only)?, lock_file)
-        }
-        _ => {
-            let view = SparseView::new(store, read_only)?;
-            let records =
-                Records::of_user().inspect_err(|error| debug!("times of chunk files are not kept: {}", in_words(error)));
-            let view = if let Ok(records) = records { view.keeping_times(records) } else { view };
-            shared(plan, locking, view, Some(sidecar::SUFFIX.into()))
-        }
-    }
-}
-
-/// With turns, if these are asked for. `lock_file` is what the lock file is called in the mount.
-fn shared<V: FrameView>(
-    plan: &Plan,
-    locking: bool,
-    view: Single<V>,
-    lock_file: Option<OsString>,
-) -> Result<Arc<dyn FileSystem>, ViewError> {
-    if !locking {
-        return Ok(Arc::new(view));
-    }
-    if lock_file.is_none() {
-        let point = plan.shown_point.display();
-        warn!("{point}: its lock file lies outside of the mount: clients of the mount take no turns with SOURCE's");
-    }
-    Ok(Arc::new(view.taking_turns(lock_file)?))
-}
-
-/// Whether the library would use locks unasked.
-fn locking_by_default() -> bool {
-    std::env::var_os("BLOSC_LOCKING").is_some_and(|value| !value.is_empty() && value != "0")
-}
-
-/// The frame's path with the name that the user has for it.
-fn named(source: &Path, location: &Location) -> PathBuf {
-    if source.file_name().is_some() { source.to_owned() } else { location.real_path() }
 }
 
 /// Has all threads take memory from one place. By default each has its own, and keeps there what it has once freed: after some commits

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use super::{End, Failure, frames, memory};
+use super::{Failure, Outcome, frames, memory};
 use crate::format::plain::plain;
 use crate::store::check::{Depth, Finding, Severity, check};
 use crate::store::repair::{Outlook, plan};
@@ -29,9 +29,9 @@ pub(super) struct Args {
     frame: PathBuf,
 }
 
-pub(super) fn run(args: &Args) -> End {
+pub(super) fn run(args: &Args) -> Outcome {
     if let Err(failure) = frames::local_only(&args.frame) {
-        return End::Failed(failure);
+        return Outcome::Failed(failure);
     }
     memory::end_with(&args.frame, 1);
     let frame = plain(&args.frame);
@@ -39,7 +39,7 @@ pub(super) fn run(args: &Args) -> End {
     let say = |what: fmt::Arguments<'_>| drop(writeln!(io::stdout(), "{frame}: {what}"));
     let plan = match plan(&args.frame) {
         Ok(plan) => plan,
-        Err(error) => return End::Failed(frames::explained(&args.frame, error)),
+        Err(error) => return Outcome::Failed(frames::explained(&args.frame, error)),
     };
     for (before, told) in [("", &plan.found), ("lost: ", &plan.lost)] {
         told.first().iter().for_each(|what| say(format_args!("{before}{}", plain(what))));
@@ -50,10 +50,10 @@ pub(super) fn run(args: &Args) -> End {
     match plan.outlook() {
         Outlook::Sound => {
             say(format_args!("nothing to mend"));
-            return End::Done;
+            return Outcome::Done;
         }
         Outlook::Hopeless => {
-            return End::Failed(Failure::new(&args.frame, "cannot be mended without guessing; nothing was changed"));
+            return Outcome::Failed(Failure::new(&args.frame, "cannot be mended without guessing; nothing was changed"));
         }
         Outlook::Mendable => {}
     }
@@ -62,12 +62,12 @@ pub(super) fn run(args: &Args) -> End {
     }
     if !args.yes {
         say(format_args!("nothing was changed; with --yes, it is"));
-        return End::Code(1);
+        return Outcome::Code(1);
     }
     match plan.carry_out() {
         Ok(Some(saved)) => say(format_args!("what was there before is in {}", plain(&saved))),
         Ok(None) => {}
-        Err(error) => return End::Failed(Failure::from_text(error)),
+        Err(error) => return Outcome::Failed(Failure::from_text(error)),
     }
     let mut damage = None;
     let depth = Depth { deep: false, threads: 1 };
@@ -77,11 +77,11 @@ pub(super) fn run(args: &Args) -> End {
         }
     };
     match (check(&args.frame, depth, &mut found, &mut |_, _| true), damage) {
-        (Err(error), _) => End::Failed(Failure::from_text(error)),
-        (Ok(_), Some(first)) => End::Failed(Failure::new(&args.frame, format_args!("is damaged still: {}", first.what))),
+        (Err(error), _) => Outcome::Failed(Failure::from_text(error)),
+        (Ok(_), Some(first)) => Outcome::Failed(Failure::new(&args.frame, format_args!("is damaged still: {}", first.what))),
         (Ok(_), None) => {
             say(format_args!("mended"));
-            End::Done
+            Outcome::Done
         }
     }
 }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::aside::{Aside, User, become_user, in_time};
-use super::{End, Failure, busy};
+use super::{Failure, Outcome, busy};
 use crate::format::plain::plain;
 use crate::fs::kernel::{self, FS_TYPE, MountInfo};
 use crate::fs::unmount::{self, Answer, Question, SEALED};
@@ -52,7 +52,7 @@ pub(super) struct Args {
     mountpoint: PathBuf,
 }
 
-pub(super) fn run(args: &Args) -> End {
+pub(super) fn run(args: &Args) -> Outcome {
     unmount(&args.mountpoint, args.lazy).into()
 }
 
@@ -96,10 +96,10 @@ fn unmount(path: &Path, lazy: bool) -> Result<(), Failure> {
 /// SOURCE, and which file it is.
 type Source = (PathBuf, (u64, u64));
 /// What is not in SOURCE, in words, and what tells of the daemon's end, where that can be seen.
-type Outcome = Result<(String, Option<Source>), String>;
+type TakenAway = Result<(String, Option<Source>), String>;
 
 /// Takes the mount away when its daemon is ready for that.
-fn take_away(daemon: &Daemon) -> Outcome {
+fn take_away(daemon: &Daemon) -> TakenAway {
     const STILL: &str = "still mounted";
     let until = Instant::now() + COMING_AND_GOING;
     loop {
@@ -129,7 +129,7 @@ fn take_away(daemon: &Daemon) -> Outcome {
 }
 
 /// Takes the mount's name away, and asks afterwards what is not in SOURCE: through a file that keeps the mount alive.
-fn detach(daemon: &Daemon) -> Outcome {
+fn detach(daemon: &Daemon) -> TakenAway {
     let talk = daemon.open();
     kernel::unmount(&daemon.mount.point, true).map_err(|error| cannot_unmount(daemon, &error))?;
     match talk.and_then(|talk| daemon.make_ready(talk, true)) {
@@ -148,7 +148,7 @@ fn died(daemon: &Daemon) -> String {
     format!("unmounted, but its daemon had died: what it had not committed is lost; see {}", daemon.log())
 }
 
-fn dead(daemon: &Daemon) -> Outcome {
+fn dead(daemon: &Daemon) -> TakenAway {
     kernel::unmount(&daemon.mount.point, false).map_err(|error| cannot_unmount(daemon, &error))?;
     Err(died(daemon))
 }

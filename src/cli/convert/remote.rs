@@ -6,7 +6,7 @@ use std::thread;
 
 use super::{Args, check_found, decode, encode, frames, interruptible, is_interrupted, make, mask, progress};
 use crate::cli::remote::{Connected, connect};
-use crate::cli::{End, Failure, log, memory};
+use crate::cli::{Failure, Outcome, log, memory};
 use crate::format::Layout;
 use crate::store::array_copy::ArrayCopy;
 use crate::store::copy::FrameCopy;
@@ -45,11 +45,11 @@ impl Place {
 }
 
 /// Copies, if one of both is a URL.
-pub(super) fn run(args: &Args, access: &Access) -> Option<End> {
+pub(super) fn run(args: &Args, access: &Access) -> Option<Outcome> {
     let (src, dst) = match (Place::of(&args.src), Place::of(&args.dst)) {
         (Ok(Place::Here(_)), Ok(Place::Here(_))) => return None,
         (Ok(src), Ok(dst)) => (src, dst),
-        (Err(failure), _) | (_, Err(failure)) => return Some(End::Failed(failure)),
+        (Err(failure), _) | (_, Err(failure)) => return Some(Outcome::Failed(failure)),
     };
     memory::end_with(&src.shown(), 1);
     Some(convert(args, access, &src, &dst).into())

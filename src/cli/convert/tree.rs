@@ -4,20 +4,20 @@ use rustix::fs::Mode;
 use rustix::process::umask;
 
 use super::{Args, is_interrupted, listen_for_signals, make};
-use crate::cli::{End, Failure, frames, memory};
+use crate::cli::{Failure, Outcome, frames, memory};
 use crate::format::Layout;
 use crate::store::copy::{FrameCopy, FrameToCopy, TreeCopy};
 use crate::store::walk::Walk;
 use crate::store::{NewFrame, in_words};
 
-pub(super) fn run(args: &Args, walk: Walk, layout: Layout) -> End {
+pub(super) fn run(args: &Args, walk: Walk, layout: Layout) -> Outcome {
     if args.force {
-        return End::Usage("--force is for the copy of one frame; SRC is a directory of frames".into());
+        return Outcome::Usage("--force is for the copy of one frame; SRC is a directory of frames".into());
     }
-    convert(args, walk, layout).unwrap_or_else(End::Failed)
+    convert(args, walk, layout).unwrap_or_else(Outcome::Failed)
 }
 
-fn convert(args: &Args, walk: Walk, layout: Layout) -> Result<End, Failure> {
+fn convert(args: &Args, walk: Walk, layout: Layout) -> Result<Outcome, Failure> {
     // What is made lets others in when it is whole.
     umask(Mode::from_raw_mode(0o077));
     listen_for_signals().map_err(|error| Failure::new(&args.dst, format_args!("cannot handle signals: {}", in_words(&error))))?;
@@ -43,7 +43,7 @@ fn convert(args: &Args, walk: Walk, layout: Layout) -> Result<End, Failure> {
         }
     }
     tree.finish()?;
-    Ok(End::Code(u8::from(failed)))
+    Ok(Outcome::Code(u8::from(failed)))
 }
 
 /// Copies a frame into its other layout; as it is where that cannot be done, and says so.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use self::content::{Layer, Room};
 use super::trees::{self, Item};
-use super::{End, Failure, frames, memory, output};
+use super::{Failure, Outcome, frames, memory, output};
 use crate::format::array::{Array, ArrayKind};
 use crate::format::chunk::ChunkHeader;
 use crate::format::header::HeaderFields;
@@ -116,20 +116,20 @@ pub(super) struct Args {
     frames: Vec<PathBuf>,
 }
 
-pub(super) fn run(args: &Args) -> End {
+pub(super) fn run(args: &Args) -> Outcome {
     #[cfg(feature = "remote")]
     if let Err(what) = super::remote::reach(&args.remote, &args.frames) {
-        return End::Usage(what);
+        return Outcome::Usage(what);
     }
     let mut printer = Printer { args, shown: false, failed: false };
     for frame in &args.frames {
         match printer.all_of(frame) {
             ControlFlow::Continue(()) => {}
             ControlFlow::Break(Ok(())) => break,
-            ControlFlow::Break(Err(failure)) => return End::Failed(failure),
+            ControlFlow::Break(Err(failure)) => return Outcome::Failed(failure),
         }
     }
-    if printer.failed { End::Code(1) } else { End::Done }
+    if printer.failed { Outcome::Code(1) } else { Outcome::Done }
 }
 
 /// Shows one frame after the other.

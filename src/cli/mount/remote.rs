@@ -9,12 +9,14 @@ use std::sync::Arc;
 use super::super::Failure;
 use super::super::options::{Options, Show, TreeOptions, parse_disk_cache};
 use super::super::remote::{Connected, connect};
-use super::{DEAD, Plan, blocks, mounted_already};
+use super::plan::Plan;
+use super::point::{self, Fits};
+use super::serve::blocks;
 use crate::format::Layout;
 use crate::fs::kernel;
 use crate::store::disk_cache::DiskCache;
 use crate::store::remote::{Access, Address, RemoteStore};
-use crate::store::{Budgets, FrameStore, Resources, StoreError, in_words, local, remote};
+use crate::store::{Budgets, FrameStore, Resources, StoreError, in_words, remote};
 use crate::view::{ArrayView, ContiguousView, Decoded, FileSystem, RemoteTree, Rules, Shown, SparseView, Timeouts, ViewError};
 
 /// Bytes of memory for what was fetched, where nothing else is asked for.
@@ -76,7 +78,7 @@ impl RemotePlan {
             return Err(Failure::new(&source, "is not shown as npy, which -o dtype= is for; expected --show npy"));
         }
         let is_one_file = show.is_some_and(|show| show != Show::Sparse);
-        let (point, on_file) = check_point(point, is_one_file)?;
+        let (point, on_file) = point::check(point, Fits::one_file(is_one_file), None)?;
         if on_file && options.access == kernel::Access::Root {
             return Err(Failure::new(
                 &point,
@@ -104,24 +106,6 @@ fn kept_in(text: &OsStr) -> Result<(PathBuf, Option<u64>), String> {
 /// The directory that chunks are kept in.
 fn disk_cache(dir: &Path, most: Option<u64>) -> Result<Arc<DiskCache>, StoreError> {
     DiskCache::open(dir, most).map_err(|source| StoreError::Io { path: dir.to_owned(), action: "keep chunks", source })
-}
-
-/// The mount point without symbolic links, and whether it is a file.
-fn check_point(point: &Path, is_one_file: bool) -> Result<(PathBuf, bool), Failure> {
-    let wanted = if is_one_file { "directory or file" } else { "directory" };
-    let failed = |reason: String| Err(Failure::new(point, reason));
-    let on_file = match local::stat(point) {
-        Ok(Some(stat)) if stat.is_dir() => false,
-        Ok(Some(stat)) if stat.is_file() && is_one_file => true,
-        Ok(Some(_)) => return failed(format!("is no {wanted}; expected one to mount on")),
-        Ok(None) => return failed(format!("no such {wanted}; expected one to mount on (mkdir makes it)")),
-        Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => return failed(DEAD.into()),
-        Err(error) => return failed(format!("cannot be used as mount point: {}", in_words(&error))),
-    };
-    let real =
-        local::resolve(point).map_err(|error| Failure::new(point, format_args!("cannot be found: {}", in_words(&error))))?;
-    mounted_already(point, &real)?;
-    Ok((real, on_file))
 }
 
 /// Opens the frame, or what lies beneath the prefix if there is none, and shows it.
@@ -171,7 +155,7 @@ pub(super) fn open(plan: &Plan, remote: &RemotePlan) -> Result<Arc<dyn FileSyste
         _ => Show::Sparse,
     };
     if show == Show::Contiguous {
-        return Ok(Arc::new(ContiguousView::new(store, shown(super::frames::shown_name(Path::new(&name))), true)?));
+        return Ok(Arc::new(ContiguousView::new(store, shown(super::super::frames::shown_name(Path::new(&name))), true)?));
     }
     if remote.on_file {
         return Err(on_file(plan, remote, "shown as a directory").into());

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use super::super::options::{Options, Show, TreeOptions};
 use super::super::{Failure, strangers};
-use super::{DEAD, Plan, check_device, mounted_already};
+use super::plan::{Plan, check_device};
+use super::point::{self, Fits, PointKind};
 use crate::format::plain::plain;
 use crate::store::walk::SUFFIXES;
 use crate::store::{Budgets, Location, Resources, in_words, local};
@@ -86,24 +87,19 @@ fn swapped(source: &Path, point: &Path) -> Failure {
 /// The mount point without symbolic links, if the directory can be shown there. It may be the directory itself.
 pub(super) fn check_point(point: &Path, source: &Path, read_only: bool) -> Result<PathBuf, Failure> {
     let failed = |reason: String| Err(Failure::new(point, reason));
-    match local::stat(point) {
-        Ok(Some(stat)) if stat.is_dir() => {}
-        Ok(Some(_)) => {
+    match point::kind(point, Fits::Directory)? {
+        PointKind::Directory => {}
+        PointKind::File | PointKind::Other => {
             return match Location::existing(point) {
                 Ok(location) if strangers::is_frame(&location) => Err(swapped(source, point)),
                 _ => failed("is no directory; expected one to mount on".into()),
             };
         }
-        Ok(None) => return failed("no such directory; expected one to mount on (mkdir makes it)".into()),
-        Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => return failed(DEAD.into()),
-        Err(error) => return failed(format!("cannot be used as mount point: {}", in_words(&error))),
     }
     if local::has_index(point) {
         return Err(swapped(source, point));
     }
-    let found = |error| Failure::new(point, format_args!("cannot be found: {}", in_words(&error)));
-    let real = local::resolve(point).map_err(found)?;
-    mounted_already(point, &real)?;
+    let real = point::resolve(point)?;
     let dir =
         local::resolve(source).map_err(|error| Failure::new(source, format_args!("cannot be found: {}", in_words(&error))))?;
     let shown = source.display();
@@ -125,5 +121,5 @@ pub(super) fn open(plan: &Plan, rules: &Rules) -> Result<Arc<dyn FileSystem>, Vi
     let cache_bytes = if shows_data { 0 } else { plan.cache_size };
     let resources = Resources::new(Budgets { cache_bytes, ..Budgets::default() });
     let tree = Tree::open(&plan.source, rules.clone(), resources)?;
-    Ok(if shows_data { Arc::new(tree.decoding(super::blocks(plan))) } else { Arc::new(tree) })
+    Ok(if shows_data { Arc::new(tree.decoding(super::serve::blocks(plan))) } else { Arc::new(tree) })
 }
