@@ -16,6 +16,7 @@ use crate::store::local::{self, mounts};
 #[cfg(feature = "remote")]
 use crate::store::remote::{Access as RemoteAccess, Address};
 
+mod open;
 #[cfg(feature = "remote")]
 mod opening;
 mod plan;
@@ -23,10 +24,11 @@ mod point;
 #[cfg(feature = "remote")]
 mod remote;
 mod serve;
+mod source;
 mod tree;
 
 use plan::Plan;
-use serve::{Hangup, serve};
+use serve::serve;
 
 /// Mount a frame in its other layout or decompressed, or a directory of frames; also at a URL
 ///
@@ -291,6 +293,15 @@ fn mount(args: Args, options: Options) -> Result<Outcome, Failure> {
             Ok(outcome.map_or(Outcome::Code(1), |()| Outcome::Done))
         }
     }
+}
+
+/// What SIGHUP does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Hangup {
+    /// The terminal is gone that messages go to, and so is whoever sat there.
+    Ends,
+    /// The log file has got another name, if there is one.
+    Reopens,
 }
 
 /// Has all threads take memory from one place. By default each has its own, and keeps there what it has once freed: after some commits

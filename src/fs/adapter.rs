@@ -27,14 +27,15 @@ use log::debug;
 use parking_lot::RwLockReadGuard;
 
 use super::answers::{Ask, Call, Op, Reply, errno};
-use super::notify::Held;
+use super::lock_waits::Patience;
+use super::notify::KernelLock;
 use super::pm_qos::PmQos;
 use super::shared::Shared;
-use super::waiting::Patience;
 use super::{unmount, xattr};
 use crate::store::interrupts;
 use crate::view::{
-    Creation, Features, Flock, Handle, Ino, Inval, Invals, Kind, New, OpenMode, RenameMode, Seek, SetAttr, ViewError, Wait,
+    Creation, Features, Flock, Handle, Ino, Invalidation, Invalidations, Kind, New, OpenMode, RenameMode, Seek, SetAttr,
+    ViewError, Wait,
 };
 
 /// The longest WRITE that the kernel may send, in bytes.
@@ -64,7 +65,7 @@ impl Adapter {
         Adapter { no_open, no_opendir, xattrs, pm_qos, shared }
     }
 
-    /// Held while a request is served. After the end of the mount, requests fail with ENODEV.
+    /// KernelLock while a request is served. After the end of the mount, requests fail with ENODEV.
     fn enter(&self, req: &Request) -> Option<(&Arc<Shared>, RwLockReadGuard<'_, bool>)> {
         let open = self.shared.enter()?;
         if let Some(pm_qos) = &self.pm_qos {
@@ -90,8 +91,8 @@ impl Adapter {
     /// A new name.
     fn make(&self, req: &Request, parent: INodeNo, name: &OsStr, modes: (u32, u32), reply: ReplyEntry, new: New<'static>) {
         let (name, creation) = (name.to_owned(), creation(&self.shared.features, req, modes));
-        self.perform(req, Op::change("make", parent, Held::Directory), reply, move |shared, parent, invals| {
-            shared.view.make(parent, &name, new, creation, invals).map(|attr| shared.entry(&attr))
+        self.perform(req, Op::change("make", parent, KernelLock::Directory), reply, move |shared, parent, invalidations| {
+            shared.view.make(parent, &name, new, creation, invalidations).map(|attr| shared.entry(&attr))
         });
     }
 
@@ -208,12 +209,12 @@ impl fuser::Filesystem for Adapter {
         let (mode, atime, mtime) = (mode.map(|mode| mode & bits), atime.map(time), mtime.map(time));
         let set = SetAttr { size, mode, uid, gid, atime, mtime, drop_privileges: req.uid() != 0 };
         let handle = fh.map(|fh| Handle(fh.0));
-        let held = if size.is_some() { Held::File(Ino(ino.0)) } else { Held::Nothing };
+        let held = if size.is_some() { KernelLock::File(Ino(ino.0)) } else { KernelLock::Nothing };
         // Setting a length without a handle is handled as a write and a close.
         let whole = size.is_some() && fh.is_none();
         let op = Op { turns: whole, changes: whole, ..Op::change("setattr", ino, held) };
-        self.perform(req, op, reply, move |shared, ino, invals| {
-            shared.view.setattr(ino, handle, set, invals).map(|attr| shared.attr(&attr))
+        self.perform(req, op, reply, move |shared, ino, invalidations| {
+            shared.view.setattr(ino, handle, set, invalidations).map(|attr| shared.attr(&attr))
         });
     }
 
@@ -236,8 +237,8 @@ impl fuser::Filesystem for Adapter {
     fn symlink(&self, req: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
         let creation = creation(&self.shared.features, req, (0o777, 0));
         let (name, target) = (name.to_owned(), target.as_os_str().to_owned());
-        self.perform(req, Op::change("symlink", parent, Held::Directory), reply, move |shared, parent, invals| {
-            let made = shared.view.make(parent, &name, New::Symlink(&target), creation, invals);
+        self.perform(req, Op::change("symlink", parent, KernelLock::Directory), reply, move |shared, parent, invalidations| {
+            let made = shared.view.make(parent, &name, New::Symlink(&target), creation, invalidations);
             made.map(|attr| shared.entry(&attr))
         });
     }
@@ -248,15 +249,15 @@ impl fuser::Filesystem for Adapter {
 
     fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let name = name.to_owned();
-        self.perform(req, Op::change("rmdir", parent, Held::Directory), reply, move |shared, parent, invals| {
-            shared.view.rmdir(parent, &name, invals)
+        self.perform(req, Op::change("rmdir", parent, KernelLock::Directory), reply, move |shared, parent, invalidations| {
+            shared.view.rmdir(parent, &name, invalidations)
         });
     }
 
     fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let name = name.to_owned();
-        self.perform(req, Op::change("unlink", parent, Held::Directory), reply, move |shared, parent, invals| {
-            shared.view.unlink(parent, &name, invals)
+        self.perform(req, Op::change("unlink", parent, KernelLock::Directory), reply, move |shared, parent, invalidations| {
+            shared.view.unlink(parent, &name, invalidations)
         });
     }
 
@@ -277,9 +278,9 @@ impl fuser::Filesystem for Adapter {
             _ => return reply.error(Errno::EINVAL),
         };
         let (name, newname) = (name.to_owned(), newname.to_owned());
-        let op = Op { turns: true, ..Op::change("rename", parent, Held::Directory) };
-        self.perform(req, op, reply, move |shared, parent, invals| {
-            shared.view.rename((parent, &name), (Ino(newparent.0), &newname), mode, invals)
+        let op = Op { turns: true, ..Op::change("rename", parent, KernelLock::Directory) };
+        self.perform(req, op, reply, move |shared, parent, invalidations| {
+            shared.view.rename((parent, &name), (Ino(newparent.0), &newname), mode, invalidations)
         });
     }
 
@@ -291,7 +292,7 @@ impl fuser::Filesystem for Adapter {
             return reply.error(Errno::ENOSYS);
         }
         if writable && (mode.write || mode.truncate) {
-            return shared.perform(Op::change("open", ino, Held::File(inode)), reply, move |shared, ino, _| {
+            return shared.perform(Op::change("open", ino, KernelLock::File(inode)), reply, move |shared, ino, _| {
                 if mode.write {
                     shared.notify.writer_came(ino);
                 }
@@ -316,7 +317,7 @@ impl fuser::Filesystem for Adapter {
         let creation = creation(&self.shared.features, req, (mode, umask));
         let creation = Creation { exclusive: flags & libc::O_EXCL != 0, ..creation };
         let name = name.to_owned();
-        self.perform(req, Op::change("create", parent, Held::Nothing), reply, move |shared, parent, _| {
+        self.perform(req, Op::change("create", parent, KernelLock::Nothing), reply, move |shared, parent, _| {
             let (attr, file) = shared.view.create(parent, &name, creation, open)?;
             if open.write {
                 shared.notify.writer_came(attr.ino);
@@ -344,12 +345,12 @@ impl fuser::Filesystem for Adapter {
         let mut buffer = shared.buffers.take(len);
         match shared.view.read(ino, handle, offset, &mut buffer[..len]) {
             Ok(n) => reply.data(&buffer[..n]),
-            Err(ViewError::Locked) => shared.read_patiently(ino, handle, offset, len, reply),
+            Err(ViewError::Locked) => shared.read_waiting(ino, handle, offset, len, reply),
             Err(refusal) => {
                 reply.error(errno("read", ino, &refusal));
                 // A client whose kernel sends no OPEN must look the name up again.
                 if matches!(refusal, ViewError::Gone) && self.no_open {
-                    let name = shared.view.last_name(ino).map(|(parent, name)| Inval::Entry(parent, name));
+                    let name = shared.view.last_name(ino).map(|(parent, name)| Invalidation::Entry(parent, name));
                     shared.notify.forget(name.into_iter().collect());
                 }
             }
@@ -378,8 +379,8 @@ impl fuser::Filesystem for Adapter {
         if self.shared.features.read_only {
             return reply.error(Errno::ENOSYS);
         }
-        self.perform(req, Op::settle("close", ino, Held::Nothing), reply, move |shared, _, invals| {
-            shared.view.flush(Handle(fh.0), invals)
+        self.perform(req, Op::settle("close", ino, KernelLock::Nothing), reply, move |shared, _, invalidations| {
+            shared.view.flush(Handle(fh.0), invalidations)
         });
     }
 
@@ -402,15 +403,15 @@ impl fuser::Filesystem for Adapter {
             (false, None) => Wait::Never,
         };
         shared.run(wait, move |shared| {
-            let mut invals = Invals::new();
-            shared.view.release(handle, &mut invals);
+            let mut invalidations = Invalidations::new();
+            shared.view.release(handle, &mut invalidations);
             shared.backings.closed(ino);
             if write {
                 shared.notify.writer_gone(ino);
             }
             match owner {
-                Some(_) => shared.lock(ino, handle, None, Patience::OfClient(0), invals, reply),
-                None => shared.notify.answer(invals, Held::Nothing, move || reply.ok()),
+                Some(_) => shared.lock(ino, handle, None, Patience::OfClient(0), invalidations, reply),
+                None => shared.notify.answer(invalidations, KernelLock::Nothing, move || reply.ok()),
             }
             // Readers change nothing, and there may be thousands.
             if write {
@@ -446,7 +447,7 @@ impl fuser::Filesystem for Adapter {
         // The handle names the lock's owner: the kernel may reuse an owner's number before it releases this file.
         // What was written under the lock is committed.
         shared.run(Wait::Disk, move |shared| {
-            shared.lock(Ino(ino.0), Handle(fh.0), lock, patience, Invals::new(), reply);
+            shared.lock(Ino(ino.0), Handle(fh.0), lock, patience, Invalidations::new(), reply);
             shared.changed();
         });
     }
@@ -463,11 +464,15 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn fsync(&self, req: &Request, ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
-        self.perform(req, Op::settle("fsync", ino, Held::Nothing), reply, |shared, ino, invals| shared.view.fsync(ino, invals));
+        self.perform(req, Op::settle("fsync", ino, KernelLock::Nothing), reply, |shared, ino, invalidations| {
+            shared.view.fsync(ino, invalidations)
+        });
     }
 
     fn fsyncdir(&self, req: &Request, ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
-        self.perform(req, Op::settle("fsync", ino, Held::Directory), reply, |shared, ino, invals| shared.view.fsync(ino, invals));
+        self.perform(req, Op::settle("fsync", ino, KernelLock::Directory), reply, |shared, ino, invalidations| {
+            shared.view.fsync(ino, invalidations)
+        });
     }
 
     fn getxattr(&self, req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
@@ -492,8 +497,8 @@ impl fuser::Filesystem for Adapter {
         };
         let (name, value) = (name.to_owned(), value.to_vec());
         // The kernel holds the inode, which may be the directory.
-        let op = Op { turns: true, ..Op::change("setxattr", ino, Held::Directory) };
-        self.perform(req, op, reply, move |shared, ino, invals| shared.set_xattr(ino, &name, &value, mode, invals));
+        let op = Op { turns: true, ..Op::change("setxattr", ino, KernelLock::Directory) };
+        self.perform(req, op, reply, move |shared, ino, invalidations| shared.set_xattr(ino, &name, &value, mode, invalidations));
     }
 
     fn removexattr(&self, req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -501,8 +506,8 @@ impl fuser::Filesystem for Adapter {
             return reply.error(errno);
         }
         let name = name.to_owned();
-        let op = Op { turns: true, ..Op::change("setxattr", ino, Held::Directory) };
-        self.perform(req, op, reply, move |shared, ino, invals| shared.remove_xattr(ino, &name, invals));
+        let op = Op { turns: true, ..Op::change("setxattr", ino, KernelLock::Directory) };
+        self.perform(req, op, reply, move |shared, ino, invalidations| shared.remove_xattr(ino, &name, invalidations));
     }
 
     fn opendir(&self, _req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
@@ -561,7 +566,7 @@ impl fuser::Filesystem for Adapter {
         if self.shared.features.passes_on.is_none() {
             return reply.error(Errno::ENOSYS);
         }
-        self.perform(req, Op::change("fallocate", ino, Held::Nothing), reply, move |shared, _, _| {
+        self.perform(req, Op::change("fallocate", ino, KernelLock::Nothing), reply, move |shared, _, _| {
             shared.view.allocate(Handle(fh.0), offset, len, flags)
         });
     }
@@ -592,7 +597,7 @@ impl fuser::Filesystem for Adapter {
         if self.shared.features.passes_on.is_none() {
             return reply.error(Errno::ENOSYS);
         }
-        self.perform(req, Op::change("copy", ino_out, Held::Nothing), reply, move |shared, _, _| {
+        self.perform(req, Op::change("copy", ino_out, KernelLock::Nothing), reply, move |shared, _, _| {
             // The answer has 32 bits.
             let copied =
                 shared.view.copy_range((Handle(fh_in.0), offset_in), (Handle(fh_out.0), offset_out), len.min(1 << 30))?;

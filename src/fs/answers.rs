@@ -8,11 +8,11 @@ use fuser::{
 };
 use log::{debug, error, warn};
 
-use super::notify::Held;
+use super::notify::KernelLock;
 use super::shared::{GENERATION, OpenReply, Shared, Shown};
 use super::xattr;
 use crate::store::FsSpace;
-use crate::view::{Handle, Ino, Invals, Result, ViewError, Wait};
+use crate::view::{Handle, Ino, Invalidations, Result, ViewError, Wait};
 
 /// A reply with a value or with an error.
 pub(super) trait Reply: Send + 'static {
@@ -82,8 +82,8 @@ pub(super) trait Ask<R: Reply>: FnOnce(&Shared, Ino) -> Result<R::Value> {}
 impl<R: Reply, F: FnOnce(&Shared, Ino) -> Result<R::Value>> Ask<R> for F {}
 
 /// Has the file system do what an operation is for.
-pub(super) trait Call<R: Reply>: FnOnce(&Shared, Ino, &mut Invals) -> Result<R::Value> {}
-impl<R: Reply, F: FnOnce(&Shared, Ino, &mut Invals) -> Result<R::Value>> Call<R> for F {}
+pub(super) trait Call<R: Reply>: FnOnce(&Shared, Ino, &mut Invalidations) -> Result<R::Value> {}
+impl<R: Reply, F: FnOnce(&Shared, Ino, &mut Invalidations) -> Result<R::Value>> Call<R> for F {}
 
 /// An operation that changes something, or makes a change take effect.
 #[derive(Clone, Copy)]
@@ -91,7 +91,7 @@ pub(super) struct Op {
     /// As messages call it.
     pub(super) what: &'static str,
     pub(super) ino: Ino,
-    pub(super) held: Held,
+    pub(super) held: KernelLock,
     /// It may have to wait as [`FileSystem::may_wait`](crate::view::FileSystem::may_wait) says, and not for the disk alone.
     pub(super) turns: bool,
     /// It changes what the mount shows, so it waits while an unmount is being tried.
@@ -99,12 +99,12 @@ pub(super) struct Op {
 }
 
 impl Op {
-    pub(super) fn change(what: &'static str, ino: INodeNo, held: Held) -> Self {
+    pub(super) fn change(what: &'static str, ino: INodeNo, held: KernelLock) -> Self {
         Op { what, ino: Ino(ino.0), held, turns: false, changes: true }
     }
 
     /// Completes earlier changes: a close, an fsync.
-    pub(super) fn settle(what: &'static str, ino: INodeNo, held: Held) -> Self {
+    pub(super) fn settle(what: &'static str, ino: INodeNo, held: KernelLock) -> Self {
         Op { turns: true, changes: false, ..Op::change(what, ino, held) }
     }
 }
@@ -123,14 +123,14 @@ impl Shared {
 
     /// Replies once the kernel has dropped what `call` made out of date, as far as that can be awaited.
     pub(super) fn answer<R: Reply>(&self, op: Op, reply: R, call: impl Call<R>) {
-        let mut invals = Invals::new();
-        let outcome = call(self, op.ino, &mut invals).map_err(|refusal| {
+        let mut invalidations = Invalidations::new();
+        let outcome = call(self, op.ino, &mut invalidations).map_err(|refusal| {
             if matches!(refusal, ViewError::NotPermitted) && self.features.passes_on.is_none() {
                 self.say_what_makes_frames();
             }
             errno(op.what, op.ino, &refusal)
         });
-        self.notify.answer(invals, op.held, move || reply.send(outcome));
+        self.notify.answer(invalidations, op.held, move || reply.send(outcome));
         self.changed();
     }
 
@@ -143,7 +143,7 @@ impl Shared {
         data: &[u8],
         reply: ReplyWrite,
     ) {
-        let op = Op::change("write", ino, Held::Nothing);
+        let op = Op::change("write", ino, KernelLock::Nothing);
         let write = move |shared: &Shared, data: &[u8]| {
             let written = match append {
                 true => shared.view.append(handle, offset, data),

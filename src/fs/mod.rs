@@ -12,7 +12,7 @@
 //! | `placement` | a client that asks alone is served on its own core |
 //! | `pm_qos` | with `low_latency`: no core sleeps while requests come in quick succession |
 //! | `inodes` | which inodes the kernel knows |
-//! | `housekeeping` | calls the file system when one of its frames wants to be called |
+//! | `ticker` | calls the file system when one of its frames wants to be called |
 //! | `waiters` | clients that wait for a lock and get a signal meanwhile |
 //! | `listing` | listings, with attributes or of names alone |
 //! | `xattr` | extended attributes |
@@ -26,21 +26,21 @@ mod adapter;
 mod answers;
 mod backings;
 mod executor;
-mod housekeeping;
 mod inodes;
 pub mod kernel;
 mod listing;
+mod lock_waits;
 mod notify;
+mod page_cache_push;
 mod placement;
 mod pm_qos;
-mod push;
 pub mod session;
 mod shared;
 #[cfg(test)]
 mod tests;
+mod ticker;
 pub mod unmount;
 mod waiters;
-mod waiting;
 mod xattr;
 
 /// The name under which the FUSE library logs.

@@ -13,7 +13,7 @@
 //!
 //! Hence two threads. The *pages* thread only ever waits for READ and WRITE, which the event loops answer. The *names* thread
 //! also waits for those that hold the directory, so nothing that holds the directory may wait for the names thread: such a
-//! reply ([`Held::Directory`]) goes to the pages thread at once, while its names are forgotten on their own, soon after. A SETATTR
+//! reply ([`KernelLock::Directory`]) goes to the pages thread at once, while its names are forgotten on their own, soon after. A SETATTR
 //! of a size waits for neither: what it made untrue is forgotten soon after its reply. All other replies go through both,
 //! names first. Neither thread takes a lock of the view while it notifies.
 //!
@@ -32,17 +32,17 @@ use log::{debug, warn};
 use parking_lot::{Condvar, Mutex};
 
 use super::inodes::Inodes;
-use super::push;
+use super::page_cache_push;
 use crate::store::in_words;
 use crate::view::prefetch::PAGE;
-use crate::view::{FileSystem, Ino, Inval, Invals, Push};
+use crate::view::{FileSystem, Ino, Invalidation, Invalidations, Push};
 
 /// A reply, to be sent when the kernel has forgotten.
 type Answer = Box<dyn FnOnce() + Send>;
 
 /// What the kernel holds locked for a client until its reply comes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Held {
+pub(super) enum KernelLock {
     /// Nothing that an invalidation waits for.
     Nothing,
     /// The inode lock of the directory.
@@ -106,49 +106,49 @@ pub(super) struct Notify {
 }
 
 impl Notify {
-    /// Sends `answer` when the kernel has forgotten `invals`, as far as `held` lets it be awaited: at once if there are none.
-    pub(super) fn answer(&self, invals: Invals, held: Held, answer: impl FnOnce() + Send + 'static) {
+    /// Sends `answer` when the kernel has forgotten `invalidations`, as far as `held` lets it be awaited: at once if there are none.
+    pub(super) fn answer(&self, invalidations: Invalidations, held: KernelLock, answer: impl FnOnce() + Send + 'static) {
         match held {
-            Held::File(ino) => {
+            KernelLock::File(ino) => {
                 self.answer_writer(ino, answer);
-                self.forget(invals);
+                self.forget(invalidations);
             }
-            _ if invals.is_empty() => answer(),
-            _ => self.enqueue(invals, held, Some(Box::new(answer))),
+            _ if invalidations.is_empty() => answer(),
+            _ => self.enqueue(invalidations, held, Some(Box::new(answer))),
         }
     }
 
-    /// Has the kernel forget `invals`, soon.
-    pub(super) fn forget(&self, invals: Invals) {
-        if !invals.is_empty() {
-            self.enqueue(invals, Held::Nothing, None);
+    /// Has the kernel forget `invalidations`, soon.
+    pub(super) fn forget(&self, invalidations: Invalidations) {
+        if !invalidations.is_empty() {
+            self.enqueue(invalidations, KernelLock::Nothing, None);
         }
     }
 
-    fn enqueue(&self, invals: Invals, held: Held, answer: Option<Answer>) {
+    fn enqueue(&self, invalidations: Invalidations, held: KernelLock, answer: Option<Answer>) {
         let mut names = Names::default();
         let mut pages = Pages { answer, ..Pages::default() };
-        for inval in invals {
+        for inval in invalidations {
             match inval {
-                Inval::Data(ino) => pages.data.push((ino, 0, 0)),
-                Inval::Range(_, _, 0) => {}
-                Inval::Range(ino, start, len) => pages.data.push((ino, signed(start), signed(len))),
-                Inval::Attr(ino) => pages.data.push((ino, -1, 0)),
-                Inval::Entry(parent, name) => {
+                Invalidation::Data(ino) => pages.data.push((ino, 0, 0)),
+                Invalidation::Range(_, _, 0) => {}
+                Invalidation::Range(ino, start, len) => pages.data.push((ino, signed(start), signed(len))),
+                Invalidation::Attr(ino) => pages.data.push((ino, -1, 0)),
+                Invalidation::Entry(parent, name) => {
                     // The kernel's cached listing is only dropped with the name if it knew the name.
                     if names.entries.last().is_none_or(|(last, _)| *last != parent) {
                         pages.data.push((parent, 0, 0));
                     }
                     names.entries.push((parent, name));
                 }
-                Inval::Within(first, last) => pages.within.push((first, last)),
-                Inval::All => (pages.all, names.all) = (true, true),
+                Invalidation::Within(first, last) => pages.within.push((first, last)),
+                Invalidation::All => (pages.all, names.all) = (true, true),
             }
         }
         if names.entries.is_empty() && !names.all {
             return self.enqueue_pages(pages);
         }
-        if held == Held::Directory {
+        if held == KernelLock::Directory {
             self.enqueue_pages(pages);
         } else {
             names.then = Some(pages);
@@ -221,7 +221,7 @@ impl Notify {
         if !queue.stopped && !hints.is_empty() {
             queue.expected.extend(hints.iter().filter(|hint| hint.len > PAGE).map(|hint| hint.ino));
             queue.pushes.extend(hints);
-            let excess = queue.pushes.len().saturating_sub(push::LONGEST_QUEUE);
+            let excess = queue.pushes.len().saturating_sub(page_cache_push::LONGEST_QUEUE);
             queue.pushes.drain(..excess);
             self.pages_wake.notify_one();
         }
@@ -290,7 +290,7 @@ impl Notify {
                 }
                 queue.pushing = Some(hint.ino);
                 drop(queue);
-                push::store(notifier, view, hint, &mut buf);
+                page_cache_push::store(notifier, view, hint, &mut buf);
                 self.pushed.fetch_add(1, Relaxed);
             } else {
                 return;

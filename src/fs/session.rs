@@ -31,7 +31,7 @@ use super::shared::Shared;
 use crate::store::local;
 use crate::store::mark::Life;
 use crate::store::{in_words, interrupts};
-use crate::view::{FileSystem, Invals, Kind, ROOT, ViewError};
+use crate::view::{FileSystem, Invalidations, Kind, ROOT, ViewError};
 
 /// How long unmounting is tried while files are open.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -152,7 +152,7 @@ impl Mounted {
         let tell = notifier.clone();
         self.help("b2fuse-names", move |shared| shared.notify.run_names(&tell, &names, &*shared.view, &shared.inodes))?;
         self.help("b2fuse-pages", move |shared| shared.notify.run_pages(&notifier, &*shared.view, &shared.inodes))?;
-        self.help("b2fuse-tick", |shared| shared.housekeeping.run(&*shared.view, |invals| shared.notify.forget(invals)))?;
+        self.help("b2fuse-tick", |shared| shared.ticker.run(&*shared.view, |invalidations| shared.notify.forget(invalidations)))?;
         self.help("b2fuse-watch", |shared| shared.follow_others())?;
         if let Some(pm_qos) = self.pm_qos.clone() {
             self.help("b2fuse-awake", move |_| pm_qos.run())?;
@@ -219,11 +219,11 @@ impl Mounted {
                 continue;
             }
             warn!("{}: cannot unmount ({}); detached", path.display(), in_words(&error));
-            let mut invals = Invals::new();
-            if let Err(error) = self.shared.view.fsync(ROOT, &mut invals) {
+            let mut invalidations = Invalidations::new();
+            if let Err(error) = self.shared.view.fsync(ROOT, &mut invalidations) {
                 error!("{}: {error}", path.display());
             }
-            self.shared.notify.forget(invals);
+            self.shared.notify.forget(invalidations);
             if let Err(error) = self.point.unmount(true) {
                 error!("{}: cannot detach: {}", path.display(), in_words(&error));
             }
@@ -257,7 +257,7 @@ impl Mounted {
         self.finished = true;
         self.shared.say(Life::Ending);
         self.shared.unmounting.end();
-        self.shared.housekeeping.stop();
+        self.shared.ticker.stop();
         if let Some(watcher) = self.shared.view.watcher() {
             watcher.stop();
         }

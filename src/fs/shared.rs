@@ -12,16 +12,16 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 use super::backings::Backings;
 use super::executor::Executor;
-use super::housekeeping::Housekeeping;
 use super::inodes::Inodes;
 use super::kernel::Access;
 use super::notify::Notify;
 use super::placement::Placement;
+use super::ticker::Ticker;
 use super::unmount::Unmounting;
 use super::waiters::{self, Waiters};
 use crate::store::interrupts;
 use crate::store::mark::Mark;
-use crate::view::{Attr, Features, FileSystem, Ino, Invals, Kind, Meta, OpenMode, Opened, Pages, ROOT, Timeouts};
+use crate::view::{Attr, Features, FileSystem, Ino, Invalidations, Kind, Meta, OpenMode, Opened, Pages, ROOT, Timeouts};
 
 /// The block size of a directory. glibc reads listings in pieces of that size.
 const DIRECTORY_BLKSIZE: u32 = 128 * 1024;
@@ -114,12 +114,12 @@ pub(super) struct Shared {
     pub(super) features: Features,
     pub(super) inodes: Inodes,
     pub(super) notify: Notify,
-    pub(super) housekeeping: Housekeeping,
+    pub(super) ticker: Ticker,
     pub(super) waiters: Arc<Waiters>,
     pub(super) executor: Executor,
     pub(super) backings: Arc<Backings>,
     pub(super) placement: Placement,
-    /// True once the view is being shut down while the kernel may still ask. Held for reading through every request, those included
+    /// True once the view is being shut down while the kernel may still ask. KernelLock for reading through every request, those included
     /// that the same event loop does behind it.
     pub(super) closed: RwLock<bool>,
     pub(super) unmounting: Unmounting,
@@ -151,7 +151,7 @@ impl Shared {
             view,
             inodes: Inodes::default(),
             notify: Notify::default(),
-            housekeeping: Housekeeping::default(),
+            ticker: Ticker::default(),
             waiters: Arc::default(),
             executor: Executor::new(loops),
             backings: Arc::default(),
@@ -217,11 +217,11 @@ impl Shared {
         watcher.begin();
         loop {
             let began = Instant::now();
-            let mut invals = Invals::new();
-            let due = self.view.follow(&mut invals);
+            let mut invalidations = Invalidations::new();
+            let due = self.view.follow(&mut invalidations);
             self.say_again();
-            let pause = if invals.is_empty() && due.is_none() { PAUSE } else { SHORT_PAUSE };
-            self.notify.forget(invals);
+            let pause = if invalidations.is_empty() && due.is_none() { PAUSE } else { SHORT_PAUSE };
+            self.notify.forget(invalidations);
             // Leave time for readers if a large frame changes all the time.
             if !watcher.wait(due, Instant::now() + pause.max(began.elapsed())) {
                 return;
@@ -238,7 +238,7 @@ impl Shared {
 
     /// Called after a change: the view may want its tick.
     pub(super) fn changed(&self) {
-        self.housekeeping.poke();
+        self.ticker.poke();
     }
 
     /// `pid` has opened a file or read of it, as [`FileSystem::touched`] has it; queues what is to be pushed then.

@@ -41,7 +41,7 @@ use super::shared::Shared;
 use super::spawn;
 use crate::store::in_words;
 use crate::store::mark::{Life, Mark};
-use crate::view::{Invals, Left, ROOT};
+use crate::view::{Invalidations, Left, ROOT};
 
 /// Length of a question, and of an answer. The kernel passes up to 16 KiB.
 pub const LEN: usize = 8192;
@@ -208,7 +208,7 @@ struct State {
 
 type Waiting = Box<dyn FnOnce(&Arc<Shared>, Option<Change>) + Send>;
 
-/// Held while something is changed that an unmount's report is to have.
+/// KernelLock while something is changed that an unmount's report is to have.
 pub(super) struct Change(Arc<Shared>);
 
 impl Drop for Change {
@@ -342,17 +342,17 @@ impl Shared {
         if self.unmounting.state.lock().ticket != ticket {
             return;
         }
-        let mut invals = Invals::new();
+        let mut invalidations = Invalidations::new();
         // While clients go on, so that they have less to wait for. What fails now will be said below.
-        if let Err(error) = self.view.fsync(ROOT, &mut invals) {
+        if let Err(error) = self.view.fsync(ROOT, &mut invalidations) {
             debug!("before unmounting: {error}");
         }
         let answer = if regardless || self.unmounting.seal(|| self.notify.has_writers()) {
-            self.answer_with(self.view.leave(regardless, &mut invals), regardless)
+            self.answer_with(self.view.leave(regardless, &mut invalidations), regardless)
         } else {
             Answer::Busy
         };
-        self.notify.forget(invals);
+        self.notify.forget(invalidations);
         drop(one_at_a_time);
         let goes = !regardless && matches!(answer, Answer::Ready { .. });
         let mut state = self.unmounting.state.lock();

@@ -14,7 +14,7 @@ use std::os::unix::ffi::OsStrExt;
 use fuser::ReplyXattr;
 
 use super::shared::Shared;
-use crate::view::{Ino, Invals, Result, SetMode, VLMETA, ViewError};
+use crate::view::{Ino, Invalidations, Result, SetMode, VLMETA, ViewError};
 
 /// What the names of all of ours begin with.
 const OURS: &[u8] = b"user.";
@@ -48,16 +48,23 @@ pub(super) fn set_mode(flags: i32) -> Option<SetMode> {
 }
 
 impl Shared {
-    pub(super) fn set_xattr(&self, ino: Ino, name: &OsStr, value: &[u8], mode: SetMode, invals: &mut Invals) -> Result<()> {
+    pub(super) fn set_xattr(
+        &self,
+        ino: Ino,
+        name: &OsStr,
+        value: &[u8],
+        mode: SetMode,
+        invalidations: &mut Invalidations,
+    ) -> Result<()> {
         // One that is empty already may be copied over itself.
         let removes = value.is_empty() && is_vlmetalayer(name) && !self.view.xattr(ino, name).is_ok_and(|now| now.is_empty());
-        self.view.set_xattr(ino, name, (!removes).then_some(value), mode, invals)
+        self.view.set_xattr(ino, name, (!removes).then_some(value), mode, invalidations)
     }
 
-    pub(super) fn remove_xattr(&self, ino: Ino, name: &OsStr, invals: &mut Invals) -> Result<()> {
+    pub(super) fn remove_xattr(&self, ino: Ino, name: &OsStr, invalidations: &mut Invalidations) -> Result<()> {
         if is_vlmetalayer(name) && self.view.xattr(ino, name).is_ok() {
             return Err(ViewError::NotSettable);
         }
-        self.view.set_xattr(ino, name, None, SetMode::Any, invals)
+        self.view.set_xattr(ino, name, None, SetMode::Any, invalidations)
     }
 }

@@ -15,7 +15,7 @@ use super::nodes::{Name, Number, Root};
 use super::single::{Single, State};
 use super::state_lock::Changing;
 use super::writing::Change;
-use super::{Handle, Ino, Invals, Lost, Result, Shown, ViewError};
+use super::{Handle, Ino, Invalidations, Lost, Result, Shown, ViewError};
 use crate::format::trailer::Trailer;
 use crate::store::{ChunkKey, FrameImage, FrameStore};
 
@@ -93,7 +93,7 @@ impl FrameView for Decompressed {
         Err(ViewError::ReadOnly)
     }
 
-    fn put(_this: &Single<Self>, _from: &Name, _ino: Ino, _file: Number, _invals: &mut Invals) -> Result<()> {
+    fn put(_this: &Single<Self>, _from: &Name, _ino: Ino, _file: Number, _invals: &mut Invalidations) -> Result<()> {
         Err(ViewError::ReadOnly)
     }
 
@@ -105,11 +105,11 @@ impl FrameView for Decompressed {
         Err(ViewError::ReadOnly)
     }
 
-    fn annotate(_state: &mut State<Self>, _trailer: Trailer, _invals: &mut Invals) -> Result<()> {
+    fn annotate(_state: &mut State<Self>, _trailer: Trailer, _invals: &mut Invalidations) -> Result<()> {
         Err(ViewError::ReadOnly)
     }
 
-    fn settle(_this: &Single<Self>, _why: Why, _invals: &mut Invals) -> Result<Option<Instant>> {
+    fn settle(_this: &Single<Self>, _why: Why, _invals: &mut Invalidations) -> Result<Option<Instant>> {
         Ok(None)
     }
 

@@ -18,7 +18,7 @@ use super::frame_view::{FrameView, Standing};
 use super::meta::Meta;
 use super::single::{Single, State};
 use super::state_lock::Changing;
-use super::{Inval, Invals, Result, ViewError};
+use super::{Invalidation, Invalidations, Result, ViewError};
 use crate::store::{FrameStore, Others, ReadGuard, StoreError, Watch};
 
 /// How often SOURCE is looked at where nothing tells of changes.
@@ -49,11 +49,11 @@ impl<V: FrameView> Single<V> {
     ///
     /// # Errors
     /// What is wrong with SOURCE.
-    pub(super) fn reload(&self, wait: bool, invals: &mut Invals) -> Result<Again> {
+    pub(super) fn reload(&self, wait: bool, invalidations: &mut Invalidations) -> Result<Again> {
         let writing = if wait { Some(self.writing.lock()) } else { self.writing.try_lock() };
         let Some(_nobody_writes) = writing else { return Ok(Again::Busy) };
-        let pacer = if wait { Some(self.pacer.lock()) } else { self.pacer.try_lock() };
-        let Some(_nobody_commits) = pacer else { return Ok(Again::Busy) };
+        let commit_throttle = if wait { Some(self.commit_throttle.lock()) } else { self.commit_throttle.try_lock() };
+        let Some(_nobody_commits) = commit_throttle else { return Ok(Again::Busy) };
         let _reloading = self.following.reloading.lock();
         {
             let mut state = self.state.write();
@@ -68,7 +68,7 @@ impl<V: FrameView> Single<V> {
         state.is_reloading = false;
         let (frame, source) = loaded?;
         state.frame = frame;
-        state.nodes.reloaded(source, invals);
+        state.nodes.reloaded(source, invalidations);
         self.following.reloads.fetch_add(1, SeqCst);
         self.following.out_of_step(false);
         Ok(Again::Done)
@@ -93,18 +93,18 @@ impl<V: FrameView> Single<V> {
     }
 
     /// Takes over SOURCE's owner, mode and times.
-    fn take_attributes(&self, invals: &mut Invals) {
+    fn take_attributes(&self, invalidations: &mut Invalidations) {
         if let Ok(stat) = self.store.source_stat() {
             self.state.write().nodes.take_attributes(stat.into(), V::TAKES_MTIME);
-            invals.push(Inval::All);
+            invalidations.push(Invalidation::All);
         }
     }
 
     /// Looks whether others have changed SOURCE, and shows what it holds now. Answers when to look again, if nobody tells.
-    pub(super) fn look(&self, invals: &mut Invals) -> Option<Instant> {
+    pub(super) fn look(&self, invalidations: &mut Invalidations) -> Option<Instant> {
         let following = &self.following;
         let mut seen = following.seen.lock();
-        self.look_with(&mut seen, true, invals)
+        self.look_with(&mut seen, true, invalidations)
     }
 
     /// The same where nobody is to be waited for; what the kernel must forget is left to the next [`Single::look`].
@@ -116,9 +116,9 @@ impl<V: FrameView> Single<V> {
         if let Some(mut seen) = following.seen.try_lock()
             && !self.is(Standing::Uncommitted)
         {
-            let mut invals = Invals::new();
-            self.look_with(&mut seen, false, &mut invals);
-            seen.owed.append(&mut invals);
+            let mut invalidations = Invalidations::new();
+            self.look_with(&mut seen, false, &mut invalidations);
+            seen.owed.append(&mut invalidations);
         }
         if let Some(watch) = self.store.watch() {
             watch.ring();
@@ -188,8 +188,8 @@ impl<V: FrameView> Single<V> {
         if self.store.committed().is_some() { Ok(self.store.check_writable().or_else(passing)?) } else { Ok(()) }
     }
 
-    fn look_with(&self, seen: &mut Seen, wait: bool, invals: &mut Invals) -> Option<Instant> {
-        invals.append(&mut seen.owed);
+    fn look_with(&self, seen: &mut Seen, wait: bool, invalidations: &mut Invalidations) -> Option<Instant> {
+        invalidations.append(&mut seen.owed);
         let (following, store) = (&self.following, &*self.store);
         if following.is_left() || following.check().is_err() || store.committed().is_none() {
             return None;
@@ -203,11 +203,11 @@ impl<V: FrameView> Single<V> {
             Ok(Others::Nothing) if !following.out_of_step.load(SeqCst) => {
                 following.gone.store(false, SeqCst);
                 seen.failed = 0;
-                seen.forget_what_may_be_torn(self, invals)
+                seen.forget_what_may_be_torn(self, invalidations)
             }
             Ok(Others::Attributes) => {
                 following.gone.store(false, SeqCst);
-                self.take_attributes(invals);
+                self.take_attributes(invalidations);
                 None
             }
             Ok(Others::Gone(reason)) => {
@@ -216,8 +216,8 @@ impl<V: FrameView> Single<V> {
                 }
                 None
             }
-            Ok(Others::Touched(reason)) => match self.reload(wait, invals) {
-                Ok(Again::Done) => seen.read_again(following, &source, &reason, invals),
+            Ok(Others::Touched(reason)) => match self.reload(wait, invalidations) {
+                Ok(Again::Done) => seen.read_again(following, &source, &reason, invalidations),
                 _ => Some(Instant::now() + TRY_AGAIN.1),
             },
             Ok(others) => {
@@ -225,10 +225,10 @@ impl<V: FrameView> Single<V> {
                     Others::Changed(reason) => reason,
                     _ => "it could not be shown before".to_owned(),
                 };
-                match self.reload(wait, invals) {
-                    Ok(Again::Done) => seen.read_again(following, &source, &reason, invals),
+                match self.reload(wait, invalidations) {
+                    Ok(Again::Done) => seen.read_again(following, &source, &reason, invalidations),
                     Ok(Again::Uncommitted) => {
-                        self.refuse(&reason, invals);
+                        self.refuse(&reason, invalidations);
                         None
                     }
                     Ok(Again::Busy) => Some(Instant::now() + TRY_AGAIN.0),
@@ -248,7 +248,7 @@ impl<V: FrameView> Single<V> {
     }
 
     /// Refuses reads, writes and commits from now on.
-    pub(super) fn refuse(&self, reason: &str, invals: &mut Invals) {
+    pub(super) fn refuse(&self, reason: &str, invalidations: &mut Invalidations) {
         let (following, source) = (&self.following, self.store.path());
         let source = source.display();
         if following.refused.set(reason.to_owned()).is_ok() {
@@ -256,7 +256,7 @@ impl<V: FrameView> Single<V> {
                 "{source}: was changed by another process under the mount ({reason}), which holds changes of its own: \
                  nothing more is read or written, and what is held is saved at the end"
             );
-            invals.push(Inval::All);
+            invalidations.push(Invalidation::All);
         }
     }
 }
@@ -290,7 +290,7 @@ pub struct Following {
 #[derive(Default)]
 pub struct Seen {
     /// What the kernel must forget.
-    owed: Invals,
+    owed: Invalidations,
     /// SOURCE could not be read so many times.
     failed: u32,
     /// From when on what is read of SOURCE is whole.
@@ -342,7 +342,7 @@ impl Following {
 }
 
 impl Seen {
-    fn forget_what_may_be_torn<V: FrameView>(&mut self, view: &Single<V>, invals: &mut Invals) -> Option<Instant> {
+    fn forget_what_may_be_torn<V: FrameView>(&mut self, view: &Single<V>, invalidations: &mut Invalidations) -> Option<Instant> {
         let from = self.whole_from?;
         if Instant::now() < from {
             return Some(from);
@@ -350,7 +350,7 @@ impl Seen {
         self.whole_from = None;
         view.store.forget_cached();
         view.state.read().frame.forget();
-        invals.push(Inval::All);
+        invalidations.push(Invalidation::All);
         None
     }
 
@@ -359,12 +359,12 @@ impl Seen {
         following: &Following,
         source: &dyn std::fmt::Display,
         reason: &str,
-        invals: &mut Invals,
+        invalidations: &mut Invalidations,
     ) -> Option<Instant> {
         info!("{source}: was changed by another process, and read again ({reason})");
         self.failed = 0;
         following.gone.store(false, SeqCst);
-        invals.push(Inval::All);
+        invalidations.push(Invalidation::All);
         self.whole_from = Some(Instant::now() + LOOK_AGAIN);
         self.whole_from
     }

@@ -14,7 +14,7 @@ use super::nodes::{Name, Number};
 use super::single::{Single, State};
 use super::state_lock::Changing;
 use super::writing::Change;
-use super::{Handle, Ino, Invals, Lost, Result};
+use super::{Handle, Ino, Invalidations, Lost, Result};
 use crate::format::header::FrameHeader;
 use crate::format::trailer::Trailer;
 use crate::store::{ChunkKey, FrameImage};
@@ -63,7 +63,7 @@ pub trait FrameView: Sized + Send + Sync + 'static {
     fn write(this: &Single<Self>, handle: Handle, file: Option<Number>, change: Change<'_>) -> Result<()>;
 
     /// Gives a file, whose name is `from`, the name of a file of the frame, with what it holds. What does not fit there changes nothing.
-    fn put(this: &Single<Self>, from: &Name, ino: Ino, file: Number, invals: &mut Invals) -> Result<()>;
+    fn put(this: &Single<Self>, from: &Name, ino: Ino, file: Number, invalidations: &mut Invalidations) -> Result<()>;
 
     /// The state, to take away what files of these names hold: what has to be read of them for that is read before.
     fn change_to_take<'a>(this: &'a Single<Self>, names: &[&Name]) -> Changing<'a, State<Self>>;
@@ -72,10 +72,10 @@ pub trait FrameView: Sized + Send + Sync + 'static {
     fn take(state: &mut State<Self>, file: Number, how: Take) -> Result<Content>;
 
     /// Gives the frame another trailer.
-    fn annotate(state: &mut State<Self>, trailer: Trailer, invals: &mut Invals) -> Result<()>;
+    fn annotate(state: &mut State<Self>, trailer: Trailer, invalidations: &mut Invalidations) -> Result<()>;
 
     /// Looks at what was written: accepts it, refuses it, or leaves it for later. Answers when to look again.
-    fn settle(this: &Single<Self>, why: Why, invals: &mut Invals) -> Result<Option<Instant>>;
+    fn settle(this: &Single<Self>, why: Why, invalidations: &mut Invalidations) -> Result<Option<Instant>>;
 
     /// Whether something is so.
     fn is(state: &State<Self>, what: Standing) -> bool;

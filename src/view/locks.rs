@@ -21,7 +21,7 @@ use super::frame_view::{FrameView, Standing, Why};
 use super::meta::Meta;
 use super::nodes::LOCK_FILE;
 use super::single::Single;
-use super::{Attr, Flock, Handle, Ino, Inval, Invals, Kind, Result, ViewError};
+use super::{Attr, Flock, Handle, Ino, Invalidation, Invalidations, Kind, Result, ViewError};
 use crate::store::sidecar::PATIENCE;
 use crate::store::{LockFile, Sidecar, SourceStat, StoreError};
 
@@ -113,11 +113,11 @@ impl<V: FrameView> Single<V> {
         let _one_at_a_time = locks.following.lock();
         let count = sidecar.count()?;
         if sidecar.others_had_it(count) {
-            let mut invals = Invals::new(); // the kernel forgets everything because of the count
-            match self.reload(true, &mut invals)? {
+            let mut invalidations = Invalidations::new(); // the kernel forgets everything because of the count
+            match self.reload(true, &mut invalidations)? {
                 Again::Done => sidecar.reloaded(),
                 _ if self.store.changed_outside()? => {
-                    self.refuse("others had the lock meanwhile", &mut invals);
+                    self.refuse("others had the lock meanwhile", &mut invalidations);
                     return Err(self.following.hindrance(&*self.store).map_or(ViewError::Gone, ViewError::Store));
                 }
                 _ => {}
@@ -138,30 +138,34 @@ impl<V: FrameView> Single<V> {
     }
 
     /// Shows what others have done who take no turns, unless somebody has his.
-    pub(super) fn look_in_turn(&self, look: impl FnOnce(&mut Invals) -> Option<Instant>, invals: &mut Invals) -> Option<Instant> {
-        let Ok((locks, sidecar)) = self.turns() else { return look(invals) };
+    pub(super) fn look_in_turn(
+        &self,
+        look: impl FnOnce(&mut Invalidations) -> Option<Instant>,
+        invalidations: &mut Invalidations,
+    ) -> Option<Instant> {
+        let Ok((locks, sidecar)) = self.turns() else { return look(invalidations) };
         let _one_at_a_time = locks.following.lock();
-        self.look_by_turns(sidecar, look, invals)
+        self.look_by_turns(sidecar, look, invalidations)
     }
 
     fn look_by_turns(
         &self,
         sidecar: &Sidecar,
-        look: impl FnOnce(&mut Invals) -> Option<Instant>,
-        invals: &mut Invals,
+        look: impl FnOnce(&mut Invalidations) -> Option<Instant>,
+        invalidations: &mut Invalidations,
     ) -> Option<Instant> {
         let Ok(Some(_turn)) = sidecar.to_read() else {
             // In the middle of a change by others there is nothing to look at.
             return Some(Instant::now() + WATCH_AGAIN);
         };
         let count = sidecar.count();
-        let mut seen = Invals::new();
+        let mut seen = Invalidations::new();
         let due = look(&mut seen);
-        if let (Ok(count), true) = (count, seen.contains(&Inval::All)) {
+        if let (Ok(count), true) = (count, seen.contains(&Invalidation::All)) {
             sidecar.reloaded();
             sidecar.in_step(count);
         }
-        invals.append(&mut seen);
+        invalidations.append(&mut seen);
         due
     }
 
@@ -173,32 +177,36 @@ impl<V: FrameView> Single<V> {
         if let Ok((locks, sidecar)) = self.turns()
             && let Some(_one_at_a_time) = locks.following.try_lock()
         {
-            let glance = |_: &mut Invals| {
+            let glance = |_: &mut Invalidations| {
                 self.glance();
                 None
             };
-            self.look_by_turns(sidecar, glance, &mut Invals::new());
+            self.look_by_turns(sidecar, glance, &mut Invalidations::new());
         }
     }
 
     /// Does something as a client would who takes the exclusive lock for it, if turns are taken. Whoever has it already through this mount
     /// is in the middle of something, and may be kept from going on by the kernel until this is answered: so that is not waited
     /// for, but for as long as it takes the kernel to tell of a file that was closed.
-    pub(super) fn in_turn(&self, work: impl FnOnce(&mut Invals) -> Result<()>, invals: &mut Invals) -> Result<()> {
-        let Ok((_, sidecar)) = self.turns() else { return work(invals) };
+    pub(super) fn in_turn(
+        &self,
+        work: impl FnOnce(&mut Invalidations) -> Result<()>,
+        invalidations: &mut Invalidations,
+    ) -> Result<()> {
+        let Ok((_, sidecar)) = self.turns() else { return work(invalidations) };
         let handle = Handle(self.state.write().nodes.serial());
         let (before, began) = (sidecar.reloads(), Instant::now());
         let patience = || if sidecar.is_clients() { UNHEARD } else { PATIENCE };
         let locked = loop {
-            match self.take_lock(LOCK_FILE, handle, Flock::Exclusive, None, invals) {
+            match self.take_lock(LOCK_FILE, handle, Flock::Exclusive, None, invalidations) {
                 Err(ViewError::Locked) if began.elapsed() < patience() => std::thread::sleep(LOCK_AGAIN),
                 locked => break locked,
             }
         };
-        let done = locked.and_then(|_| work(invals));
-        let unlocked = self.unlock(LOCK_FILE, handle, invals);
+        let done = locked.and_then(|_| work(invalidations));
+        let unlocked = self.unlock(LOCK_FILE, handle, invalidations);
         if sidecar.reloads() != before {
-            invals.push(Inval::All);
+            invalidations.push(Invalidation::All);
         }
         match done {
             // The kernel would make another error of EAGAIN.
@@ -241,12 +249,12 @@ impl<V: FrameView> Single<V> {
         handle: Handle,
         lock: Flock,
         until: Option<&AtomicBool>,
-        invals: &mut Invals,
+        invalidations: &mut Invalidations,
     ) -> Result<u64> {
         let (locks, sidecar) = self.turns()?;
         let client = loop {
             let client = self.client(ino, handle)?;
-            self.leave_turn(&client, invals)?;
+            self.leave_turn(&client, invalidations)?;
             match client.file.flock(lock, until) {
                 Ok(true) if ino != LOCK_FILE || sidecar.is_lock_file(&client.file) => break client,
                 // Who had it before has removed the file.
@@ -266,14 +274,14 @@ impl<V: FrameView> Single<V> {
                 *client.exclusive.lock() = Some(sidecar.count()?);
                 sidecar.client_has_it();
             }
-            V::settle(self, Why::LeftBehind, invals)?;
+            V::settle(self, Why::LeftBehind, invalidations)?;
         }
         Ok(sidecar.reloads())
     }
 
-    pub(super) fn give_lock_back(&self, ino: Ino, handle: Handle, wait: bool, invals: &mut Invals) -> Result<u64> {
+    pub(super) fn give_lock_back(&self, ino: Ino, handle: Handle, wait: bool, invalidations: &mut Invalidations) -> Result<u64> {
         self.closed(ino, handle, wait)?;
-        self.unlock(ino, handle, invals)?;
+        self.unlock(ino, handle, invalidations)?;
         Ok(self.sidecar()?.reloads())
     }
 
@@ -293,10 +301,10 @@ impl<V: FrameView> Single<V> {
     }
 
     /// What is to be done before an exclusive lock is given back.
-    fn leave_turn(&self, client: &Client, invals: &mut Invals) -> Result<()> {
+    fn leave_turn(&self, client: &Client, invalidations: &mut Invalidations) -> Result<()> {
         let Some(before) = client.exclusive.lock().take() else { return Ok(()) };
         let sidecar = self.sidecar()?;
-        let settled = if self.read_only { Ok(None) } else { V::settle(self, Why::HandOver, invals) };
+        let settled = if self.read_only { Ok(None) } else { V::settle(self, Why::HandOver, invalidations) };
         let handed_over = settled.and_then(|_| if self.read_only { Ok(()) } else { self.publish() });
         sidecar.client_leaves(before)?;
         // Nobody else has written since it was granted, unless without locks.
@@ -306,10 +314,10 @@ impl<V: FrameView> Single<V> {
         handed_over
     }
 
-    fn unlock(&self, ino: Ino, handle: Handle, invals: &mut Invals) -> Result<()> {
+    fn unlock(&self, ino: Ino, handle: Handle, invalidations: &mut Invalidations) -> Result<()> {
         let (locks, _) = self.turns()?;
         let Some(client) = locks.clients.lock().remove(&(ino, handle)) else { return Ok(()) };
-        let left = self.leave_turn(&client, invals);
+        let left = self.leave_turn(&client, invalidations);
         client.file.unlock().map_err(|error| self.lock_failed(error))?;
         if ino != LOCK_FILE && !locks.clients.lock().keys().any(|(other, _)| *other == ino) {
             locks.stand_ins.lock().remove(&ino);
@@ -340,7 +348,7 @@ impl<V: FrameView> Single<V> {
         locks.ended.store(true, SeqCst);
         let clients: Vec<_> = locks.clients.lock().keys().copied().collect();
         for (ino, handle) in clients {
-            if let Err(error) = self.unlock(ino, handle, &mut Invals::new()) {
+            if let Err(error) = self.unlock(ino, handle, &mut Invalidations::new()) {
                 error!("{error}");
             }
         }
@@ -382,7 +390,7 @@ mod tests {
     }
 
     fn lock(view: &impl FileSystem, lock: Option<Flock>) -> Result<u64> {
-        view.lock(LOCK_FILE, ONE, lock, None, &mut Invals::new()).map(|reread| reread.count)
+        view.lock(LOCK_FILE, ONE, lock, None, &mut Invalidations::new()).map(|reread| reread.count)
     }
 
     fn put(view: &impl FileSystem, name: &str, bytes: &[u8]) -> Ino {
@@ -390,8 +398,8 @@ mod tests {
         let (attr, opened) = view.create(ROOT, OsStr::new(name), creation, EVERYTHING).unwrap();
         let handle = opened.handle;
         view.write(handle, 0, bytes).unwrap();
-        view.flush(handle, &mut Invals::new()).unwrap();
-        view.release(handle, &mut Invals::new());
+        view.flush(handle, &mut Invalidations::new()).unwrap();
+        view.release(handle, &mut Invalidations::new());
         attr.ino
     }
 
@@ -450,7 +458,7 @@ mod tests {
         other(&path, &[full(7), full(8), full(9)]);
         let refused = lock(&view, Some(Flock::Shared));
         assert!(matches!(refused, Err(ViewError::Store(StoreError::Stale { .. }))), "{refused:?}");
-        view.release(handle, &mut Invals::new());
+        view.release(handle, &mut Invalidations::new());
     }
 
     #[test]
@@ -463,7 +471,7 @@ mod tests {
         let (holder, until) = (open(), AtomicBool::new(false));
         assert!(holder.flock(Flock::Exclusive, None).unwrap());
         std::thread::scope(|scope| {
-            let wait = || view.lock(LOCK_FILE, ONE, Some(Flock::Exclusive), Some(&until), &mut Invals::new());
+            let wait = || view.lock(LOCK_FILE, ONE, Some(Flock::Exclusive), Some(&until), &mut Invalidations::new());
             let waiter = scope.spawn(wait);
             let inode = format!(":{} ", holder.metadata().unwrap().ino());
             let waits = |line: &str| line.contains("->") && line.contains(&inode);
@@ -495,8 +503,8 @@ mod tests {
         }
         assert!(matches!(lock(&view, None), Err(ViewError::Locked)), "its other files are still to be closed");
         for handle in open {
-            let _ = view.flush(handle, &mut Invals::new());
-            view.release(handle, &mut Invals::new());
+            let _ = view.flush(handle, &mut Invalidations::new());
+            view.release(handle, &mut Invalidations::new());
         }
         lock(&view, None).unwrap();
         assert_eq!(content(&view, "chunks.b2frame"), index);
@@ -509,7 +517,7 @@ mod tests {
     fn the_lock_file_cannot_be_removed() {
         let dir = tempfile::tempdir().unwrap();
         let view = mount(&dir.path().join("f.b2frame"), &[full(1)]);
-        let removed = view.unlink(ROOT, OsStr::new(".b2lock"), &mut Invals::new());
+        let removed = view.unlink(ROOT, OsStr::new(".b2lock"), &mut Invalidations::new());
         assert!(matches!(removed, Err(ViewError::NotPermitted)), "{removed:?}");
         view.shutdown().unwrap();
     }

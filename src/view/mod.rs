@@ -13,14 +13,14 @@
 //! | `decoded` | the data of frames, decompressed |
 //! | `content`, `writing`, `frame_file` | what a file's bytes are read from: drafts, and whole frames |
 //! | `follow`, `locks` | other programs: those that take turns, and those that do not |
-//! | `pacer` | when a change goes to the store |
+//! | `commit_throttle` | when a change goes to the store |
 //! | `tree` | a directory of frames, mounted whole |
 //! | `remote_tree` | the same of a prefix in an object store |
 //! | `regions` | inodes of the files of many frames |
 //! | `archive` | an archive of Python-Blosc2, shown as a directory in a tree |
 //! | `prefetch` | who reads one thing after another, and what comes next |
 //!
-//! Nothing here calls the kernel. What it must forget is collected in [`Invals`]; `fs` sees to it that it is forgotten before the
+//! Nothing here calls the kernel. What it must forget is collected in [`Invalidations`]; `fs` sees to it that it is forgotten before the
 //! operation that caused it is answered.
 //!
 
@@ -36,6 +36,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 mod archive;
 mod array;
+mod commit_throttle;
 mod content;
 mod contiguous;
 pub mod decoded;
@@ -50,7 +51,6 @@ mod locks;
 mod meta;
 mod names;
 mod nodes;
-mod pacer;
 pub mod prefetch;
 mod regions;
 #[cfg(feature = "remote")]
@@ -218,7 +218,7 @@ pub struct DirEntry<'a> {
 
 /// Something that the kernel of the mount's clients must forget.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Inval {
+pub enum Invalidation {
     /// Attributes and cached pages of a file.
     Data(Ino),
     /// Cached pages of a part of a file: from, and how many bytes. Its attributes stay good.
@@ -234,7 +234,7 @@ pub enum Inval {
 }
 
 /// Collects what must be forgotten because of one operation.
-pub type Invals = Vec<Inval>;
+pub type Invalidations = Vec<Invalidation>;
 
 /// What a mount has to know of a file system before the first request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -265,16 +265,16 @@ pub struct Reread {
     /// How often; 0 for never.
     pub count: u64,
     /// What the kernel must have forgotten.
-    pub invals: Invals,
+    pub invalidations: Invalidations,
 }
 
 impl Reread {
     /// Nothing was ever read again.
-    pub const NEVER: Reread = Reread { of: ROOT, count: 0, invals: Invals::new() };
+    pub const NEVER: Reread = Reread { of: ROOT, count: 0, invalidations: Invalidations::new() };
 
     /// Everything was, so many times.
     pub fn all(count: u64) -> Self {
-        Reread { of: ROOT, count, invals: vec![Inval::All] }
+        Reread { of: ROOT, count, invalidations: vec![Invalidation::All] }
     }
 }
 
@@ -348,7 +348,7 @@ pub enum Seek {
 
 /// What `fs` calls: names, attributes and bytes. Every method may be called from any thread; none blocks readers while it commits.
 ///
-/// Methods take the [`Invals`] to fill where they can make something known to the kernel untrue, other than what the kernel
+/// Methods take the [`Invalidations`] to fill where they can make something known to the kernel untrue, other than what the kernel
 /// knows from the operation anyway (its own writes, the name it creates, removes or renames).
 #[expect(clippy::missing_errors_doc, reason = "what the system refuses, where a method says nothing else")]
 pub trait FileSystem: Send + Sync {
@@ -366,7 +366,7 @@ pub trait FileSystem: Send + Sync {
 
     /// Changes attributes; a new size counts as a write. Without a handle a size change ends with the call, as a write and a
     /// close would.
-    fn setattr(&self, ino: Ino, handle: Option<Handle>, set: SetAttr, invals: &mut Invals) -> Result<Attr>;
+    fn setattr(&self, ino: Ino, handle: Option<Handle>, set: SetAttr, invalidations: &mut Invalidations) -> Result<Attr>;
 
     /// The text of a symbolic link.
     fn readlink(&self, ino: Ino) -> Result<OsString>;
@@ -398,7 +398,14 @@ pub trait FileSystem: Send + Sync {
     fn create(&self, parent: Ino, name: &OsStr, creation: Creation, mode: OpenMode) -> Result<(Attr, Opened)>;
 
     /// Makes something under a name that is free; EEXIST otherwise.
-    fn make(&self, parent: Ino, name: &OsStr, new: New<'_>, creation: Creation, invals: &mut Invals) -> Result<Attr>;
+    fn make(
+        &self,
+        parent: Ino,
+        name: &OsStr,
+        new: New<'_>,
+        creation: Creation,
+        invalidations: &mut Invalidations,
+    ) -> Result<Attr>;
 
     /// Reads; a short count means the file ends there.
     fn read(&self, ino: Ino, handle: Option<Handle>, offset: u64, buf: &mut [u8]) -> Result<usize>;
@@ -412,23 +419,23 @@ pub trait FileSystem: Send + Sync {
     }
 
     /// A close(2) of a handle, of which there may be several: what was written takes effect, or is refused with an error.
-    fn flush(&self, handle: Handle, invals: &mut Invals) -> Result<()>;
+    fn flush(&self, handle: Handle, invalidations: &mut Invalidations) -> Result<()>;
 
     /// The last close: the handle ends. It comes at any time after close(2) has returned, so what need not be forgotten must not be
     /// named: from who reads just then the kernel would take a length that is right, and leave the one before.
-    fn release(&self, handle: Handle, invals: &mut Invals);
+    fn release(&self, handle: Handle, invalidations: &mut Invalidations);
 
     /// fsync(2), of a file or of a directory: settles, commits, and returns when SOURCE is on disk.
-    fn fsync(&self, ino: Ino, invals: &mut Invals) -> Result<()>;
+    fn fsync(&self, ino: Ino, invalidations: &mut Invalidations) -> Result<()>;
 
     /// Removes a file's name.
-    fn unlink(&self, parent: Ino, name: &OsStr, invals: &mut Invals) -> Result<()>;
+    fn unlink(&self, parent: Ino, name: &OsStr, invalidations: &mut Invalidations) -> Result<()>;
 
     /// Removes an empty directory.
-    fn rmdir(&self, parent: Ino, name: &OsStr, invals: &mut Invals) -> Result<()>;
+    fn rmdir(&self, parent: Ino, name: &OsStr, invalidations: &mut Invalidations) -> Result<()>;
 
     /// Renames.
-    fn rename(&self, from: (Ino, &OsStr), to: (Ino, &OsStr), mode: RenameMode, invals: &mut Invals) -> Result<()>;
+    fn rename(&self, from: (Ino, &OsStr), to: (Ino, &OsStr), mode: RenameMode, invalidations: &mut Invalidations) -> Result<()>;
 
     /// The names of a file's extended attributes, each with a NUL behind it: no more than the kernel takes, 64 KiB.
     fn xattrs(&self, ino: Ino) -> Result<Vec<u8>>;
@@ -437,7 +444,14 @@ pub trait FileSystem: Send + Sync {
     fn xattr(&self, ino: Ino, name: &OsStr) -> Result<Vec<u8>>;
 
     /// Sets an extended attribute, or without a value removes it. What a frame holds of it changes as by a write and a close.
-    fn set_xattr(&self, ino: Ino, name: &OsStr, value: Option<&[u8]>, mode: SetMode, invals: &mut Invals) -> Result<()>;
+    fn set_xattr(
+        &self,
+        ino: Ino,
+        name: &OsStr,
+        value: Option<&[u8]>,
+        mode: SetMode,
+        invalidations: &mut Invalidations,
+    ) -> Result<()>;
 
     /// Lists a directory from a cookie on (0: from the start) until `emit` answers false. Without `.` and `..`.
     fn readdir(&self, ino: Ino, cookie: u64, emit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()>;
@@ -475,7 +489,7 @@ pub trait FileSystem: Send + Sync {
         handle: Handle,
         lock: Option<Flock>,
         until: Option<&AtomicBool>,
-        invals: &mut Invals,
+        invalidations: &mut Invalidations,
     ) -> Result<Reread>;
 
     /// After a read of a file that found others at work ([`ViewError::Locked`]): waits until they have done, and shows what they did.
@@ -492,19 +506,19 @@ pub trait FileSystem: Send + Sync {
     fn watcher(&self) -> Option<Arc<crate::store::Watcher>>;
 
     /// Looks whether others have changed SOURCE, and shows what it holds now. Answers when to look again, if nobody tells.
-    fn follow(&self, invals: &mut Invals) -> Option<Instant>;
+    fn follow(&self, invalidations: &mut Invalidations) -> Option<Instant>;
 
     /// For `df`.
     fn statfs(&self) -> Result<crate::store::FsSpace>;
 
     /// Does what is due: a gathered commit, settling after a second without a change.
     /// Returns when to call again at the latest.
-    fn tick(&self, now: Instant, invals: &mut Invals) -> Option<Instant>;
+    fn tick(&self, now: Instant, invalidations: &mut Invalidations) -> Option<Instant>;
 
     /// Before the mount is taken away: settles, commits, returns when SOURCE is on disk, and saves beside SOURCE what was accepted and
     /// finds no place in it. As long as a commit that failed may succeed later nothing is saved, unless `regardless`. The file system
     /// goes on as before, and what is saved is not saved again.
-    fn leave(&self, regardless: bool, invals: &mut Invals) -> Left;
+    fn leave(&self, regardless: bool, invalidations: &mut Invalidations) -> Left;
 
     /// SOURCE as it is open, and where it is.
     fn source(&self) -> Option<(OwnedFd, PathBuf)>;

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant, SystemTime};
 use super::content::Content;
 use super::meta::Meta;
 use super::writing::Writing;
-use super::{Handle, Ino, Inval, Invals, ROOT, Result, ViewError};
+use super::{Handle, Ino, Invalidation, Invalidations, ROOT, Result, ViewError};
 
 /// The lock file's inode.
 pub const LOCK_FILE: Ino = Ino(3);
@@ -410,7 +410,7 @@ impl Nodes {
 
     /// Others have changed SOURCE, which has these attributes now; nothing was uncommitted. Files of the frame, and files that hold
     /// something of the store's, are gone. Other temporary files stay.
-    pub fn reloaded(&mut self, source: Meta, invals: &mut Invals) {
+    pub fn reloaded(&mut self, source: Meta, invalidations: &mut Invalidations) {
         self.version += 1;
         self.reloaded = Some(Instant::now());
         (self.directory, self.source) = (source.of_directory(), source);
@@ -427,7 +427,7 @@ impl Nodes {
                 if let Some((_, place)) = temporary.remove(text) {
                     order.remove(&place);
                 }
-                invals.push(Inval::Entry(ROOT, text.clone()));
+                invalidations.push(Invalidation::Entry(ROOT, text.clone()));
             }
             if let Some(writing) = node.writing.as_ref().filter(|_| !stays) {
                 writing.detach();

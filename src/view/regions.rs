@@ -16,7 +16,7 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, RwLock};
 
-use super::{Ino, Inval, Invals, ROOT};
+use super::{Ino, Invalidation, Invalidations, ROOT};
 
 /// The bit of numbers that are ours, and not those of a file system below.
 pub const OURS: u64 = 1 << 63;
@@ -91,18 +91,18 @@ impl<F: Numbered> Regions<F> {
     }
 
     /// Adds what the kernel must forget of a frame's files. Whether that is everything.
-    pub fn tell(&self, frame: &Arc<F>, inner: Invals, invals: &mut Invals) -> bool {
+    pub fn tell(&self, frame: &Arc<F>, inner: Invalidations, invalidations: &mut Invalidations) -> bool {
         let outer = |ino: Ino| self.outer(frame, ino);
         let mut all = false;
         for inval in inner {
             match inval {
-                Inval::Data(ino) => invals.push(Inval::Data(outer(ino))),
-                Inval::Range(ino, start, len) => invals.push(Inval::Range(outer(ino), start, len)),
-                Inval::Attr(ino) => invals.push(Inval::Attr(outer(ino))),
-                Inval::Entry(_, name) => invals.push(Inval::Entry(frame.ino(), name)),
-                Inval::Within(..) | Inval::All => {
-                    invals.push(Inval::Data(frame.ino()));
-                    invals.extend(ranges(&**frame));
+                Invalidation::Data(ino) => invalidations.push(Invalidation::Data(outer(ino))),
+                Invalidation::Range(ino, start, len) => invalidations.push(Invalidation::Range(outer(ino), start, len)),
+                Invalidation::Attr(ino) => invalidations.push(Invalidation::Attr(outer(ino))),
+                Invalidation::Entry(_, name) => invalidations.push(Invalidation::Entry(frame.ino(), name)),
+                Invalidation::Within(..) | Invalidation::All => {
+                    invalidations.push(Invalidation::Data(frame.ino()));
+                    invalidations.extend(ranges(&**frame));
                     all = true;
                 }
             }
@@ -112,7 +112,7 @@ impl<F: Numbered> Regions<F> {
 }
 
 /// All files of a frame, for the kernel to forget.
-pub fn ranges(frame: &impl Numbered) -> Vec<Inval> {
+pub fn ranges(frame: &impl Numbered) -> Vec<Invalidation> {
     let first = |region: &u64| OURS | region << FILE_BITS;
-    frame.regions().lock().values().map(|region| Inval::Within(Ino(first(region)), Ino(first(region) | FILE))).collect()
+    frame.regions().lock().values().map(|region| Invalidation::Within(Ino(first(region)), Ino(first(region) | FILE))).collect()
 }

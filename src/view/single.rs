@@ -6,7 +6,7 @@
 //! - `attributes`: extended attributes; `ahead`: what is asked of the store before it is read;
 //! - `park`: a frame that is closed, and opened again under its nodes.
 //!
-//! What other programs do is in [`super::follow`] and [`super::locks`], when to commit in [`super::pacer`].
+//! What other programs do is in [`super::follow`] and [`super::locks`], when to commit in [`super::commit_throttle`].
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -20,28 +20,28 @@ use std::time::{Duration, Instant};
 use log::debug;
 use parking_lot::Mutex;
 
+use super::commit_throttle::Pacing;
 use super::content::Content;
 use super::follow::Following;
 use super::frame_view::{FrameView, Standing, Why};
 use super::left::is_final;
 use super::locks::Locks;
 use super::nodes::{LOCK_FILE, Nodes, Root};
-use super::pacer::Pacing;
 use super::prefetch::{Prefetcher, Push};
 use super::state_lock::{Chunks, StateLock};
 use super::writing::Change;
 use super::xattr::{find, names};
 use super::{
-    Attr, Creation, DirEntry, Features, FileSystem, Flock, Handle, Ino, Invals, Kind, Left, Lost, New, OpenMode, Opened, Pages,
-    ROOT, RenameMode, Reread, Result, Seek, SetAttr, SetMode, ViewError, Wait,
+    Attr, Creation, DirEntry, Features, FileSystem, Flock, Handle, Ino, Invalidations, Kind, Left, Lost, New, OpenMode, Opened,
+    Pages, ROOT, RenameMode, Reread, Result, Seek, SetAttr, SetMode, ViewError, Wait,
 };
 use crate::store::{ChunkKey, DraftPool, FrameStore, FsSpace, ReadAt, Want, Watcher};
 
-mod ahead;
 mod attributes;
 mod drafts;
 mod names;
 mod park;
+mod readahead;
 mod state;
 
 pub use park::{FrameFileSystem, Parked, Rest};
@@ -55,7 +55,7 @@ pub type Load<V> = dyn Fn(&dyn FrameStore) -> Result<V> + Send + Sync;
 
 /// A frame, shown as files.
 ///
-/// Lock order: `writing`, then `pacer`, then `state`, then the bytes of a draft or an overlay.
+/// Lock order: `writing`, then `commit_throttle`, then `state`, then the bytes of a draft or an overlay.
 pub struct Single<V: FrameView> {
     pub(super) store: Arc<dyn FrameStore>,
     pub(super) load: Box<Load<V>>,
@@ -71,7 +71,7 @@ pub struct Single<V: FrameView> {
     /// it.
     pub(super) writing: Mutex<()>,
     /// One commit at a time.
-    pub(super) pacer: Pacing,
+    pub(super) commit_throttle: Pacing,
     pub(super) prefetcher: Prefetcher,
     /// The paths of what was saved beside SOURCE, by its name and by two numbers that identify the content. A leaf lock.
     saved: Mutex<HashMap<(String, [u64; 2]), PathBuf>>,
@@ -104,7 +104,7 @@ impl<V: FrameView> Single<V> {
             settles: Duration::ZERO,
             locks: None,
             writing: Mutex::new(()),
-            pacer: Pacing::new(),
+            commit_throttle: Pacing::new(),
             prefetcher: Prefetcher::default(),
             saved: Mutex::default(),
         })
@@ -201,28 +201,28 @@ impl<V: FrameView> Single<V> {
     fn end_handle(&self, handle: Handle) {
         let unwritten = self.state.write().close(handle);
         if let Some(file) = unwritten
-            && let Err(error) = V::settle(self, Why::Unwritten(file), &mut Invals::new())
+            && let Err(error) = V::settle(self, Why::Unwritten(file), &mut Invalidations::new())
         {
             debug!("{}: {error}", self.store.path().display());
         }
     }
 
     /// Changes a file's length, and checks the file as a close does.
-    fn resize(&self, ino: Ino, size: u64, invals: &mut Invals) -> Result<()> {
+    fn resize(&self, ino: Ino, size: u64, invalidations: &mut Invalidations) -> Result<()> {
         let handle = self.state.write().open(ino, true)?;
         let changed = self.change(handle, Change::Resize(size));
-        let changed = changed.and_then(|()| V::settle(self, Why::Truncate(handle), invals));
+        let changed = changed.and_then(|()| V::settle(self, Why::Truncate(handle), invalidations));
         self.end_handle(handle);
         changed?;
         self.publish_soon()
     }
 
     /// Commits all that can be committed, and syncs it.
-    fn commit_all(&self, invals: &mut Invals) -> Result<()> {
+    fn commit_all(&self, invalidations: &mut Invalidations) -> Result<()> {
         if self.following.hindrance(&*self.store).is_some() && !self.is(Standing::Uncommitted) {
             return Ok(());
         }
-        V::settle(self, Why::Leave, invals)?;
+        V::settle(self, Why::Leave, invalidations)?;
         self.publish()?;
         Ok(self.store.sync()?)
     }
@@ -283,14 +283,14 @@ impl<V: FrameView> FileSystem for Single<V> {
         self.attr(ino)
     }
 
-    fn setattr(&self, ino: Ino, handle: Option<Handle>, set: SetAttr, invals: &mut Invals) -> Result<Attr> {
+    fn setattr(&self, ino: Ino, handle: Option<Handle>, set: SetAttr, invalidations: &mut Invalidations) -> Result<Attr> {
         if ino == LOCK_FILE {
             return self.attr(ino);
         }
         self.check_writable()?;
         match (set.size, handle) {
             (Some(size), Some(handle)) => self.change(handle, Change::Resize(size))?,
-            (Some(size), None) => self.resize(ino, size, invals)?,
+            (Some(size), None) => self.resize(ino, size, invalidations)?,
             (None, _) => {}
         }
         let written = self.state.write().set_attributes(ino, &set)?;
@@ -313,13 +313,20 @@ impl<V: FrameView> FileSystem for Single<V> {
         Ok((self.attr(ino)?, self.opened(ino, handle)))
     }
 
-    fn make(&self, parent: Ino, name: &OsStr, new: New<'_>, creation: Creation, invals: &mut Invals) -> Result<Attr> {
+    fn make(
+        &self,
+        parent: Ino,
+        name: &OsStr,
+        new: New<'_>,
+        creation: Creation,
+        invalidations: &mut Invalidations,
+    ) -> Result<Attr> {
         if new != New::File {
             return Err(ViewError::NotPermitted);
         }
         let creation = Creation { exclusive: true, ..creation };
         let (ino, handle) = self.create_file(parent, name, creation, OpenMode { write: true, ..OpenMode::default() })?;
-        self.release(handle, invals);
+        self.release(handle, invalidations);
         self.attr(ino)
     }
 
@@ -359,41 +366,41 @@ impl<V: FrameView> FileSystem for Single<V> {
         self.change(handle, Change::Write(offset, data))
     }
 
-    fn flush(&self, handle: Handle, invals: &mut Invals) -> Result<()> {
+    fn flush(&self, handle: Handle, invalidations: &mut Invalidations) -> Result<()> {
         self.following.check()?;
-        V::settle(self, Why::Close(handle), invals)?;
+        V::settle(self, Why::Close(handle), invalidations)?;
         self.publish_soon()
     }
 
-    fn release(&self, handle: Handle, invals: &mut Invals) {
+    fn release(&self, handle: Handle, invalidations: &mut Invalidations) {
         // Nearly always a flush came before and there is nothing left: not after writes through a mapping.
-        let left = V::settle(self, Why::Close(handle), invals).and_then(|_| self.publish_soon());
+        let left = V::settle(self, Why::Close(handle), invalidations).and_then(|_| self.publish_soon());
         if let Err(error) = left {
             debug!("{}: at the last close: {error}", self.store.path().display());
         }
         self.end_handle(handle);
     }
 
-    fn fsync(&self, ino: Ino, invals: &mut Invals) -> Result<()> {
+    fn fsync(&self, ino: Ino, invalidations: &mut Invalidations) -> Result<()> {
         if self.read_only || ino == LOCK_FILE {
             return Ok(());
         }
         self.following.check()?;
-        V::settle(self, Why::Sync(ino), invals)?;
+        V::settle(self, Why::Sync(ino), invalidations)?;
         self.publish()?;
         Ok(self.store.sync()?)
     }
 
-    fn unlink(&self, parent: Ino, name: &OsStr, _invals: &mut Invals) -> Result<()> {
+    fn unlink(&self, parent: Ino, name: &OsStr, _invals: &mut Invalidations) -> Result<()> {
         self.remove_name(parent, name)
     }
 
-    fn rmdir(&self, _parent: Ino, _name: &OsStr, _invals: &mut Invals) -> Result<()> {
+    fn rmdir(&self, _parent: Ino, _name: &OsStr, _invals: &mut Invalidations) -> Result<()> {
         Err(ViewError::NotPermitted)
     }
 
-    fn rename(&self, from: (Ino, &OsStr), to: (Ino, &OsStr), mode: RenameMode, invals: &mut Invals) -> Result<()> {
-        self.move_name(from, to, mode, invals)?;
+    fn rename(&self, from: (Ino, &OsStr), to: (Ino, &OsStr), mode: RenameMode, invalidations: &mut Invalidations) -> Result<()> {
+        self.move_name(from, to, mode, invalidations)?;
         self.publish_soon()
     }
 
@@ -405,9 +412,16 @@ impl<V: FrameView> FileSystem for Single<V> {
         self.attributes(ino, |attributes| find(attributes, name.as_bytes()))?
     }
 
-    fn set_xattr(&self, ino: Ino, name: &OsStr, value: Option<&[u8]>, mode: SetMode, invals: &mut Invals) -> Result<()> {
-        let set = |invals: &mut Invals| self.set_attribute(ino, name.as_bytes(), value, mode, invals);
-        if self.read_only { Err(ViewError::ReadOnly) } else { self.in_turn(set, invals) }
+    fn set_xattr(
+        &self,
+        ino: Ino,
+        name: &OsStr,
+        value: Option<&[u8]>,
+        mode: SetMode,
+        invalidations: &mut Invalidations,
+    ) -> Result<()> {
+        let set = |invalidations: &mut Invalidations| self.set_attribute(ino, name.as_bytes(), value, mode, invalidations);
+        if self.read_only { Err(ViewError::ReadOnly) } else { self.in_turn(set, invalidations) }
     }
 
     fn readdir(&self, ino: Ino, mut cookie: u64, emit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
@@ -460,11 +474,11 @@ impl<V: FrameView> FileSystem for Single<V> {
         handle: Handle,
         lock: Option<Flock>,
         until: Option<&AtomicBool>,
-        invals: &mut Invals,
+        invalidations: &mut Invalidations,
     ) -> Result<Reread> {
         let count = match lock {
-            Some(lock) => self.take_lock(ino, handle, lock, until, invals),
-            None => self.give_lock_back(ino, handle, until.is_some(), invals),
+            Some(lock) => self.take_lock(ino, handle, lock, until, invalidations),
+            None => self.give_lock_back(ino, handle, until.is_some(), invalidations),
         };
         count.map(Reread::all)
     }
@@ -489,31 +503,31 @@ impl<V: FrameView> FileSystem for Single<V> {
         self.store.watch().map(|watch| Arc::clone(watch.watcher()))
     }
 
-    fn follow(&self, invals: &mut Invals) -> Option<Instant> {
-        self.look_in_turn(|invals| self.look(invals), invals)
+    fn follow(&self, invalidations: &mut Invalidations) -> Option<Instant> {
+        self.look_in_turn(|invalidations| self.look(invalidations), invalidations)
     }
 
     fn statfs(&self) -> Result<FsSpace> {
         Ok(self.store.statvfs()?)
     }
 
-    fn tick(&self, now: Instant, invals: &mut Invals) -> Option<Instant> {
+    fn tick(&self, now: Instant, invalidations: &mut Invalidations) -> Option<Instant> {
         if self.read_only {
             return None;
         }
         let again = self.store.tidy().then_some(now);
-        let settle = V::settle(self, Why::Idle(now), invals).unwrap_or_else(|error| {
+        let settle = V::settle(self, Why::Idle(now), invalidations).unwrap_or_else(|error| {
             log::error!("{error}");
             None
         });
         [again, settle, self.publish_due(now)].into_iter().flatten().min()
     }
 
-    fn leave(&self, regardless: bool, invals: &mut Invals) -> Left {
+    fn leave(&self, regardless: bool, invalidations: &mut Invalidations) -> Left {
         if self.read_only {
             return Left::default();
         }
-        let committed = self.commit_all(invals);
+        let committed = self.commit_all(invalidations);
         if let Err(error) = &committed
             && !regardless
             && !is_final(error)
@@ -532,11 +546,11 @@ impl<V: FrameView> FileSystem for Single<V> {
         self.unlock_all();
         let mut result = Ok(());
         if !self.read_only {
-            let invals = &mut Invals::new();
-            let left = self.leave(true, invals);
+            let invalidations = &mut Invalidations::new();
+            let left = self.leave(true, invalidations);
             left.log(&self.store.path());
             result = left.into_result();
-            if let Err(error) = V::settle(self, Why::End, invals) {
+            if let Err(error) = V::settle(self, Why::End, invalidations) {
                 debug!("{}: {error}", self.store.path().display());
             }
         }
@@ -551,7 +565,7 @@ impl<V: FrameView> FileSystem for Single<V> {
             let state = self.state.read();
             (state.nodes.iter().count(), state.nodes.handles().count(), state.frame.report())
         };
-        let commits = self.pacer.lock().commits();
+        let commits = self.commit_throttle.lock().commits();
         let cache = kept.unwrap_or_else(|| self.store.cache_stats().to_string());
         format!("{cache}; commits: {commits}; files touched: {files}, open: {open}")
     }

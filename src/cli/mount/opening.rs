@@ -9,7 +9,7 @@ use signal_hook::consts::{SIGHUP, SIGUSR1};
 use signal_hook::iterator::Signals;
 
 use super::super::Failure;
-use super::serve::Hangup;
+use super::Hangup;
 use crate::store::interrupts;
 
 /// Between two looks for signals.

@@ -1,16 +1,15 @@
 //! A mount of a whole directory: what can be wrong with it before it is there, and what the options make of it.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use super::super::options::{Options, Show, TreeOptions};
 use super::super::{Failure, strangers};
-use super::plan::{Plan, check_device};
 use super::point::{self, Fits, PointKind};
+use super::source::check_device;
 use crate::format::plain::plain;
 use crate::store::walk::SUFFIXES;
-use crate::store::{Budgets, Location, Resources, in_words, local};
-use crate::view::{self, DEFAULT_TIMEOUTS, FileSystem, Rules, Timeouts, Tree, ViewError};
+use crate::store::{Location, in_words, local};
+use crate::view::{self, DEFAULT_TIMEOUTS, Rules, Timeouts};
 
 /// Whether SOURCE is a directory that is no frame, and no array of another kind.
 pub(super) fn is_tree(source: &Path) -> bool {
@@ -113,13 +112,4 @@ pub(super) fn check_point(point: &Path, source: &Path, read_only: bool) -> Resul
         check_device(source, stat.dev, "a directory on a local file system")?;
     }
     Ok(real)
-}
-
-pub(super) fn open(plan: &Plan, rules: &Rules) -> Result<Arc<dyn FileSystem>, ViewError> {
-    let shows_data = matches!(rules.show, view::Show::Npy | view::Show::Raw);
-    // Chunks are kept decoded, or as they are.
-    let cache_bytes = if shows_data { 0 } else { plan.cache_size };
-    let resources = Resources::new(Budgets { cache_bytes, ..Budgets::default() });
-    let tree = Tree::open(&plan.source, rules.clone(), resources)?;
-    Ok(if shows_data { Arc::new(tree.decoding(super::serve::blocks(plan))) } else { Arc::new(tree) })
 }

@@ -103,7 +103,7 @@ pub struct MemoryView {
     /// A push of this file reads, and then waits for it to be written to; not for ever.
     pub slow_push: Mutex<Option<Ino>>,
     /// What the next tick tells the kernel to forget.
-    pub stale: Mutex<Invals>,
+    pub stale: Mutex<Invalidations>,
     /// Ask to be called again after this long.
     pub pace: Mutex<Option<Duration>>,
     /// Each read's offset and length.
@@ -175,30 +175,30 @@ impl MemoryView {
         self.reading.fetch_sub(1, Ordering::SeqCst);
     }
 
-    fn close(&self, ino: Ino, invals: &mut Invals) -> Result<()> {
+    fn close(&self, ino: Ino, invalidations: &mut Invalidations) -> Result<()> {
         let mut state = self.state.write();
         let Some((name, file)) = state.files.iter_mut().find(|(_, file)| file.ino == ino) else { return Ok(()) };
         if file.bytes.starts_with(b"BAD") && file.bytes != file.good {
             file.bytes = file.good.clone();
-            invals.push(Inval::Data(ino));
+            invalidations.push(Invalidation::Data(ino));
             return Err(ViewError::Rejected(format::Error::new("test", 0, "BAD", "anything else")));
         }
         file.good = file.bytes.clone();
         if let Some(victim) = name.to_str().and_then(|name| name.strip_prefix("drop-")).map(OsString::from) {
             state.files.remove(&victim);
-            invals.push(Inval::Entry(ROOT, victim));
+            invalidations.push(Invalidation::Entry(ROOT, victim));
         }
-        Self::count(&mut state, ino, invals);
+        Self::count(&mut state, ino, invalidations);
         Ok(())
     }
 
     /// Rewrites the index, unless that is what was closed.
-    fn count(state: &mut State, closed: Ino, invals: &mut Invals) {
+    fn count(state: &mut State, closed: Ino, invalidations: &mut Invalidations) {
         let count = state.files.len().to_string().into_bytes();
         if let Some(index) = state.files.get_mut(OsStr::new(INDEX)).filter(|index| index.ino != closed) {
             index.bytes = count.clone();
             index.good = count;
-            invals.push(Inval::Data(index.ino));
+            invalidations.push(Invalidation::Data(index.ino));
         }
     }
 }
@@ -283,7 +283,7 @@ impl FileSystem for MemoryView {
         Err(ViewError::NoAttribute)
     }
 
-    fn set_xattr(&self, _ino: Ino, _name: &OsStr, _value: Option<&[u8]>, _mode: SetMode, _: &mut Invals) -> Result<()> {
+    fn set_xattr(&self, _ino: Ino, _name: &OsStr, _value: Option<&[u8]>, _mode: SetMode, _: &mut Invalidations) -> Result<()> {
         Err(ViewError::NotSettable)
     }
 
@@ -304,14 +304,14 @@ impl FileSystem for MemoryView {
         self.state.read().attr(ino)
     }
 
-    fn setattr(&self, ino: Ino, handle: Option<Handle>, set: SetAttr, invals: &mut Invals) -> Result<Attr> {
+    fn setattr(&self, ino: Ino, handle: Option<Handle>, set: SetAttr, invalidations: &mut Invalidations) -> Result<Attr> {
         {
             let mut state = self.state.write();
             if let Ok(file) = state.file_mut(ino) {
                 if let Some(size) = set.size {
                     file.bytes.resize(size as usize, 0);
                     // More than is needed, to have the kernel look for pages of what it is just cutting.
-                    invals.push(Inval::Data(ino));
+                    invalidations.push(Invalidation::Data(ino));
                 }
                 file.perm = set.mode.map_or(file.perm, |mode| mode as u16);
                 file.mtime = set.mtime.unwrap_or(file.mtime);
@@ -319,7 +319,7 @@ impl FileSystem for MemoryView {
         }
         if set.size.is_some() && handle.is_none() {
             self.disk.pass();
-            self.close(ino, invals)?;
+            self.close(ino, invalidations)?;
         }
         self.getattr(ino)
     }
@@ -348,7 +348,7 @@ impl FileSystem for MemoryView {
         Ok((attr, state.open(attr.ino, mode.write)))
     }
 
-    fn make(&self, parent: Ino, name: &OsStr, new: New<'_>, creation: Creation, _invals: &mut Invals) -> Result<Attr> {
+    fn make(&self, parent: Ino, name: &OsStr, new: New<'_>, creation: Creation, _invals: &mut Invalidations) -> Result<Attr> {
         assert_eq!(parent, ROOT);
         self.made.lock().push(format!("{} {new:?}", name.display()));
         let kind = match new {
@@ -359,7 +359,7 @@ impl FileSystem for MemoryView {
         self.state.write().named(name, kind, creation)
     }
 
-    fn rmdir(&self, parent: Ino, name: &OsStr, _invals: &mut Invals) -> Result<()> {
+    fn rmdir(&self, parent: Ino, name: &OsStr, _invals: &mut Invalidations) -> Result<()> {
         assert_eq!(parent, ROOT);
         self.state.write().remove(name).map(drop)
     }
@@ -403,46 +403,46 @@ impl FileSystem for MemoryView {
         Ok(())
     }
 
-    fn flush(&self, handle: Handle, invals: &mut Invals) -> Result<()> {
+    fn flush(&self, handle: Handle, invalidations: &mut Invalidations) -> Result<()> {
         let (ino, write) = *self.state.read().handles.get(&handle.0).ok_or(ViewError::BadHandle)?;
         if !write {
             return Ok(());
         }
         self.disk.pass();
-        self.close(ino, invals)
+        self.close(ino, invalidations)
     }
 
-    fn release(&self, handle: Handle, invals: &mut Invals) {
+    fn release(&self, handle: Handle, invalidations: &mut Invalidations) {
         let handle = self.state.write().handles.remove(&handle.0);
         if let Some((ino, true)) = handle {
             self.last_closes.pass();
             assert!(!self.shut_down.load(Ordering::SeqCst));
-            invals.push(Inval::Attr(ino));
+            invalidations.push(Invalidation::Attr(ino));
         }
     }
 
-    fn fsync(&self, ino: Ino, invals: &mut Invals) -> Result<()> {
+    fn fsync(&self, ino: Ino, invalidations: &mut Invalidations) -> Result<()> {
         self.disk.pass();
         if self.on_file {
-            return self.close(ino, invals);
+            return self.close(ino, invalidations);
         }
-        invals.push(Inval::Entry(ROOT, OsString::from("gone")));
+        invalidations.push(Invalidation::Entry(ROOT, OsString::from("gone")));
         if ino == ROOT {
-            Self::count(&mut self.state.write(), ROOT, invals);
+            Self::count(&mut self.state.write(), ROOT, invalidations);
             return Ok(());
         }
-        self.close(ino, invals)
+        self.close(ino, invalidations)
     }
 
-    fn unlink(&self, parent: Ino, name: &OsStr, invals: &mut Invals) -> Result<()> {
+    fn unlink(&self, parent: Ino, name: &OsStr, invalidations: &mut Invalidations) -> Result<()> {
         self.changes.pass();
         assert_eq!(parent, ROOT);
         let ino = self.state.write().remove(name)?;
-        invals.extend([Inval::Attr(ino), Inval::Entry(ROOT, name.into())]);
+        invalidations.extend([Invalidation::Attr(ino), Invalidation::Entry(ROOT, name.into())]);
         Ok(())
     }
 
-    fn rename(&self, from: (Ino, &OsStr), to: (Ino, &OsStr), mode: RenameMode, invals: &mut Invals) -> Result<()> {
+    fn rename(&self, from: (Ino, &OsStr), to: (Ino, &OsStr), mode: RenameMode, invalidations: &mut Invalidations) -> Result<()> {
         self.disk.pass();
         let mut state = self.state.write();
         match mode {
@@ -453,7 +453,7 @@ impl FileSystem for MemoryView {
         let file = state.files.remove(from.1).ok_or(ViewError::NotFound)?;
         let _ = state.remove(to.1);
         state.files.insert(to.1.into(), file);
-        invals.push(Inval::Entry(ROOT, from.1.into()));
+        invalidations.push(Invalidation::Entry(ROOT, from.1.into()));
         Ok(())
     }
 
@@ -487,7 +487,7 @@ impl FileSystem for MemoryView {
 
     fn prefetch(&self, _inos: &[Ino]) {}
 
-    fn lock(&self, _: Ino, _: Handle, _: Option<Flock>, _: Option<&AtomicBool>, _: &mut Invals) -> Result<Reread> {
+    fn lock(&self, _: Ino, _: Handle, _: Option<Flock>, _: Option<&AtomicBool>, _: &mut Invalidations) -> Result<Reread> {
         Err(ViewError::Invalid)
     }
 
@@ -509,7 +509,7 @@ impl FileSystem for MemoryView {
         None
     }
 
-    fn follow(&self, _invals: &mut Invals) -> Option<Instant> {
+    fn follow(&self, _invals: &mut Invalidations) -> Option<Instant> {
         None
     }
 
@@ -518,14 +518,14 @@ impl FileSystem for MemoryView {
         Ok(FsSpace { io_size: 4096, block_size: 512, name_max: 255, ..space })
     }
 
-    fn tick(&self, now: Instant, invals: &mut Invals) -> Option<Instant> {
+    fn tick(&self, now: Instant, invalidations: &mut Invalidations) -> Option<Instant> {
         self.ticks.fetch_add(1, Ordering::SeqCst);
-        invals.append(&mut self.stale.lock());
+        invalidations.append(&mut self.stale.lock());
         self.pace.lock().map(|pace| now + pace)
     }
 
-    fn leave(&self, _regardless: bool, invals: &mut Invals) -> Left {
-        Left { failed: self.fsync(ROOT, invals).err(), lost: Vec::new() }
+    fn leave(&self, _regardless: bool, invalidations: &mut Invalidations) -> Left {
+        Left { failed: self.fsync(ROOT, invalidations).err(), lost: Vec::new() }
     }
 
     fn source(&self) -> Option<(OwnedFd, PathBuf)> {

@@ -17,14 +17,14 @@ use super::kernel::{self, Access};
 use super::session::{Config, Control, MountRequest, Mounted, Overrides, Signal};
 use super::shared::Shared;
 use super::unmount::{self, Answer, Question};
-use crate::view::{FileSystem, Inval, ROOT, ViewError};
+use crate::view::{FileSystem, Invalidation, ROOT, ViewError};
 
+mod lock_waits;
 pub mod memory;
 mod on_file;
-mod push;
+mod page_cache_push;
 mod stress;
 mod unmounting;
-mod waiting;
 
 /// How long something that will surely happen is waited for.
 const SURELY: Duration = Duration::from_secs(20);
@@ -341,7 +341,7 @@ fn read_only_asks_for_bytes_once_and_for_opens_never() {
     mount.view.set("a", b"a longer alpha".to_vec());
     mount.view.set("c", b"gamma".to_vec());
     assert_eq!(mount.read("a").unwrap(), b"alpha", "the kernel has no reason to ask again");
-    mount.view.stale.lock().push(Inval::All);
+    mount.view.stale.lock().push(Invalidation::All);
     eventually("the new bytes are seen", || mount.read("a").unwrap() == b"a longer alpha");
     // The root is told last.
     eventually("the new name is seen", || mount.names() == ["a", "b", "c", INDEX]);
@@ -364,7 +364,7 @@ fn what_others_have_replaced_is_looked_up_again() {
                 let before = held.metadata().unwrap().ino();
                 let new = format!("{} {round}", "a".repeat(round * 1000)).into_bytes();
                 mount.view.replace("a", new.clone());
-                mount.view.stale.lock().push(Inval::All);
+                mount.view.stale.lock().push(Invalidation::All);
                 eventually("the new file is seen", || mount.read("a").is_ok_and(|bytes| bytes == new));
                 assert_ne!(fs::metadata(mount.path("a")).unwrap().ino(), before);
                 eventually("who has the old one open is told", || held.metadata().is_err());

@@ -272,7 +272,7 @@ fn only_the_range_that_changed_is_forgotten() {
     mount.view.set(THE_FILE, new.clone());
     let end = old.len() as u64;
     let told = [(3 * PAGE as u64 + 7, 100), (end - 2 * PAGE as u64, u64::MAX), (0, 0)];
-    *mount.view.stale.lock() = told.iter().map(|(from, len)| Inval::Range(ROOT, *from, *len)).collect();
+    *mount.view.stale.lock() = told.iter().map(|(from, len)| Invalidation::Range(ROOT, *from, *len)).collect();
     File::open(mount.path(FILE)).unwrap().sync_all().unwrap(); // which wakes the view
     let mut expected = old.clone();
     for page in [3, 62, 63] {

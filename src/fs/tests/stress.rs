@@ -127,7 +127,7 @@ fn one_file_never_locks_up() {
             }
             scope.spawn(|| {
                 while !done.load(Ordering::SeqCst) {
-                    *mount.view.stale.lock() = vec![Inval::Range(ROOT, 4096, LEN as u64)];
+                    *mount.view.stale.lock() = vec![Invalidation::Range(ROOT, 4096, LEN as u64)];
                     std::thread::yield_now();
                 }
             });

@@ -13,8 +13,8 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use super::{
-    Attr, Creation, DirEntry, Features, FileSystem, Flock, FrameFileSystem, Handle, Ino, Invals, Kind, Left, Meta, New, OpenMode,
-    Opened, Pages, Push, ROOT, RenameMode, Reread, Rest, Result, SetAttr, SetMode, ViewError, Wait,
+    Attr, Creation, DirEntry, Features, FileSystem, Flock, FrameFileSystem, Handle, Ino, Invalidations, Kind, Left, Meta, New,
+    OpenMode, Opened, Pages, Push, ROOT, RenameMode, Reread, Rest, Result, SetAttr, SetMode, ViewError, Wait,
 };
 use crate::format::zip::{Entry, Number};
 use crate::store::archive::Archive;
@@ -155,7 +155,7 @@ impl FileSystem for ArchiveView {
         self.attr(self.number(ino)?)
     }
 
-    fn setattr(&self, _ino: Ino, _handle: Option<Handle>, _set: SetAttr, _invals: &mut Invals) -> Result<Attr> {
+    fn setattr(&self, _ino: Ino, _handle: Option<Handle>, _set: SetAttr, _invals: &mut Invalidations) -> Result<Attr> {
         Err(ViewError::ReadOnly)
     }
 
@@ -179,7 +179,7 @@ impl FileSystem for ArchiveView {
         Err(ViewError::ReadOnly)
     }
 
-    fn make(&self, _parent: Ino, _name: &OsStr, _new: New<'_>, _creation: Creation, _invals: &mut Invals) -> Result<Attr> {
+    fn make(&self, _parent: Ino, _name: &OsStr, _new: New<'_>, _creation: Creation, _invals: &mut Invalidations) -> Result<Attr> {
         Err(ViewError::ReadOnly)
     }
 
@@ -191,25 +191,25 @@ impl FileSystem for ArchiveView {
         Err(ViewError::BadHandle)
     }
 
-    fn flush(&self, _handle: Handle, _invals: &mut Invals) -> Result<()> {
+    fn flush(&self, _handle: Handle, _invals: &mut Invalidations) -> Result<()> {
         Ok(())
     }
 
-    fn release(&self, _handle: Handle, _invals: &mut Invals) {}
+    fn release(&self, _handle: Handle, _invals: &mut Invalidations) {}
 
-    fn fsync(&self, _ino: Ino, _invals: &mut Invals) -> Result<()> {
+    fn fsync(&self, _ino: Ino, _invals: &mut Invalidations) -> Result<()> {
         Ok(())
     }
 
-    fn unlink(&self, _parent: Ino, _name: &OsStr, _invals: &mut Invals) -> Result<()> {
+    fn unlink(&self, _parent: Ino, _name: &OsStr, _invals: &mut Invalidations) -> Result<()> {
         Err(ViewError::ReadOnly)
     }
 
-    fn rmdir(&self, _parent: Ino, _name: &OsStr, _invals: &mut Invals) -> Result<()> {
+    fn rmdir(&self, _parent: Ino, _name: &OsStr, _invals: &mut Invalidations) -> Result<()> {
         Err(ViewError::ReadOnly)
     }
 
-    fn rename(&self, _from: (Ino, &OsStr), _to: (Ino, &OsStr), _mode: RenameMode, _invals: &mut Invals) -> Result<()> {
+    fn rename(&self, _from: (Ino, &OsStr), _to: (Ino, &OsStr), _mode: RenameMode, _invals: &mut Invalidations) -> Result<()> {
         Err(ViewError::ReadOnly)
     }
 
@@ -221,7 +221,14 @@ impl FileSystem for ArchiveView {
         Err(ViewError::NoAttribute)
     }
 
-    fn set_xattr(&self, _ino: Ino, _name: &OsStr, _value: Option<&[u8]>, _mode: SetMode, _invals: &mut Invals) -> Result<()> {
+    fn set_xattr(
+        &self,
+        _ino: Ino,
+        _name: &OsStr,
+        _value: Option<&[u8]>,
+        _mode: SetMode,
+        _invals: &mut Invalidations,
+    ) -> Result<()> {
         Err(ViewError::ReadOnly)
     }
 
@@ -256,7 +263,7 @@ impl FileSystem for ArchiveView {
         _handle: Handle,
         lock: Option<Flock>,
         _until: Option<&AtomicBool>,
-        _invals: &mut Invals,
+        _invals: &mut Invalidations,
     ) -> Result<Reread> {
         // Nobody else would know of it.
         if lock.is_some() { Err(ViewError::System(libc::ENOLCK)) } else { Ok(Reread::NEVER) }
@@ -278,7 +285,7 @@ impl FileSystem for ArchiveView {
         None
     }
 
-    fn follow(&self, _invals: &mut Invals) -> Option<Instant> {
+    fn follow(&self, _invals: &mut Invalidations) -> Option<Instant> {
         None
     }
 
@@ -286,11 +293,11 @@ impl FileSystem for ArchiveView {
         Err(ViewError::Unsupported)
     }
 
-    fn tick(&self, _now: Instant, _invals: &mut Invals) -> Option<Instant> {
+    fn tick(&self, _now: Instant, _invals: &mut Invalidations) -> Option<Instant> {
         None
     }
 
-    fn leave(&self, _regardless: bool, _invals: &mut Invals) -> Left {
+    fn leave(&self, _regardless: bool, _invals: &mut Invalidations) -> Left {
         Left::default()
     }
 

@@ -1,18 +1,18 @@
 //! An sframe as the one file that C-Blosc2 would have written: the contiguous view.
 //!
-//! - `consider`: when that is a frame, and which of its chunks are new; `adopt`: how it becomes the layout, and when it goes to
+//! - `recognize`: when that is a frame, and which of its chunks are new; `install`: how it becomes the layout, and when it goes to
 //!   the store;
 //! - [`state`]: what the view knows; `xattr`: vlmetalayers that are set.
 //!
 //! What the file is made of is in [`super::frame_file`]. Written bytes go to the overlay, which readers see. A close makes of it a new layout, with exactly the bytes that were
 //! written, or refuses it. The library caches offsets between its calls, so what is shown never moves under a client. A layout
-//! that is adopted is committed.
+//! that is installed is committed.
 
 use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
 use std::time::Instant;
 
-use self::adopt::Look;
+use self::install::Look;
 use self::state::{Contiguous, FRAME};
 use super::content::Content;
 use super::frame_view::{About, Committed, Files, FrameView, Standing, Take, Why};
@@ -21,12 +21,12 @@ use super::nodes::{Name, Number, Root};
 use super::single::{Place, Single, State};
 use super::state_lock::Changing;
 use super::writing::Change;
-use super::{Handle, Ino, Invals, Lost, Result, ViewError};
+use super::{Handle, Ino, Invalidations, Lost, Result, ViewError};
 use crate::format::trailer::Trailer;
 use crate::store::{ChunkKey, FrameImage, FrameStore, sidecar};
 
-mod adopt;
-mod consider;
+mod install;
+mod recognize;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -124,8 +124,8 @@ impl FrameView for Contiguous {
         }
     }
 
-    fn put(this: &Single<Self>, from: &Name, ino: Ino, _file: Number, invals: &mut Invals) -> Result<()> {
-        this.replace_frame(from, ino, invals)
+    fn put(this: &Single<Self>, from: &Name, ino: Ino, _file: Number, invalidations: &mut Invalidations) -> Result<()> {
+        this.replace_frame(from, ino, invalidations)
     }
 
     fn change_to_take<'a>(this: &'a Single<Self>, _names: &[&Name]) -> Changing<'a, State<Self>> {
@@ -146,17 +146,17 @@ impl FrameView for Contiguous {
         Ok(former)
     }
 
-    fn annotate(state: &mut State<Self>, trailer: Trailer, invals: &mut Invals) -> Result<()> {
-        state.set_trailer(trailer, invals)
+    fn annotate(state: &mut State<Self>, trailer: Trailer, invalidations: &mut Invalidations) -> Result<()> {
+        state.set_trailer(trailer, invalidations)
     }
 
-    fn settle(this: &Single<Self>, why: Why, invals: &mut Invals) -> Result<Option<Instant>> {
+    fn settle(this: &Single<Self>, why: Why, invalidations: &mut Invalidations) -> Result<Option<Instant>> {
         match why {
-            Why::Close(handle) => this.close_handle(handle, Look::Close, invals)?,
+            Why::Close(handle) => this.close_handle(handle, Look::Close, invalidations)?,
             Why::Truncate(handle) => {
-                let truncated = this.close_handle(handle, Look::Truncate, invals);
+                let truncated = this.close_handle(handle, Look::Truncate, invalidations);
                 if truncated.is_err() {
-                    this.drop_truncated(handle, invals);
+                    this.drop_truncated(handle, invalidations);
                 }
                 truncated?;
             }
@@ -169,14 +169,14 @@ impl FrameView for Contiguous {
                 }
             }
             Why::Sync(ino) if this.state.read().place(ino).is_ok_and(|place| place == Place::Own) => {}
-            Why::Sync(_) | Why::Leave => this.settle(invals)?,
-            Why::Idle(now) => return Ok(this.settle_due(now, invals)),
+            Why::Sync(_) | Why::Leave => this.settle(invalidations)?,
+            Why::Idle(now) => return Ok(this.settle_due(now, invalidations)),
             Why::HandOver => {
-                this.settle(invals)?;
-                this.drop_unfinished(invals);
+                this.settle(invalidations)?;
+                this.drop_unfinished(invalidations);
             }
-            Why::LeftBehind => this.drop_unfinished(invals),
-            Why::End => this.end(invals),
+            Why::LeftBehind => this.drop_unfinished(invalidations),
+            Why::End => this.end(invalidations),
         }
         Ok(None)
     }

@@ -22,7 +22,7 @@ pub const FRAME: Number = Number(0);
 pub struct Contiguous {
     /// The file's name; where the mount point is the file, SOURCE's.
     pub name: OsString,
-    /// The last state that was adopted: what the file holds, but for the overlay.
+    /// The last state that was installed: what the file holds, but for the overlay.
     pub layout: Arc<Layout>,
     /// What clients may still take for the file's length.
     pub former_lens: FormerLens,
@@ -33,7 +33,7 @@ pub struct Contiguous {
 
     /// Chunks of `layout` that no commit has taken yet.
     pub staged: HashSet<ChunkKey>,
-    /// Counts adopted states.
+    /// Counts installed states.
     pub version: u64,
     /// `version` as of the last commit.
     pub published: u64,
@@ -62,7 +62,7 @@ impl Contiguous {
         FrameFile { layout: Arc::clone(&self.layout), overlay: self.seen_overlay().cloned() }
     }
 
-    /// Whether the last commit took what was adopted last.
+    /// Whether the last commit took what was installed last.
     pub fn is_published(&self) -> bool {
         self.version == self.published
     }

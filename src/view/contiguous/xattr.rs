@@ -10,12 +10,12 @@ use crate::store::{FrameImage, ReadAt};
 use crate::view::frame_file::layout::Layout;
 use crate::view::frame_file::overlay::Overlaid;
 use crate::view::single::{Single, State};
-use crate::view::{Inval, Invals, Result, ViewError};
+use crate::view::{Invalidation, Invalidations, Result, ViewError};
 
 impl Single<Contiguous> {
     /// Sets right what a client has written that does not know yet that an attribute has changed the file's length: see
     /// `FormerLens`. The caller has `writing`.
-    pub(super) fn mend_len(&self, file: &Overlaid<'_>, invals: &mut Invals) -> Result<()> {
+    pub(super) fn mend_len(&self, file: &Overlaid<'_>, invalidations: &mut Invalidations) -> Result<()> {
         let (head, len) = (file.layout.head().len() as u64, file.layout.len());
         {
             let inner = file.overlay.inner.read();
@@ -30,7 +30,7 @@ impl Single<Contiguous> {
         if state.frame.former_lens.mend(&mut frame_len, len) {
             let written = file.overlay.inner.write().write_at(&frame_len, at, file);
             written.map_err(|error| self.held_error("hold what was written", error))?;
-            invals.extend(state.ino(FRAME).map(|ino| Inval::Range(ino, 0, head)));
+            invalidations.extend(state.ino(FRAME).map(|ino| Invalidation::Range(ino, 0, head)));
         }
         Ok(())
     }
@@ -40,7 +40,7 @@ impl State<Contiguous> {
     /// Gives the frame another trailer: the file is as if a client had written it, and the header's part in it.
     ///
     /// In the middle of a client's rounds of writing nothing may change under it, so there must be no overlay.
-    pub(super) fn set_trailer(&mut self, trailer: Trailer, invals: &mut Invals) -> Result<()> {
+    pub(super) fn set_trailer(&mut self, trailer: Trailer, invalidations: &mut Invalidations) -> Result<()> {
         let old = Arc::clone(&self.frame.layout);
         if self.frame.overlay.is_some() {
             return Err(ViewError::InUse);
@@ -58,9 +58,9 @@ impl State<Contiguous> {
         self.frame.version += 1;
         self.frame_changed(SystemTime::now());
         if let Some(ino) = self.ino(FRAME) {
-            invals.push(Inval::Range(ino, 0, old.head().len() as u64));
-            invals.push(Inval::Range(ino, old.tail_start, longest - old.tail_start));
-            invals.push(Inval::Attr(ino));
+            invalidations.push(Invalidation::Range(ino, 0, old.head().len() as u64));
+            invalidations.push(Invalidation::Range(ino, old.tail_start, longest - old.tail_start));
+            invalidations.push(Invalidation::Attr(ino));
         }
         Ok(())
     }

@@ -21,10 +21,10 @@ use crate::format::{self, IndexEntry, Position, Special};
 use crate::store::{ChunkKey, FrameStore, ReadGuard};
 use crate::view::error::Result;
 
-mod ahead;
 mod chunks;
 mod holes;
 mod picked;
+mod readahead;
 #[cfg(test)]
 mod tests;
 mod way;

@@ -1,4 +1,4 @@
-//! What clients have written over the adopted frame, until it is adopted itself: the bytes and where they are.
+//! What clients have written over the installed frame, until it is installed itself: the bytes and where they are.
 //!
 //! In memory while they are few, then in an unlinked sparse file on SOURCE's file system, at the same offsets. Memory comes out
 //! of the budget that all drafts of a mount share, and the number of parts is bounded: where clients write here and there,
@@ -65,7 +65,7 @@ pub enum Verdict {
     Open,
     /// It is no frame.
     Held(format::Error),
-    /// It is one, but not by a whole round of writing: see [`super::consider`].
+    /// It is one, but not by a whole round of writing: see [`contiguous::recognize`].
     Unconfirmed,
     /// It is one that could not be stored.
     Unstored,

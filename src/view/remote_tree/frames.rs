@@ -19,7 +19,8 @@ use crate::store::remote::{Options, RemoteStore, Tag};
 use crate::store::{FrameStore, descriptor_limit, interrupts};
 use crate::view::tree::is_damage;
 use crate::view::{
-    ArrayView, Attr, ContiguousView, FrameFileSystem, Ino, Inval, Invals, Kind, ROOT, Rest, Result, Shown, SparseView, ViewError,
+    ArrayView, Attr, ContiguousView, FrameFileSystem, Ino, Invalidation, Invalidations, Kind, ROOT, Rest, Result, Shown,
+    SparseView, ViewError,
 };
 
 /// Bytes that the indexes of open frames take together, if more than one is open.
@@ -74,7 +75,7 @@ impl RemoteTree {
         if closed.left.take() != Some(store.tag()) {
             self.renumber(frame);
             if closed.openings > 0 {
-                self.owe(Inval::Data(frame.ino));
+                self.owe(Invalidation::Data(frame.ino));
             }
         }
         closed.openings += 1;
@@ -133,7 +134,7 @@ impl RemoteTree {
         table.abandon(frame.ino);
         drop(table);
         if let Some((parent, name)) = node {
-            self.owe(Inval::Entry(parent, name));
+            self.owe(Invalidation::Entry(parent, name));
         }
         ViewError::Gone
     }
@@ -207,7 +208,7 @@ impl RemoteTree {
         }
         // Nobody follows it now: who comes again looks it up.
         if let Some((parent, name)) = node {
-            self.owe(Inval::Entry(parent, name));
+            self.owe(Invalidation::Entry(parent, name));
         }
         true
     }
@@ -235,19 +236,19 @@ impl RemoteTree {
     // --- all frames ---
 
     /// Adds what the kernel must forget of a frame's files.
-    pub(super) fn tell(&self, frame: &Arc<RemoteFrame>, inner: Invals, invals: &mut Invals) {
-        if self.regions.tell(frame, inner, invals) && frame.shown == Kind::Directory {
+    pub(super) fn tell(&self, frame: &Arc<RemoteFrame>, inner: Invalidations, invalidations: &mut Invalidations) {
+        if self.regions.tell(frame, inner, invalidations) && frame.shown == Kind::Directory {
             let table = self.table.lock();
-            invals.extend(table.get(frame.ino).map(|node| Inval::Entry(node.parent, node.name.clone())));
+            invalidations.extend(table.get(frame.ino).map(|node| Invalidation::Entry(node.parent, node.name.clone())));
         }
     }
 
-    pub(super) fn follow_frames(&self, invals: &mut Invals) -> Option<Instant> {
+    pub(super) fn follow_frames(&self, invalidations: &mut Invalidations) -> Option<Instant> {
         let mut due = None;
         for (frame, open) in self.frames.all() {
-            let mut inner = Invals::new();
+            let mut inner = Invalidations::new();
             due = [due, open.fs().follow(&mut inner)].into_iter().flatten().min();
-            self.tell(&frame, inner, invals);
+            self.tell(&frame, inner, invalidations);
         }
         due
     }

@@ -8,7 +8,9 @@ use parking_lot::Mutex;
 
 use super::frame::{OpenFrame, RemoteFrame};
 use super::{Open, RemoteTree};
-use crate::view::{Attr, DirEntry, FileSystem, Handle, Ino, Invals, Kind, OpenMode, Opened, Push, ROOT, Result, Seek, ViewError};
+use crate::view::{
+    Attr, DirEntry, FileSystem, Handle, Ino, Invalidations, Kind, OpenMode, Opened, Push, ROOT, Result, Seek, ViewError,
+};
 
 /// How often a handle is taken that just ended with its frame.
 const TRIES: usize = 4;
@@ -91,13 +93,13 @@ impl RemoteTree {
         result
     }
 
-    pub(super) fn release_inside(&self, file: &InsideFile, invals: &mut Invals) {
-        let mut inner = Invals::new();
+    pub(super) fn release_inside(&self, file: &InsideFile, invalidations: &mut Invalidations) {
+        let mut inner = Invalidations::new();
         let at = *file.at.lock();
         if let Some(open) = file.frame.opened().filter(|open| open.opening == at.0) {
             open.fs().release(at.1, &mut inner);
         }
-        self.tell(&file.frame, inner, invals);
+        self.tell(&file.frame, inner, invalidations);
     }
 
     /// A read without a handle, of bytes that are to be pushed.

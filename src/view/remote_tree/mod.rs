@@ -38,8 +38,8 @@ use self::names::Known;
 use self::table::{Node, Table, What};
 use super::regions::Regions;
 use super::{
-    Attr, Blocks, Creation, DirEntry, Features, FileSystem, Flock, Handle, Ino, Inval, Invals, Kind, Left, Meta, New, OpenMode,
-    Opened, Pages, Push, ROOT, RenameMode, Reread, Result, Rules, Seek, SetAttr, SetMode, ViewError, Wait,
+    Attr, Blocks, Creation, DirEntry, Features, FileSystem, Flock, Handle, Ino, Invalidation, Invalidations, Kind, Left, Meta,
+    New, OpenMode, Opened, Pages, Push, ROOT, RenameMode, Reread, Result, Rules, Seek, SetAttr, SetMode, ViewError, Wait,
 };
 use crate::format::plain::plain;
 use crate::store::remote::{Client, Options, Pool, RemoteObject};
@@ -91,7 +91,7 @@ pub struct RemoteTree {
     /// Where data is decoded, if that is what is shown.
     blocks: Option<Arc<Blocks>>,
     /// What the kernel must forget because of what was found.
-    owed: Mutex<Invals>,
+    owed: Mutex<Invalidations>,
 }
 
 /// An open file.
@@ -198,7 +198,7 @@ impl RemoteTree {
     }
 
     /// The kernel is to forget something.
-    fn owe(&self, inval: Inval) {
+    fn owe(&self, inval: Invalidation) {
         self.owed.lock().push(inval);
         self.watch.ring();
     }
@@ -266,7 +266,7 @@ impl FileSystem for RemoteTree {
         self.attr(ino, &node.what)
     }
 
-    fn setattr(&self, _ino: Ino, _handle: Option<Handle>, _set: SetAttr, _invals: &mut Invals) -> Result<Attr> {
+    fn setattr(&self, _ino: Ino, _handle: Option<Handle>, _set: SetAttr, _invals: &mut Invalidations) -> Result<Attr> {
         Err(ViewError::ReadOnly)
     }
 
@@ -296,7 +296,7 @@ impl FileSystem for RemoteTree {
         Err(ViewError::ReadOnly)
     }
 
-    fn make(&self, _parent: Ino, _name: &OsStr, _new: New<'_>, _creation: Creation, _invals: &mut Invals) -> Result<Attr> {
+    fn make(&self, _parent: Ino, _name: &OsStr, _new: New<'_>, _creation: Creation, _invals: &mut Invalidations) -> Result<Attr> {
         Err(ViewError::ReadOnly)
     }
 
@@ -321,30 +321,30 @@ impl FileSystem for RemoteTree {
         Err(ViewError::BadHandle)
     }
 
-    fn flush(&self, _handle: Handle, _invals: &mut Invals) -> Result<()> {
+    fn flush(&self, _handle: Handle, _invals: &mut Invalidations) -> Result<()> {
         Ok(())
     }
 
-    fn release(&self, handle: Handle, invals: &mut Invals) {
+    fn release(&self, handle: Handle, invalidations: &mut Invalidations) {
         let open = self.handles.write().remove(&handle.0);
         if let Some(Open::Frame(file)) = open {
-            self.release_inside(&file, invals);
+            self.release_inside(&file, invalidations);
         }
     }
 
-    fn fsync(&self, _ino: Ino, _invals: &mut Invals) -> Result<()> {
+    fn fsync(&self, _ino: Ino, _invals: &mut Invalidations) -> Result<()> {
         Ok(())
     }
 
-    fn unlink(&self, _parent: Ino, _name: &OsStr, _invals: &mut Invals) -> Result<()> {
+    fn unlink(&self, _parent: Ino, _name: &OsStr, _invals: &mut Invalidations) -> Result<()> {
         Err(ViewError::ReadOnly)
     }
 
-    fn rmdir(&self, _parent: Ino, _name: &OsStr, _invals: &mut Invals) -> Result<()> {
+    fn rmdir(&self, _parent: Ino, _name: &OsStr, _invals: &mut Invalidations) -> Result<()> {
         Err(ViewError::ReadOnly)
     }
 
-    fn rename(&self, _from: (Ino, &OsStr), _to: (Ino, &OsStr), _mode: RenameMode, _invals: &mut Invals) -> Result<()> {
+    fn rename(&self, _from: (Ino, &OsStr), _to: (Ino, &OsStr), _mode: RenameMode, _invals: &mut Invalidations) -> Result<()> {
         Err(ViewError::ReadOnly)
     }
 
@@ -364,7 +364,14 @@ impl FileSystem for RemoteTree {
         }
     }
 
-    fn set_xattr(&self, _ino: Ino, _name: &OsStr, _value: Option<&[u8]>, _mode: SetMode, _invals: &mut Invals) -> Result<()> {
+    fn set_xattr(
+        &self,
+        _ino: Ino,
+        _name: &OsStr,
+        _value: Option<&[u8]>,
+        _mode: SetMode,
+        _invals: &mut Invalidations,
+    ) -> Result<()> {
         Err(ViewError::ReadOnly)
     }
 
@@ -407,7 +414,7 @@ impl FileSystem for RemoteTree {
         _handle: Handle,
         lock: Option<Flock>,
         _until: Option<&AtomicBool>,
-        _invals: &mut Invals,
+        _invals: &mut Invalidations,
     ) -> Result<Reread> {
         // Nobody else would know of it.
         if lock.is_some() { Err(ViewError::System(libc::ENOLCK)) } else { Ok(Reread::NEVER) }
@@ -432,21 +439,21 @@ impl FileSystem for RemoteTree {
         Some(Arc::clone(self.resources.watcher()))
     }
 
-    fn follow(&self, invals: &mut Invals) -> Option<Instant> {
+    fn follow(&self, invalidations: &mut Invalidations) -> Option<Instant> {
         self.watch.take();
-        invals.append(&mut self.owed.lock());
-        self.follow_frames(invals)
+        invalidations.append(&mut self.owed.lock());
+        self.follow_frames(invalidations)
     }
 
     fn statfs(&self) -> Result<FsSpace> {
         Ok(FsSpace { io_size: 1 << 20, block_size: 4096, name_max: 255, ..FsSpace::default() })
     }
 
-    fn tick(&self, _now: Instant, _invals: &mut Invals) -> Option<Instant> {
+    fn tick(&self, _now: Instant, _invals: &mut Invalidations) -> Option<Instant> {
         None
     }
 
-    fn leave(&self, _regardless: bool, _invals: &mut Invals) -> Left {
+    fn leave(&self, _regardless: bool, _invals: &mut Invalidations) -> Left {
         Left::default()
     }
 

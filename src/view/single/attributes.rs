@@ -8,7 +8,7 @@ use crate::view::frame_file::FrameFile;
 use crate::view::frame_view::FrameView;
 use crate::view::nodes::Number;
 use crate::view::xattr::{self, Attribute};
-use crate::view::{Ino, Invals, Result, SetMode, ViewError};
+use crate::view::{Ino, Invalidations, Result, SetMode, ViewError};
 
 /// What a file's attributes are about.
 enum Subject {
@@ -72,7 +72,7 @@ impl<V: FrameView> Single<V> {
         name: &[u8],
         value: Option<&[u8]>,
         mode: SetMode,
-        invals: &mut Invals,
+        invalidations: &mut Invalidations,
     ) -> Result<()> {
         self.check_writable()?;
         let writing = self.writing.lock();
@@ -103,7 +103,7 @@ impl<V: FrameView> Single<V> {
                 return Ok(());
             }
             let trailer = xattr::changed(trailer, name, value)?;
-            V::annotate(&mut state, trailer, invals)?;
+            V::annotate(&mut state, trailer, invalidations)?;
         }
         drop(writing);
         self.publish_soon()

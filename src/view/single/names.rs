@@ -6,7 +6,7 @@ use super::{FrameFileSystem, Single};
 use crate::view::frame_view::{FrameView, Take};
 use crate::view::nodes::{LOCK_FILE, Name};
 use crate::view::writing::Change;
-use crate::view::{Creation, Handle, Ino, Invals, OpenMode, RenameMode, Result, ViewError};
+use crate::view::{Creation, Handle, Ino, Invalidations, OpenMode, RenameMode, Result, ViewError};
 
 impl<V: FrameView> Single<V> {
     /// The inode of a name.
@@ -68,7 +68,13 @@ impl<V: FrameView> Single<V> {
     }
 
     /// Renames.
-    pub(super) fn move_name(&self, from: (Ino, &OsStr), to: (Ino, &OsStr), mode: RenameMode, invals: &mut Invals) -> Result<()> {
+    pub(super) fn move_name(
+        &self,
+        from: (Ino, &OsStr),
+        to: (Ino, &OsStr),
+        mode: RenameMode,
+        invalidations: &mut Invalidations,
+    ) -> Result<()> {
         self.check_writable()?;
         let _writing = self.writing.lock();
         let (from, to, ino, is_taken) = {
@@ -92,7 +98,7 @@ impl<V: FrameView> Single<V> {
             return Err(ViewError::Exists);
         }
         match to {
-            Name::Frame(file) => V::put(self, &from, ino, file, invals),
+            Name::Frame(file) => V::put(self, &from, ino, file, invalidations),
             Name::Temporary(_) | Name::LockFile => self.give_name(&from, &to, ino),
         }
     }

@@ -11,7 +11,7 @@ use crate::store::{FrameStore, Location};
 use crate::view::frame_view::{FrameView, Standing};
 use crate::view::locks::Locks;
 use crate::view::nodes::{LOCK_FILE, Nodes};
-use crate::view::{FileSystem, Inval, Invals, Result, ViewError};
+use crate::view::{FileSystem, Invalidation, Invalidations, Result, ViewError};
 
 /// A frame that is closed: what is known of its files.
 pub struct Parked<V: FrameView> {
@@ -190,7 +190,7 @@ impl<V: FrameView> FrameFileSystem for Single<V> {
     }
 
     fn is_untouched(&self) -> bool {
-        let commits = self.pacer.lock().commits();
+        let commits = self.commit_throttle.lock().commits();
         let state = self.state.read();
         commits == 0 && !V::is(&state, Standing::Uncommitted) && !V::is(&state, Standing::Changed)
     }
@@ -205,15 +205,15 @@ impl<V: FrameView> FrameFileSystem for Single<V> {
 }
 
 impl<V: FrameView> Parked<V> {
-    /// Opens it again. Where SOURCE is not what it was, its files have other inodes, and `invals` says what the kernel must forget.
+    /// Opens it again. Where SOURCE is not what it was, its files have other inodes, and `invalidations` says what the kernel must forget.
     ///
     /// # Errors
     /// What is wrong with the frame.
-    pub fn open(self, store: Arc<dyn FrameStore>, invals: &mut Invals) -> Result<Single<V>> {
+    pub fn open(self, store: Arc<dyn FrameStore>, invalidations: &mut Invalidations) -> Result<Single<V>> {
         let Parked { mut nodes, load, read_only, takes_turns, identity } = self;
         if identity.is_none() || store.identity() != identity {
-            nodes.reloaded(store.source_stat()?.into(), invals);
-            invals.push(Inval::All);
+            nodes.reloaded(store.source_stat()?.into(), invalidations);
+            invalidations.push(Invalidation::All);
         }
         let lock_file = nodes.lock_file.clone();
         let frame = Single::under(nodes, store, read_only, load)?;

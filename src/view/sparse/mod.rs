@@ -4,12 +4,12 @@
 //! - [`state`]: what files hold, and the index;
 //! - [`table`]: from ids to stored chunks;
 //! - `write`: what a close makes of drafts, and files that are renamed onto others;
-//! - `adopt`: taking an index; `xattr`: vlmetalayers that are set;
+//! - `apply_index`: taking an index; `xattr`: vlmetalayers that are set;
 //! - `times`: since when chunk files have their content;
-//! - `settle`: chunk files that take their places by position; `publish`: what goes to the store, and what is left at the end.
+//! - `place_by_position`: chunk files that take their places by position; `publish`: what goes to the store, and what is left at the end.
 //!
 //! What a write means is in three steps. Bytes are written to a draft, which readers see. A close makes the draft a chunk that
-//! the store has staged, or an index that is adopted, or refuses it. When index and chunks agree, the whole is published: handed
+//! the store has staged, or an index that is applied, or refuses it. When index and chunks agree, the whole is published: handed
 //! to the store's commit.
 
 use std::ffi::{OsStr, OsString};
@@ -17,7 +17,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use self::state::{Held, INDEX, Sparse, chunk_of, number, stored};
+use self::state::{HeldIndex, INDEX, Sparse, chunk_of, number, stored};
 use self::write::Unfinished;
 use super::content::Content;
 use super::frame_view::{About, Committed, Files, FrameView, Standing, Take, Why};
@@ -26,15 +26,15 @@ use super::nodes::{Name, Number, Root};
 use super::single::{Single, State};
 use super::state_lock::Changing;
 use super::writing::Change;
-use super::{Handle, Ino, Invals, Lost, Result, ViewError};
+use super::{Handle, Ino, Invalidations, Lost, Result, ViewError};
 use crate::format::trailer::Trailer;
 use crate::format::{ChunkId, IndexEntry, index_file};
 use crate::store::validate::MAX_CHUNK_LEN;
 use crate::store::{ChunkKey, FrameImage, FrameStore};
 
-mod adopt;
+mod apply_index;
+mod place_by_position;
 mod publish;
-mod settle;
 mod state;
 mod table;
 #[cfg(test)]
@@ -82,7 +82,7 @@ impl FrameView for Sparse {
             }
             Files::Behind(file) => {
                 let position = chunk_of(file).and_then(|id| self.table.get(id).position());
-                let (Some(position), Some(index)) = (position, &self.adopted) else { return Vec::new() };
+                let (Some(position), Some(index)) = (position, &self.applied) else { return Vec::new() };
                 let behind = index.entries.get(position as usize + 1..).unwrap_or_default();
                 stored(behind).take(most).map(number).collect()
             }
@@ -101,7 +101,7 @@ impl FrameView for Sparse {
 
     fn about(&self, file: Option<Number>) -> About<'_> {
         match file.map_or(Some(INDEX), Some).and_then(chunk_of) {
-            None => About { frame: self.adopted.as_ref().map(|index| (&index.header, &index.trailer)), ..About::default() },
+            None => About { frame: self.applied.as_ref().map(|index| (&index.header, &index.trailer)), ..About::default() },
             Some(id) => About { position: self.table.get(id).position(), since: self.time_at_mount(id), frame: None },
         }
     }
@@ -120,8 +120,8 @@ impl FrameView for Sparse {
 
     fn begun(&mut self, file: Number) {
         if file == INDEX {
-            // From here on the file is not the adopted index any more, whatever it will be.
-            self.held = Held::Unparsed;
+            // From here on the file is not the applied index any more, whatever it will be.
+            self.held = HeldIndex::Unparsed;
         }
     }
 
@@ -139,10 +139,10 @@ impl FrameView for Sparse {
         Ok(())
     }
 
-    fn put(this: &Single<Self>, from: &Name, ino: Ino, file: Number, invals: &mut Invals) -> Result<()> {
+    fn put(this: &Single<Self>, from: &Name, ino: Ino, file: Number, invalidations: &mut Invalidations) -> Result<()> {
         match chunk_of(file) {
-            Some(id) => this.rename_onto_chunk(from, id, ino, invals),
-            None => this.rename_onto_index(from, ino, invals),
+            Some(id) => this.rename_onto_chunk(from, id, ino, invalidations),
+            None => this.rename_onto_index(from, ino, invalidations),
         }
     }
 
@@ -159,36 +159,36 @@ impl FrameView for Sparse {
         Ok(state.take(file, how))
     }
 
-    fn annotate(state: &mut State<Self>, trailer: Trailer, invals: &mut Invals) -> Result<()> {
-        state.set_trailer(trailer, invals)
+    fn annotate(state: &mut State<Self>, trailer: Trailer, invalidations: &mut Invalidations) -> Result<()> {
+        state.set_trailer(trailer, invalidations)
     }
 
-    fn settle(this: &Single<Self>, why: Why, invals: &mut Invals) -> Result<Option<Instant>> {
+    fn settle(this: &Single<Self>, why: Why, invalidations: &mut Invalidations) -> Result<Option<Instant>> {
         match why {
             Why::Close(handle) | Why::Truncate(handle) => {
                 // This draft and no other: another may have begun a new one by now.
                 let joined = this.state.read().joined(handle)?;
                 if let Some((ino, file, writing)) = joined {
-                    this.close_writing(ino, file, &writing, Unfinished::Refuse, invals)?;
+                    this.close_writing(ino, file, &writing, Unfinished::Refuse, invalidations)?;
                 }
             }
             Why::Sync(ino) => {
-                this.close_file(ino, Unfinished::Leave, invals)?;
-                this.store_again(invals)?;
-                this.settle(invals)?;
+                this.close_file(ino, Unfinished::Leave, invalidations)?;
+                this.store_again(invalidations)?;
+                this.settle(invalidations)?;
             }
-            Why::Idle(now) => return Ok(this.work(now, invals)),
+            Why::Idle(now) => return Ok(this.work(now, invalidations)),
             Why::HandOver => {
-                this.drop_unfinished(invals);
-                this.state.write().drop_empty(invals);
-                this.settle(invals)?;
+                this.drop_unfinished(invalidations);
+                this.state.write().drop_empty(invalidations);
+                this.settle(invalidations)?;
             }
-            Why::LeftBehind => this.drop_unfinished(invals),
+            Why::LeftBehind => this.drop_unfinished(invalidations),
             Why::Leave => {
                 // What is there cannot be made a part of what others have made.
                 this.following.hindrance(&*this.store).map_or(Ok(()), Err)?;
-                this.close_all(invals)?;
-                this.settle(invals)?;
+                this.close_all(invalidations)?;
+                this.settle(invalidations)?;
             }
             Why::End => this.keep_times_at_close(),
             Why::Unwritten(_) => {}
@@ -211,7 +211,7 @@ impl FrameView for Sparse {
             return None;
         }
         let frame = &state.frame;
-        let index = frame.adopted.as_ref()?;
+        let index = frame.applied.as_ref()?;
         // Not collected to an option: that grows a vector step by step, and there may be a million entries.
         let mut all = true;
         let mut key_of = |id: ChunkId| {

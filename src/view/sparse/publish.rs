@@ -5,14 +5,14 @@ use std::time::Instant;
 use log::{debug, error};
 
 use super::SETTLE_AFTER;
-use super::state::{Held, INDEX, Sparse};
+use super::state::{HeldIndex, INDEX, Sparse};
 use super::write::Unfinished;
 use crate::store::{ReadAt, StoredChunk};
 use crate::view::content::Content;
 use crate::view::names::INDEX_NAME;
 use crate::view::nodes::Name;
 use crate::view::single::{Place, Single, State};
-use crate::view::{Ino, Invals, Lost, Result, ViewError};
+use crate::view::{Ino, Invalidations, Lost, Result, ViewError};
 
 impl State<Sparse> {
     /// Whether something is being written to the frame.
@@ -24,16 +24,16 @@ impl State<Sparse> {
 }
 
 impl Single<Sparse> {
-    pub(super) fn drop_unfinished(&self, invals: &mut Invals) {
+    pub(super) fn drop_unfinished(&self, invalidations: &mut Invalidations) {
         if self.state.read().index_is_left_behind()
-            && let Err(error) = self.state.write().drop_index(invals)
+            && let Err(error) = self.state.write().drop_index(invalidations)
         {
             error!("{}: {error}", self.store.path().display());
         }
     }
 
     /// What a read-write mount has to do now, and when again.
-    pub(super) fn work(&self, now: Instant, invals: &mut Invals) -> Option<Instant> {
+    pub(super) fn work(&self, now: Instant, invalidations: &mut Invalidations) -> Option<Instant> {
         let settle_at = {
             let frame = &self.state.read().frame;
             frame.unsettled.then_some(frame.last_change + SETTLE_AFTER)
@@ -41,7 +41,7 @@ impl Single<Sparse> {
         let later = settle_at.filter(|at| *at > now);
         if settle_at.is_some()
             && later.is_none()
-            && let Err(error) = self.settle(invals).and_then(|()| self.publish_in_turn())
+            && let Err(error) = self.settle(invalidations).and_then(|()| self.publish_in_turn())
         {
             error!("{error}");
         }
@@ -49,7 +49,7 @@ impl Single<Sparse> {
     }
 
     /// Checks files that are still open at a lazy unmount. Whole chunks are staged; no close has accepted the others.
-    pub(super) fn close_all(&self, invals: &mut Invals) -> Result<()> {
+    pub(super) fn close_all(&self, invalidations: &mut Invalidations) -> Result<()> {
         let open: Vec<_> = {
             let mut state = self.state.write();
             state.frame.unstored.clear();
@@ -57,7 +57,7 @@ impl Single<Sparse> {
         };
         let mut closed = Ok(());
         for ino in open {
-            match self.close_file(ino, Unfinished::Leave, invals) {
+            match self.close_file(ino, Unfinished::Leave, invalidations) {
                 Ok(()) | Err(ViewError::Rejected(_)) => {}
                 Err(error) => {
                     debug!("{}: {error}", self.show(ino));
@@ -78,7 +78,7 @@ impl Single<Sparse> {
                 _ => None,
             });
             let drafts: Vec<_> = unfinished.collect();
-            let held = !matches!(frame.held, Held::No) || all && frame.has_another_index();
+            let held = !matches!(frame.held, HeldIndex::No) || all && frame.has_another_index();
             let index = state.index_ino().filter(|_| held).and_then(|ino| state.content(ino).ok());
             let ids = if all { frame.uncommitted() } else { Vec::new() };
             let moved = state.nodes.iter().filter_map(|(_, node)| match (&node.name, &node.kept) {

@@ -17,7 +17,7 @@ use crate::view::nodes::{Name, Node, Number};
 use crate::view::single::{Single, State};
 use crate::view::state_lock::Changing;
 use crate::view::xattr::FormerLens;
-use crate::view::{Ino, Inval, Invals, Result, ViewError};
+use crate::view::{Ino, Invalidation, Invalidations, Result, ViewError};
 
 /// The index file's number: it comes first in a listing.
 pub const INDEX: Number = Number(0);
@@ -62,8 +62,8 @@ pub enum Numbering {
 
 /// Whether the index file is one that can be committed.
 #[derive(Debug)]
-pub enum Held {
-    /// It is the adopted index.
+pub enum HeldIndex {
+    /// It is the applied index.
     No,
     /// It is missing, being written, or does not parse as a whole. Whenever the index file has a draft.
     Unparsed,
@@ -76,21 +76,21 @@ pub enum Held {
 pub struct Sparse {
     pub table: Table,
     /// The index that positions in `table` follow; its header is kept true while chunks are replaced.
-    pub adopted: Option<IndexFile>,
+    pub applied: Option<IndexFile>,
     /// What the names of chunk files mean.
     pub numbering: Numbering,
-    /// `adopted` names a chunk at more than one position, of which `table` has the last.
+    /// `applied` names a chunk at more than one position, of which `table` has the last.
     pub named_twice: bool,
     /// The index chunk that was decoded last.
     pub known_index: Option<Arc<KnownIndex>>,
     /// The index file's bytes where it is not being written.
     pub index_bytes: Option<Arc<Vec<u8>>>,
-    pub held: Held,
-    /// `adopted` says something else than `index_bytes`: to be mended when the mount settles.
+    pub held: HeldIndex,
+    /// `applied` says something else than `index_bytes`: to be mended when the mount settles.
     pub index_stale: bool,
-    /// Chunks that `adopted` names and that have no file, with the uncompressed size they had where chunks vary in size.
+    /// Chunks that `applied` names and that have no file, with the uncompressed size they had where chunks vary in size.
     pub removed: BTreeMap<ChunkId, u32>,
-    /// Chunks that `adopted` does not name.
+    /// Chunks that `applied` does not name.
     pub unnamed: BTreeMap<ChunkId, Unnamed>,
     /// Files with a draft that SOURCE did not take when they were closed.
     pub unstored: HashSet<Ino>,
@@ -98,7 +98,7 @@ pub struct Sparse {
     pub index_changed: u64,
     /// What clients may still take for the index file's length.
     pub former_lens: FormerLens,
-    /// Uncompressed sizes of the chunks that `adopted` names and no commit has taken yet.
+    /// Uncompressed sizes of the chunks that `applied` names and no commit has taken yet.
     pub fresh: HashMap<ChunkId, u32>,
 
     /// Of chunks that a change is about to replace, take away or give another place: see [`Single::change_knowing`].
@@ -164,7 +164,7 @@ impl Sparse {
         let named = (0u32..).zip(entries.iter()).map(|(position, entry)| entry.map(|key| id_at(position, key)));
         let index = IndexFile { header, trailer: trailer.clone(), entries: Arc::new(named.collect()) };
         let frame = Self::new(Some((index, numbering)), entries, keeper)?;
-        let ids = frame.adopted.iter().flat_map(|index| index.entries.iter());
+        let ids = frame.applied.iter().flat_map(|index| index.entries.iter());
         for (entry, len) in ids.zip(lens) {
             if let IndexEntry::Stored(id) = entry {
                 frame.table.get(*id).learn_len(len);
@@ -175,8 +175,8 @@ impl Sparse {
 
     /// `keys` are those of the index's entries.
     fn new(index: Option<(IndexFile, Numbering)>, keys: &[IndexEntry<ChunkKey>], keeper: Option<Arc<Keeper>>) -> Result<Self> {
-        let (mut adopted, numbering) = index.map_or((None, Numbering::ByPosition), |(index, numbering)| (Some(index), numbering));
-        let entries = adopted.as_ref().map(|index| index.entries.as_slice()).unwrap_or_default();
+        let (mut applied, numbering) = index.map_or((None, Numbering::ByPosition), |(index, numbering)| (Some(index), numbering));
+        let entries = applied.as_ref().map(|index| index.entries.as_slice()).unwrap_or_default();
         // Of a frame that is nearly all special chunks, the few that are stored are kept one by one.
         let count = stored(entries).count();
         let len = stored(entries).map(|id| id.0 as usize + 1).max().unwrap_or(0);
@@ -189,14 +189,14 @@ impl Sparse {
                 table.set_position(*id, Some(position));
             }
         }
-        let index_bytes = match &mut adopted {
+        let index_bytes = match &mut applied {
             Some(index) => Some(Arc::new(index.make_file().map_err(ViewError::Rejected)?)),
             None => None,
         };
         Ok(Sparse {
             table,
-            held: if index_bytes.is_some() { Held::No } else { Held::Unparsed },
-            adopted,
+            held: if index_bytes.is_some() { HeldIndex::No } else { HeldIndex::Unparsed },
+            applied,
             named_twice,
             numbering,
             known_index: None,
@@ -234,7 +234,7 @@ impl Sparse {
 
     /// The chunk of a file, if its size is not known, and nothing but the chunk tells it.
     pub fn unmeasured_if_varying(&self, file: Number) -> Option<ChunkKey> {
-        let varying = self.adopted.as_ref().is_some_and(|index| index.header.chunksize() == 0);
+        let varying = self.applied.as_ref().is_some_and(|index| index.header.chunksize() == 0);
         chunk_of(file).filter(|_| varying).and_then(|id| self.unmeasured(id))
     }
 
@@ -260,7 +260,7 @@ impl State<Sparse> {
         let State { frame, chunks, .. } = self;
         frame.touch();
         let Some(id) = chunk_of(file) else {
-            frame.held = Held::Unparsed;
+            frame.held = HeldIndex::Unparsed;
             return frame.index_bytes.take().map_or(Content::Empty, Content::Bytes);
         };
         let mut kept = Content::Empty;
@@ -279,7 +279,7 @@ impl State<Sparse> {
             frame.removed.insert(id, nbytes);
             frame.changed_frame();
         }
-        if let Held::Waiting(index, missing) = &mut frame.held
+        if let HeldIndex::Waiting(index, missing) = &mut frame.held
             && index.entries.contains(&IndexEntry::Stored(id))
         {
             missing.insert(id);
@@ -293,7 +293,7 @@ impl State<Sparse> {
     }
 
     /// Chunk files that were emptied, and that nobody has open for writing, hold their chunks again.
-    pub fn drop_empty(&mut self, invals: &mut Invals) {
+    pub fn drop_empty(&mut self, invalidations: &mut Invalidations) {
         let emptied = |node: &Node| match (&node.name, &node.writing) {
             (Some(Name::Frame(file)), Some(writing)) if node.writers == 0 => {
                 let has_chunk = chunk_of(*file).is_some_and(|id| self.frame.table.get(id).key().is_some());
@@ -304,7 +304,7 @@ impl State<Sparse> {
         let emptied: Vec<Ino> = self.nodes.iter().filter(|(_, node)| emptied(node)).map(|(ino, _)| ino).collect();
         for ino in emptied {
             self.end_writing(ino, false);
-            invals.push(Inval::Data(ino));
+            invalidations.push(Invalidation::Data(ino));
         }
     }
 
@@ -317,7 +317,7 @@ impl State<Sparse> {
         };
         let frame = &self.frame;
         frame.frame_changed != frame.published
-            || !matches!(frame.held, Held::No)
+            || !matches!(frame.held, HeldIndex::No)
             || frame.index_stale
             || !frame.removed.is_empty()
             || !frame.unnamed.is_empty()
@@ -328,9 +328,9 @@ impl State<Sparse> {
     pub fn publishable(&self) -> bool {
         let frame = &self.frame;
         frame.frame_changed != frame.published
-            && matches!(frame.held, Held::No)
+            && matches!(frame.held, HeldIndex::No)
             && self.exists(INDEX)
-            && frame.adopted.is_some()
+            && frame.applied.is_some()
             && frame.removed.is_empty()
     }
 }

@@ -12,7 +12,7 @@ use crate::format::trailer::Trailer;
 use crate::format::{ChunkId, IndexEntry, Layout, Special};
 use crate::store::{CframeStore, OpenOptions};
 use crate::view::frames::{CHUNKSIZE, Cell, cells_of, cframe, chunk, errno, full, header, zeros};
-use crate::view::{Creation, DirEntry, FileSystem, Inval, OpenMode, ROOT, RenameMode, SetAttr, ViewError};
+use crate::view::{Creation, DirEntry, FileSystem, Invalidation, OpenMode, ROOT, RenameMode, SetAttr, ViewError};
 
 mod model;
 mod others;
@@ -91,7 +91,7 @@ impl Mount {
 
     /// Like `cp`: opens for writing (making or truncating), writes in pieces, closes.
     fn cp(&self, name: &str, bytes: &[u8]) -> Result<()> {
-        let mut invals = Vec::new();
+        let mut invalidations = Vec::new();
         let mode = OpenMode { read: false, write: true, truncate: true, drop_privileges: false };
         let view = self.view();
         let handle = match self.ino(name) {
@@ -101,8 +101,8 @@ impl Mount {
         for (n, piece) in bytes.chunks(50).enumerate() {
             view.write(handle, n as u64 * 50, piece)?;
         }
-        let flushed = view.flush(handle, &mut invals);
-        view.release(handle, &mut invals);
+        let flushed = view.flush(handle, &mut invalidations);
+        view.release(handle, &mut invalidations);
         flushed
     }
 
@@ -384,9 +384,9 @@ fn what_was_refused_goes_without_a_word() {
     view.write(handle, 0, &[7; 1000]).unwrap();
     assert_eq!(errno(view.flush(handle, &mut Vec::new())), libc::EINVAL);
     assert_eq!(mount.read("00000001.chunk"), chunk(2, CHUNKSIZE));
-    let mut invals = Vec::new();
-    view.release(handle, &mut invals);
-    assert_eq!(invals, []);
+    let mut invalidations = Vec::new();
+    view.release(handle, &mut invalidations);
+    assert_eq!(invalidations, []);
     assert!(view.state.read().nodes.get(ino).is_none_or(|node| node.writing.is_none()));
     assert_eq!(mount.read("00000001.chunk"), chunk(2, CHUNKSIZE));
 }
@@ -399,9 +399,9 @@ fn who_was_refused_may_go_on_writing() {
     let handle = view.open(ino, mode).unwrap().handle;
     let bytes = chunk(9, CHUNKSIZE);
     view.write(handle, 0, &bytes[..40]).unwrap();
-    let mut invals = Vec::new();
-    assert_eq!(errno(view.flush(handle, &mut invals)), libc::EINVAL);
-    assert_eq!(invals, [Inval::Data(ino)]);
+    let mut invalidations = Vec::new();
+    assert_eq!(errno(view.flush(handle, &mut invalidations)), libc::EINVAL);
+    assert_eq!(invalidations, [Invalidation::Data(ino)]);
     assert_eq!(mount.read("00000001.chunk"), chunk(2, CHUNKSIZE));
     view.write(handle, 40, &bytes[40..]).unwrap();
     view.flush(handle, &mut Vec::new()).unwrap();
@@ -498,17 +498,17 @@ fn an_index_that_is_nearly_all_hole_is_not_read() {
     let mut mount = Mount::of(&[full(1), full(2), full(3)], CHUNKSIZE);
     let before = mount.committed();
     let file = mount.read("chunks.b2frame");
-    let (ino, mut invals) = (mount.ino("chunks.b2frame").unwrap(), Vec::new());
+    let (ino, mut invalidations) = (mount.ino("chunks.b2frame").unwrap(), Vec::new());
     let mode = OpenMode { read: true, write: true, truncate: false, drop_privileges: false };
     let handle = mount.view().open(ino, mode).unwrap().handle;
     let len = 3u64 << 30;
     mount.view().write(handle, 16, &len.to_be_bytes()).unwrap();
     let set = SetAttr { size: Some(len), ..SetAttr::default() };
-    mount.view().setattr(ino, Some(handle), set, &mut invals).unwrap();
+    mount.view().setattr(ino, Some(handle), set, &mut invalidations).unwrap();
     let memory = most();
-    let _ = mount.view().flush(handle, &mut invals);
+    let _ = mount.view().flush(handle, &mut invalidations);
     assert!(most() - memory < 1 << 20, "{} KiB", most() - memory);
-    mount.view().release(handle, &mut invals);
+    mount.view().release(handle, &mut invalidations);
     mount.cp("chunks.b2frame", &file).unwrap();
     mount.unmount();
     assert_eq!(mount.committed(), before);
@@ -554,28 +554,28 @@ fn a_refused_rename_of_the_index_does_not_hold_up_commits() {
     assert_eq!(mount.committed(), [full(9), full(2), full(3)]);
 }
 
-/// What an index has in common with the adopted one is not looked at again, and yet nothing of it escapes.
+/// What an index has in common with the applied one is not looked at again, and yet nothing of it escapes.
 #[test]
-fn an_index_like_the_adopted_one() {
+fn an_index_like_the_applied_one() {
     let mount = Mount::of(&[full(1), full(2), full(3)], CHUNKSIZE);
     let view = mount.view();
     let same = index_file(&[id(0), id(1), id(2)], CHUNKSIZE);
     mount.cp("chunks.b2frame", &same).unwrap();
-    let entries = |view: &SparseView| Arc::clone(&view.state.read().frame.adopted.as_ref().unwrap().entries);
+    let entries = |view: &SparseView| Arc::clone(&view.state.read().frame.applied.as_ref().unwrap().entries);
     let first = entries(view);
     mount.cp("chunks.b2frame", &same).unwrap();
     assert!(Arc::ptr_eq(&first, &entries(view)), "decoded once");
     // A chunk of the common part that is missing.
     mount.rm("00000001.chunk").unwrap();
     mount.cp("chunks.b2frame", &same).unwrap();
-    assert!(matches!(&view.state.read().frame.held, state::Held::Waiting(_, missing) if missing.len() == 1));
+    assert!(matches!(&view.state.read().frame.held, state::HeldIndex::Waiting(_, missing) if missing.len() == 1));
     mount.cp("00000001.chunk", &chunk(7, CHUNKSIZE)).unwrap();
-    assert!(matches!(view.state.read().frame.held, state::Held::No));
+    assert!(matches!(view.state.read().frame.held, state::HeldIndex::No));
     // One of it, new, that fits as the last, which it is no more.
     mount.cp("00000002.chunk", &chunk(8, 10)).unwrap();
     mount.cp("00000003.chunk", &chunk(9, CHUNKSIZE)).unwrap();
     mount.cp("chunks.b2frame", &index_file(&[id(0), id(1), id(2), id(3)], CHUNKSIZE)).unwrap();
-    assert!(matches!(view.state.read().frame.held, state::Held::Unparsed));
+    assert!(matches!(view.state.read().frame.held, state::HeldIndex::Unparsed));
     mount.rm("00000003.chunk").unwrap();
     // A chunk at two positions, then at the first of them alone.
     mount.cp("00000002.chunk", &chunk(8, CHUNKSIZE)).unwrap();
@@ -592,7 +592,7 @@ fn an_index_like_the_adopted_one() {
 fn who_closes_during_a_commit_leaves_the_next_one_to_the_tick() {
     let mount = Mount::of(&[full(1), full(2)], CHUNKSIZE);
     let view = mount.view();
-    let committing = view.pacer.committing();
+    let committing = view.commit_throttle.committing();
     mount.cp("00000000.chunk", &chunk(5, CHUNKSIZE)).unwrap();
     assert_eq!(mount.committed()[0], full(1), "the close waited for nobody");
     drop(committing);
@@ -641,7 +641,7 @@ fn an_index_with_another_chunksize_is_taken_if_the_chunks_fit() {
         let entries = Arc::new(vec![IndexEntry::Stored(ChunkId(0))]);
         let bytes = IndexFile { header, trailer: Trailer::encode(&[]).unwrap(), entries }.make_file().unwrap();
         mount.cp("chunks.b2frame", &bytes).unwrap();
-        assert_eq!(matches!(mount.view().state.read().frame.held, state::Held::No), fits);
+        assert_eq!(matches!(mount.view().state.read().frame.held, state::HeldIndex::No), fits);
         mount.sync();
         let store = CframeStore::open(&mount.path(), OpenOptions { read_only: true, ..OpenOptions::default() }).unwrap();
         let committed = store.committed().unwrap().header.chunksize();

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant, SystemTime};
 use log::debug;
 use parking_lot::Mutex;
 
-use super::state::{Held, Numbering, Sparse, chunk_of};
+use super::state::{HeldIndex, Numbering, Sparse, chunk_of};
 use crate::format::times::{Gather, Identity, Stamp, Times};
 use crate::format::{ChunkId, IndexEntry};
 use crate::store::in_words;
@@ -64,7 +64,7 @@ impl Single<Sparse> {
                 None
             });
             let frame = &mut self.state.get_mut().frame;
-            let count = frame.adopted.as_ref().map(|index| index.entries.len() as u64);
+            let count = frame.applied.as_ref().map(|index| index.entries.len() as u64);
             if let Some(times) = times.filter(|times| count == Some(times.len().into())) {
                 frame.times = Arc::new(times);
                 kept.record = Some((identity, Arc::clone(&frame.times)));
@@ -91,7 +91,7 @@ impl Single<Sparse> {
             return kept.due;
         }
         // Whoever has it is committing.
-        let Some(_nobody_commits) = self.pacer.try_lock() else { return Some(now + IDLE) };
+        let Some(_nobody_commits) = self.commit_throttle.try_lock() else { return Some(now + IDLE) };
         (kept.due, kept.last) = (None, Some(now));
         if let Some(snapshot) = self.snapshot()
             && let Some(identity) = self.store.identity()
@@ -124,8 +124,8 @@ impl Single<Sparse> {
         }
         let state = self.state.read();
         let frame = &state.frame;
-        let whole = frame.frame_changed == frame.published && matches!(frame.held, Held::No) && frame.removed.is_empty();
-        let index = frame.adopted.as_ref().filter(|_| whole)?;
+        let whole = frame.frame_changed == frame.published && matches!(frame.held, HeldIndex::No) && frame.removed.is_empty();
+        let index = frame.applied.as_ref().filter(|_| whole)?;
         let time = |node: &Node| match node.name {
             Some(Name::Frame(file)) => Some((chunk_of(file)?, Stamp::from(node.meta.mtime))),
             _ => None,
@@ -187,7 +187,7 @@ impl Sparse {
 
     /// Whether the next mount gives every chunk file the name that it has now.
     pub(super) fn is_in_order(&self) -> bool {
-        self.numbering == Numbering::ById || self.adopted.as_ref().is_none_or(|index| is_in_order(&index.entries))
+        self.numbering == Numbering::ById || self.applied.as_ref().is_none_or(|index| is_in_order(&index.entries))
     }
 }
 

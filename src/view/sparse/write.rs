@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use log::{debug, warn};
 
-use super::state::{Held, INDEX, Size, Sparse, Unnamed, chunk_of, number};
+use super::state::{HeldIndex, INDEX, Size, Sparse, Unnamed, chunk_of, number};
 use crate::format::chunk::ChunkHeader;
 use crate::format::header::FrameHeader;
 use crate::format::index_file::{self, IndexFile, KnownIndex};
@@ -17,7 +17,7 @@ use crate::view::frame_view::Take;
 use crate::view::nodes::{Name, Number};
 use crate::view::single::{Place, Single, State};
 use crate::view::writing::Writing;
-use crate::view::{Ino, Inval, Invals, Result, ViewError};
+use crate::view::{Ino, Invalidation, Invalidations, Result, ViewError};
 
 /// What happens to a draft that is not a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub(super) enum Unfinished {
 
 impl Single<Sparse> {
     /// Checks a file's draft, and stages it if it is a chunk.
-    pub(super) fn close_file(&self, ino: Ino, unfinished: Unfinished, invals: &mut Invals) -> Result<()> {
+    pub(super) fn close_file(&self, ino: Ino, unfinished: Unfinished, invalidations: &mut Invalidations) -> Result<()> {
         let (file, writing) = {
             let state = self.state.read();
             let writing = state.nodes.get(ino).and_then(|node| node.writing.clone());
@@ -39,7 +39,7 @@ impl Single<Sparse> {
                 _ => return Ok(()),
             }
         };
-        self.close_writing(ino, file, &writing, unfinished, invals)
+        self.close_writing(ino, file, &writing, unfinished, invalidations)
     }
 
     pub(super) fn close_writing(
@@ -48,10 +48,10 @@ impl Single<Sparse> {
         file: Number,
         writing: &Arc<Writing>,
         unfinished: Unfinished,
-        invals: &mut Invals,
+        invalidations: &mut Invalidations,
     ) -> Result<()> {
-        let Some(id) = chunk_of(file) else { return self.close_index(ino, writing, invals) };
-        let closed = self.close_chunk(ino, id, writing, unfinished, invals);
+        let Some(id) = chunk_of(file) else { return self.close_index(ino, writing, invalidations) };
+        let closed = self.close_chunk(ino, id, writing, unfinished, invalidations);
         if let Err(ViewError::Store(_)) = closed {
             self.state.write().frame.unstored.insert(ino);
         }
@@ -60,12 +60,12 @@ impl Single<Sparse> {
 
     /// Checks drafts again that could not be staged when they were closed. An fsync must not succeed while one of them is left: not every
     /// program looks at the result of close. C-Blosc2 does not.
-    pub(super) fn store_again(&self, invals: &mut Invals) -> Result<()> {
+    pub(super) fn store_again(&self, invalidations: &mut Invalidations) -> Result<()> {
         if self.state.read().frame.unstored.is_empty() {
             return Ok(());
         }
         let left = std::mem::take(&mut self.state.write().frame.unstored);
-        let closed: Vec<_> = left.into_iter().map(|ino| self.close_file(ino, Unfinished::Leave, invals)).collect();
+        let closed: Vec<_> = left.into_iter().map(|ino| self.close_file(ino, Unfinished::Leave, invalidations)).collect();
         closed.into_iter().collect()
     }
 
@@ -75,7 +75,7 @@ impl Single<Sparse> {
         id: ChunkId,
         writing: &Arc<Writing>,
         unfinished: Unfinished,
-        invals: &mut Invals,
+        invalidations: &mut Invalidations,
     ) -> Result<()> {
         let staged = {
             let inner = writing.inner.read();
@@ -89,7 +89,7 @@ impl Single<Sparse> {
             }
             staged.map(|(key, header)| (key, header, inner.version)).map_err(|error| (writing.refuse(), error))
         };
-        let (key, header, version) = staged.map_err(|(known, error)| self.refused(ino, known, error, invals))?;
+        let (key, header, version) = staged.map_err(|(known, error)| self.refused(ino, known, error, invalidations))?;
         let mut state = match self.change_knowing(|frame| frame.unmeasured(id).into_iter().collect()) {
             Ok(state) => state,
             Err(error) => {
@@ -109,14 +109,14 @@ impl Single<Sparse> {
             let known = writing.refuse();
             drop(state);
             self.store.discard(key);
-            return Err(self.refused(ino, known, error, invals));
+            return Err(self.refused(ino, known, error, invalidations));
         }
         let old = state.frame.size_of(id);
         state.end_writing(ino, true);
         drop(inner);
-        state.accept(id, key, &header, old, invals);
+        state.accept(id, key, &header, old, invalidations);
         drop(state);
-        self.consider_again(invals)
+        self.apply_held(invalidations)
     }
 
     /// Stages a draft that is one whole chunk of a size that fits. The inner error is the reason why it is not.
@@ -130,15 +130,15 @@ impl Single<Sparse> {
     }
 
     /// Refuses a draft. The kernel must forget its pages, unless it was told so before.
-    fn refused(&self, ino: Ino, known: bool, error: format::Error, invals: &mut Invals) -> ViewError {
+    fn refused(&self, ino: Ino, known: bool, error: format::Error, invalidations: &mut Invalidations) -> ViewError {
         if !known {
             warn!("{}: refused: {error}", self.show(ino));
-            invals.push(Inval::Data(ino));
+            invalidations.push(Invalidation::Data(ino));
         }
         ViewError::Rejected(error)
     }
 
-    fn close_index(&self, ino: Ino, writing: &Arc<Writing>, invals: &mut Invals) -> Result<()> {
+    fn close_index(&self, ino: Ino, writing: &Arc<Writing>, invalidations: &mut Invalidations) -> Result<()> {
         let (mut file, version) = {
             let mut inner = writing.inner.write();
             let len = inner.bytes.len();
@@ -175,7 +175,7 @@ impl Single<Sparse> {
         state.end_writing(ino, true);
         drop(inner);
         match mended {
-            true => invals.push(Inval::Data(ino)),
+            true => invalidations.push(Invalidation::Data(ino)),
             false => state.frame.former_lens.clear(),
         }
         if !known.is_some_and(|known| known.gave(&index)) {
@@ -183,24 +183,24 @@ impl Single<Sparse> {
         }
         state.frame.index_bytes = Some(Arc::new(file));
         state.frame.changes += 1;
-        state.consider(index, invals);
+        state.apply_or_hold(index, invalidations);
         drop(state);
-        self.consider_again(invals)
+        self.apply_held(invalidations)
     }
 
     /// The bytes must be a chunk that fits, as at a close; otherwise both names stay as they were.
-    pub(super) fn rename_onto_chunk(&self, from: &Name, id: ChunkId, ino: Ino, invals: &mut Invals) -> Result<()> {
+    pub(super) fn rename_onto_chunk(&self, from: &Name, id: ChunkId, ino: Ino, invalidations: &mut Invalidations) -> Result<()> {
         let is_begun = self.state.read().nodes.get(ino).is_some_and(|node| node.writing.is_some());
-        let renamed = self.move_onto_chunk(from, id, ino, invals);
+        let renamed = self.move_onto_chunk(from, id, ino, invalidations);
         if renamed.is_err() && !is_begun {
             // The draft that was begun for this check ends; a draft of the index stays.
-            let _ = self.close_file(ino, Unfinished::Leave, invals);
+            let _ = self.close_file(ino, Unfinished::Leave, invalidations);
         }
         renamed
     }
 
     /// The file may be an index, or become one. The caller checks that afterwards.
-    pub(super) fn rename_onto_index(&self, from: &Name, ino: Ino, invals: &mut Invals) -> Result<()> {
+    pub(super) fn rename_onto_index(&self, from: &Name, ino: Ino, invalidations: &mut Invalidations) -> Result<()> {
         let writing = self.draft_of(ino)?;
         {
             let mut inner = writing.inner.write();
@@ -211,10 +211,10 @@ impl Single<Sparse> {
             inner.most = index_file::MAX_LEN;
         }
         self.give_name(from, &Name::Frame(INDEX), ino)?;
-        self.close_file(ino, Unfinished::Leave, invals)
+        self.close_file(ino, Unfinished::Leave, invalidations)
     }
 
-    fn move_onto_chunk(&self, from: &Name, id: ChunkId, ino: Ino, invals: &mut Invals) -> Result<()> {
+    fn move_onto_chunk(&self, from: &Name, id: ChunkId, ino: Ino, invalidations: &mut Invalidations) -> Result<()> {
         loop {
             let of_source = self.state.read().nodes.version();
             let writing = self.draft_of(ino)?;
@@ -256,9 +256,9 @@ impl Single<Sparse> {
             state.link_frame(number(id), ino);
             state.end_writing(ino, true);
             drop(inner);
-            state.accept(id, key, &header, old, invals);
+            state.accept(id, key, &header, old, invalidations);
             drop(state);
-            return self.consider_again(invals);
+            return self.apply_held(invalidations);
         }
     }
 }
@@ -266,8 +266,8 @@ impl Single<Sparse> {
 impl Sparse {
     /// The chunk sizes that the index allows for a chunk file.
     pub(super) fn fit(&self, id: ChunkId) -> Fit {
-        match (&self.held, &self.adopted) {
-            (Held::No, Some(index)) => match self.table.get(id).position() {
+        match (&self.held, &self.applied) {
+            (HeldIndex::No, Some(index)) => match self.table.get(id).position() {
                 Some(position) => index.fit(u64::from(position)),
                 // The library makes a frame step by step, and may turn to chunks of varying size: it writes the chunk first then.
                 None if self.is_made_here => Fit::Any,
@@ -280,10 +280,17 @@ impl Sparse {
 
 impl State<Sparse> {
     /// Makes a staged chunk the content of a chunk file, in place of a chunk of size `old`.
-    pub(super) fn accept(&mut self, id: ChunkId, key: ChunkKey, header: &ChunkHeader, old: Option<Size>, invals: &mut Invals) {
+    pub(super) fn accept(
+        &mut self,
+        id: ChunkId,
+        key: ChunkKey,
+        header: &ChunkHeader,
+        old: Option<Size>,
+        invalidations: &mut Invalidations,
+    ) {
         let frame = &mut self.frame;
         let position = frame.table.get(id).position();
-        if let (Some(position), Some(index)) = (position, &mut frame.adopted) {
+        if let (Some(position), Some(index)) = (position, &mut frame.applied) {
             let (old_nbytes, old_cbytes) = old.map_or((0, 0), |old| (u64::from(old.nbytes), u64::from(old.cbytes)));
             let chunksize = u64::from(index.header.chunksize());
             let nbytes = index.header.nbytes();
@@ -317,11 +324,11 @@ impl State<Sparse> {
             }
         }
         frame.touch();
-        if let Held::Waiting(_, missing) = &mut frame.held {
+        if let HeldIndex::Waiting(_, missing) = &mut frame.held {
             missing.remove(&id);
             if missing.is_empty() {
-                let Held::Waiting(index, _) = std::mem::replace(&mut frame.held, Held::Unparsed) else { return };
-                self.consider(*index, invals);
+                let HeldIndex::Waiting(index, _) = std::mem::replace(&mut frame.held, HeldIndex::Unparsed) else { return };
+                self.apply_or_hold(*index, invalidations);
             }
         }
     }

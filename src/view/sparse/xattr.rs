@@ -3,23 +3,23 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use super::state::{Held, Sparse};
+use super::state::{HeldIndex, Sparse};
 use crate::format::header::FrameHeader;
 use crate::format::trailer::Trailer;
 use crate::view::single::State;
-use crate::view::{Inval, Invals, Result, ViewError};
+use crate::view::{Invalidation, Invalidations, Result, ViewError};
 
 impl State<Sparse> {
-    /// Gives the adopted frame another trailer, and makes the index file say so.
+    /// Gives the applied frame another trailer, and makes the index file say so.
     ///
-    /// The index file must be the adopted one: in the middle of a client's rounds of writing nothing may change under it. Nor
+    /// The index file must be the applied one: in the middle of a client's rounds of writing nothing may change under it. Nor
     /// while chunk files have come or gone that the index knows nothing of: its next round is about to follow.
-    pub(super) fn set_trailer(&mut self, trailer: Trailer, invals: &mut Invals) -> Result<()> {
+    pub(super) fn set_trailer(&mut self, trailer: Trailer, invalidations: &mut Invalidations) -> Result<()> {
         let ino = self.index_ino().ok_or(ViewError::InUse)?;
         let frame = &mut self.frame;
-        let (Some(index), Some(bytes)) = (&frame.adopted, &frame.index_bytes) else { return Err(ViewError::InUse) };
+        let (Some(index), Some(bytes)) = (&frame.applied, &frame.index_bytes) else { return Err(ViewError::InUse) };
         let is_waiting = frame.unsettled && !(frame.removed.is_empty() && frame.unnamed.is_empty());
-        if !matches!(frame.held, Held::No) || is_waiting {
+        if !matches!(frame.held, HeldIndex::No) || is_waiting {
             return Err(ViewError::InUse);
         }
         let mut index = index.clone();
@@ -38,14 +38,14 @@ impl State<Sparse> {
             file
         };
         frame.former_lens.push(former);
-        frame.adopted = Some(index);
+        frame.applied = Some(index);
         frame.index_bytes = Some(Arc::new(file));
         frame.index_stale = false;
         frame.changed_frame();
         if let Ok(node) = self.node(ino) {
             node.meta.written(SystemTime::now());
         }
-        invals.push(Inval::Data(ino));
+        invalidations.push(Invalidation::Data(ino));
         Ok(())
     }
 }
@@ -55,7 +55,7 @@ impl Sparse {
     /// `FormerLens`. Answers whether it did.
     pub(super) fn mend_len(&mut self, file: &mut [u8]) -> bool {
         let len = file.len() as u64;
-        let same = match (&self.adopted, &self.index_bytes) {
+        let same = match (&self.applied, &self.index_bytes) {
             (Some(index), Some(bytes)) => {
                 let head = index.header.header_len() as usize;
                 file.get(head..).is_some_and(|rest| bytes.get(head..) == Some(rest))

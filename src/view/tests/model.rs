@@ -104,7 +104,7 @@ impl Model {
         }
         self.files[id].bytes = bytes;
         (self.files[id].mtime, self.files[id].former) = (None, false);
-        self.fs.flush(handle, &mut Invals::new()).unwrap();
+        self.fs.flush(handle, &mut Invalidations::new()).unwrap();
         self.handles.push((handle, id, true));
         if self.random(3) > 0 {
             self.close(self.handles.len() - 1);
@@ -113,12 +113,12 @@ impl Model {
 
     fn close(&mut self, at: usize) {
         let (handle, ..) = self.handles.swap_remove(at);
-        self.fs.release(handle, &mut Invals::new());
-        assert_eq!(errno(self.fs.flush(handle, &mut Invals::new())), libc::EBADF);
+        self.fs.release(handle, &mut Invalidations::new());
+        assert_eq!(errno(self.fs.flush(handle, &mut Invalidations::new())), libc::EBADF);
     }
 
     fn rename(&mut self, from: &'static str, to: &'static str) {
-        let renamed = self.fs.rename((ROOT, from.as_ref()), (ROOT, to.as_ref()), RenameMode::Replace, &mut Invals::new());
+        let renamed = self.fs.rename((ROOT, from.as_ref()), (ROOT, to.as_ref()), RenameMode::Replace, &mut Invalidations::new());
         let Some(id) = self.names.get(from).copied() else { return assert_eq!(errno(renamed), libc::ENOENT) };
         let fits = !self.is_frame(to) || self.files[id].bytes.len() != 77 && !self.files[id].bytes.is_empty();
         if from != to && !fits {
@@ -140,7 +140,7 @@ impl Model {
             }
             2 => {
                 let name = self.any_name();
-                let removed = self.fs.unlink(ROOT, OsStr::new(name), &mut Invals::new());
+                let removed = self.fs.unlink(ROOT, OsStr::new(name), &mut Invalidations::new());
                 match self.names.remove(name) {
                     Some(id) => {
                         removed.unwrap();
@@ -176,7 +176,7 @@ impl Model {
                 if let Some(id) = self.names.get(name).copied() {
                     let mtime = TIME + Duration::from_secs(self.random(1000) as u64);
                     let set = SetAttr { mode: Some(0o604), mtime: Some(mtime), ..SetAttr::default() };
-                    let attr = self.fs.setattr(self.files[id].ino, None, set, &mut Invals::new()).unwrap();
+                    let attr = self.fs.setattr(self.files[id].ino, None, set, &mut Invalidations::new()).unwrap();
                     assert_eq!((attr.meta.mode, attr.meta.mtime), (0o604, mtime), "{name}");
                     (self.files[id].mode, self.files[id].mtime) = (0o604, Some(mtime));
                 }
@@ -250,7 +250,7 @@ fn names_inodes_and_open_files_are_as_in_any_directory() {
             }
             model.check();
             let fs = model.fs;
-            let left = fs.leave(true, &mut Invals::new());
+            let left = fs.leave(true, &mut Invalidations::new());
             assert!(left.is_safe(), "{pair:?} {seed}: {left}");
             let _ = fs.shutdown();
         }

@@ -19,29 +19,29 @@ fn files_keep_inodes_and_attributes_while_a_frame_is_closed() {
 }
 
 fn keeps<V: super::super::frame_view::FrameView>(pair: Pair, path: &Path, frame: Single<V>) {
-    let (name, invals) = (pair.frame_names()[0], &mut Invals::new());
+    let (name, invalidations) = (pair.frame_names()[0], &mut Invalidations::new());
     let creation = Creation { uid: 0, gid: 0, mode: 0o600, umask: 0, exclusive: true };
     let (temporary, opened) = frame.create(ROOT, OsStr::new(".t"), creation, OpenMode { write: true, ..READING }).unwrap();
     assert!(!frame.is_idle(), "somebody has a file open");
     frame.write(opened.handle, 0, &pair.good(9)).unwrap();
-    frame.flush(opened.handle, invals).unwrap();
-    frame.release(opened.handle, invals);
+    frame.flush(opened.handle, invalidations).unwrap();
+    frame.release(opened.handle, invalidations);
     let before = lookup(&frame, name).unwrap();
-    frame.setattr(before.ino, None, SetAttr { mode: Some(0o604), ..SetAttr::default() }, invals).unwrap();
+    frame.setattr(before.ino, None, SetAttr { mode: Some(0o604), ..SetAttr::default() }, invalidations).unwrap();
     assert!(frame.is_idle());
 
-    let frame = frame.park().unwrap().open(pair.store(path), invals).unwrap();
+    let frame = frame.park().unwrap().open(pair.store(path), invalidations).unwrap();
     let is_told = pair.source == Layout::Sparse;
-    assert_eq!(!invals.is_empty(), is_told, "only of a cframe it is known that nobody has changed it");
+    assert_eq!(!invalidations.is_empty(), is_told, "only of a cframe it is known that nobody has changed it");
     let after = lookup(&frame, name).unwrap();
     assert_eq!((after.ino == before.ino, after.meta.mode == 0o604), (!is_told, !is_told));
     assert_eq!(read(&frame, lookup(&frame, ".t").unwrap().ino, None).unwrap(), pair.good(9));
     assert_eq!(lookup(&frame, ".t").unwrap().ino, temporary.ino);
 
     // What was changed is committed; what others change meanwhile is seen, and its files are others.
-    frame.rename((ROOT, OsStr::new(".t")), (ROOT, OsStr::new(name)), RenameMode::Replace, invals).unwrap();
+    frame.rename((ROOT, OsStr::new(".t")), (ROOT, OsStr::new(name)), RenameMode::Replace, invalidations).unwrap();
     assert!(!frame.is_idle() || !is_told);
-    frame.fsync(ROOT, invals).unwrap();
+    frame.fsync(ROOT, invalidations).unwrap();
     frame.forget(after.ino, 1, true);
     assert!(frame.is_idle());
     let renamed = lookup(&frame, name).unwrap().ino;
@@ -53,9 +53,9 @@ fn keeps<V: super::super::frame_view::FrameView>(pair: Pair, path: &Path, frame:
         std::fs::remove_dir_all(path).unwrap();
     }
     std::fs::rename(other, path).unwrap();
-    invals.clear();
-    let frame = parked.open(pair.store(path), invals).unwrap();
-    assert!(invals.contains(&Inval::All));
+    invalidations.clear();
+    let frame = parked.open(pair.store(path), invalidations).unwrap();
+    assert!(invalidations.contains(&Invalidation::All));
     let now = lookup(&frame, name).unwrap();
     assert_ne!(now.ino, renamed);
     assert_eq!(errno(frame.open(renamed, READING)), libc::ESTALE);

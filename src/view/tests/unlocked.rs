@@ -63,7 +63,7 @@ fn nobody_waits_while_source_is_read_again_but_for_its_chunks() {
             }
         };
         *store.reloaded.lock() = Some(Box::new(clients));
-        fs.follow(&mut Invals::new());
+        fs.follow(&mut Invalidations::new());
         for _ in 0..2 {
             let errno = answers.recv_timeout(Duration::from_secs(20)).expect("an answer");
             assert_eq!(errno, libc::ESTALE, "{pair:?}");
@@ -73,8 +73,8 @@ fn nobody_waits_while_source_is_read_again_but_for_its_chunks() {
         assert!(read(&*fs, now.ino, None).unwrap() == before);
         let handle = fs.open(now.ino, WRITING).unwrap().handle;
         fs.write(handle, 0, &pair.good(9)).unwrap();
-        fs.flush(handle, &mut Invals::new()).unwrap();
-        fs.release(handle, &mut Invals::new());
-        assert!(fs.leave(true, &mut Invals::new()).is_nothing(), "{pair:?}");
+        fs.flush(handle, &mut Invalidations::new()).unwrap();
+        fs.release(handle, &mut Invalidations::new());
+        assert!(fs.leave(true, &mut Invalidations::new()).is_nothing(), "{pair:?}");
     }
 }

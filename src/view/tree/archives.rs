@@ -12,7 +12,7 @@ use super::place::Whose;
 use super::{Tree, forget_name};
 use crate::store::archive::Archive;
 use crate::store::local::beneath::{self, Found};
-use crate::view::{ArchiveView, FrameFileSystem, Ino, Inval, RenameMode, Result, ViewError};
+use crate::view::{ArchiveView, FrameFileSystem, Ino, Invalidation, RenameMode, Result, ViewError};
 
 /// Bytes of memory for what is known of the archives that are open. One of them may take more.
 const MEMORY: u64 = 32 << 20;
@@ -64,7 +64,7 @@ impl Tree {
             self.drop_frame(&frame);
         }
         self.table.lock().abandon(ino);
-        self.owed.lock().push(Inval::Data(ino));
+        self.owed.lock().push(Invalidation::Data(ino));
     }
 
     /// Whether a file is known to be no frame and no archive, for as long as nobody changes it.
@@ -118,7 +118,7 @@ impl Tree {
         self.renumber(frame);
         let name = self.table.lock().get(frame.ino).and_then(|node| node.names().first().cloned());
         let mut owed = self.owed.lock();
-        owed.push(Inval::Data(frame.ino));
+        owed.push(Invalidation::Data(frame.ino));
         owed.extend(name.map(|(parent, name)| forget_name(parent, &name)));
     }
 

@@ -22,7 +22,7 @@ use crate::format::{INDEX_NAME, Layout};
 use crate::store::FrameStore;
 use crate::store::local::beneath::{self, FileId, Found};
 use crate::view::decoded::look;
-use crate::view::{ArrayView, Blocks, Decoded, FrameFileSystem, Ino, Inval, Invals, Result, ViewError};
+use crate::view::{ArrayView, Blocks, Decoded, FrameFileSystem, Ino, Invalidation, Invalidations, Result, ViewError};
 
 /// Of so many frames it is remembered what they are shown as.
 const REMEMBERED: NonZeroUsize = NonZeroUsize::new(1 << 16).expect("not zero");
@@ -221,19 +221,20 @@ impl Tree {
     }
 
     /// Names of frames are known to the kernel as what their data is shown as.
-    pub(super) fn in_shown_names(&self, invals: &mut Invals) {
+    pub(super) fn in_shown_names(&self, invalidations: &mut Invalidations) {
         if !self.shows_data() {
             return;
         }
-        let shown = |inval: &Inval| match inval {
-            Inval::Entry(parent, name) => {
-                let with = |suffix: &str| Inval::Entry(*parent, [name.as_os_str(), OsStr::new(suffix)].into_iter().collect());
+        let shown = |inval: &Invalidation| match inval {
+            Invalidation::Entry(parent, name) => {
+                let with =
+                    |suffix: &str| Invalidation::Entry(*parent, [name.as_os_str(), OsStr::new(suffix)].into_iter().collect());
                 Decoded::SUFFIXES.map(with).to_vec()
             }
             _ => Vec::new(),
         };
-        let more: Vec<Inval> = invals.iter().flat_map(shown).collect();
-        invals.extend(more);
+        let more: Vec<Invalidation> = invalidations.iter().flat_map(shown).collect();
+        invalidations.extend(more);
     }
 }
 

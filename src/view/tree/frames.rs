@@ -22,8 +22,8 @@ use crate::store::sidecar::SUFFIX;
 use crate::store::times::Records;
 use crate::store::{Budgets, CframeStore, FrameStore, Location, OpenOptions, Resources, SframeStore, StoreError};
 use crate::view::{
-    Attr, ContiguousView, FrameFileSystem, Ino, Inval, Invals, Kind, Left, Meta, ROOT, Rest, Result, SparseView, ViewError,
-    directory_meta,
+    Attr, ContiguousView, FrameFileSystem, Ino, Invalidation, Invalidations, Kind, Left, Meta, ROOT, Rest, Result, SparseView,
+    ViewError, directory_meta,
 };
 
 /// Descriptors that an open frame takes at most, besides chunk files that are kept open.
@@ -149,7 +149,7 @@ impl Tree {
         let now = self.stamp(frame.ino).ok();
         if closed.left.take().is_none_or(|left| now != Some(left)) {
             self.renumber(frame);
-            self.owed.lock().push(Inval::Data(frame.ino));
+            self.owed.lock().push(Invalidation::Data(frame.ino));
         }
         closed.openings += 1;
         let used = AtomicU64::new(self.frames.use_number());
@@ -270,7 +270,7 @@ impl Tree {
         };
         self.broken.lock().put(found.id, Sized::from(found));
         let mut owed = self.owed.lock();
-        owed.push(Inval::Data(ino));
+        owed.push(Invalidation::Data(ino));
         owed.extend(names.into_iter().map(|(parent, name)| forget_name(parent, &name)));
     }
 
@@ -416,34 +416,34 @@ impl Tree {
         })
     }
 
-    pub(super) fn follow_frames(&self, invals: &mut Invals) -> Option<Instant> {
+    pub(super) fn follow_frames(&self, invalidations: &mut Invalidations) -> Option<Instant> {
         let mut due = None;
         for (frame, open) in self.each_open() {
-            let mut inner = Invals::new();
+            let mut inner = Invalidations::new();
             let next = open.fs().follow(&mut inner);
             due = [due, next].into_iter().flatten().min();
-            self.tell(&frame, inner, invals);
+            self.tell(&frame, inner, invalidations);
         }
         due
     }
 
-    pub(super) fn tick_frames(&self, now: Instant, invals: &mut Invals) -> Option<Instant> {
+    pub(super) fn tick_frames(&self, now: Instant, invalidations: &mut Invalidations) -> Option<Instant> {
         let mut due = None;
         for (frame, open) in self.each_open() {
-            let mut inner = Invals::new();
+            let mut inner = Invalidations::new();
             let next = open.fs().tick(now, &mut inner);
             due = [due, next].into_iter().flatten().min();
-            self.tell(&frame, inner, invals);
+            self.tell(&frame, inner, invalidations);
         }
         due
     }
 
-    pub(super) fn leave_frames(&self, regardless: bool, invals: &mut Invals) -> Left {
+    pub(super) fn leave_frames(&self, regardless: bool, invalidations: &mut Invalidations) -> Left {
         let mut all = Left::default();
         for (frame, open) in self.each_open().filter(|(_, open)| !open.view.is_untouched()) {
-            let mut inner = Invals::new();
+            let mut inner = Invalidations::new();
             let left = open.fs().leave(regardless, &mut inner);
-            self.tell(&frame, inner, invals);
+            self.tell(&frame, inner, invalidations);
             all.failed = all.failed.or(left.failed);
             all.lost.extend(left.lost);
         }

@@ -18,8 +18,8 @@ use crate::store::local::beneath;
 use crate::view::nodes::LOCK_FILE;
 use crate::view::regions::ranges;
 use crate::view::{
-    Attr, Creation, DirEntry, FileSystem, Handle, Ino, Invals, Kind, New, OpenMode, Opened, Push, ROOT, RenameMode, Result, Seek,
-    SetAttr, SetMode, VLMETA, ViewError,
+    Attr, Creation, DirEntry, FileSystem, Handle, Ino, Invalidations, Kind, New, OpenMode, Opened, Push, ROOT, RenameMode,
+    Result, Seek, SetAttr, SetMode, VLMETA, ViewError,
 };
 
 /// What names of extended attributes begin with that are the frame's own.
@@ -29,11 +29,11 @@ const TRIES: usize = 4;
 
 impl Tree {
     /// Adds what the kernel must forget of a frame's files.
-    pub(super) fn tell(&self, frame: &Arc<TreeFrame>, inner: Invals, invals: &mut Invals) {
-        if self.regions.tell(frame, inner, invals) {
+    pub(super) fn tell(&self, frame: &Arc<TreeFrame>, inner: Invalidations, invalidations: &mut Invalidations) {
+        if self.regions.tell(frame, inner, invalidations) {
             let name = self.table.lock().get(frame.ino).and_then(|node| node.names().first().cloned());
             if let Some((parent, name)) = name.filter(|_| frame.shown == Kind::Directory) {
-                invals.push(forget_name(parent, &name));
+                invalidations.push(forget_name(parent, &name));
             }
         }
     }
@@ -59,15 +59,15 @@ impl Tree {
     fn change<T>(
         &self,
         frame: &Arc<TreeFrame>,
-        invals: &mut Invals,
-        change: impl FnOnce(&dyn FileSystem, &mut Invals) -> Result<T>,
+        invalidations: &mut Invalidations,
+        change: impl FnOnce(&dyn FileSystem, &mut Invalidations) -> Result<T>,
     ) -> Result<T> {
         self.check_writable()?;
         frame.check_writable()?;
         let open = self.enter_to_write(frame)?;
-        let mut inner = Invals::new();
+        let mut inner = Invalidations::new();
         let changed = change(open.fs(), &mut inner).map_err(|error| self.refused(&open, error));
-        self.tell(frame, inner, invals);
+        self.tell(frame, inner, invalidations);
         changed
     }
 
@@ -166,14 +166,14 @@ impl Tree {
         name: &OsStr,
         new: New<'_>,
         creation: Creation,
-        invals: &mut Invals,
+        invalidations: &mut Invalidations,
     ) -> Result<Attr> {
         frame.check_writable()?;
         if matches!(new, New::Link(_)) {
             return Err(ViewError::NotPermitted);
         }
         let masked = Creation { mode: creation.mode & 0o777 & !creation.umask, ..creation };
-        match self.change(frame, invals, |fs, invals| fs.make(inner, name, new, masked, invals)) {
+        match self.change(frame, invalidations, |fs, invalidations| fs.make(inner, name, new, masked, invalidations)) {
             Err(ViewError::NotPermitted) if frame.opened().is_some_and(|open| self.is_not_begun(frame, &open)) => {
                 self.becomes_directory(frame)?;
                 self.make_passed(parent, name, new, creation)
@@ -182,12 +182,18 @@ impl Tree {
         }
     }
 
-    pub(super) fn unlink_inside(&self, frame: &Arc<TreeFrame>, inner: Ino, name: &OsStr, invals: &mut Invals) -> Result<()> {
+    pub(super) fn unlink_inside(
+        &self,
+        frame: &Arc<TreeFrame>,
+        inner: Ino,
+        name: &OsStr,
+        invalidations: &mut Invalidations,
+    ) -> Result<()> {
         if self.is_lock_name(frame, name) {
             self.lock_attr_inside(frame)?;
             return self.remove_lock_file(frame);
         }
-        self.change(frame, invals, |fs, invals| fs.unlink(inner, name, invals))
+        self.change(frame, invalidations, |fs, invalidations| fs.unlink(inner, name, invalidations))
     }
 
     pub(super) fn rename_inside(
@@ -197,9 +203,9 @@ impl Tree {
         from: &OsStr,
         to: &OsStr,
         mode: RenameMode,
-        invals: &mut Invals,
+        invalidations: &mut Invalidations,
     ) -> Result<()> {
-        self.change(frame, invals, |fs, invals| fs.rename((inner, from), (inner, to), mode, invals))
+        self.change(frame, invalidations, |fs, invalidations| fs.rename((inner, from), (inner, to), mode, invalidations))
     }
 
     // --- attributes ---
@@ -211,7 +217,7 @@ impl Tree {
         inner: Ino,
         handle: Option<Handle>,
         set: SetAttr,
-        invals: &mut Invals,
+        invalidations: &mut Invalidations,
     ) -> Result<Attr> {
         if inner == LOCK_FILE && self.takes_turns(frame) {
             return self.lock_attr_inside(frame);
@@ -220,18 +226,18 @@ impl Tree {
         frame.check_writable()?;
         if inner != ROOT {
             let handle = self.inner_handle(handle)?;
-            let attr = self.change(frame, invals, |fs, invals| fs.setattr(inner, handle, set, invals))?;
+            let attr = self.change(frame, invalidations, |fs, invalidations| fs.setattr(inner, handle, set, invalidations))?;
             return self.attr_outside(frame, attr);
         }
         if set.size.is_some() {
             let handle = self.inner_handle(handle)?;
             let size = SetAttr { size: set.size, ..SetAttr::default() };
-            self.change(frame, invals, |fs, invals| fs.setattr(ROOT, handle, size, invals))?;
+            self.change(frame, invalidations, |fs, invalidations| fs.setattr(ROOT, handle, size, invalidations))?;
         }
         let rest = SetAttr { size: None, ..set };
         if (rest.uid, rest.gid) != (None, None) && frame.opened().is_some_and(|open| open.view.is_made()) {
             // It is read anew with the files' new owner, rather than when somebody is reading.
-            let _ = self.quiesce(frame, invals);
+            let _ = self.quiesce(frame, invalidations);
         }
         match frame.opened().filter(|open| !open.is_busy) {
             None => self.set_below_frame(frame, ino, &rest)?,
@@ -249,9 +255,9 @@ impl Tree {
                 });
                 result?;
                 if frame.shown == Kind::File && (rest.atime.is_some() || rest.mtime.is_some()) {
-                    let _ = open.fs().setattr(ROOT, None, rest, &mut Invals::new());
+                    let _ = open.fs().setattr(ROOT, None, rest, &mut Invalidations::new());
                 }
-                invals.extend(ranges(&**frame));
+                invalidations.extend(ranges(&**frame));
             }
         }
         *frame.sized.lock() = None;
@@ -295,7 +301,7 @@ impl Tree {
         name: &OsStr,
         value: Option<&[u8]>,
         mode: SetMode,
-        invals: &mut Invals,
+        invalidations: &mut Invalidations,
     ) -> Result<()> {
         frame.check_writable()?;
         if !Self::is_of_frame(inner, name) {
@@ -318,7 +324,7 @@ impl Tree {
         if !name.as_bytes().starts_with(b"user.") {
             return Err(ViewError::NotSettable);
         }
-        self.change(frame, invals, |fs, invals| fs.set_xattr(inner, name, value, mode, invals))
+        self.change(frame, invalidations, |fs, invalidations| fs.set_xattr(inner, name, value, mode, invalidations))
     }
 
     // --- open files ---
@@ -384,7 +390,7 @@ impl Tree {
         let opened = open.fs().open(file.inner, OpenMode { truncate: false, ..file.mode })?;
         let before = std::mem::replace(&mut *file.at.lock(), (open.opening, opened.handle));
         if before.0 == open.opening {
-            open.fs().release(before.1, &mut Invals::new());
+            open.fs().release(before.1, &mut Invalidations::new());
         }
         Ok(())
     }
@@ -406,24 +412,24 @@ impl Tree {
         self.with_file(file, |fs, handle| fs.write(handle, offset, data))
     }
 
-    pub(super) fn flush_inside(&self, file: &InsideFile, invals: &mut Invals) -> Result<()> {
+    pub(super) fn flush_inside(&self, file: &InsideFile, invalidations: &mut Invalidations) -> Result<()> {
         // What is written to a file that has no name any more is for nobody else.
         if !file.mode.write || file.frame.removed.load(SeqCst) {
             return Ok(());
         }
-        let mut inner = Invals::new();
+        let mut inner = Invalidations::new();
         let flushed = self.with_file(file, |fs, handle| fs.flush(handle, &mut inner));
-        self.tell(&file.frame, inner, invals);
+        self.tell(&file.frame, inner, invalidations);
         flushed
     }
 
-    pub(super) fn release_inside(&self, file: &InsideFile, invals: &mut Invals) {
-        let mut inner = Invals::new();
+    pub(super) fn release_inside(&self, file: &InsideFile, invalidations: &mut Invalidations) {
+        let mut inner = Invalidations::new();
         let at = *file.at.lock();
         if let Some(open) = file.frame.opened().filter(|open| open.opening == at.0) {
             open.fs().release(at.1, &mut inner);
         }
-        self.tell(&file.frame, inner, invals);
+        self.tell(&file.frame, inner, invalidations);
         file.frame.handles.fetch_sub(1, SeqCst);
         file.frame.writers.fetch_sub(usize::from(file.mode.write), Relaxed);
         self.end_removed(&file.frame);
@@ -431,12 +437,12 @@ impl Tree {
         self.forgotten(file.frame.ino);
     }
 
-    pub(super) fn fsync_inside(&self, frame: &Arc<TreeFrame>, inner: Ino, invals: &mut Invals) -> Result<()> {
+    pub(super) fn fsync_inside(&self, frame: &Arc<TreeFrame>, inner: Ino, invalidations: &mut Invalidations) -> Result<()> {
         match frame.opened() {
             Some(open) if !open.is_busy && !frame.removed.load(SeqCst) => {
-                let mut inner_invals = Invals::new();
+                let mut inner_invals = Invalidations::new();
                 let synced = open.fs().fsync(inner, &mut inner_invals);
-                self.tell(frame, inner_invals, invals);
+                self.tell(frame, inner_invals, invalidations);
                 synced
             }
             _ => Ok(()),
@@ -444,10 +450,10 @@ impl Tree {
     }
 
     /// An fsync of a directory reaches the frames that are right in it.
-    pub(super) fn sync_inside(&self, ino: Ino, invals: &mut Invals) -> Result<()> {
+    pub(super) fn sync_inside(&self, ino: Ino, invalidations: &mut Invalidations) -> Result<()> {
         for frame in self.frames.all_open() {
             if self.parent(frame.ino).is_ok_and(|parent| parent == ino) {
-                self.fsync_inside(&frame, ROOT, invals)?;
+                self.fsync_inside(&frame, ROOT, invalidations)?;
             }
         }
         Ok(())

@@ -29,7 +29,8 @@ use crate::store::backend::BackendFile;
 use crate::store::local::beneath;
 use crate::view::nodes::LOCK_FILE;
 use crate::view::{
-    Attr, Creation, Flock, Handle, Ino, Inval, Invals, Kind, OpenMode, Opened, Pages, ROOT, Reread, Result, ViewError, Wait,
+    Attr, Creation, Flock, Handle, Ino, Invalidation, Invalidations, Kind, OpenMode, Opened, Pages, ROOT, Reread, Result,
+    ViewError, Wait,
 };
 
 /// Bytes of a lock file.
@@ -220,42 +221,55 @@ impl Tree {
         handle: Handle,
         lock: Flock,
         until: Option<&AtomicBool>,
-        invals: &mut Invals,
+        invalidations: &mut Invalidations,
     ) -> Result<Reread> {
         let open = self.handle(handle)?;
         if let Some(locker) = self.locks.locker(handle).filter(|locker| locker.is_held.load(SeqCst)) {
-            return self.lock_on(&locker, lock, until, invals);
+            return self.lock_on(&locker, lock, until, invalidations);
         }
         match open {
-            Open::File(file) => self.lock_anew(handle, On::Passed(file), lock, until, invals),
+            Open::File(file) => self.lock_anew(handle, On::Passed(file), lock, until, invalidations),
             Open::Frame(file) => {
                 let (open, inner_handle) = self.current(&file)?;
                 let frame = Arc::clone(&file.frame);
                 let on = On::Frame { frame, open, inner: file.inner, handle: inner_handle, is_own: false };
-                self.lock_anew(handle, on, lock, until, invals)
+                self.lock_anew(handle, on, lock, until, invalidations)
             }
-            Open::Lock(file) => self.lock_by_file(handle, &file, lock, until, invals),
+            Open::Lock(file) => self.lock_by_file(handle, &file, lock, until, invalidations),
         }
     }
 
     /// A lock of a handle that has none.
-    fn lock_anew(&self, handle: Handle, on: On, lock: Flock, until: Option<&AtomicBool>, invals: &mut Invals) -> Result<Reread> {
+    fn lock_anew(
+        &self,
+        handle: Handle,
+        on: On,
+        lock: Flock,
+        until: Option<&AtomicBool>,
+        invalidations: &mut Invalidations,
+    ) -> Result<Reread> {
         let locker = Locker::new(on);
         let before = self.locks.lockers.lock().insert(handle.0, Arc::clone(&locker));
         if let Some(before) = before {
-            self.unlock_on(&before, None, invals)?;
+            self.unlock_on(&before, None, invalidations)?;
         }
-        self.lock_on(&locker, lock, until, invals)
+        self.lock_on(&locker, lock, until, invalidations)
     }
 
-    fn lock_on(&self, locker: &Locker, lock: Flock, until: Option<&AtomicBool>, invals: &mut Invals) -> Result<Reread> {
+    fn lock_on(
+        &self,
+        locker: &Locker,
+        lock: Flock,
+        until: Option<&AtomicBool>,
+        invalidations: &mut Invalidations,
+    ) -> Result<Reread> {
         let reread = match &locker.on {
             On::Passed(file) => flock(&file.file, lock, until).map(|()| Reread::NEVER),
             On::File(file) => flock(file, lock, until).map(|()| Reread::NEVER),
             On::Frame { frame, open, inner, handle, .. } => {
-                let mut inner_invals = Invals::new();
+                let mut inner_invals = Invalidations::new();
                 let locked = open.fs().lock(*inner, *handle, Some(lock), until, &mut inner_invals);
-                self.tell(frame, inner_invals, invals);
+                self.tell(frame, inner_invals, invalidations);
                 locked.map(|reread| self.reread(frame, open, &reread))
             }
         };
@@ -271,18 +285,18 @@ impl Tree {
         file: &Arc<LockHandle>,
         lock: Flock,
         until: Option<&AtomicBool>,
-        invals: &mut Invals,
+        invalidations: &mut Invalidations,
     ) -> Result<Reread> {
         for _ in 0..TRIES {
             let reread = match self.frame_to_lock(file)? {
                 None => {
                     self.reopen(file)?;
-                    let reread = self.lock_anew(handle, On::File(file.file()), lock, until, invals)?;
-                    self.forget_beside(file, invals);
+                    let reread = self.lock_anew(handle, On::File(file.file()), lock, until, invalidations)?;
+                    self.forget_beside(file, invalidations);
                     self.frame_now(file)?.is_none().then_some(reread)
                 }
                 Some(frame) => {
-                    let locked = self.lock_frame(handle, &frame, lock, until, invals);
+                    let locked = self.lock_frame(handle, &frame, lock, until, invalidations);
                     self.forget_one(frame.ino);
                     let reread = locked?;
                     self.frame_now(file)?.is_some_and(|now| Arc::ptr_eq(&now, &frame)).then_some(reread)
@@ -291,7 +305,7 @@ impl Tree {
             match reread {
                 Some(reread) => return Ok(reread),
                 // It is another's by now.
-                None => drop(self.give_lock_back(handle, until, invals)?),
+                None => drop(self.give_lock_back(handle, until, invalidations)?),
             }
         }
         Err(ViewError::Gone)
@@ -343,7 +357,7 @@ impl Tree {
         frame: &Arc<TreeFrame>,
         lock: Flock,
         until: Option<&AtomicBool>,
-        invals: &mut Invals,
+        invalidations: &mut Invalidations,
     ) -> Result<Reread> {
         // It is opened by who may read it: others are waited for here, where a signal ends that.
         let turn = match frame.opened() {
@@ -363,15 +377,15 @@ impl Tree {
         let inner = open.fs().open(LOCK_FILE, mode)?;
         frame.handles.fetch_add(1, SeqCst);
         let on = On::Frame { frame: Arc::clone(frame), open, inner: LOCK_FILE, handle: inner.handle, is_own: true };
-        self.lock_anew(handle, on, lock, until, invals)
+        self.lock_anew(handle, on, lock, until, invalidations)
     }
 
     /// What a lock is for that is no frame yet may be in the kernel's caches as others had it.
-    fn forget_beside(&self, file: &LockHandle, invals: &mut Invals) {
+    fn forget_beside(&self, file: &LockHandle, invalidations: &mut Invalidations) {
         if let LockWhose::Named(parent, name) = &file.whose
             && let Some(ino) = self.known(*parent, name)
         {
-            invals.push(Inval::Data(ino));
+            invalidations.push(Invalidation::Data(ino));
         }
     }
 
@@ -382,9 +396,14 @@ impl Tree {
     }
 
     /// Gives a lock back, if a handle has one; the handle may have ended.
-    pub(super) fn give_lock_back(&self, handle: Handle, until: Option<&AtomicBool>, invals: &mut Invals) -> Result<Reread> {
+    pub(super) fn give_lock_back(
+        &self,
+        handle: Handle,
+        until: Option<&AtomicBool>,
+        invalidations: &mut Invalidations,
+    ) -> Result<Reread> {
         let Some(locker) = self.locks.locker(handle) else { return Ok(Reread::NEVER) };
-        let unlocked = self.unlock_on(&locker, until, invals);
+        let unlocked = self.unlock_on(&locker, until, invalidations);
         if matches!(unlocked, Err(ViewError::Locked)) {
             return unlocked;
         }
@@ -394,22 +413,22 @@ impl Tree {
                 lockers.remove(&handle.0);
             }
         }
-        self.adopt_unlocked(invals);
+        self.adopt_unlocked(invalidations);
         unlocked
     }
 
-    fn unlock_on(&self, locker: &Locker, until: Option<&AtomicBool>, invals: &mut Invals) -> Result<Reread> {
+    fn unlock_on(&self, locker: &Locker, until: Option<&AtomicBool>, invalidations: &mut Invalidations) -> Result<Reread> {
         let unlocked = match &locker.on {
             On::Passed(file) => BackendFile::unlock(&file.file).map(|()| Reread::NEVER).map_err(ViewError::from),
             On::File(file) => BackendFile::unlock(&**file).map(|()| Reread::NEVER).map_err(ViewError::from),
             On::Frame { frame, open, inner, handle, is_own } => {
-                let mut inner_invals = Invals::new();
+                let mut inner_invals = Invalidations::new();
                 let unlocked = open.fs().lock(*inner, *handle, None, until, &mut inner_invals);
                 if !matches!(unlocked, Err(ViewError::Locked)) && *is_own {
                     open.fs().release(*handle, &mut inner_invals);
                     frame.handles.fetch_sub(1, SeqCst);
                 }
-                self.tell(frame, inner_invals, invals);
+                self.tell(frame, inner_invals, invalidations);
                 unlocked.map(|reread| self.reread(frame, open, &reread))
             }
         };
@@ -432,11 +451,11 @@ impl Tree {
         }
         let count = told.count;
         drop(told);
-        let mut invals = Invals::new();
+        let mut invalidations = Invalidations::new();
         if count > 0 {
-            self.tell(frame, vec![Inval::All], &mut invals);
+            self.tell(frame, vec![Invalidation::All], &mut invalidations);
         }
-        Reread { of: frame.ino, count, invals }
+        Reread { of: frame.ino, count, invalidations }
     }
 
     /// Waits until others have done what they are doing to a frame.
@@ -498,10 +517,10 @@ impl Tree {
     }
 
     /// Files become frames that nobody writes and nobody has a lock on any more.
-    pub(super) fn adopt_unlocked(&self, invals: &mut Invals) {
+    pub(super) fn adopt_unlocked(&self, invalidations: &mut Invalidations) {
         let postponed = std::mem::take(&mut *self.locks.postponed.lock());
         for ino in postponed {
-            self.written(ino, invals);
+            self.written(ino, invalidations);
         }
     }
 }

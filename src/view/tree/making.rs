@@ -25,7 +25,7 @@ use crate::store::copy::FrameCopy;
 use crate::store::local::FileBackend;
 use crate::store::local::beneath::{self, Found};
 use crate::store::{CframeStore, Like, LocalStore, Location, NewFrame, OpenOptions};
-use crate::view::{Attr, Creation, Ino, Inval, Invals, Kind, RenameMode, Result, ViewError};
+use crate::view::{Attr, Creation, Ino, Invalidation, Invalidations, Kind, RenameMode, Result, ViewError};
 
 impl Tree {
     /// Makes a directory, in which a frame may be made if its name says so.
@@ -127,7 +127,7 @@ impl Tree {
     }
 
     /// Nobody has a file open for writing any more: it may be a frame now.
-    pub(super) fn written(&self, ino: Ino, invals: &mut Invals) {
+    pub(super) fn written(&self, ino: Ino, invalidations: &mut Invalidations) {
         let names = self.table.lock().get(ino).map(|node| node.names().to_vec()).unwrap_or_default();
         let [(parent, name)] = &*names else { return };
         if !self.rules.is_name(name) {
@@ -145,7 +145,7 @@ impl Tree {
             Some(Layout::Sparse) => self.store_as_directory(ino, *parent, &name),
             _ => self.take_as_frame(ino, *parent),
         }
-        invals.push(Inval::Attr(ino));
+        invalidations.push(Invalidation::Attr(ino));
     }
 
     /// Stores a file that is a frame as a directory, or leaves it as it is. The caller lets nothing else happen to it.

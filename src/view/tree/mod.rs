@@ -35,8 +35,8 @@ use self::place::Whose;
 use self::table::Table;
 use super::regions::Regions;
 use super::{
-    Attr, Blocks, Creation, Decoded, DirEntry, Features, FileSystem, Flock, Handle, Ino, Inval, Invals, Kind, Left, New,
-    OpenMode, Opened, Push, ROOT, RenameMode, Reread, Result, Seek, SetAttr, SetMode, Timeouts, ViewError, Wait,
+    Attr, Blocks, Creation, Decoded, DirEntry, Features, FileSystem, Flock, Handle, Ino, Invalidation, Invalidations, Kind, Left,
+    New, OpenMode, Opened, Push, ROOT, RenameMode, Reread, Result, Seek, SetAttr, SetMode, Timeouts, ViewError, Wait,
 };
 use crate::store::local::beneath::{self, FileId, Found};
 use crate::store::local::system;
@@ -123,7 +123,7 @@ pub struct Tree {
     /// Held for writing while a file becomes a frame, and for reading while something is done with one that may. Taken before all others.
     adopting: RwLock<()>,
     /// What the kernel must forget because of what a look-up has found. A leaf lock.
-    owed: Mutex<Invals>,
+    owed: Mutex<Invalidations>,
 }
 
 impl Tree {
@@ -305,10 +305,10 @@ impl Tree {
     }
 
     /// What is owed to the kernel from before.
-    fn pay(&self, invals: &mut Invals) {
+    fn pay(&self, invalidations: &mut Invalidations) {
         let mut owed = std::mem::take(&mut *self.owed.lock());
         self.in_shown_names(&mut owed);
-        invals.append(&mut owed);
+        invalidations.append(&mut owed);
     }
 
     /// What a frame that was found is stored as, and what its data is shown as: of nothing but frames whose data can be shown, where that
@@ -388,12 +388,12 @@ impl FileSystem for Tree {
         }
     }
 
-    fn setattr(&self, ino: Ino, handle: Option<Handle>, set: SetAttr, invals: &mut Invals) -> Result<Attr> {
+    fn setattr(&self, ino: Ino, handle: Option<Handle>, set: SetAttr, invalidations: &mut Invalidations) -> Result<Attr> {
         let (settled, whose) = self.settled(ino)?;
         // The times of a directory are not set while a file in it becomes a frame, which gives them back as they were.
         let _settled = settled.or_else(|| matches!(whose, Whose::Passed).then(|| self.adopting.read()));
         match whose {
-            Whose::Frame(frame, inner) => self.setattr_inside(&frame, ino, inner, handle, set, invals),
+            Whose::Frame(frame, inner) => self.setattr_inside(&frame, ino, inner, handle, set, invalidations),
             Whose::Passed => self.setattr_passed(ino, handle, set),
         }
     }
@@ -446,11 +446,18 @@ impl FileSystem for Tree {
         }
     }
 
-    fn make(&self, parent: Ino, name: &OsStr, new: New<'_>, creation: Creation, invals: &mut Invals) -> Result<Attr> {
-        self.pay(invals);
+    fn make(
+        &self,
+        parent: Ino,
+        name: &OsStr,
+        new: New<'_>,
+        creation: Creation,
+        invalidations: &mut Invalidations,
+    ) -> Result<Attr> {
+        self.pay(invalidations);
         self.check_name(parent, name)?;
         match self.whose(parent)? {
-            Whose::Frame(frame, inner) => self.make_inside(&frame, parent, inner, name, new, creation, invals),
+            Whose::Frame(frame, inner) => self.make_inside(&frame, parent, inner, name, new, creation, invalidations),
             Whose::Passed => self.make_passed(parent, name, new, creation),
         }
     }
@@ -483,48 +490,48 @@ impl FileSystem for Tree {
         }
     }
 
-    fn flush(&self, handle: Handle, invals: &mut Invals) -> Result<()> {
-        self.pay(invals);
+    fn flush(&self, handle: Handle, invalidations: &mut Invalidations) -> Result<()> {
+        self.pay(invalidations);
         match self.handle(handle)? {
             Open::File(file) => {
-                self.closed(&file, invals);
+                self.closed(&file, invalidations);
                 Ok(())
             }
-            Open::Frame(inside) => self.flush_inside(&inside, invals),
+            Open::Frame(inside) => self.flush_inside(&inside, invalidations),
             Open::Lock(_) => Ok(()),
         }
     }
 
-    fn release(&self, handle: Handle, invals: &mut Invals) {
-        self.pay(invals);
+    fn release(&self, handle: Handle, invalidations: &mut Invalidations) {
+        self.pay(invalidations);
         let open = self.handles.write().remove(&handle.0);
         match open {
-            Some(Open::File(file)) => self.release_passed(handle, file, invals),
-            Some(Open::Frame(inside)) => self.release_inside(&inside, invals),
-            Some(Open::Lock(_)) => self.adopt_unlocked(invals),
+            Some(Open::File(file)) => self.release_passed(handle, file, invalidations),
+            Some(Open::Frame(inside)) => self.release_inside(&inside, invalidations),
+            Some(Open::Lock(_)) => self.adopt_unlocked(invalidations),
             None => {}
         }
     }
 
-    fn fsync(&self, ino: Ino, invals: &mut Invals) -> Result<()> {
-        self.pay(invals);
+    fn fsync(&self, ino: Ino, invalidations: &mut Invalidations) -> Result<()> {
+        self.pay(invalidations);
         match self.whose(ino)? {
-            Whose::Frame(frame, inner) => self.fsync_inside(&frame, inner, invals),
-            Whose::Passed => self.fsync_passed(ino, invals),
+            Whose::Frame(frame, inner) => self.fsync_inside(&frame, inner, invalidations),
+            Whose::Passed => self.fsync_passed(ino, invalidations),
         }
     }
 
-    fn unlink(&self, parent: Ino, name: &OsStr, invals: &mut Invals) -> Result<()> {
-        self.pay(invals);
+    fn unlink(&self, parent: Ino, name: &OsStr, invalidations: &mut Invalidations) -> Result<()> {
+        self.pay(invalidations);
         self.check_name(parent, name)?;
         match self.whose(parent)? {
-            Whose::Frame(frame, inner) => self.unlink_inside(&frame, inner, name, invals),
+            Whose::Frame(frame, inner) => self.unlink_inside(&frame, inner, name, invalidations),
             Whose::Passed => self.remove(parent, name, false),
         }
     }
 
-    fn rmdir(&self, parent: Ino, name: &OsStr, invals: &mut Invals) -> Result<()> {
-        self.pay(invals);
+    fn rmdir(&self, parent: Ino, name: &OsStr, invalidations: &mut Invalidations) -> Result<()> {
+        self.pay(invalidations);
         self.check_name(parent, name)?;
         match self.whose(parent)? {
             Whose::Frame(frame, _) => frame.check_writable().and(Err(ViewError::NotDirectory)),
@@ -532,16 +539,16 @@ impl FileSystem for Tree {
         }
     }
 
-    fn rename(&self, from: (Ino, &OsStr), to: (Ino, &OsStr), mode: RenameMode, invals: &mut Invals) -> Result<()> {
-        self.pay(invals);
+    fn rename(&self, from: (Ino, &OsStr), to: (Ino, &OsStr), mode: RenameMode, invalidations: &mut Invalidations) -> Result<()> {
+        self.pay(invalidations);
         self.check_name(from.0, from.1)?;
         self.check_name(to.0, to.1)?;
         let whose = (self.whose(from.0)?, self.whose(to.0)?);
         Self::check_no_archive(&[&whose.0, &whose.1])?;
         match whose {
-            (Whose::Passed, Whose::Passed) => self.rename_passed(from, to, mode, invals),
+            (Whose::Passed, Whose::Passed) => self.rename_passed(from, to, mode, invalidations),
             (Whose::Frame(one, inner), Whose::Frame(other, _)) if Arc::ptr_eq(&one, &other) => {
-                self.rename_inside(&one, inner, from.1, to.1, mode, invals)
+                self.rename_inside(&one, inner, from.1, to.1, mode, invalidations)
             }
             // Tools copy then.
             _ => Err(ViewError::CrossDevice),
@@ -562,11 +569,18 @@ impl FileSystem for Tree {
         }
     }
 
-    fn set_xattr(&self, ino: Ino, name: &OsStr, value: Option<&[u8]>, mode: SetMode, invals: &mut Invals) -> Result<()> {
+    fn set_xattr(
+        &self,
+        ino: Ino,
+        name: &OsStr,
+        value: Option<&[u8]>,
+        mode: SetMode,
+        invalidations: &mut Invalidations,
+    ) -> Result<()> {
         self.check_writable()?;
         let (_settled, whose) = self.settled(ino)?;
         match whose {
-            Whose::Frame(frame, inner) => self.set_xattr_inside(&frame, ino, inner, name, value, mode, invals),
+            Whose::Frame(frame, inner) => self.set_xattr_inside(&frame, ino, inner, name, value, mode, invalidations),
             Whose::Passed => self.set_xattr_passed(ino, name, value, mode),
         }
     }
@@ -613,11 +627,11 @@ impl FileSystem for Tree {
         handle: Handle,
         lock: Option<Flock>,
         until: Option<&AtomicBool>,
-        invals: &mut Invals,
+        invalidations: &mut Invalidations,
     ) -> Result<Reread> {
         match lock {
-            Some(lock) => self.take_lock(handle, lock, until, invals),
-            None => self.give_lock_back(handle, until, invals),
+            Some(lock) => self.take_lock(handle, lock, until, invalidations),
+            None => self.give_lock_back(handle, until, invalidations),
         }
     }
 
@@ -649,22 +663,22 @@ impl FileSystem for Tree {
         Some(Arc::clone(self.frames.resources().watcher()))
     }
 
-    fn follow(&self, invals: &mut Invals) -> Option<Instant> {
-        self.pay(invals);
-        self.follow_frames(invals)
+    fn follow(&self, invalidations: &mut Invalidations) -> Option<Instant> {
+        self.pay(invalidations);
+        self.follow_frames(invalidations)
     }
 
     fn statfs(&self) -> Result<FsSpace> {
         Ok(beneath::space(self.root.as_fd())?)
     }
 
-    fn tick(&self, now: Instant, invals: &mut Invals) -> Option<Instant> {
-        self.pay(invals);
-        self.tick_frames(now, invals)
+    fn tick(&self, now: Instant, invalidations: &mut Invalidations) -> Option<Instant> {
+        self.pay(invalidations);
+        self.tick_frames(now, invalidations)
     }
 
-    fn leave(&self, regardless: bool, invals: &mut Invals) -> Left {
-        let left = self.leave_frames(regardless, invals);
+    fn leave(&self, regardless: bool, invalidations: &mut Invalidations) -> Left {
+        let left = self.leave_frames(regardless, invalidations);
         // Names that were changed, and files that are passed on.
         let synced = self.sync_all();
         Left { failed: left.failed.or(synced.err()), ..left }
@@ -686,8 +700,8 @@ impl FileSystem for Tree {
 }
 
 /// What the kernel must forget of a name and of what it stood for.
-fn forget_name(parent: Ino, name: &OsStr) -> Inval {
-    Inval::Entry(parent, name.to_owned())
+fn forget_name(parent: Ino, name: &OsStr) -> Invalidation {
+    Invalidation::Entry(parent, name.to_owned())
 }
 
 /// See [`Timeouts`].

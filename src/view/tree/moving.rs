@@ -16,7 +16,7 @@ use crate::format::Layout;
 use crate::store::NewFrame;
 use crate::store::copy::FrameCopy;
 use crate::store::local::beneath::{self, Found};
-use crate::view::{FileSystem, Invals, Kind, ROOT, Result, ViewError};
+use crate::view::{FileSystem, Invalidations, Kind, ROOT, Result, ViewError};
 
 /// How often a frame is closed that others open again.
 const TRIES: usize = 8;
@@ -28,17 +28,17 @@ impl Tree {
         &self,
         frame: Option<&Arc<TreeFrame>>,
         to: At<'_>,
-        invals: &mut Invals,
+        invalidations: &mut Invalidations,
         work: &mut dyn FnMut() -> Result<()>,
     ) -> Result<()> {
         let Some(frame) = frame else { return work() };
         if self.rules.locking {
             // The lock file has another name too, by which the store is to find it.
-            self.quiesce(frame, invals)?;
+            self.quiesce(frame, invalidations)?;
             return work();
         }
         if frame.writers.load(Relaxed) == 0 && frame.opened().is_some() {
-            self.fsync_inside(frame, ROOT, invals)?;
+            self.fsync_inside(frame, ROOT, invalidations)?;
         }
         let location = self.location(to.parent, to.dir, to.name)?;
         for _ in 0..TRIES {
@@ -60,15 +60,19 @@ impl Tree {
             }
             drop(closed);
             // Its store cannot go along.
-            self.quiesce(frame, invals)?;
+            self.quiesce(frame, invalidations)?;
         }
         Err(ViewError::InUse)
     }
 
     /// Closes a frame whose name something else is about to get, and keeps it closed while the guard is held.
-    pub(super) fn closed_for_good<'a>(&self, frame: &'a Arc<TreeFrame>, invals: &mut Invals) -> MutexGuard<'a, Closed> {
+    pub(super) fn closed_for_good<'a>(
+        &self,
+        frame: &'a Arc<TreeFrame>,
+        invalidations: &mut Invalidations,
+    ) -> MutexGuard<'a, Closed> {
         loop {
-            if self.quiesce(frame, invals).is_err() {
+            if self.quiesce(frame, invalidations).is_err() {
                 self.drop_frame(frame);
             }
             let closed = frame.changing.lock();
@@ -101,11 +105,11 @@ impl Tree {
         frame: &Arc<TreeFrame>,
         (from, found): (At<'_>, &Found),
         (to, replaced): (At<'_>, Option<&Found>),
-        invals: &mut Invals,
+        invalidations: &mut Invalidations,
     ) -> Result<()> {
-        self.quiesce(frame, invals)?;
+        self.quiesce(frame, invalidations)?;
         let times = self.getattr(frame.ino)?.meta;
-        self.quiesce(frame, invals)?;
+        self.quiesce(frame, invalidations)?;
         let copy = FrameCopy::of(&self.location(from.parent, from.dir, from.name)?)?;
         let like = like_copied(&copy, found)?;
         let layout = if frame.shown == Kind::Directory { Layout::Sparse } else { Layout::Contiguous };

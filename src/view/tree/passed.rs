@@ -9,7 +9,7 @@ use super::table::Shown;
 use super::{Tree, hidden, kind_of};
 use crate::store::local::beneath::{self, Caller, Found};
 use crate::view::{
-    Attr, Creation, Handle, Ino, Invals, Kind, Meta, New, OpenMode, Opened, Pages, Result, SetAttr, SetMode, ViewError,
+    Attr, Creation, Handle, Ino, Invalidations, Kind, Meta, New, OpenMode, Opened, Pages, Result, SetAttr, SetMode, ViewError,
 };
 
 /// Attributes as they are below.
@@ -267,10 +267,10 @@ impl Tree {
         self.held(ino, |held| Ok(beneath::set_xattr(held, name, value, flags)?))
     }
 
-    pub(super) fn fsync_passed(&self, ino: Ino, invals: &mut Invals) -> Result<()> {
+    pub(super) fn fsync_passed(&self, ino: Ino, invalidations: &mut Invalidations) -> Result<()> {
         let kind = self.table.lock().get(ino).map(|node| node.kind).ok_or(ViewError::Gone)?;
         if kind == libc::S_IFDIR {
-            self.sync_inside(ino, invals)?;
+            self.sync_inside(ino, invalidations)?;
             return Ok(beneath::sync_dir(self.dir(ino)?.as_fd())?);
         }
         let open = self.table.lock().get(ino).map(|node| node.open.clone()).unwrap_or_default();
@@ -280,7 +280,7 @@ impl Tree {
         }
     }
 
-    pub(super) fn release_passed(&self, handle: Handle, file: Arc<PassedFile>, invals: &mut Invals) {
+    pub(super) fn release_passed(&self, handle: Handle, file: Arc<PassedFile>, invalidations: &mut Invalidations) {
         // Closes of several may come in another order than they were made.
         let is_written = {
             let mut table = self.table.lock();
@@ -292,7 +292,7 @@ impl Tree {
         let ino = file.ino;
         drop(file);
         if is_written {
-            self.written(ino, invals);
+            self.written(ino, invalidations);
         }
     }
 }

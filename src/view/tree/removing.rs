@@ -10,7 +10,7 @@ use super::frame::{Removed, TreeFrame};
 use super::hidden;
 use crate::store::is_part_of_frame;
 use crate::store::local::beneath::{self, Found};
-use crate::view::{Ino, Invals, Kind, Result, ViewError};
+use crate::view::{Ino, Invalidations, Kind, Result, ViewError};
 
 impl Tree {
     pub(super) fn remove(&self, parent: Ino, name: &OsStr, is_dir: bool) -> Result<()> {
@@ -179,7 +179,7 @@ impl Tree {
     }
 
     /// A frame that is about to get another name: everything is committed, and it is closed.
-    pub(super) fn quiesce(&self, frame: &Arc<TreeFrame>, invals: &mut Invals) -> Result<()> {
+    pub(super) fn quiesce(&self, frame: &Arc<TreeFrame>, invalidations: &mut Invalidations) -> Result<()> {
         self.check_unlocked(frame)?;
         if frame.writers.load(Relaxed) > 0 {
             return Err(ViewError::InUse);
@@ -187,7 +187,7 @@ impl Tree {
         if frame.opened().is_none() {
             return Ok(());
         }
-        self.fsync_inside(frame, crate::view::ROOT, invals)?;
+        self.fsync_inside(frame, crate::view::ROOT, invalidations)?;
         if !self.close_frame(frame) {
             let _changing = frame.changing.lock();
             if let Some(open) = frame.detach() {

@@ -16,7 +16,7 @@ use super::table::Shown;
 use super::{Tree, forget_name, hidden, rules};
 use crate::format::Layout;
 use crate::store::local::beneath::{self, Found, Onto};
-use crate::view::{Ino, Inval, Invals, Kind, RenameMode, Result, ViewError};
+use crate::view::{Ino, Invalidation, Invalidations, Kind, RenameMode, Result, ViewError};
 
 impl Tree {
     pub(super) fn rename_passed(
@@ -24,7 +24,7 @@ impl Tree {
         from: (Ino, &OsStr),
         to: (Ino, &OsStr),
         mode: RenameMode,
-        invals: &mut Invals,
+        invalidations: &mut Invalidations,
     ) -> Result<()> {
         self.check_writable()?;
         if hidden::is_ours(from.1) {
@@ -77,10 +77,10 @@ impl Tree {
             if loses || other_loses {
                 return Err(ViewError::CrossDevice);
             }
-            self.ends_by_name(frame.as_ref(), to.1, invals)?;
-            self.ends_by_name(replaced.as_ref(), from.1, invals)?;
+            self.ends_by_name(frame.as_ref(), to.1, invalidations)?;
+            self.ends_by_name(replaced.as_ref(), from.1, invalidations)?;
             let frames = (frame.as_ref(), replaced.as_ref());
-            self.exchange((ino, frames.0, at_from), (other, frames.1, at_to), invals)?;
+            self.exchange((ino, frames.0, at_from), (other, frames.1, at_to), invalidations)?;
             self.locks_move(locks, below_from, below_to, true);
             self.named_anew(ino, to, &source);
             if let Some(target) = &target {
@@ -96,12 +96,12 @@ impl Tree {
             if replaced.is_some() {
                 return Err(ViewError::CrossDevice);
             }
-            self.store_as_shown(frame, (at_from, &source), (at_to, target.as_ref()), invals)?;
+            self.store_as_shown(frame, (at_from, &source), (at_to, target.as_ref()), invalidations)?;
             self.locks_move(locks, below_from, below_to, false);
             self.lock_in(below_to.0, below_to.1);
             self.unname(other, to);
             self.has_moved(ino, from, to);
-            invals.extend([Inval::Data(frame.ino), forget_name(to.0, to.1)]);
+            invalidations.extend([Invalidation::Data(frame.ino), forget_name(to.0, to.1)]);
             return Ok(());
         }
         let begins = match &frame {
@@ -127,7 +127,7 @@ impl Tree {
                 // Nobody opens it meanwhile.
                 let changing = replaced.as_ref().map(|replaced| match kept {
                     Some(kept) => kept.changing.lock(),
-                    None => self.closed_for_good(replaced, invals),
+                    None => self.closed_for_good(replaced, invalidations),
                 });
                 if let Some(kept) = kept {
                     self.frames.leave(kept);
@@ -148,7 +148,7 @@ impl Tree {
                     beneath::remove(below_from.0, from.1, false)?;
                     self.unname(other, to);
                     self.has_moved(Some(ino), from, to);
-                    invals.push(Inval::Attr(ino));
+                    invalidations.push(Invalidation::Attr(ino));
                     return Ok(());
                 }
             }
@@ -165,13 +165,13 @@ impl Tree {
             }
         }
         let mixed = mixed.map(|target| (target, replaced.is_some()));
-        self.ends_by_name(frame.as_ref(), to.1, invals)?;
+        self.ends_by_name(frame.as_ref(), to.1, invalidations)?;
         // Nobody opens it meanwhile.
         let changing = replaced.as_ref().map(|replaced| replaced.changing.lock());
         if let Some(replaced) = &replaced {
             self.frames.leave(replaced);
         }
-        let moved = self.carry(frame.as_ref(), at_to, invals, &mut || {
+        let moved = self.carry(frame.as_ref(), at_to, invalidations, &mut || {
             if replaced.is_some() {
                 self.sync_comer(frame.as_ref(), at_from)?;
             }
@@ -204,9 +204,9 @@ impl Tree {
     }
 
     /// Closes a file that is stored as it is shown, where its new name makes it an ordinary one. Nobody can be writing to it.
-    fn ends_by_name(&self, frame: Option<&Arc<TreeFrame>>, to: &OsStr, invals: &mut Invals) -> Result<()> {
+    fn ends_by_name(&self, frame: Option<&Arc<TreeFrame>>, to: &OsStr, invalidations: &mut Invalidations) -> Result<()> {
         match frame.filter(|frame| is_file(frame) && !self.rules.is_name(to)) {
-            Some(frame) => self.quiesce(frame, invals),
+            Some(frame) => self.quiesce(frame, invalidations),
             None => Ok(()),
         }
     }
@@ -216,7 +216,7 @@ impl Tree {
         &self,
         one: (Option<Ino>, Option<&Arc<TreeFrame>>, At<'_>),
         other: (Option<Ino>, Option<&Arc<TreeFrame>>, At<'_>),
-        invals: &mut Invals,
+        invalidations: &mut Invalidations,
     ) -> Result<()> {
         for frame in [one.1, other.1].into_iter().flatten() {
             self.unbegin(frame)?;
@@ -224,8 +224,8 @@ impl Tree {
         let still = |frame: Option<&Arc<TreeFrame>>| frame.and_then(|frame| self.frame_of(Some(frame.ino)));
         let (first, second) = (still(one.1), still(other.1));
         let (one_name, other_name) = (one.2.named(), other.2.named());
-        let mut told = Invals::new();
-        let done = self.carry(first.as_ref(), other.2, invals, &mut || {
+        let mut told = Invalidations::new();
+        let done = self.carry(first.as_ref(), other.2, invalidations, &mut || {
             self.carry(second.as_ref(), one.2, &mut told, &mut || {
                 if second.is_some() {
                     self.sync_comer(first.as_ref(), one.2)?;
@@ -239,7 +239,7 @@ impl Tree {
                 Ok(())
             })
         });
-        invals.append(&mut told);
+        invalidations.append(&mut told);
         done
     }
 

@@ -18,14 +18,14 @@ use crate::store::copy::FrameCopy;
 use crate::store::local::beneath::{self, Found};
 use crate::store::walk::STORE_MARK;
 use crate::store::{NewFrame, in_words};
-use crate::view::{Invals, Result};
+use crate::view::{Invalidations, Result};
 
 /// Directories in a store are not gone into deeper than this.
 const DEPTH: usize = 32;
 
 impl Tree {
     /// A file was closed: if it makes a store of its directory, what is in there becomes what a store holds.
-    pub(super) fn closed(&self, file: &PassedFile, invals: &mut Invals) {
+    pub(super) fn closed(&self, file: &PassedFile, invalidations: &mut Invalidations) {
         if !file.write || self.rules.read_only {
             return;
         }
@@ -37,12 +37,12 @@ impl Tree {
         let _alone = self.adopting.write();
         if let Ok(dir) = self.dir(parent) {
             let path = self.path.join(self.path_of(parent, OsStr::new("")));
-            self.rewrite(dir.as_fd(), &path, DEPTH, invals);
+            self.rewrite(dir.as_fd(), &path, DEPTH, invalidations);
         }
     }
 
     /// Rewrites all frames in a directory that are directories.
-    fn rewrite(&self, dir: BorrowedFd<'_>, path: &Path, depth: usize, invals: &mut Invals) {
+    fn rewrite(&self, dir: BorrowedFd<'_>, path: &Path, depth: usize, invalidations: &mut Invalidations) {
         let mut names = Vec::new();
         let listed = beneath::list(dir, 0, &mut |entry| {
             if matches!(entry.kind, libc::S_IFDIR | 0) {
@@ -58,13 +58,13 @@ impl Tree {
             let path = path.join(&name);
             match self.rules.look(dir, &name, &found) {
                 Some(Layout::Sparse) => {
-                    if let Err(error) = self.rewrite_frame(dir, &name, &path, &found, invals) {
+                    if let Err(error) = self.rewrite_frame(dir, &name, &path, &found, invalidations) {
                         warn!("{}: stays a directory, which Python-Blosc2 does not see: {error}", path.display());
                     }
                 }
                 _ if found.stat.is_dir() && depth > 0 => {
                     if let Ok(inside) = beneath::open_dir(dir, &name) {
-                        self.rewrite(inside.as_fd(), &path, depth - 1, invals);
+                        self.rewrite(inside.as_fd(), &path, depth - 1, invalidations);
                     }
                 }
                 _ => {}
@@ -78,11 +78,11 @@ impl Tree {
         name: &OsStr,
         path: &Path,
         found: &Found,
-        invals: &mut Invals,
+        invalidations: &mut Invalidations,
     ) -> Result<()> {
         let ino = self.table.lock().find(found);
         if let Some(frame) = self.frame_of(ino) {
-            self.quiesce(&frame, invals)?;
+            self.quiesce(&frame, invalidations)?;
         }
         let location = self.location_called(path, dir, name)?;
         let _alone = self.lock_to_adopt(dir, name)?;

@@ -62,8 +62,9 @@ fn another_directory_is_not_stored_as_a_file() {
     let (dir, tree) = tree();
     let root = tree.root.as_fd();
     let look = |name: &str| beneath::look(root, OsStr::new(name)).unwrap();
-    let rewrite =
-        |found: &Found| tree.rewrite_frame(root, OsStr::new("c.b2nd"), &dir.path().join("c.b2nd"), found, &mut Invals::new());
+    let rewrite = |found: &Found| {
+        tree.rewrite_frame(root, OsStr::new("c.b2nd"), &dir.path().join("c.b2nd"), found, &mut Invalidations::new())
+    };
     let refused = rewrite(&look("d.b2nd"));
     assert!(matches!(refused, Err(ViewError::Gone)), "{refused:?}");
     assert_eq!(names(dir.path()), ["a.b2nd", "b.b2nd", "c.b2nd", "d.b2nd"]);
@@ -85,7 +86,7 @@ fn a_directory_stored_as_a_file_is_no_more_public() {
         names(&path).iter().for_each(|name| set(&path.join(name), files));
         set(&path, around);
         let found = beneath::look(tree.root.as_fd(), OsStr::new("c.b2nd")).unwrap();
-        tree.rewrite_frame(tree.root.as_fd(), OsStr::new("c.b2nd"), &path, &found, &mut Invals::new()).unwrap();
+        tree.rewrite_frame(tree.root.as_fd(), OsStr::new("c.b2nd"), &path, &found, &mut Invalidations::new()).unwrap();
         assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, expected, "{around:o} {files:o}");
     }
 }

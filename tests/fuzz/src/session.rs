@@ -11,7 +11,7 @@ use b2fuse::format::{ChunkId, ChunkOffset, IndexEntry, Layout, Special, index};
 use b2fuse::store::frame::Frame;
 use b2fuse::store::{Budgets, FrameImage, FrameStore, OpenOptions, Resources, open};
 use b2fuse::view::{
-    ContiguousView, Creation, FileSystem, Handle, Ino, Invals, OpenMode, Opened, ROOT, RenameMode, SetAttr, Shown, SparseView,
+    ContiguousView, Creation, FileSystem, Handle, Ino, Invalidations, OpenMode, Opened, ROOT, RenameMode, SetAttr, Shown, SparseView,
 };
 
 use crate::disk::{Content, all_whole, content, copied, emptied, on_disk};
@@ -252,7 +252,7 @@ impl<'a> Session<'a> {
     }
 
     fn operation(&mut self) {
-        let mut invals = Invals::new();
+        let mut invals = Invalidations::new();
         match self.input.below(16) {
             0 | 1 => {
                 let (name, mode) = (self.name(), self.mode());
@@ -450,7 +450,7 @@ impl<'a> Session<'a> {
             if n == missing {
                 continue;
             }
-            let mut invals = Invals::new();
+            let mut invals = Invalidations::new();
             let Some((ino, _)) = self.lookup(name) else { return };
             let mode = OpenMode { read: true, write: true, truncate: false, drop_privileges: false };
             let Ok(Opened { handle, .. }) = self.view.open(ino, mode) else { return };

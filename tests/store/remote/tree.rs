@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 
 use b2fuse::view::{
-    Attr, Blocks, FileSystem, Handle, Ino, Invals, Kind, OpenMode, ROOT, RemoteTree, Rules, Show, Timeouts, ViewError,
+    Attr, Blocks, FileSystem, Handle, Ino, Invalidations, Kind, OpenMode, ROOT, RemoteTree, Rules, Show, Timeouts, ViewError,
 };
 
 use super::*;
@@ -77,7 +77,7 @@ fn read(tree: &RemoteTree, path: &str) -> Result<Vec<u8>, ViewError> {
     let (attr, handle) = open(tree, path)?;
     let mut bytes = vec![0; attr.size as usize + 10];
     let len = tree.read(attr.ino, Some(handle), 0, &mut bytes)?;
-    tree.release(handle, &mut Invals::new());
+    tree.release(handle, &mut Invalidations::new());
     bytes.truncate(len);
     Ok(bytes)
 }
@@ -265,7 +265,7 @@ fn a_frame_that_is_replaced_is_shown_anew() {
         // The first open finds out, and the next shows it at the latest.
         let mut now = read(&tree, name);
         for _ in 0..3 {
-            tree.follow(&mut Invals::new());
+            tree.follow(&mut Invalidations::new());
             now = read(&tree, name);
         }
         assert_eq!(now.unwrap(), chunk(&new), "{name}");
@@ -294,7 +294,7 @@ fn more_frames_than_there_is_room_for_are_read_all_the_same() {
         let mut buf = vec![0; 1000];
         let len = tree.read(attr.ino, Some(handle), 0, &mut buf).unwrap();
         assert_eq!(buf[..len], expected[1].clone().stored().unwrap());
-        tree.release(handle, &mut Invals::new());
+        tree.release(handle, &mut Invalidations::new());
     }
     let again: Vec<Ino> = (0..300).map(|n| find(&tree, &format!("{n}.b2frame/00000001.chunk")).unwrap().ino).collect();
     assert_eq!(again, inos, "a file of the same state is the same");

@@ -9,7 +9,7 @@ use crate::format::{Layout, Special};
 use crate::store::{OpenOptions, open};
 use crate::view::frames::{CHUNKSIZE, Cell, cells_of, cframe, chunk, errno, full, sframe, zeros};
 use crate::view::tests::counting::Counting;
-use crate::view::{Creation, DirEntry, FileSystem, Inval, Kind, OpenMode, ROOT, RenameMode, SetAttr};
+use crate::view::{Creation, DirEntry, FileSystem, Invalidation, Kind, OpenMode, ROOT, RenameMode, SetAttr};
 
 mod library;
 mod model;
@@ -78,9 +78,9 @@ impl Mount {
     }
 
     fn close(&self, handle: Handle) -> Result<()> {
-        let mut invals = Vec::new();
-        let flushed = self.view().flush(handle, &mut invals);
-        self.view().release(handle, &mut invals);
+        let mut invalidations = Vec::new();
+        let flushed = self.view().flush(handle, &mut invalidations);
+        self.view().release(handle, &mut invalidations);
         flushed
     }
 
@@ -110,10 +110,10 @@ impl Mount {
     }
 
     /// Lets that much time pass.
-    fn wait(&self, seconds: u64) -> Invals {
-        let mut invals = Vec::new();
-        self.view().tick(Instant::now() + Duration::from_secs(seconds), &mut invals);
-        invals
+    fn wait(&self, seconds: u64) -> Invalidations {
+        let mut invalidations = Vec::new();
+        self.view().tick(Instant::now() + Duration::from_secs(seconds), &mut invalidations);
+        invalidations
     }
 
     /// What SOURCE holds on disk now, opened anew.
@@ -221,9 +221,9 @@ fn a_read_only_view_shows_what_others_have_made_of_source() {
         let before = mount.read(NAME);
         let other = cframe(&[full(9), full(8), full(7)], CHUNKSIZE, CHUNKSIZE as i32);
         let follow = || {
-            let mut invals = Vec::new();
-            mount.view().follow(&mut invals);
-            invals
+            let mut invalidations = Vec::new();
+            mount.view().follow(&mut invalidations);
+            invalidations
         };
         assert!(follow().is_empty() && mount.read(NAME) == before);
         let old = mount.ino(NAME).unwrap();
@@ -236,7 +236,7 @@ fn a_read_only_view_shows_what_others_have_made_of_source() {
             view.flush(handle, &mut Vec::new()).unwrap();
             view.shutdown().unwrap();
         }
-        assert_eq!(follow(), [Inval::All]);
+        assert_eq!(follow(), [Invalidation::All]);
         assert!(mount.read(NAME) == other);
         assert_eq!(errno(mount.view().getattr(old)), libc::ESTALE, "another version is another file");
         let mode = OpenMode { write: true, ..OpenMode::default() };

@@ -1,4 +1,4 @@
-//! Random operations on the file against a model: its bytes, and what the last adopted frame was.
+//! Random operations on the file against a model: its bytes, and what the last installed frame was.
 
 use super::library::Random;
 use super::*;
@@ -6,8 +6,8 @@ use crate::view::frame_file::overlay::{Below, Overlay};
 
 /// What the file should be.
 struct Model {
-    /// The adopted frame.
-    adopted: Vec<u8>,
+    /// The installed frame.
+    installed: Vec<u8>,
     now: Vec<u8>,
 }
 
@@ -42,7 +42,7 @@ fn the_file_is_what_was_written() {
         let cells: Vec<Cell> = (0..random.next(40)).map(|n| full(n as u8)).collect();
         let frame = cframe(&cells, CHUNKSIZE, CHUNKSIZE as i32);
         let mount = Mount::over([Layout::Sparse, Layout::Contiguous][case % 2], &frame);
-        let mut model = Model { adopted: frame.clone(), now: frame };
+        let mut model = Model { installed: frame.clone(), now: frame };
         let handles = [mount.open(NAME, false).unwrap(), mount.open(NAME, false).unwrap()];
         for _ in 0..60 {
             let handle = handles[random.next(2) as usize];
@@ -65,19 +65,19 @@ fn the_file_is_what_was_written() {
                 9 | 10 => {
                     let other: Vec<Cell> = (0..random.next(20)).map(|n| full(n as u8 + 50)).collect();
                     let bytes = match random.next(2) {
-                        0 => model.adopted.clone(),
+                        0 => model.installed.clone(),
                         _ => cframe(&other, CHUNKSIZE, CHUNKSIZE as i32),
                     };
                     mount.view().write(handle, 0, &bytes).unwrap();
                     resize(&mount, handle, bytes.len() as u64);
                     mount.view().flush(handle, &mut Vec::new()).unwrap();
-                    model = Model { adopted: bytes.clone(), now: bytes };
+                    model = Model { installed: bytes.clone(), now: bytes };
                 }
                 11 => {
                     let _ = mount.view().flush(handle, &mut Vec::new());
                     mount.sync();
                     if mount.view().state.read().frame.overlay.is_none() {
-                        model.adopted = mount.read(NAME);
+                        model.installed = mount.read(NAME);
                     }
                 }
                 _ => {
@@ -95,7 +95,7 @@ fn the_file_is_what_was_written() {
             let _ = mount.close(handle);
         }
         mount.wait(20);
-        assert!(mount.read(NAME) == model.adopted, "case {case}: what was no frame is gone");
+        assert!(mount.read(NAME) == model.installed, "case {case}: what was no frame is gone");
     }
 }
 

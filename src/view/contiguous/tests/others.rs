@@ -21,10 +21,10 @@ fn other(mount: &Mount, cells: &[Cell], in_place: bool) {
     std::fs::remove_dir_all(gone).unwrap();
 }
 
-fn follow(mount: &Mount) -> Vec<Inval> {
-    let mut invals = Vec::new();
-    mount.view().follow(&mut invals);
-    invals
+fn follow(mount: &Mount) -> Vec<Invalidation> {
+    let mut invalidations = Vec::new();
+    mount.view().follow(&mut invalidations);
+    invalidations
 }
 
 fn read_of(view: &ContiguousView, ino: Ino, handle: Option<Handle>) -> Result<Vec<u8>> {
@@ -85,7 +85,7 @@ fn what_is_uncommitted_ends_reading_and_writing_and_is_saved() {
     std::fs::write(mount.path().join("chunks.b2frame"), &index).unwrap();
     let file = std::fs::File::options().write(true).open(mount.path().join("chunks.b2frame")).unwrap();
     file.set_modified(later).unwrap();
-    assert_eq!(follow(&mount), [Inval::All]);
+    assert_eq!(follow(&mount), [Invalidation::All]);
     let ino = mount.ino(NAME).unwrap();
     assert_eq!(errno(read_of(mount.view(), ino, None)), libc::ESTALE);
     assert_eq!(errno(mount.view().open(ino, READING)), libc::ESTALE);
@@ -108,7 +108,7 @@ fn a_frame_that_was_is_gone_and_temporary_files_stay() {
     let backup = mount.ino(&format!("{NAME}~")).unwrap();
     assert!(read_of(mount.view(), backup, None).unwrap() == frame_of(&[full(1), full(2)]));
     other(&mount, &[full(7), full(8)], false);
-    assert!(follow(&mount).contains(&Inval::Entry(ROOT, format!("{NAME}~").into())));
+    assert!(follow(&mount).contains(&Invalidation::Entry(ROOT, format!("{NAME}~").into())));
     assert_eq!(errno(read_of(mount.view(), backup, None)), libc::ESTALE, "not an empty file");
     assert_eq!(errno(mount.ino(&format!("{NAME}~"))), libc::ENOENT);
     assert!(mount.read(".new") == frame_of(&[full(4)]));
@@ -131,7 +131,7 @@ fn a_mount_point_that_is_the_file_keeps_versions_apart_by_handle() {
         assert_eq!(pages, Pages::Kept);
         assert!(read_of(view, ROOT, Some(old)).unwrap() == frame_of(&[full(1), full(2)]));
         other(&mount, &[full(7), full(8)], false);
-        assert_eq!(follow(&mount), [Inval::All]);
+        assert_eq!(follow(&mount), [Invalidation::All]);
         assert_eq!(errno(read_of(view, ROOT, Some(old))), libc::ESTALE);
         let Opened { handle: new, pages } = view.open(ROOT, READING).unwrap();
         assert_eq!(pages, Pages::Direct, "they would be the old handle's as well");
@@ -167,13 +167,13 @@ fn a_write_that_was_meant_for_an_older_version_changes_nothing() {
 fn an_accepted_frame_is_saved_rather_than_what_is_half_written_over_it() {
     let mount = Mount::of(&[full(1), full(2)], CHUNKSIZE);
     let accepted = frame_of(&[full(3), full(4)]);
-    let committing = mount.view().pacer.committing();
+    let committing = mount.view().commit_throttle.committing();
     mount.cp(NAME, &accepted).unwrap();
     drop(committing);
     let handle = mount.open(NAME, true).unwrap();
     mount.view().write(handle, 0, b"half a frame").unwrap();
     other(&mount, &[full(7), full(8)], true);
-    assert_eq!(follow(&mount), [Inval::All]);
+    assert_eq!(follow(&mount), [Invalidation::All]);
     assert_eq!(errno(mount.view().shutdown()), libc::ESTALE);
     let saved = mount.dir.path().join("f.b2frame.lost").join(NAME);
     assert!(std::fs::read(saved).unwrap() == accepted);

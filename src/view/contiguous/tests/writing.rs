@@ -138,9 +138,9 @@ fn what_was_refused_goes_without_a_word() {
     mount.view().write(handle, 0, b"no frame").unwrap();
     assert_eq!(errno(mount.view().flush(handle, &mut Vec::new())), libc::EINVAL);
     assert!(mount.read(NAME) == before);
-    let mut invals = Vec::new();
-    mount.view().release(handle, &mut invals);
-    assert_eq!(invals, []);
+    let mut invalidations = Vec::new();
+    mount.view().release(handle, &mut invalidations);
+    assert_eq!(invalidations, []);
     assert!(mount.view().state.read().frame.overlay.is_none() && mount.read(NAME) == before);
 }
 
@@ -151,9 +151,9 @@ fn a_close_of_a_duplicate_before_the_first_write_ends_nothing() {
     let before = mount.read(NAME);
     let new = frame([7]);
     let handle = mount.open(NAME, true).unwrap();
-    let mut invals = Vec::new();
-    assert_eq!(errno(mount.view().flush(handle, &mut invals)), libc::EINVAL);
-    assert_eq!(invals, [Inval::Data(mount.ino(NAME).unwrap())]);
+    let mut invalidations = Vec::new();
+    assert_eq!(errno(mount.view().flush(handle, &mut invalidations)), libc::EINVAL);
+    assert_eq!(invalidations, [Invalidation::Data(mount.ino(NAME).unwrap())]);
     assert!(mount.read(NAME) == before);
     mount.view().write(handle, 0, &new[..100]).unwrap();
     assert_eq!(mount.read(NAME).len(), 100, "readers see what is being written");
@@ -177,7 +177,7 @@ fn half_a_change_is_held_for_a_while_and_then_dropped() {
     let handle = mount.open(NAME, false).unwrap();
     assert!(mount.wait(15).is_empty() && mount.read(NAME) == held);
     mount.close(handle).unwrap();
-    assert_eq!(mount.wait(15), [Inval::Data(mount.ino(NAME).unwrap())]);
+    assert_eq!(mount.wait(15), [Invalidation::Data(mount.ino(NAME).unwrap())]);
     assert!(mount.read(NAME) == before);
     // The other half makes it whole.
     assert_eq!(errno(mount.patch(16, &1234u64.to_be_bytes())), libc::EINVAL);
@@ -284,18 +284,18 @@ fn holes_read_as_zeros_and_the_kernel_is_told() {
     new[30..38].copy_from_slice(&128u64.to_be_bytes());
     let handle = mount.open(NAME, true).unwrap();
     mount.view().write(handle, 0, &new).unwrap();
-    let mut invals = Vec::new();
-    mount.view().flush(handle, &mut invals).unwrap();
-    assert_eq!(invals, [Inval::Range(mount.ino(NAME).unwrap(), BASE as u64 + 96, 96)]);
+    let mut invalidations = Vec::new();
+    mount.view().flush(handle, &mut invalidations).unwrap();
+    assert_eq!(invalidations, [Invalidation::Range(mount.ino(NAME).unwrap(), BASE as u64 + 96, 96)]);
     assert_eq!(mount.committed(), cells);
     new[BASE + 96..BASE + 192].fill(0);
     assert!(mount.read(NAME) == new);
     // A hole that stays one is not told again.
-    let mut invals = Vec::new();
+    let mut invalidations = Vec::new();
     mount.view().write(handle, 16, &len.to_be_bytes()).unwrap();
     mount.view().write(handle, 0, &new[..BASE]).unwrap();
-    mount.view().flush(handle, &mut invals).unwrap();
-    assert!(invals.is_empty());
+    mount.view().flush(handle, &mut invalidations).unwrap();
+    assert!(invalidations.is_empty());
 }
 
 #[test]

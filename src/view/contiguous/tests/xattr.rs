@@ -50,16 +50,16 @@ fn a_vlmetalayer_is_set_and_removed_and_nothing_else_moves() {
 #[test]
 fn what_the_kernel_must_forget_is_the_header_and_the_end() {
     let mount = Mount::of(&[full(1), full(2)], CHUNKSIZE);
-    let (ino, before, mut invals) = (mount.ino(NAME).unwrap(), mount.read(NAME), Vec::new());
-    mount.view().set_xattr(ino, OsStr::new(UNIT), Some(b"1"), SetMode::Any, &mut invals).unwrap();
+    let (ino, before, mut invalidations) = (mount.ino(NAME).unwrap(), mount.read(NAME), Vec::new());
+    mount.view().set_xattr(ino, OsStr::new(UNIT), Some(b"1"), SetMode::Any, &mut invalidations).unwrap();
     let seen = mount.read(NAME);
     let told = |at: usize| {
-        invals.iter().any(|inval| match inval {
-            Inval::Range(_, start, len) => (*start..start + len).contains(&(at as u64)),
+        invalidations.iter().any(|inval| match inval {
+            Invalidation::Range(_, start, len) => (*start..start + len).contains(&(at as u64)),
             _ => false,
         })
     };
-    assert!(invals.contains(&Inval::Attr(ino)));
+    assert!(invalidations.contains(&Invalidation::Attr(ino)));
     for (at, byte) in seen.iter().enumerate().filter(|(at, byte)| before.get(*at) != Some(*byte)) {
         assert!(told(at), "byte {at}, now {byte}");
     }

@@ -14,10 +14,10 @@ fn other(mount: &Mount, cells: &[Cell], in_place: bool) {
     std::fs::rename(beside, mount.path()).unwrap();
 }
 
-fn follow(mount: &Mount) -> Vec<Inval> {
-    let mut invals = Vec::new();
-    mount.view().follow(&mut invals);
-    invals
+fn follow(mount: &Mount) -> Vec<Invalidation> {
+    let mut invalidations = Vec::new();
+    mount.view().follow(&mut invalidations);
+    invalidations
 }
 
 fn read_of(mount: &Mount, ino: Ino) -> Result<Vec<u8>> {
@@ -57,16 +57,16 @@ fn what_is_opened_is_up_to_date_and_what_is_open_is_told() {
             assert_eq!(errno(read_of(&mount, ino)), libc::ESTALE);
             assert_eq!(errno(mount.view().getattr(ino)), libc::ESTALE);
         }
-        let mut invals = Vec::new();
+        let mut invalidations = Vec::new();
         assert_eq!(errno(mount.view().write(handle, 0, b"x")), libc::ESTALE);
-        mount.view().flush(handle, &mut invals).unwrap();
-        mount.view().release(handle, &mut invals);
-        mount.view().release(opened, &mut invals);
-        assert!(follow(&mount).contains(&Inval::All), "the kernel is told");
+        mount.view().flush(handle, &mut invalidations).unwrap();
+        mount.view().release(handle, &mut invalidations);
+        mount.view().release(opened, &mut invalidations);
+        assert!(follow(&mount).contains(&Invalidation::All), "the kernel is told");
         assert!(follow(&mount).is_empty(), "once");
         // And once more when whoever wrote must have written.
         let until = Instant::now() + Duration::from_secs(20);
-        while !follow(&mount).contains(&Inval::All) {
+        while !follow(&mount).contains(&Invalidation::All) {
             assert!(Instant::now() < until, "what may be torn is forgotten");
             std::thread::yield_now();
         }
@@ -93,7 +93,7 @@ fn what_is_uncommitted_ends_reading_and_writing_and_is_saved() {
             mount.view().open(mount.ino("00000001.chunk").unwrap(), OpenMode { truncate: true, ..WRITING }).unwrap().handle;
         mount.view().write(begun, 0, b"half a chunk").unwrap();
         other(&mount, &[full(7), full(8), full(9), full(10)], in_place);
-        assert_eq!(follow(&mount), [Inval::All]);
+        assert_eq!(follow(&mount), [Invalidation::All]);
         for ino in [chunk_ino, lost, mount.ino("chunks.b2frame").unwrap()] {
             assert_eq!(errno(read_of(&mount, ino)), libc::ESTALE);
             assert_eq!(errno(mount.view().open(ino, READING)), libc::ESTALE);
@@ -127,7 +127,7 @@ fn without_a_frame_of_its_name_what_is_open_is_shown_and_not_written_to() {
         std::fs::rename(mount.path(), &away).unwrap();
         deed(&mount.path());
         for _ in 0..3 {
-            assert!(!follow(&mount).contains(&Inval::All));
+            assert!(!follow(&mount).contains(&Invalidation::All));
             assert_eq!(mount.read("00000001.chunk"), chunk(2, CHUNKSIZE));
             mount.view().open(ino, READING).unwrap();
         }
@@ -175,7 +175,7 @@ fn other_attributes_are_taken_over_where_nobody_has_set_any() {
     mount.view().setattr(two, None, set, &mut Vec::new()).unwrap();
     mount.cp("00000FFF.chunk", &chunk(3, CHUNKSIZE)).unwrap();
     std::fs::set_permissions(mount.path(), std::fs::Permissions::from_mode(0o640)).unwrap();
-    assert_eq!(follow(&mount), [Inval::All]);
+    assert_eq!(follow(&mount), [Invalidation::All]);
     let perm = |ino| mount.view().getattr(ino).unwrap().meta.mode;
     assert_eq!((perm(one), perm(two), perm(ROOT)), (0o640, 0o400, 0o750));
     assert_eq!(mount.ino("00000000.chunk").unwrap(), one);
@@ -195,12 +195,12 @@ fn a_read_only_view_follows_and_says_when_it_is_not_shown_yet() {
     let bytes = cframe(&[full(7), full(8)], CHUNKSIZE, CHUNKSIZE as i32);
     // In the middle of a change.
     std::fs::write(mount.path(), &bytes[..bytes.len() / 2]).unwrap();
-    let mut invals = Vec::new();
-    assert!(mount.view().follow(&mut invals).is_some(), "it is tried again soon");
-    assert!(invals.is_empty());
+    let mut invalidations = Vec::new();
+    assert!(mount.view().follow(&mut invalidations).is_some(), "it is tried again soon");
+    assert!(invalidations.is_empty());
     assert_eq!(errno(read_of(&mount, old)), libc::ESTALE);
     std::fs::write(mount.path(), &bytes).unwrap();
-    assert!(follow(&mount).contains(&Inval::All));
+    assert!(follow(&mount).contains(&Invalidation::All));
     assert_eq!(mount.read("00000000.chunk"), chunk(7, CHUNKSIZE));
     assert_eq!(errno(mount.view().getattr(old)), libc::ESTALE);
 }
@@ -212,12 +212,12 @@ fn a_chunk_that_lies_is_shown_once_it_does_not() {
     let at = bytes.windows(4).rposition(|part| part == chunk(8, CHUNKSIZE)[12..16].to_vec()).unwrap();
     bytes[at + 3] = 0x7f; // cbytes of a chunk's header
     std::fs::write(mount.path(), &bytes).unwrap();
-    assert!(!follow(&mount).contains(&Inval::All));
+    assert!(!follow(&mount).contains(&Invalidation::All));
     assert!(read_of(&mount, mount.ino("00000000.chunk").unwrap()).is_err());
     assert_eq!(errno(mount.cp("00000000.chunk", &chunk(5, CHUNKSIZE))), libc::ESTALE);
-    assert!(!follow(&mount).contains(&Inval::All), "nor when nothing has changed since");
+    assert!(!follow(&mount).contains(&Invalidation::All), "nor when nothing has changed since");
     other(&mount, &[full(7), full(8)], true);
-    assert!(follow(&mount).contains(&Inval::All));
+    assert!(follow(&mount).contains(&Invalidation::All));
     assert_eq!(mount.read("00000001.chunk"), chunk(8, CHUNKSIZE));
 }
 
@@ -254,7 +254,7 @@ fn attributes_that_others_set_are_shown_but_not_the_time_of_our_own_commits() {
     mount.cp("00000001.chunk", &chunk(9, CHUNKSIZE)).unwrap();
     mount.sync();
     std::fs::set_permissions(mount.path(), std::fs::Permissions::from_mode(0o604)).unwrap();
-    assert_eq!(follow(&mount), [Inval::All]);
+    assert_eq!(follow(&mount), [Invalidation::All]);
     let after = mount.view().getattr(before.ino).unwrap();
     assert_eq!((after.meta.mode, after.meta.mtime), (0o604, before.meta.mtime));
     let written = mount.view().getattr(mount.ino("00000001.chunk").unwrap()).unwrap();

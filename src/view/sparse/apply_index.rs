@@ -1,7 +1,7 @@
 //! Taking an index: whether all that it names is there and fits, and what becomes of what it does not name any more.
 //!
 //! The library writes the index in four rounds for each change, and the file is looked at whenever it is whole. Only what differs
-//! from the adopted index is: to replace a chunk costs the same in a frame of any size.
+//! from the applied index is: to replace a chunk costs the same in a frame of any size.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -9,52 +9,58 @@ use std::sync::Arc;
 
 use log::{debug, warn};
 
-use super::state::{Held, Sparse, number, stored};
+use super::state::{HeldIndex, Sparse, number, stored};
 use crate::format::index_file::IndexFile;
 use crate::format::{self, ChunkId, IndexEntry};
 use crate::store::ChunkKey;
 use crate::view::frame_view::{FrameView, Take};
 use crate::view::nodes::Name;
 use crate::view::single::{Single, State};
-use crate::view::{Inval, Invals, ROOT, Result};
+use crate::view::{Invalidation, Invalidations, ROOT, Result};
 
 impl State<Sparse> {
     /// Adopts an index that parses, whose bytes are in `index_bytes`, or keeps it until what it names is there.
-    pub(super) fn consider(&mut self, index: IndexFile, invals: &mut Invals) {
+    pub(super) fn apply_or_hold(&mut self, index: IndexFile, invalidations: &mut Invalidations) {
         let changed = self.frame.changed(&index);
         let missing = self.frame.missing(&index, &changed);
         self.frame.touch();
         if !missing.is_empty() {
             debug!("the index is held: {} chunks that it names are not there", missing.len());
-            self.frame.held = Held::Waiting(Box::new(index), missing);
+            self.frame.held = HeldIndex::Waiting(Box::new(index), missing);
             return;
         }
         match self.frame.misfit(&index, &changed) {
             Err(unmeasured) => {
                 debug!("the index is held: the sizes of {} chunks have to be read", unmeasured.len());
-                self.frame.held = Held::Waiting(Box::new(index), HashSet::new());
+                self.frame.held = HeldIndex::Waiting(Box::new(index), HashSet::new());
                 return;
             }
             Ok(Some(error)) => {
                 warn!("the index is held: {error}");
-                self.frame.held = Held::Unparsed;
+                self.frame.held = HeldIndex::Unparsed;
                 return;
             }
             Ok(None) => {}
         }
         let bytes = self.frame.index_bytes.clone().unwrap_or_default();
-        self.adopt_changes(index, &changed, bytes, invals);
+        self.apply_changes(index, &changed, bytes, invalidations);
     }
 
     /// Makes `index`, all of whose chunks are there, the one that files take their places from. Chunks that the one before
     /// named and this one does not are dropped.
-    pub(super) fn adopt(&mut self, index: IndexFile, bytes: Arc<Vec<u8>>, invals: &mut Invals) {
+    pub(super) fn apply_index(&mut self, index: IndexFile, bytes: Arc<Vec<u8>>, invalidations: &mut Invalidations) {
         let changed = self.frame.changed(&index);
-        self.adopt_changes(index, &changed, bytes, invals);
+        self.apply_changes(index, &changed, bytes, invalidations);
     }
 
-    fn adopt_changes(&mut self, index: IndexFile, changed: &Range<usize>, bytes: Arc<Vec<u8>>, invals: &mut Invals) {
-        let old = self.frame.adopted.take();
+    fn apply_changes(
+        &mut self,
+        index: IndexFile,
+        changed: &Range<usize>,
+        bytes: Arc<Vec<u8>>,
+        invalidations: &mut Invalidations,
+    ) {
+        let old = self.frame.applied.take();
         let old = old.as_ref().map(|old| part(&old.entries, changed)).unwrap_or_default();
         let new = part(&index.entries, changed);
         if !(old.is_empty() && new.is_empty()) {
@@ -81,16 +87,16 @@ impl State<Sparse> {
                 if self.frame.table.get(id).position().is_none()
                     && let Ok(Some(ino)) = self.unlink(&Name::Frame(number(id)), Take::Dropped)
                 {
-                    invals.push(Inval::Entry(ROOT, self.frame.name(number(id))));
-                    invals.push(Inval::Attr(ino));
+                    invalidations.push(Invalidation::Entry(ROOT, self.frame.name(number(id))));
+                    invalidations.push(Invalidation::Attr(ino));
                 }
             }
         }
         self.frame.removed.clear();
         self.frame.sizes.clear();
-        self.frame.adopted = Some(index);
+        self.frame.applied = Some(index);
         self.frame.index_bytes = Some(bytes);
-        self.frame.held = Held::No;
+        self.frame.held = HeldIndex::No;
         self.frame.index_stale = false;
         self.frame.changed_frame();
         self.frame.index_changed = self.frame.changes;
@@ -99,10 +105,10 @@ impl State<Sparse> {
 }
 
 impl Sparse {
-    /// Where an index may differ from the adopted one: outside, both have the same entries at the same positions. If it is another
+    /// Where an index may differ from the applied one: outside, both have the same entries at the same positions. If it is another
     /// number of entries, that is everything from the first that differs. `table` has the positions of all of them.
     fn changed(&self, index: &IndexFile) -> Range<usize> {
-        let Some(old) = self.adopted.as_ref().filter(|_| !self.named_twice) else { return 0..usize::MAX };
+        let Some(old) = self.applied.as_ref().filter(|_| !self.named_twice) else { return 0..usize::MAX };
         let (old, new) = (old.entries.as_slice(), index.entries.as_slice());
         if std::ptr::eq(old, new) {
             return 0..0;
@@ -116,7 +122,7 @@ impl Sparse {
         before..old.len() - behind
     }
 
-    /// Chunks that an index names and that are not there: of what the adopted index names as well, those that were removed.
+    /// Chunks that an index names and that are not there: of what the applied index names as well, those that were removed.
     fn missing(&self, index: &IndexFile, changed: &Range<usize>) -> HashSet<ChunkId> {
         let is_missing = |id: &ChunkId| self.table.get(*id).key().is_none();
         let stays = |id: &ChunkId| self.table.get(*id).position().is_some_and(|position| !changed.contains(&(position as usize)));
@@ -126,13 +132,13 @@ impl Sparse {
 
     /// Whether an index is held only until sizes of chunks are read.
     pub(super) fn needs_sizes(&self) -> bool {
-        matches!(&self.held, Held::Waiting(_, missing) if missing.is_empty())
+        matches!(&self.held, HeldIndex::Waiting(_, missing) if missing.is_empty())
     }
 
     /// Chunks whose sizes are.
     pub(super) fn needed_sizes(&self) -> Vec<ChunkKey> {
         match &self.held {
-            Held::Waiting(index, missing) if missing.is_empty() => {
+            HeldIndex::Waiting(index, missing) if missing.is_empty() => {
                 self.misfit(index, &self.changed(index)).err().unwrap_or_default()
             }
             _ => Vec::new(),
@@ -145,7 +151,7 @@ impl Sparse {
     /// Chunks whose sizes have to be known for that.
     fn misfit(&self, index: &IndexFile, changed: &Range<usize>) -> std::result::Result<Option<format::Error>, Vec<ChunkKey>> {
         let chunksize = index.header.chunksize();
-        let rescan = self.adopted.as_ref().is_none_or(|old| old.header.chunksize() != chunksize) && chunksize != 0;
+        let rescan = self.applied.as_ref().is_none_or(|old| old.header.chunksize() != chunksize) && chunksize != 0;
         if chunksize == 0 || (self.fresh.is_empty() && self.unnamed.is_empty() && !rescan) {
             return Ok(None);
         }
@@ -180,16 +186,16 @@ impl Sparse {
 }
 
 impl Single<Sparse> {
-    /// Reads the sizes of chunks that an index is held for, and considers it again.
-    pub(super) fn consider_again(&self, invals: &mut Invals) -> Result<()> {
+    /// Reads the sizes of chunks that an index is held for, and looks at it again.
+    pub(super) fn apply_held(&self, invalidations: &mut Invalidations) -> Result<()> {
         if !self.state.read().frame.needs_sizes() {
             return Ok(());
         }
         let mut state = self.change_knowing(Sparse::needed_sizes)?;
         if state.frame.needs_sizes()
-            && let Held::Waiting(index, _) = std::mem::replace(&mut state.frame.held, Held::Unparsed)
+            && let HeldIndex::Waiting(index, _) = std::mem::replace(&mut state.frame.held, HeldIndex::Unparsed)
         {
-            state.consider(*index, invals);
+            state.apply_or_hold(*index, invalidations);
         }
         Ok(())
     }

@@ -7,10 +7,10 @@ use std::sync::atomic::AtomicBool;
 use fuser::{ReplyData, ReplyEmpty};
 
 use super::answers::{Reply, errno};
-use super::notify::Held;
+use super::notify::KernelLock;
 use super::shared::Shared;
 use super::spawn;
-use crate::view::{Flock, Handle, Ino, Invals, Reread, ViewError, Wait};
+use crate::view::{Flock, Handle, Ino, Invalidations, Reread, ViewError, Wait};
 
 /// How long a lock is waited for, and where.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,12 +24,12 @@ pub(super) enum Patience {
 
 impl Shared {
     /// Answers a READ when other processes have done what they are doing to what is read.
-    pub(super) fn read_patiently(self: &Arc<Self>, ino: Ino, handle: Option<Handle>, offset: u64, len: usize, reply: ReplyData) {
+    pub(super) fn read_waiting(self: &Arc<Self>, ino: Ino, handle: Option<Handle>, offset: u64, len: usize, reply: ReplyData) {
         self.run(Wait::Others, move |shared| {
             let mut buffer = vec![0; len];
             let read = shared.view.catch_up(ino).and_then(|reread| {
                 if shared.is_outdated(&reread) {
-                    shared.notify.forget(reread.invals);
+                    shared.notify.forget(reread.invalidations);
                 }
                 shared.view.read(ino, handle, offset, &mut buffer)
             });
@@ -45,35 +45,42 @@ impl Shared {
         handle: Handle,
         lock: Option<Flock>,
         patience: Patience,
-        mut invals: Invals,
+        mut invalidations: Invalidations,
         reply: ReplyEmpty,
     ) {
         let never = AtomicBool::new(false);
-        match (self.view.lock(ino, handle, lock, (patience == Patience::Moment).then_some(&never), &mut invals), patience) {
+        match (self.view.lock(ino, handle, lock, (patience == Patience::Moment).then_some(&never), &mut invalidations), patience)
+        {
             (Err(ViewError::Locked), Patience::OfClient(client)) => {
                 // Not as one request of those that the end waits for: who knows when others give it back.
                 let shared = Arc::clone(self);
                 spawn("b2fuse-lock", "a client that waits for a lock, which fails", move || {
-                    let work = |until: &_| shared.view.lock(ino, handle, lock, Some(until), &mut invals);
+                    let work = |until: &_| shared.view.lock(ino, handle, lock, Some(until), &mut invalidations);
                     let outcome = shared.waiters.wait(client, work);
-                    shared.locked(ino, outcome, invals, reply);
+                    shared.locked(ino, outcome, invalidations, reply);
                 });
             }
-            (outcome, _) => self.locked(ino, outcome, invals, reply),
+            (outcome, _) => self.locked(ino, outcome, invalidations, reply),
         }
     }
 
     /// Answers a request for a lock when the kernel has forgotten what others have changed.
-    fn locked(self: &Arc<Self>, ino: Ino, outcome: Result<Reread, ViewError>, mut invals: Invals, reply: ReplyEmpty) {
+    fn locked(
+        self: &Arc<Self>,
+        ino: Ino,
+        outcome: Result<Reread, ViewError>,
+        mut invalidations: Invalidations,
+        reply: ReplyEmpty,
+    ) {
         let mut outcome = outcome.map_err(|refusal| errno("flock", ino, &refusal));
         // Another client's answer may be on its way behind the same: it does no harm to forget twice.
         if let Ok(reread) = &mut outcome
             && self.is_outdated(reread)
         {
-            invals.append(&mut reread.invals);
+            invalidations.append(&mut reread.invalidations);
         }
         let shared = Arc::clone(self);
-        self.notify.answer(invals, Held::Nothing, move || {
+        self.notify.answer(invalidations, KernelLock::Nothing, move || {
             if let Ok(reread) = &outcome {
                 shared.has_forgotten(reread);
             }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use log::{debug, error, warn};
 
-use super::consider::{Candidate, Found, consider, is_begun};
+use super::recognize::{Candidate, Recognized, is_begun, recognize};
 use super::state::{Contiguous, FRAME};
 use crate::format;
 use crate::store::StoreError;
@@ -16,7 +16,7 @@ use crate::view::frame_view::Take;
 use crate::view::nodes::Name;
 use crate::view::single::{Single, State};
 use crate::view::writing::Change;
-use crate::view::{Handle, Ino, Inval, Invals, Lost, Result, ViewError};
+use crate::view::{Handle, Ino, Invalidation, Invalidations, Lost, Result, ViewError};
 
 /// How long nobody may have written before a frame that was not written by whole changes is taken for one.
 const SETTLE_AFTER: Duration = Duration::from_secs(1);
@@ -59,13 +59,13 @@ impl Single<Contiguous> {
     }
 
     /// What a close of a handle does: nothing, unless the handle has a part in what is written.
-    pub(super) fn close_handle(&self, handle: Handle, look: Look, invals: &mut Invals) -> Result<()> {
+    pub(super) fn close_handle(&self, handle: Handle, look: Look, invalidations: &mut Invalidations) -> Result<()> {
         if !self.has_part(handle)? {
             return Ok(());
         }
         let _writing = self.writing.lock();
         // Another may have begun to write while the lock was waited for.
-        if self.has_part(handle)? { self.judge(look, invals) } else { Ok(()) }
+        if self.has_part(handle)? { self.judge(look, invalidations) } else { Ok(()) }
     }
 
     /// Whether what is written is this handle's as well.
@@ -77,7 +77,7 @@ impl Single<Contiguous> {
     }
 
     /// Takes what is written over the frame for what it is now. The caller has `writing`.
-    fn judge(&self, look: Look, invals: &mut Invals) -> Result<()> {
+    fn judge(&self, look: Look, invalidations: &mut Invalidations) -> Result<()> {
         let guard = self.store.enter();
         let (layout, overlay) = {
             let state = self.state.read();
@@ -96,12 +96,12 @@ impl Single<Contiguous> {
             _ => {}
         }
         let file = Overlaid { store: &*self.store, guard: &guard, layout: &layout, overlay: &overlay };
-        self.mend_len(&file, invals)?;
-        let found = consider(&file, look == Look::Settle);
+        self.mend_len(&file, invalidations)?;
+        let found = recognize(&file, look == Look::Settle);
         let verdict = match &found {
-            Ok(Found::Held(error)) => Verdict::Held(error.clone()),
-            Ok(Found::Unconfirmed) => Verdict::Unconfirmed,
-            Ok(Found::Same | Found::Frame(_)) => Verdict::Open,
+            Ok(Recognized::Held(error)) => Verdict::Held(error.clone()),
+            Ok(Recognized::Unconfirmed) => Verdict::Unconfirmed,
+            Ok(Recognized::Same | Recognized::Frame(_)) => Verdict::Open,
             Err(_) => Verdict::Unstored,
         };
         let (from_nothing, mtime) = {
@@ -111,21 +111,21 @@ impl Single<Contiguous> {
             (inner.below() == 0, inner.mtime)
         };
         match found? {
-            Found::Same => {
+            Recognized::Same => {
                 let mut state = self.state.write();
                 state.frame.overlay = None;
                 state.frame_changed(mtime);
                 Ok(())
             }
-            Found::Frame(candidate) => {
-                self.adopt(&mut self.state.write(), *candidate, &overlay, invals);
+            Recognized::Frame(candidate) => {
+                self.install_layout(&mut self.state.write(), *candidate, &overlay, invalidations);
                 Ok(())
             }
-            Found::Unconfirmed => {
+            Recognized::Unconfirmed => {
                 debug!("{}: held: a frame, but perhaps not the whole change", self.store.path().display());
                 Ok(())
             }
-            Found::Held(error) => {
+            Recognized::Held(error) => {
                 debug!("{}: held: {error}", self.store.path().display());
                 match look {
                     Look::Settle => Ok(()),
@@ -133,7 +133,7 @@ impl Single<Contiguous> {
                     Look::Close if from_nothing && !is_begun(&file) => {
                         let state = self.state.read();
                         overlay.set_refused(true);
-                        invals.extend(state.ino(FRAME).map(Inval::Data));
+                        invalidations.extend(state.ino(FRAME).map(Invalidation::Data));
                         Err(ViewError::Rejected(error))
                     }
                     _ => Err(ViewError::Unfinished(error)),
@@ -143,7 +143,13 @@ impl Single<Contiguous> {
     }
 
     /// Makes a frame the one that is shown, and that the next commit takes.
-    fn adopt(&self, state: &mut State<Contiguous>, candidate: Candidate, overlay: &Overlay, invals: &mut Invals) {
+    fn install_layout(
+        &self,
+        state: &mut State<Contiguous>,
+        candidate: Candidate,
+        overlay: &Overlay,
+        invalidations: &mut Invalidations,
+    ) {
         let Candidate { layout, staged, dropped, holes } = candidate;
         let (mtime, was_refused) = {
             let inner = overlay.inner.read();
@@ -151,8 +157,10 @@ impl Single<Contiguous> {
         };
         if let Some(ino) = state.ino(FRAME) {
             match was_refused {
-                true => invals.push(Inval::Data(ino)),
-                false => invals.extend(holes.iter().map(|hole| Inval::Range(ino, hole.start, hole.end - hole.start))),
+                true => invalidations.push(Invalidation::Data(ino)),
+                false => {
+                    invalidations.extend(holes.iter().map(|hole| Invalidation::Range(ino, hole.start, hole.end - hole.start)))
+                }
             }
         }
         let frame = &mut state.frame;
@@ -168,7 +176,7 @@ impl Single<Contiguous> {
                 state.chunks.discard(*key);
             }
         }
-        debug!("{}: adopted: {} new chunks of {}", self.store.path().display(), staged.len(), layout.image.entries.len());
+        debug!("{}: installed: {} new chunks of {}", self.store.path().display(), staged.len(), layout.image.entries.len());
         frame.staged.extend(staged);
         frame.layout = Arc::new(layout);
         frame.overlay = None;
@@ -177,7 +185,7 @@ impl Single<Contiguous> {
 
     /// Makes a file, whose name is `from`, the frame's, as a copy over it would; what is no frame changes nothing. The caller has
     /// `writing`.
-    pub(super) fn replace_frame(&self, from: &Name, ino: Ino, invals: &mut Invals) -> Result<()> {
+    pub(super) fn replace_frame(&self, from: &Name, ino: Ino, invalidations: &mut Invalidations) -> Result<()> {
         let is_begun = self.state.read().nodes.get(ino).is_some_and(|node| node.writing.is_some());
         let writing = self.draft_of(ino)?;
         let guard = self.store.enter();
@@ -189,30 +197,30 @@ impl Single<Contiguous> {
         let overlay = Overlay::of_draft(serial, taken);
         let found = {
             let file = Overlaid { store: &*self.store, guard: &guard, layout: &layout, overlay: &overlay };
-            consider(&file, true)
+            recognize(&file, true)
         };
         // Before the names change: the kernel repeats what it was answered ESTALE, and would find no file of the old name any more.
-        let stale = matches!(found, Ok(Found::Frame(_))) && self.store.changed_outside().unwrap_or(false);
+        let stale = matches!(found, Ok(Recognized::Frame(_))) && self.store.changed_outside().unwrap_or(false);
         let refusal = match found {
-            Ok(Found::Frame(candidate)) if stale => {
+            Ok(Recognized::Frame(candidate)) if stale => {
                 candidate.staged.iter().for_each(|key| self.store.discard(*key));
                 let reason = "it is not written over".to_owned();
                 ViewError::Store(StoreError::Stale { path: self.store.path(), reason })
             }
-            Ok(Found::Frame(candidate)) => {
+            Ok(Recognized::Frame(candidate)) => {
                 let holes = candidate.holes.clone();
                 let mut state = self.state.write();
                 state.unlink(&Name::Frame(FRAME), Take::Kept)?;
-                self.adopt(&mut state, *candidate, &overlay, invals);
+                self.install_layout(&mut state, *candidate, &overlay, invalidations);
                 state.unlink(from, Take::Moved)?;
                 state.link_frame(FRAME, ino);
                 state.end_writing(ino, true);
                 state.frame.is_gone = false;
-                invals.extend(holes.iter().map(|hole| Inval::Range(ino, hole.start, hole.end - hole.start)));
+                invalidations.extend(holes.iter().map(|hole| Invalidation::Range(ino, hole.start, hole.end - hole.start)));
                 return Ok(());
             }
-            Ok(Found::Held(error)) => ViewError::Rejected(error),
-            Ok(Found::Same | Found::Unconfirmed) => ViewError::Invalid, // neither is said of what covers everything
+            Ok(Recognized::Held(error)) => ViewError::Rejected(error),
+            Ok(Recognized::Same | Recognized::Unconfirmed) => ViewError::Invalid, // neither is said of what covers everything
             Err(error) => ViewError::Store(error),
         };
         if let Some(taken) = overlay.into_draft() {
@@ -229,7 +237,7 @@ impl Single<Contiguous> {
     // --- time ---
 
     /// When what is held will be taken or dropped; does it if it is time.
-    pub(super) fn settle_due(&self, now: Instant, invals: &mut Invals) -> Option<Instant> {
+    pub(super) fn settle_due(&self, now: Instant, invalidations: &mut Invalidations) -> Option<Instant> {
         let due = |state: &State<Contiguous>| {
             let overlay = state.frame.overlay.as_ref().filter(|_| !state.has_writer())?;
             let inner = overlay.inner.try_read()?; // whoever writes pokes us
@@ -249,9 +257,9 @@ impl Single<Contiguous> {
             return Some(at);
         }
         match held {
-            Some(error) => self.drop_held(&error, invals),
+            Some(error) => self.drop_held(&error, invalidations),
             None => {
-                if let Err(error) = self.judge(Look::Settle, invals) {
+                if let Err(error) = self.judge(Look::Settle, invalidations) {
                     error!("{error}");
                 }
             }
@@ -273,42 +281,42 @@ impl Single<Contiguous> {
         }
     }
 
-    pub(super) fn drop_unfinished(&self, invals: &mut Invals) {
+    pub(super) fn drop_unfinished(&self, invalidations: &mut Invalidations) {
         if self.left_behind().is_some() {
             let _writing = self.writing.lock();
             if let Some(error) = self.left_behind() {
-                self.drop_held(&error, invals);
+                self.drop_held(&error, invalidations);
             }
         }
     }
 
-    fn drop_held(&self, error: &format::Error, invals: &mut Invals) {
+    fn drop_held(&self, error: &format::Error, invalidations: &mut Invalidations) {
         warn!("{}: what was written is dropped, as it is no frame: {error}", self.store.path().display());
-        drop_overlay(&mut self.state.write(), invals);
+        drop_overlay(&mut self.state.write(), invalidations);
     }
 
     /// What a change of length without a handle has left is dropped, if it is nothing but that, and nobody else may write: this one was
     /// opened for it.
-    pub(super) fn drop_truncated(&self, Handle(handle): Handle, invals: &mut Invals) {
+    pub(super) fn drop_truncated(&self, Handle(handle): Handle, invalidations: &mut Invalidations) {
         let _writing = self.writing.lock();
         let mut state = self.state.write();
         let is_of_it = state.frame.overlay.as_ref().is_some_and(|overlay| overlay.serial > handle);
         if is_of_it && state.frame_writers() <= 1 {
-            drop_overlay(&mut state, invals);
+            drop_overlay(&mut state, invalidations);
         }
     }
 
     /// Everything that can be a part of the frame is.
-    pub(super) fn settle(&self, invals: &mut Invals) -> Result<()> {
+    pub(super) fn settle(&self, invalidations: &mut Invalidations) -> Result<()> {
         let _writing = self.writing.lock();
-        self.judge(Look::Settle, invals)
+        self.judge(Look::Settle, invalidations)
     }
 
     /// The end of a read-write mount.
-    pub(super) fn end(&self, invals: &mut Invals) {
+    pub(super) fn end(&self, invalidations: &mut Invalidations) {
         let held = self.state.read().frame.overlay.clone();
         if let Some(Verdict::Held(error)) = held.map(|overlay| overlay.inner.read().verdict.clone()) {
-            self.drop_held(&error, invals);
+            self.drop_held(&error, invalidations);
         }
         if self.state.read().frame.is_gone {
             warn!("{}: its file was removed, and no other took its place: SOURCE stays as it is", self.store.path().display());
@@ -338,9 +346,9 @@ impl Single<Contiguous> {
 }
 
 /// Readers see the layout again.
-fn drop_overlay(state: &mut State<Contiguous>, invals: &mut Invals) {
+fn drop_overlay(state: &mut State<Contiguous>, invalidations: &mut Invalidations) {
     if state.frame.overlay.take().is_some() {
-        invals.extend(state.ino(FRAME).map(Inval::Data));
+        invalidations.extend(state.ino(FRAME).map(Invalidation::Data));
     }
 }
 

@@ -22,7 +22,7 @@ const NEXT_TRY: Duration = Duration::from_millis(20);
 
 /// Says when to commit in a burst of changes.
 #[derive(Debug)]
-pub struct Pacer {
+pub struct CommitThrottle {
     commits: u64,
     /// The earliest time of the next commit, unless a client asks for one.
     rested: Instant,
@@ -30,9 +30,9 @@ pub struct Pacer {
     due: Option<Instant>,
 }
 
-impl Pacer {
+impl CommitThrottle {
     pub fn new() -> Self {
-        Pacer { commits: 0, rested: Instant::now(), due: None }
+        CommitThrottle { commits: 0, rested: Instant::now(), due: None }
     }
 
     /// Commits since the mount began.
@@ -78,9 +78,9 @@ impl Pacer {
     }
 }
 
-/// A [`Pacer`] by turns: one commit at a time.
+/// A [`CommitThrottle`] by turns: one commit at a time.
 pub struct Pacing {
-    pacer: Mutex<Pacer>,
+    commit_throttle: Mutex<CommitThrottle>,
     /// Held during a commit.
     committing: AtomicBool,
     /// A change was made during a commit that may not contain it.
@@ -89,43 +89,47 @@ pub struct Pacing {
 
 impl Pacing {
     pub fn new() -> Self {
-        Pacing { pacer: Mutex::new(Pacer::new()), committing: AtomicBool::new(false), left: AtomicBool::new(false) }
+        Pacing {
+            commit_throttle: Mutex::new(CommitThrottle::new()),
+            committing: AtomicBool::new(false),
+            left: AtomicBool::new(false),
+        }
     }
 
     /// Waits for the commit under way.
-    pub fn lock(&self) -> MutexGuard<'_, Pacer> {
-        self.pacer.lock()
+    pub fn lock(&self) -> MutexGuard<'_, CommitThrottle> {
+        self.commit_throttle.lock()
     }
 
     /// Does not wait.
-    pub fn try_lock(&self) -> Option<MutexGuard<'_, Pacer>> {
-        self.pacer.try_lock()
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, CommitThrottle>> {
+        self.commit_throttle.try_lock()
     }
 
     /// As during a commit, until it is dropped.
     #[cfg(test)]
     pub fn committing(&self) -> impl Drop {
-        struct Committing<'a>(&'a Pacing, Option<MutexGuard<'a, Pacer>>);
+        struct Committing<'a>(&'a Pacing, Option<MutexGuard<'a, CommitThrottle>>);
         impl Drop for Committing<'_> {
             fn drop(&mut self) {
                 self.0.committing.store(false, SeqCst);
                 self.1.take();
             }
         }
-        let pacer = self.pacer.lock();
+        let commit_throttle = self.commit_throttle.lock();
         self.committing.store(true, SeqCst);
-        Committing(self, Some(pacer))
+        Committing(self, Some(commit_throttle))
     }
 
     /// Does not wait for the commit under way: then what is new is left to the tick.
-    fn lock_or_leave(&self) -> Option<MutexGuard<'_, Pacer>> {
-        match self.pacer.try_lock() {
+    fn lock_or_leave(&self) -> Option<MutexGuard<'_, CommitThrottle>> {
+        match self.commit_throttle.try_lock() {
             None if self.committing.load(SeqCst) => {
                 self.left.store(true, SeqCst);
                 None
             }
-            None => Some(self.pacer.lock()),
-            pacer => pacer,
+            None => Some(self.commit_throttle.lock()),
+            commit_throttle => commit_throttle,
         }
     }
 }
@@ -136,73 +140,73 @@ impl<V: FrameView> Single<V> {
         if !self.is(Standing::News) {
             return Ok(());
         }
-        let Some(mut pacer) = self.pacer.lock_or_leave() else { return Ok(()) };
-        if pacer.now_or_later(Instant::now()) { self.commit_in_turn(&mut pacer) } else { Ok(()) }
+        let Some(mut commit_throttle) = self.commit_throttle.lock_or_leave() else { return Ok(()) };
+        if commit_throttle.now_or_later(Instant::now()) { self.commit_in_turn(&mut commit_throttle) } else { Ok(()) }
     }
 
     /// Commits what can be committed, now.
     pub(super) fn publish(&self) -> Result<()> {
         if !self.is(Standing::News) {
-            self.pacer.lock().settle();
+            self.commit_throttle.lock().settle();
             return Ok(());
         }
         let _turn = self.store.wait_for_turn(PATIENCE)?;
-        self.commit_now(&mut self.pacer.lock())
+        self.commit_now(&mut self.commit_throttle.lock())
     }
 
     /// Commits what can be committed, now, unless others have their turn.
     pub(super) fn publish_in_turn(&self) -> Result<()> {
-        let mut pacer = self.pacer.lock();
-        if self.is(Standing::News) { self.commit_in_turn(&mut pacer) } else { Ok(()) }
+        let mut commit_throttle = self.commit_throttle.lock();
+        if self.is(Standing::News) { self.commit_in_turn(&mut commit_throttle) } else { Ok(()) }
     }
 
     /// Commits the changes that have waited long enough; returns when to call again.
     pub(super) fn publish_due(&self, now: Instant) -> Option<Instant> {
-        let mut pacer = self.pacer.lock();
-        if pacer.due().is_some_and(|due| due <= now)
-            && let Err(error) = self.commit_in_turn(&mut pacer)
+        let mut commit_throttle = self.commit_throttle.lock();
+        if commit_throttle.due().is_some_and(|due| due <= now)
+            && let Err(error) = self.commit_in_turn(&mut commit_throttle)
         {
             error!("{error}");
-            pacer.settle();
+            commit_throttle.settle();
         }
-        if self.pacer.left.swap(false, SeqCst) && self.is(Standing::News) {
-            pacer.later(now);
+        if self.commit_throttle.left.swap(false, SeqCst) && self.is(Standing::News) {
+            commit_throttle.later(now);
         }
-        pacer.due()
+        commit_throttle.due()
     }
 
     /// Commits now, or soon if others have the frame's lock.
-    fn commit_in_turn(&self, pacer: &mut Pacer) -> Result<()> {
+    fn commit_in_turn(&self, commit_throttle: &mut CommitThrottle) -> Result<()> {
         match self.store.sidecar().map(Sidecar::to_write).transpose()? {
             Some(None) => {
-                pacer.not_our_turn();
+                commit_throttle.not_our_turn();
                 Ok(())
             }
-            _turn => self.commit_now(pacer),
+            _turn => self.commit_now(commit_throttle),
         }
     }
 
     /// Commits; the caller has the frame's lock.
-    fn commit_now(&self, pacer: &mut Pacer) -> Result<()> {
-        self.pacer.committing.store(true, SeqCst);
-        let committed = self.commit(pacer);
-        self.pacer.committing.store(false, SeqCst);
+    fn commit_now(&self, commit_throttle: &mut CommitThrottle) -> Result<()> {
+        self.commit_throttle.committing.store(true, SeqCst);
+        let committed = self.commit(commit_throttle);
+        self.commit_throttle.committing.store(false, SeqCst);
         committed
     }
 
     /// Commits the frame if it differs from the store's. The caller has the frame's lock.
-    fn commit(&self, pacer: &mut Pacer) -> Result<()> {
+    fn commit(&self, commit_throttle: &mut CommitThrottle) -> Result<()> {
         let began = Instant::now();
         let guard = self.store.enter(); // what is discarded from here on stays good until the store knows the image
         let Some((image, committed)) = V::image(&self.state.read()) else {
-            pacer.settle();
+            commit_throttle.settle();
             return Ok(());
         };
         if let Some(hindrance) = self.following.hindrance(&*self.store) {
             return Err(hindrance.into());
         }
         let result = self.store.commit(guard, image);
-        pacer.committed(began);
+        commit_throttle.committed(began);
         result?;
         committed(&mut self.state.write());
         debug!("{}: committed", self.store.path().display());

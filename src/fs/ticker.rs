@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::view::{FileSystem, Invals};
+use crate::view::{FileSystem, Invalidations};
 
 /// A file system with a deadline this close needs no waking: it looks at what is new when the deadline comes.
 const SOON: Duration = Duration::from_secs(1);
@@ -17,7 +17,7 @@ const SHORTEST: Duration = Duration::from_millis(10);
 
 /// When the file system is called next.
 #[derive(Default)]
-pub(super) struct Housekeeping {
+pub(super) struct Ticker {
     /// Something happened since the last tick began.
     news: AtomicBool,
     /// The thread sleeps for longer than [`SOON`], so news must wake it. Set before `news` is looked at.
@@ -26,7 +26,7 @@ pub(super) struct Housekeeping {
     wake: Condvar,
 }
 
-impl Housekeeping {
+impl Ticker {
     /// Something happened that may give a frame a deadline. Costs two atomic operations while any of them is busy, or was just called.
     pub(super) fn poke(&self) {
         self.news.store(true, Ordering::SeqCst);
@@ -44,14 +44,14 @@ impl Housekeeping {
     }
 
     /// The thread's body. `forget` takes what a tick made untrue.
-    pub(super) fn run(&self, view: &dyn FileSystem, forget: impl Fn(Invals)) {
+    pub(super) fn run(&self, view: &dyn FileSystem, forget: impl Fn(Invalidations)) {
         loop {
             self.news.store(false, Ordering::SeqCst);
             let started = Instant::now();
-            let mut invals = Invals::new();
-            let due = view.tick(started, &mut invals);
-            if !invals.is_empty() {
-                forget(invals);
+            let mut invalidations = Invalidations::new();
+            let due = view.tick(started, &mut invalidations);
+            if !invalidations.is_empty() {
+                forget(invalidations);
             }
             // What is new meanwhile wakes nobody, and is looked at then.
             let rested = Instant::now() + SHORTEST;
@@ -82,16 +82,16 @@ mod tests {
 
     #[test]
     fn news_in_quick_succession_wake_nobody() {
-        let (housekeeping, view) = (Housekeeping::default(), MemoryView::new(false, []));
+        let (ticker, view) = (Ticker::default(), MemoryView::new(false, []));
         std::thread::scope(|scope| {
-            scope.spawn(|| housekeeping.run(&view, drop));
+            scope.spawn(|| ticker.run(&view, drop));
             let began = Instant::now();
             while began.elapsed() < 20 * SHORTEST || view.ticks.load(SeqCst) < 3 {
-                housekeeping.poke();
+                ticker.poke();
             }
             let most = began.elapsed().as_millis() / SHORTEST.as_millis() + 2;
             let ticks = view.ticks.load(SeqCst) as u128;
-            housekeeping.stop();
+            ticker.stop();
             assert!(ticks <= most, "{ticks}; expected {most} at most");
         });
     }

@@ -19,7 +19,7 @@
 //! A change of a metalayer is round 2, of a vlmetalayer rounds 2 to 4. A new frame in the place of an old one is cut to nothing,
 //! then header, chunks and index in the first round, then rounds 3 and 4.
 //!
-//! So a change of chunks is **whole** when index, header and trailer all lie in what was written since the last adoption, which
+//! So a change of chunks is **whole** when index, header and trailer all lie in what was written since the last frame was installed, which
 //! is the case after round 3, and not before. What parses earlier has either part of the old frame or part of the new one:
 //!
 //! | operation | after round 1 | after round 2 |
@@ -36,7 +36,7 @@
 //! bytes that are moved end up in a chunk whose structure shows nothing of it. So a library that is killed between its rounds or
 //! in one leaves the state before, or the one after.
 //!
-//! After round 3 the state is adopted; round 4 writes what is there, which is seen without a look at the chunks. Where only
+//! After round 3 the state is installed; round 4 writes what is there, which is seen without a look at the chunks. Where only
 //! header or trailer were written, and neither chunks nor index, the trailer must have been written whole or not at all.
 
 use std::collections::HashMap;
@@ -64,8 +64,8 @@ const MOST_HOLES: usize = 64;
 const NONE: u32 = u32::MAX;
 
 /// What was found.
-pub enum Found {
-    /// Nothing but the frame that is adopted already, to the byte.
+pub enum Recognized {
+    /// Nothing but the frame that is installed already, to the byte.
     Same,
     /// No frame, or not yet.
     Held(Error),
@@ -75,7 +75,7 @@ pub enum Found {
     Frame(Box<Candidate>),
 }
 
-/// A frame that can be adopted.
+/// A frame that can be installed.
 pub struct Candidate {
     /// The file, with exactly the bytes that were written. What is in no part of the frame reads as zeros from now on.
     pub layout: Layout,
@@ -120,12 +120,12 @@ impl From<InvalidChunk> for Stop {
 ///
 /// # Errors
 /// What cannot be read or staged; what was staged before is given back.
-pub fn consider(file: &Overlaid<'_>, accept: bool) -> Result<Found, StoreError> {
+pub fn recognize(file: &Overlaid<'_>, accept: bool) -> Result<Recognized, StoreError> {
     let (below, written, hole, moved) = {
         let inner = file.overlay.inner.read();
         (inner.below(), inner.written().clone(), inner.hole(), inner.moved().clone())
     };
-    let mut considering = Considering {
+    let mut recognizer = Recognizer {
         file,
         layout: file.layout,
         below,
@@ -139,13 +139,13 @@ pub fn consider(file: &Overlaid<'_>, accept: bool) -> Result<Found, StoreError> 
         used: Vec::new(),
         staged: Vec::new(),
     };
-    let found = considering.run(accept);
-    if !matches!(found, Ok(Found::Frame(_))) {
-        considering.staged.iter().for_each(|key| file.store.discard(*key));
+    let found = recognizer.run(accept);
+    if !matches!(found, Ok(Recognized::Frame(_))) {
+        recognizer.staged.iter().for_each(|key| file.store.discard(*key));
     }
     match found {
         Ok(found) => Ok(found),
-        Err(Stop::Held(error)) => Ok(Found::Held(error)),
+        Err(Stop::Held(error)) => Ok(Recognized::Held(error)),
         Err(Stop::Store(error)) => Err(error),
         Err(Stop::Io(source)) => Err(StoreError::Io { path: file.store.path(), action: "read back what was written", source }),
     }
@@ -170,7 +170,7 @@ pub fn is_begun(file: &Overlaid<'_>) -> bool {
     }
 }
 
-struct Considering<'a> {
+struct Recognizer<'a> {
     file: &'a Overlaid<'a>,
     layout: &'a Layout,
     /// Bytes of the layout that are still seen, from the beginning.
@@ -191,12 +191,12 @@ struct Considering<'a> {
     staged: Vec<ChunkKey>,
 }
 
-impl Considering<'_> {
-    fn run(&mut self, accept: bool) -> Result<Found, Stop> {
+impl Recognizer<'_> {
+    fn run(&mut self, accept: bool) -> Result<Recognized, Stop> {
         let (header, sections) = self.outline()?;
         self.whole = self.is_whole(&sections);
-        if self.is_adopted(&header, &sections) {
-            return Ok(Found::Same);
+        if self.is_installed(&header, &sections) {
+            return Ok(Recognized::Same);
         }
         self.dry = !self.whole && !accept;
         let frame = Frame::<ChunkOffset>::read(self.file).map_err(|unread| match unread {
@@ -208,7 +208,7 @@ impl Considering<'_> {
         self.chunksize = frame.header.chunksize();
         let (extents, entries) = self.chunks(&frame.entries, &frame.sections)?;
         if self.dry {
-            return Ok(Found::Unconfirmed);
+            return Ok(Recognized::Unconfirmed);
         }
         let tail = self.bytes(sections.index.start..sections.trailer.end)?;
         let holes = self.holes(&extents, &frame.sections);
@@ -216,7 +216,7 @@ impl Considering<'_> {
         let layout = Layout { image, extents, tail_start: sections.index.start, tail };
         let olds = self.layout.extents.keys().iter().zip(&self.used);
         let dropped = olds.filter(|(_, used)| !**used).map(|(key, _)| *key).collect();
-        Ok(Found::Frame(Box::new(Candidate { layout, staged: std::mem::take(&mut self.staged), dropped, holes })))
+        Ok(Recognized::Frame(Box::new(Candidate { layout, staged: std::mem::take(&mut self.staged), dropped, holes })))
     }
 
     fn bytes(&self, part: Range<u64>) -> Result<Vec<u8>, Stop> {
@@ -289,8 +289,8 @@ impl Considering<'_> {
         trailer_whole && self.written.covers(0..chunks.start) && self.written.covers(index.clone())
     }
 
-    /// Whether the file is the adopted frame, without a look at chunks.
-    fn is_adopted(&self, header: &FrameHeader, sections: &Sections) -> bool {
+    /// Whether the file is the installed frame, without a look at chunks.
+    fn is_installed(&self, header: &FrameHeader, sections: &Sections) -> bool {
         self.unwritten(sections.chunks.start..sections.trailer.end)
             && self.layout.len() == sections.trailer.end
             && self.layout.header() == header

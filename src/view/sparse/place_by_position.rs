@@ -4,22 +4,22 @@ use std::sync::Arc;
 
 use log::{info, warn};
 
-use super::state::{Held, Numbering, Sparse, stored};
+use super::state::{HeldIndex, Numbering, Sparse, stored};
 use crate::format::index_file::{IndexFile, KnownIndex};
 use crate::format::{ChunkId, Fit, IndexEntry, Special};
 use crate::view::single::{Single, State};
-use crate::view::{Inval, Invals, Result, ViewError};
+use crate::view::{Invalidation, Invalidations, Result, ViewError};
 
 impl Single<Sparse> {
     /// Settles, if there is something to settle.
-    pub(super) fn settle(&self, invals: &mut Invals) -> Result<()> {
+    pub(super) fn settle(&self, invalidations: &mut Invalidations) -> Result<()> {
         let mut state = self.state.write();
         if std::mem::take(&mut state.frame.unsettled) {
-            state.settle(invals)?;
+            state.settle(invalidations)?;
             while state.frame.needs_sizes() {
                 drop(state);
                 state = self.change_knowing(Sparse::needed_sizes)?;
-                state.settle(invals)?;
+                state.settle(invalidations)?;
             }
         }
         Ok(())
@@ -28,18 +28,18 @@ impl Single<Sparse> {
 
 impl State<Sparse> {
     /// While the index file is held nothing takes a place: what comes next may be the index that says where.
-    fn settle(&mut self, invals: &mut Invals) -> Result<()> {
-        match std::mem::replace(&mut self.frame.held, Held::Unparsed) {
-            Held::No => self.frame.held = Held::No,
+    fn settle(&mut self, invalidations: &mut Invalidations) -> Result<()> {
+        match std::mem::replace(&mut self.frame.held, HeldIndex::Unparsed) {
+            HeldIndex::No => self.frame.held = HeldIndex::No,
             // Chunks that were removed before the index was written again, by a writer who did not care.
-            Held::Waiting(mut index, missing) if missing.iter().all(|id| self.frame.removed.contains_key(id)) => {
+            HeldIndex::Waiting(mut index, missing) if missing.iter().all(|id| self.frame.removed.contains_key(id)) => {
                 let entries = index.entries.iter().map(|entry| match entry {
                     IndexEntry::Stored(id) if missing.contains(id) => IndexEntry::Special(Special::Uninit),
                     entry => *entry,
                 });
                 index.entries = Arc::new(entries.collect());
-                self.consider(*index, invals);
-                if !matches!(self.frame.held, Held::No) {
+                self.apply_or_hold(*index, invalidations);
+                if !matches!(self.frame.held, HeldIndex::No) {
                     return Ok(());
                 }
                 self.frame.index_stale = true;
@@ -55,13 +55,13 @@ impl State<Sparse> {
         if let Some(index) = self.frame.place_by_position() {
             let bytes = self.frame.index_bytes.clone().unwrap_or_default();
             let written = self.frame.index_changed;
-            self.adopt(index, bytes, invals);
+            self.apply_index(index, bytes, invalidations);
             // It was not the client who wrote the index: chunk files that found no place yet may find one later.
             self.frame.index_changed = written;
             self.frame.index_stale = true;
         }
         if self.frame.index_stale {
-            self.rewrite_index(invals)?;
+            self.rewrite_index(invalidations)?;
         }
         // Settling itself is no change to settle.
         self.frame.unsettled = false;
@@ -71,22 +71,22 @@ impl State<Sparse> {
     /// Whether the index file is no index, and nobody has it open for writing.
     pub(super) fn index_is_left_behind(&self) -> bool {
         let writers = self.index_ino().map(|ino| self.nodes.writers(ino));
-        matches!(self.frame.held, Held::Unparsed) && self.frame.adopted.is_some() && writers == Some(0)
+        matches!(self.frame.held, HeldIndex::Unparsed) && self.frame.applied.is_some() && writers == Some(0)
     }
 
-    /// Drops an index file that is no index, if nobody has it open for writing: it is the adopted one again.
-    pub(super) fn drop_index(&mut self, invals: &mut Invals) -> Result<()> {
+    /// Drops an index file that is no index, if nobody has it open for writing: it is the applied one again.
+    pub(super) fn drop_index(&mut self, invalidations: &mut Invalidations) -> Result<()> {
         let Some(ino) = self.index_ino().filter(|_| self.index_is_left_behind()) else { return Ok(()) };
         warn!("what was written to the index is dropped, as it is no index");
         self.end_writing(ino, false);
-        self.frame.held = Held::No;
-        self.rewrite_index(invals)
+        self.frame.held = HeldIndex::No;
+        self.rewrite_index(invalidations)
     }
 
-    /// Makes the index file say what `adopted` says.
-    fn rewrite_index(&mut self, invals: &mut Invals) -> Result<()> {
+    /// Makes the index file say what `applied` says.
+    fn rewrite_index(&mut self, invalidations: &mut Invalidations) -> Result<()> {
         let ino = self.index_ino();
-        let (Some(index), Some(ino)) = (&mut self.frame.adopted, ino) else { return Ok(()) };
+        let (Some(index), Some(ino)) = (&mut self.frame.applied, ino) else { return Ok(()) };
         let file = index.make_file_knowing(self.frame.known_index.as_deref()).map_err(ViewError::Rejected)?;
         self.frame.known_index = Some(Arc::new(KnownIndex::of(&file, index)));
         self.frame.index_bytes = Some(Arc::new(file));
@@ -95,7 +95,7 @@ impl State<Sparse> {
         if let Ok(node) = self.node(ino) {
             node.meta.mtime = std::time::SystemTime::now();
         }
-        invals.push(Inval::Data(ino));
+        invalidations.push(Invalidation::Data(ino));
         Ok(())
     }
 }
@@ -103,13 +103,13 @@ impl State<Sparse> {
 impl Sparse {
     /// The index that chunk files ask for: removed chunks uninitialised, special positions filled, new ones appended.
     fn place_by_position(&self) -> Option<IndexFile> {
-        let adopted = self.adopted.as_ref()?;
+        let applied = self.applied.as_ref()?;
         let candidates = self.unnamed.iter().filter(|(_, chunk)| chunk.accepted > self.index_changed);
         let candidates: Vec<(ChunkId, u32)> = candidates.map(|(id, chunk)| (*id, chunk.nbytes)).collect();
         if self.removed.is_empty() && candidates.is_empty() {
             return None;
         }
-        let mut index = adopted.clone();
+        let mut index = applied.clone();
         let entries = Arc::make_mut(&mut index.entries);
         let mut cbytes = index.header.cbytes();
         let mut nbytes = index.header.nbytes();
@@ -182,7 +182,7 @@ impl Sparse {
 
     /// Chunk files that no index names: the names and ids of what would be lost with the mount.
     pub(super) fn without_place(&self) -> Vec<ChunkId> {
-        match (&self.adopted, &self.held) {
+        match (&self.applied, &self.held) {
             // Nothing was ever committed, or the index was taken away: no file has a place.
             (None, _) => self.table.files_from(0).filter(|(_, slot)| slot.key().is_some()).map(|(id, _)| id).collect(),
             _ => self.unnamed.keys().copied().collect(),

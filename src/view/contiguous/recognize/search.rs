@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use super::{Considering, NONE, Stop, of_chunk};
+use super::{NONE, Recognizer, Stop, of_chunk};
 use crate::format::Error;
 use crate::format::chunk::ChunkHeader;
 use crate::store::ReadAt;
@@ -21,7 +21,7 @@ const FINGERPRINT: usize = 256;
 /// Old chunks of the same length and beginning that are compared with a new one.
 const MOST_ALIKE: usize = 8;
 
-impl Considering<'_> {
+impl Recognizer<'_> {
     /// Old extents by number for the chunks that are in their old place, where nothing was written.
     #[expect(clippy::indexing_slicing, reason = "`next` is the number of an old chunk, each of which has a place in `used`")]
     pub(super) fn kept_in_place(&mut self, places: &[(u64, u32)], ends: &[u64]) -> Result<Vec<u32>, Stop> {

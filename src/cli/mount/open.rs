@@ -1,0 +1,93 @@
+//! Opens what is to be shown: a store, and a view over it.
+
+use std::ffi::{OsStr, OsString};
+use std::sync::Arc;
+
+use log::{debug, warn};
+
+use super::super::options::Show;
+use super::plan::{Plan, SourceKind};
+use crate::format::Layout;
+use crate::store::times::Records;
+use crate::store::{Budgets, CframeStore, FrameStore, NewFrame, OpenOptions, Resources, SframeStore, in_words, sidecar};
+use crate::view::{
+    self, ArrayView, BandFiles, Blocks, ContiguousView, FileSystem, FrameView, Rules, Shown, Single, SparseView, Tree, ViewError,
+};
+
+#[cfg(feature = "remote")]
+mod remote;
+
+/// Opens what is to be shown.
+///
+/// # Errors
+/// Those of the store and of the view.
+pub(super) fn open(plan: &Plan) -> Result<Arc<dyn FileSystem>, ViewError> {
+    let frame = match &plan.kind {
+        SourceKind::Tree(rules) => return open_tree(plan, rules),
+        #[cfg(feature = "remote")]
+        SourceKind::Remote(remote) => return remote::open(plan, remote),
+        SourceKind::Frame(frame) => frame,
+    };
+    let (read_only, locking) = (plan.read_only, frame.locking);
+    // Chunks are kept decoded, or as they are.
+    let cache_bytes = if frame.decoded.is_some() { 0 } else { plan.cache_size };
+    let resources = Resources::new(Budgets { cache_bytes, ..Budgets::default() });
+    let skip_damaged = frame.decoded.is_some();
+    let options = OpenOptions { read_only, locking, resources, skip_damaged, hold_staged: !read_only, ..OpenOptions::default() };
+    let store: Arc<dyn FrameStore> = match frame.layout {
+        _ if frame.new => Arc::new(CframeStore::create_at(&frame.location, options, NewFrame::default())?),
+        Layout::Contiguous => Arc::new(CframeStore::open_at(&frame.location, options)?),
+        Layout::Sparse => Arc::new(SframeStore::open_at(&frame.location, options)?),
+    };
+    if let Some(decoded) = &frame.decoded {
+        let view = ArrayView::new(store, frame.shown.clone(), decoded.clone(), blocks(plan))?;
+        return Ok(if locking { Arc::new(view.taking_turns(None)?) } else { Arc::new(view) });
+    }
+    match frame.show {
+        Show::Contiguous => {
+            let lock_file = match &frame.shown {
+                Shown::As(name) => Some([name, OsStr::new(sidecar::SUFFIX)].into_iter().collect()),
+                Shown::OnFile => None,
+            };
+            shared(plan, locking, ContiguousView::new(store, frame.shown.clone(), read_only)?, lock_file)
+        }
+        _ => {
+            let view = SparseView::new(store, read_only)?;
+            let records =
+                Records::of_user().inspect_err(|error| debug!("times of chunk files are not kept: {}", in_words(error)));
+            let view = if let Ok(records) = records { view.keeping_times(records) } else { view };
+            shared(plan, locking, view, Some(sidecar::SUFFIX.into()))
+        }
+    }
+}
+
+/// With turns, if these are asked for. `lock_file` is what the lock file is called in the mount.
+fn shared<V: FrameView>(
+    plan: &Plan,
+    locking: bool,
+    view: Single<V>,
+    lock_file: Option<OsString>,
+) -> Result<Arc<dyn FileSystem>, ViewError> {
+    if !locking {
+        return Ok(Arc::new(view));
+    }
+    if lock_file.is_none() {
+        let point = plan.shown_point.display();
+        warn!("{point}: its lock file lies outside of the mount: clients of the mount take no turns with SOURCE's");
+    }
+    Ok(Arc::new(view.taking_turns(lock_file)?))
+}
+
+/// Blocks of arrays in memory, and in files where there is no room.
+pub(super) fn blocks(plan: &Plan) -> Arc<Blocks> {
+    Blocks::on_all_cores(plan.cache_size, plan.spill.clone().map(BandFiles::new))
+}
+
+fn open_tree(plan: &Plan, rules: &Rules) -> Result<Arc<dyn FileSystem>, ViewError> {
+    let shows_data = matches!(rules.show, view::Show::Npy | view::Show::Raw);
+    // Chunks are kept decoded, or as they are.
+    let cache_bytes = if shows_data { 0 } else { plan.cache_size };
+    let resources = Resources::new(Budgets { cache_bytes, ..Budgets::default() });
+    let tree = Tree::open(&plan.source, rules.clone(), resources)?;
+    Ok(if shows_data { Arc::new(tree.decoding(blocks(plan))) } else { Arc::new(tree) })
+}
