@@ -1,4 +1,4 @@
-//! Who keeps a mount from being taken away.
+//! Names the processes that keep a mount from being unmounted.
 
 use std::path::Path;
 

@@ -20,7 +20,7 @@ mod npy;
 /// Bytes that are written at once.
 const BUFFER: usize = 64 << 10;
 
-/// Write chunks to standard output, decompressed
+/// Write chunks, or an array, to standard output, decompressed
 ///
 /// Chunks are written in the order of the command line. A chunk of zeros, NaN or a repeated value is written as these values, an
 /// uninitialised one as zeros.
@@ -28,8 +28,8 @@ const BUFFER: usize = 64 << 10;
 /// A chunk of an array holds its blocks one after the other, with padding beyond the array's edge. If that is not the array's own order, a
 /// warning says so.
 ///
-/// With --npy, the array is written as a file of NumPy's, as `np.save` writes it, or the part that SLICE takes, in NumPy's words: 3:10,:,5.
-/// Only the blocks that have something of it are read and decompressed.
+/// With --npy, the array is written as a NumPy file, as `np.save` writes it; or the part that a slice selects, in NumPy's notation: 3:10,:,5.
+/// Only the blocks that hold a part of it are read and decompressed.
 ///
 /// With --raw, chunks are written byte for byte as they are stored, header included. A special chunk that is not stored is written as the
 /// 32 bytes that the library would store for it.
@@ -49,7 +49,7 @@ pub(super) struct Args {
     /// Write the chunks as they are stored
     #[arg(long)]
     raw: bool,
-    /// Write the array, or a slice of it, as a file of NumPy's
+    /// Write the array, or a slice of it, as a NumPy file
     #[arg(long, conflicts_with = "raw")]
     npy: bool,
     /// Write even to a terminal
@@ -121,7 +121,7 @@ pub(super) fn run(args: &Args) -> Outcome {
             [] => npy::run(args, None).into(),
             [slice] => npy::run(args, Some(slice)).into(),
             [_, second, ..] => Outcome::Usage(format!(
-                "unexpected '{}' behind the slice; its parts have commas between them: 3:10,:,5",
+                "unexpected '{}' after the slice; expected commas between its parts: 3:10,:,5",
                 plain(second)
             )),
         };
@@ -140,7 +140,7 @@ pub(super) fn run(args: &Args) -> Outcome {
 fn stdout(args: &Args) -> Result<Option<File>, Failure> {
     let stdout = io::stdout();
     if stdout.is_terminal() && !args.force {
-        return Err(Failure::new(&args.frame, "is not written to a terminal, being no text; redirect it, or use --force"));
+        return Err(Failure::new(&args.frame, "is binary data, which is not written to a terminal; redirect it, or use --force"));
     }
     match stdout.as_fd().try_clone_to_owned() {
         Ok(fd) => Ok(Some(fd.into())),

@@ -36,14 +36,14 @@ Examples:
 Fields of --json:
   One object a line for each frame. Fields may be added, and are not removed or changed.
 
-  frame            the path, as given; of one in a directory, with that before it
-  error            only for what cannot be read at all; there are no other fields then
+  frame            the path; for a frame in a directory, with the directory's path before it
+  error            only if the frame cannot be read at all; then no other fields but frame
   layout           \"cframe\" or \"sframe\"
   sound            whether nothing is damaged
   deep             whether every chunk was decoded
   chunks           entries of the index, null if it cannot be read
   stored           chunks that are stored
-  bytes            of stored chunks
+  bytes            total size of stored chunks
   undecoded        chunks that only a plugin of the library decodes
   findings         [{severity, kind, position, what}, ...]: severity is \"damage\" or \"note\",
                    position is a chunk's or null, what is a text, and kind is one of header,
@@ -51,7 +51,7 @@ Fields of --json:
                    overlap, missing, orphan, surplus, hole and plugin; the first 10,000
                    of each severity
   findings_left_out
-                   the others: how many")]
+                   number of findings beyond these")]
 pub(super) struct Args {
     /// Decode every chunk, not only its header
     #[arg(long)]
@@ -145,8 +145,11 @@ fn all_in(path: &Path, depth: Depth, as_json: bool, out: &mut impl Write) -> Res
             }
             Item::Called(entry) => {
                 if !as_json {
-                    let _ =
-                        writeln!(out, "{}: note: is called as a frame, and does not begin as one", plain(entry.location.path()));
+                    let _ = writeln!(
+                        out,
+                        "{}: note: has a frame's name, but does not begin as a frame",
+                        plain(entry.location.path())
+                    );
                 }
                 0
             }
@@ -231,7 +234,7 @@ fn in_words(checked: &Checked, damaged: u64, notes: u64) -> String {
         1 => ", 1 note".to_owned(),
         n => format!(", {n} notes"),
     };
-    let Some(chunks) = checked.chunks else { return format!("{verdict}{notes}; no index, so no chunk was looked at") };
+    let Some(chunks) = checked.chunks else { return format!("{verdict}{notes}; no index, so no chunk was checked") };
     let Checked { stored, bytes, undecoded, .. } = checked;
     let how = match (checked.deep, undecoded) {
         (false, _) => "headers read; --deep decodes them",

@@ -24,8 +24,8 @@ use crate::store::{self, AtClose, FrameStore, LocalStore, Location, NewFrame};
 /// Files of a sparse frame are numbered anew, and files that belong to no chunk are removed. A second copy of the frame is written, and
 /// replaces it in one step; it needs as much space as the frame's chunks.
 ///
-/// Of a directory, or a store of Python-Blosc2 (.b2d), all frames in it are compacted, at any depth, one after the other; see `b2fuse
-/// check` for what is one. A file there that has several names (hard links) is left as it is, and is named on stderr.
+/// For a directory, or a store of Python-Blosc2 (.b2d), all frames in it are compacted, at any depth, one after the other; see `b2fuse
+/// check` for what counts as a frame. A file with several names (hard links) is left as it is, and is named on stderr.
 #[derive(clap::Args)]
 #[command(after_long_help = "\
 Examples:
@@ -71,8 +71,10 @@ fn compact(frame: &Path) -> Result<(), Failure> {
 /// A frame that nobody has named.
 fn in_directory(entry: &Entry, layout: Layout) -> Result<(), Failure> {
     if layout == Layout::Contiguous && entry.stat.links > 1 {
-        let what =
-            format_args!("is left as it is: it has {} names, of which one alone would have the new frame", entry.stat.links);
+        let what = format_args!(
+            "is left as it is: it has {} names (hard links), and only one of them would get the new frame",
+            entry.stat.links
+        );
         return Err(Failure::new(entry.location.path(), what));
     }
     compact_at(&entry.location, layout)

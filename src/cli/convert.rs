@@ -31,27 +31,27 @@ mod tree;
 ///
 /// The copy has the same chunks, byte for byte, and the same metadata. It gets the name DST when it is whole and on disk.
 ///
-/// If DST ends in .npy, it becomes a file of NumPy's with the data of SRC, which is an array. If SRC is a file of NumPy's, DST becomes an
-/// array with its data: compressed by all cores, in chunks and blocks of the shapes that Python-Blosc2 takes, unless others are asked for.
+/// If DST ends in .npy, it becomes a NumPy file with the data of SRC, which must be an array. If SRC is a NumPy file, DST becomes an
+/// array with its data, compressed by all cores, in chunks and blocks of the shapes that Python-Blosc2 takes, unless options set others.
 ///
-/// Each of SRC and DST may be a URL: s3://, gs:// or az://BUCKET/KEY; SRC also http:// or https://. Chunks are sent and asked for many at a
+/// Each of SRC and DST may be a URL: s3://, gs:// or az://BUCKET/KEY; SRC also http:// or https://. Many chunks are sent and fetched at a
 /// time. At a URL nobody sees a half-written frame: the index of a sparse one is sent last, and a contiguous one is there when it is whole.
 /// A sparse upload that was interrupted goes on with the chunks that are there. --force replaces a frame of the same layout, if nobody else
-/// has changed it meanwhile. A file of NumPy's becomes a sparse frame there.
+/// has changed it meanwhile. A NumPy file becomes a sparse frame at a URL.
 ///
-/// With --show, SRC may be a directory. All that is in it is copied, at any depth: each frame (see `b2fuse check`) so that it has that
-/// layout, and everything else as it is, with owner, mode, times and extended attributes, links as links. DST must not exist, or be an
+/// With --show, SRC may be a directory. Everything in it is copied, at any depth: each frame (see `b2fuse check`) in that
+/// layout, and all other files as they are, with owner, mode, times and extended attributes, links as links. DST must not exist, or be an
 /// empty directory. Names that begin with .b2fuse- are left out. In a store of Python-Blosc2, which is a directory whose name ends in .b2d
-/// or that holds embed.b2e, frames become or stay files with either layout, as the library finds no others there. A frame that cannot be
+/// or that holds embed.b2e, frames become or stay files with either layout, because the library finds only files there. A frame that cannot be
 /// read is copied as it is and named on stderr, and the exit code is 1.
 #[derive(clap::Args)]
 #[command(after_long_help = "\
 Examples:
   # A file becomes a directory
   b2fuse convert pressure.b2frame sparse.b2frame
-  # An array as a file of NumPy's
+  # An array to a NumPy file
   b2fuse convert pressure.b2frame pressure.npy
-  # A file of NumPy's as an array, in chunks of 100 by 200 items
+  # A NumPy file to an array, in chunks of 100 by 200 items
   b2fuse convert --chunks 100,200 --codec lz4 pressure.npy new.b2nd
   # A directory becomes a file, in place of the one that is there
   b2fuse convert --force many.b2frame pressure.b2frame
@@ -61,10 +61,10 @@ Examples:
   # A directory, with all frames in it as directories of chunks
   b2fuse convert --show sparse frames frames.sparse")]
 pub(super) struct Args {
-    /// Replace an existing DST, in one step; only of one frame
+    /// Replace an existing DST, in one step; only when copying one frame
     #[arg(long)]
     force: bool,
-    /// The layout of the copy [default: the one that SRC does not have; of a file of NumPy's, contiguous]
+    /// The layout of the copy [default: the one that SRC does not have; for a NumPy file, contiguous]
     #[arg(long, value_name = "LAYOUT")]
     show: Option<Show>,
     #[command(flatten)]
@@ -126,7 +126,7 @@ fn convert(args: &Args) -> Result<(), Failure> {
     if args.array.is_given() {
         return Err(Failure::new(
             &args.src,
-            "is no file of NumPy's, which --chunks, --blocks, --codec, --level and --filters are for",
+            "is not a NumPy file (.npy); expected one with --chunks, --blocks, --codec, --level or --filters",
         ));
     }
     if decode::is_meant(args) {

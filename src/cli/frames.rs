@@ -100,7 +100,7 @@ pub(super) fn is_remote(path: &Path) -> bool {
 /// That it is one.
 pub(super) fn local_only(path: &Path) -> Result<(), Failure> {
     if is_remote(path) {
-        return Err(Failure::new(path, "is a URL; expected a file or directory of this machine"));
+        return Err(Failure::new(path, "is a URL; expected a file or directory on this machine"));
     }
     Ok(())
 }
@@ -126,7 +126,7 @@ pub(super) fn damaged(error: StoreError) -> Failure {
         StoreError::Format { .. } => "",
         _ => return Failure::from_text(error),
     };
-    Failure::from_text(format_args!("{error}; {what}b2fuse check tells all that is wrong, and b2fuse repair what can be mended"))
+    Failure::from_text(format_args!("{error}; {what}b2fuse check shows all damage, and b2fuse repair shows what can be repaired"))
 }
 
 /// As [`find`], of a frame that must be there.

@@ -1,4 +1,4 @@
-//! What somebody may have meant who wrote a mount option that there is not.
+//! Suggests a known mount option for an unknown one.
 
 /// All words that mean something, those that need a value with `=`.
 const KNOWN: &[&str] = &[

@@ -23,14 +23,14 @@ const BUFFER: usize = 64 << 10;
 
 /// List the chunks of a frame, or the frames in a directory
 ///
-/// Prints a line for each chunk: its position; in a contiguous frame its offset, the byte of the file at which it begins, in a sparse frame
+/// Prints a line for each chunk: its position; its offset in the file (contiguous frame) or, in a sparse frame,
 /// its id, the name of its file; cbytes and nbytes, its compressed and decompressed sizes, and their ratio; its codec, or `copy` if the bytes
 /// are not compressed; its filters, in the order in which they were applied; its special value, if it has one; in an array, its place in
 /// the grid of chunks. A chunk that is all zeros, NaN or uninitialised often has no bytes of its own, only an entry in the index.
 ///
 /// Only headers are read. Exits with 1 if a header shows damage; `b2fuse check` finds more.
 ///
-/// Of a directory, or a store of Python-Blosc2 (.b2d), a line is printed for each frame in it, at any depth: its layout; chunks, their
+/// For a directory, or a store of Python-Blosc2 (.b2d), prints a line for each frame in it, at any depth: its layout; chunks, their
 /// number; nbytes and cbytes, the sizes in its header, and their ratio; its path. See `b2fuse check` for what is a frame.
 #[derive(clap::Args)]
 #[command(after_long_help = "\
@@ -42,11 +42,11 @@ JSON:
   cbytes    number: 0 if the chunk is not stored
   nbytes    number
   ratio     number: nbytes / cbytes; null if cbytes is 0
-  codec     string: for an uncompressed chunk the codec that was tried; null if the chunk is not stored
+  codec     string: of an uncompressed chunk, the codec that was tried; null if not stored
   filters   array of {\"name\": string, \"meta\": number}
   special   \"zeros\", \"nan\", \"uninit\" or \"value\" (a run of another one, which is stored); or null
   copy      boolean: the bytes are neither filtered nor compressed
-  place     array of numbers; null if the frame is no array
+  place     array of numbers; null if the frame is not an array
   error     string: what is wrong with the chunk; or null
   null also means not known.
   Of a directory, each line is an object with these members:

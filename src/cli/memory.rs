@@ -1,7 +1,7 @@
-//! Memory that is not to be had ends a command with one line, where the standard library would abort.
+//! If memory runs out, a command ends with one line, where the standard library would abort.
 //!
 //! A small frame may need much memory, and a limit may be set. Not every collection in the program can fail, so the allocator itself
-//! ends the process. A mount that serves is left alone: there, what can be large fails by itself.
+//! ends the process. A serving mount is not ended this way: there, large allocations report failure themselves.
 
 #![expect(unsafe_code, reason = "an allocator hands every call on")]
 

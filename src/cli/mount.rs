@@ -32,30 +32,30 @@ use serve::serve;
 
 /// Mount a frame in its other layout or decompressed, or a directory of frames; also at a URL
 ///
-/// The mount serves in the background until it is unmounted. This command returns when the mount can be used, and its exit code says whether
+/// The daemon serves the mount in the background until it is unmounted. This command returns when the mount can be used; its exit code says whether
 /// it can. A file is shown as a directory of chunk files. A directory is shown as one file: in the directory MOUNTPOINT, with SOURCE's
-/// name, or as MOUNTPOINT itself if that is a file. With --show npy or raw, the data of a frame is shown, decompressed, as one file. A directory that is no frame is shown with all frames in it. A frame at a URL is shown for reading, as a directory of chunk files if --show says nothing else; a prefix of a bucket with frames beneath it as a directory of frames. b2fuse-views(7) says what reading and writing the mount does.
+/// name, or as MOUNTPOINT itself if that is a file. With --show npy or raw, the decompressed data of a frame is shown as one file. A directory that is not a frame is shown with all frames in it. A frame at a URL is shown read-only, by default as a directory of chunk files. A prefix of a bucket with frames beneath it is shown as a directory of frames. b2fuse-views(7) says what reads and writes of the mount do.
 #[derive(clap::Args)]
 #[command(after_long_help = "\
 Options of -o:
   Words as in mount(8) and fstab, separated by commas. A backslash takes a comma as part of a value.
 
-  ro, rw                   accept no writes; accept them (default)
-  allow_other              let all users in, as far as modes allow
-  allow_root               let root in; MOUNTPOINT must be a directory
+  ro, rw                   read-only; read-write (default)
+  allow_other              give all users access, as far as modes allow
+  allow_root               give root access; MOUNTPOINT must be a directory
   nodefault_permissions    do not enforce modes; not with allow_other or allow_root
   uid=, gid=               owner and group of everything that is shown, by name or number
-  umask=, fmask=, dmask=   octal permission bits that are taken away: from all, files, directories
-  fsname=NAME              what lists of mounts call SOURCE
+  umask=, fmask=, dmask=   octal permission bits to remove: from all, from files, from directories
+  fsname=NAME              name of SOURCE in lists of mounts
   auto_unmount             unmount if the daemon dies
   nosuid, nodev, noexec, noatime, nodiratime, sync, dirsync, and their opposites
-  remount                  change these flags, but sync and dirsync, or ro and rw of a mount; one
-                           that began read-only stays so
-  nouser_xattr             no extended attributes; saves a request for each file that is written
-  follow_links             with ro: follow links of your own in a directory, see b2fuse-views(7)
-  wait=SECONDS             how long to wait for a daemon of SOURCE that is ending (default 30)
-  low_latency              spend processor time to serve single requests faster: see below
-  dtype=TYPE               with --show npy: what the items of arrays are that do not say it, such as <f4
+  remount                  change these flags (not sync, dirsync), or ro and rw; a mount
+                           that began read-only stays read-only
+  nouser_xattr             no extended attributes; saves a request for each file written
+  follow_links             with ro: follow your own links in a directory; see b2fuse-views(7)
+  wait=SECONDS             how long to wait for an ending daemon of SOURCE (default 30)
+  low_latency              faster single requests, more processor time: see below
+  dtype=TYPE               with --show npy: item type of arrays without one, such as <f4
   b2z=dir                  in a directory of frames: show archives of Python-Blosc2 (.b2z) as
                            directories, for reading; b2z=file is the default
   suffixes=A:B, frames=GLOB, noframes=GLOB, cross, entry_timeout=SECONDS, attr_timeout=SECONDS
@@ -64,39 +64,39 @@ Options of -o:
                            of a frame at a URL: see below
   locking, create, show=, cache_size=, spill=, threads=, connections=, disk_cache=, log_file=,
   log_level=
-                           as the long options; low_latency and user_xattr have opposites with no
-  Words for fstab alone (noauto, nofail, _netdev, x-...) are accepted and ignored.
+                           as the long options; no before low_latency and user_xattr negates them
+  Options for fstab only (noauto, nofail, _netdev, x-...) are accepted and ignored.
 
 Frames at URLs:
   s3://BUCKET/KEY, gs://BUCKET/KEY, az://CONTAINER/KEY
-                           in S3 or what speaks its protocol, Google Cloud Storage, Azure: an object,
+                           in S3 (or a compatible store), Google Cloud Storage, Azure: an object,
                            or a prefix with chunks.b2frame and chunk files; or a prefix with frames
-                           beneath it, without a KEY the whole bucket
+                           beneath it; without KEY, the whole bucket
   abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/KEY
                            the same, with the account's name
-  https://HOST/PATH        an object on a web server that answers ranges; user info and query (as of
+  https://HOST/PATH        an object on a web server with range requests; user info and query (as of
                            signed URLs) are sent, and shown nowhere
 
-  -o endpoint=URL          another place of the store: http://HOST:PORT or https://HOST
-  -o region=NAME           of a bucket
+  -o endpoint=URL          address of the store: http://HOST:PORT or https://HOST
+  -o region=NAME           region of the bucket
   -o anonymous             do not sign requests, as for public buckets; the default if there are no
                            credentials
   -o headers=FILE          of https://: send these headers, a line Name: value for each; the file must
                            be yours and hidden from others
-  -o refresh=SECONDS       how often to look for what others have committed (default 5)
-  -o timeout=SECONDS       how long to wait for an answer, trying again meanwhile (default 30)
-  -o unsafe-immutable      read from a server that does not tell states of an object apart: nobody
-                           may change it
+  -o refresh=SECONDS       how often to look for commits by others (default 5)
+  -o timeout=SECONDS       how long to wait for a response, retries included (default 30)
+  -o unsafe-immutable      accept a server that does not identify states of an object: nobody
+                           may change the object
 
-  Credentials are those of the providers' own programs: AWS_ACCESS_KEY_ID and other AWS_ variables,
+  Credentials come from the same places as for the providers' tools: AWS_ACCESS_KEY_ID, AWS_...,
   profiles in ~/.aws; GOOGLE_APPLICATION_CREDENTIALS, gcloud's application default;
-  AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_ACCOUNT_KEY and other AZURE_ variables; and where a cloud
-  gives them to its machines, these. HTTPS_PROXY, HTTP_PROXY and NO_PROXY name proxies.
+  AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_ACCOUNT_KEY and other AZURE_ variables; or, on a cloud's
+  machines, from the cloud itself. HTTPS_PROXY, HTTP_PROXY and NO_PROXY name proxies.
 
 Low latency:
   With -o low_latency, in root's mounts in a virtual machine of at most 8 cores, the kernel keeps
   idle cores awake while requests come in quick succession. That holds for the whole machine, and
-  while the daemon is stopped (SIGSTOP). The default uses no such means.
+  while the daemon is stopped (SIGSTOP). Without the option, idle cores sleep as usual.
 
 Signals:
   SIGTERM, SIGINT   end the mount as b2fuse umount does; the log names what is not in SOURCE
@@ -105,7 +105,7 @@ Signals:
 
 Log:
   Without /dev/log, the daemon writes a log of its own in /run/b2fuse (root) or
-  $XDG_RUNTIME_DIR/b2fuse, 1 MiB at most, and removes it at the end unless it holds a warning.
+  $XDG_RUNTIME_DIR/b2fuse, at most 1 MiB, and removes it at the end unless it holds a warning.
   The daemon never waits for its log: messages that cannot be written are dropped and counted.
   A --log-file is a regular file or a character device. A link to it is followed only if no other
   user could have made it.
@@ -116,7 +116,7 @@ fstab and autofs:
   /data/pressure.b2frame /mnt/p fuse.b2fuse ro,allow_other,nofail 0 0
   p -fstype=fuse.b2fuse,ro,allow_other :/data/pressure.b2frame
 
-  The second line is of an indirect map of autofs. For systemd, add to the first one
+  Line 1 is for fstab, line 2 for an indirect map of autofs. For systemd, add to line 1
   x-systemd.automount,x-systemd.idle-timeout=60
 
 Examples:
@@ -132,11 +132,11 @@ Examples:
   b2fuse mount --show contiguous pressure.b2frame view
   # A directory with all its frames, each as one file
   b2fuse mount --show contiguous frames view
-  # A frame in a public bucket, as the array that it is
+  # An array in a public bucket, as a .npy file
   b2fuse mount -o anonymous,region=eu-west-1 --show npy s3://bucket/path/big.b2nd view
   # All frames beneath a prefix, each as one file
   b2fuse mount --show contiguous s3://bucket/path view
-  # With a server of one's own, keeping what was read for the next mount
+  # With your own server, keeping what was read for the next mount
   b2fuse mount -o endpoint=http://127.0.0.1:9000 --disk-cache cache s3://bucket/a.b2nd view
   # A new frame: copy a sparse frame to the mount, and new.b2frame is the file
   b2fuse mount --create new.b2frame view")]
@@ -147,31 +147,31 @@ pub(super) struct Args {
     /// Accept no writes
     #[arg(short, long)]
     read_only: bool,
-    /// What to show: the layout that SOURCE does not have, or a named one, which may be SOURCE's own; or its data, decompressed [default: other]
+    /// What to show: the layout that SOURCE does not have (other), a named layout (SOURCE's own too), or the decompressed data [default: other]
     #[arg(long, value_name = "VIEW", ignore_case = true)]
     show: Option<Show>,
     /// If SOURCE does not exist, make a new contiguous frame. The mount is empty until a sparse frame is copied into it
     #[arg(long)]
     create: bool,
-    /// Follow the library's locking, with the frames' own lock files [default: if $BLOSC_LOCKING is set]
+    /// Use the library's locking, through the frames' own lock files [default: only if $BLOSC_LOCKING is set]
     #[arg(long)]
     locking: bool,
-    /// Bytes of chunks to keep in memory, with K, M, G or T [default: 256M; of a frame at a URL 96M]
+    /// Memory for cached chunks, in bytes or with K, M, G or T [default: 256M; for a frame at a URL 96M]
     #[arg(long, value_name = "SIZE", value_parser = options::size)]
     cache_size: Option<u64>,
-    /// With --show npy or raw: where decoded blocks go that are needed again and find no room in memory, in files without names; none
+    /// With --show npy or raw: the directory for unnamed files of decoded blocks that do not fit in memory and are needed again; none
     /// decodes them again [default: the directory for temporary files]
     #[arg(long, value_name = "DIR|none")]
     spill: Option<OsString>,
-    /// Of a remote frame: requests at one time [default: 64]
+    /// For a frame at a URL: how many requests at a time [default: 64]
     #[cfg(feature = "remote")]
     #[arg(long, value_name = "N", value_parser = super::remote_args::connections)]
     connections: Option<usize>,
-    /// Of a remote frame: keep chunks in this directory for later mounts, SIZE bytes of them with K, M, G or T [default size: 10G]
+    /// For a frame at a URL: keep chunks in DIR for later mounts, up to SIZE, in bytes or with K, M, G or T [default size: 10G]
     #[cfg(feature = "remote")]
     #[arg(long, value_name = "DIR[:SIZE]")]
     disk_cache: Option<OsString>,
-    /// Threads that serve requests; at least 4 run [default: 8]
+    /// Number of threads that serve requests, 1 to 64; at least 4 run [default: 8]
     #[arg(long, value_name = "N", value_parser = options::threads)]
     threads: Option<usize>,
     /// Stay in the foreground
@@ -183,7 +183,7 @@ pub(super) struct Args {
     /// Log messages of this level and above [default: info]
     #[arg(long, value_name = "LEVEL", value_parser = options::levels(), ignore_case = true, hide_possible_values = false)]
     log_level: Option<LevelFilter>,
-    /// Log more; twice for everything
+    /// Log more (debug); -vv logs everything (trace)
     #[arg(short, action = ArgAction::Count)]
     verbose: u8,
     /// Check everything, and do not mount
@@ -270,10 +270,10 @@ fn mount(args: Args, options: Options) -> Result<Outcome, Failure> {
                 let place = super::log::place(&plan.config.mount.point, rustix::process::geteuid().as_raw());
                 Failure::new(&plan.shown_point, format_args!("{what}; see {place}"))
             };
-            outcome.map_err(|why| why.map_or_else(|| failed("its daemon ended without a word"), Failure))?;
+            outcome.map_err(|why| why.map_or_else(|| failed("its daemon ended without an error message"), Failure))?;
             // The daemon says that it serves; this process may see for itself.
             mounts::answers(&plan.config.mount.point)
-                .map_err(|error| failed(&format!("is mounted, but does not answer: {}", in_words(&error))))?;
+                .map_err(|error| failed(&format!("is mounted, but does not respond: {}", in_words(&error))))?;
             Ok(Outcome::Done)
         }
         Role::Daemon(starter) => {

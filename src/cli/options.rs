@@ -216,7 +216,7 @@ impl Options {
     /// What is wrong with the words taken together.
     pub(super) fn conflict(&self) -> Result<(), String> {
         if let (Some(word), false) = (&self.of_kernel, self.remount) {
-            return Err(format!("mount option '{word}' is for the kernel to say"));
+            return Err(format!("mount option '{word}' is set by the kernel, not by users"));
         }
         let others = match self.access {
             Access::Owner => return Ok(()),
@@ -224,10 +224,12 @@ impl Options {
             Access::All => "allow_other",
         };
         if !self.default_permissions {
-            return Err(format!("mount option 'nodefault_permissions' cannot stand beside '{others}'"));
+            return Err(format!("mount option 'nodefault_permissions' cannot be used with '{others}'"));
         }
         if self.access == Access::Root && self.overrides.uid.is_some_and(|uid| uid != geteuid().as_raw()) {
-            return Err("mount option 'uid' cannot stand beside 'allow_root', by which all belongs to the one who mounts".into());
+            return Err(
+                "mount option 'uid' cannot be used with 'allow_root', which makes all files belong to the user who mounts".into(),
+            );
         }
         Ok(())
     }
@@ -245,7 +247,7 @@ impl Options {
         }
         match (flag(POSITIVE), flag(FLAGS)) {
             (None, None) => {}
-            _ if value.is_some() => return Err(format!("mount option '{shown}': '{name}' has no value")),
+            _ if value.is_some() => return Err(format!("mount option '{shown}': '{name}' takes no value")),
             (Some(flag), _) => {
                 self.flags &= !flag;
                 return Ok(());
@@ -260,7 +262,7 @@ impl Options {
         }
         let text = || {
             let value = value.filter(|value| !value.is_empty()).ok_or(format!("mount option '{name}' needs a value"))?;
-            str::from_utf8(value).map_err(|_| format!("mount option '{shown}': the value is no text"))
+            str::from_utf8(value).map_err(|_| format!("mount option '{shown}': the value is not UTF-8 text"))
         };
         let wrong = |expected: &str| format!("mount option '{shown}': {expected}");
         let mask = || {
@@ -293,7 +295,7 @@ impl Options {
                     ("suffixes", _) => {
                         let suffixes: Vec<String> = text()?.split(':').map(str::to_owned).collect();
                         if suffixes.iter().any(|suffix| suffix.is_empty() || suffix.contains('/')) {
-                            return Err(wrong("expected endings of names, with colons between them"));
+                            return Err(wrong("expected suffixes of names, separated by colons"));
                         }
                         self.tree.suffixes = Some(suffixes);
                     }
@@ -487,7 +489,7 @@ mod tests {
             ("nonsense", "unknown mount option 'nonsense'"),
             ("readonly", "unknown mount option 'readonly'; did you mean 'ro'?"),
             ("allow-other", "unknown mount option 'allow-other'; did you mean 'allow_other'?"),
-            ("ro=1", "mount option 'ro=1': 'ro' has no value"),
+            ("ro=1", "mount option 'ro=1': 'ro' takes no value"),
             ("uid", "mount option 'uid' needs a value"),
             ("uid=no one", "mount option 'uid=no one': expected a user's name or number"),
             ("gid=-1", "mount option 'gid=-1': expected a group's name or number"),

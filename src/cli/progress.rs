@@ -1,4 +1,4 @@
-//! What a person sees who watches something that takes long.
+//! Progress bars for commands that take long.
 
 use std::io::IsTerminal;
 

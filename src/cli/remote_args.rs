@@ -13,11 +13,11 @@ use crate::store::remote::{Access, Address, check_endpoint};
 /// Of commands that read or write frames at URLs.
 #[derive(clap::Args, Debug, Clone, Default)]
 pub(super) struct RemoteArgs {
-    /// Of frames at URLs: endpoint=URL, region=NAME, anonymous, headers=FILE, timeout=SECONDS, unsafe-immutable. b2fuse mount --help
+    /// For frames at URLs: endpoint=URL, region=NAME, anonymous, headers=FILE, timeout=SECONDS, unsafe-immutable. b2fuse mount --help
     /// explains them
     #[arg(short = 'o', value_name = "OPTION,...")]
     options: Vec<OsString>,
-    /// Of frames at URLs: requests at one time [default: 64]
+    /// For frames at URLs: how many requests at a time [default: 64]
     #[arg(long, value_name = "N", value_parser = connections)]
     connections: Option<usize>,
 }
@@ -86,7 +86,7 @@ fn valued(access: &mut Access, name: &str, value: Option<&[u8]>) -> Result<(), S
         access.headers = Some(path.map_err(|_| "mount option 'headers': expected a path".to_owned())?);
         return Ok(());
     }
-    let text = str::from_utf8(value).map_err(|_| format!("mount option '{name}': the value is no text"))?;
+    let text = str::from_utf8(value).map_err(|_| format!("mount option '{name}': the value is not UTF-8 text"))?;
     let wrong = |what: String| format!("mount option '{name}': {what}");
     match name {
         "endpoint" => {

@@ -22,7 +22,7 @@ Examples:
   b2fuse repair pressure.b2frame
   b2fuse repair --yes pressure.b2frame")]
 pub(super) struct Args {
-    /// Repair the frame, rather than only print what would be done
+    /// Repair the frame; without it, only print what would be done
     #[arg(long)]
     yes: bool,
     /// The frame, of either layout
@@ -49,11 +49,11 @@ pub(super) fn run(args: &Args) -> Outcome {
     }
     match plan.outlook() {
         Outlook::Sound => {
-            say(format_args!("nothing to mend"));
+            say(format_args!("nothing to repair"));
             return Outcome::Done;
         }
         Outlook::Hopeless => {
-            return Outcome::Failed(Failure::new(&args.frame, "cannot be mended without guessing; nothing was changed"));
+            return Outcome::Failed(Failure::new(&args.frame, "cannot be repaired without guessing; nothing was changed"));
         }
         Outlook::Mendable => {}
     }
@@ -61,11 +61,11 @@ pub(super) fn run(args: &Args) -> Outcome {
         say(format_args!("{}: {}", if args.yes { "doing" } else { "to do" }, plain(step)));
     }
     if !args.yes {
-        say(format_args!("nothing was changed; with --yes, it is"));
+        say(format_args!("nothing was changed; --yes repairs it"));
         return Outcome::Code(1);
     }
     match plan.carry_out() {
-        Ok(Some(saved)) => say(format_args!("what was there before is in {}", plain(&saved))),
+        Ok(Some(saved)) => say(format_args!("the bytes that were changed are saved in {}", plain(&saved))),
         Ok(None) => {}
         Err(error) => return Outcome::Failed(Failure::from_text(error)),
     }
@@ -78,9 +78,9 @@ pub(super) fn run(args: &Args) -> Outcome {
     };
     match (check(&args.frame, depth, &mut found, &mut |_, _| true), damage) {
         (Err(error), _) => Outcome::Failed(Failure::from_text(error)),
-        (Ok(_), Some(first)) => Outcome::Failed(Failure::new(&args.frame, format_args!("is damaged still: {}", first.what))),
+        (Ok(_), Some(first)) => Outcome::Failed(Failure::new(&args.frame, format_args!("is still damaged: {}", first.what))),
         (Ok(_), None) => {
-            say(format_args!("mended"));
+            say(format_args!("repaired"));
             Outcome::Done
         }
     }

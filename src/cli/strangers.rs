@@ -1,4 +1,4 @@
-//! What people try to open that is no frame: what it is, and what to do instead.
+//! Recognises other files that users try to open: what they are, and what to do instead.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -33,18 +33,18 @@ pub(super) fn file(location: &Location) -> Option<String> {
     let named = |extension: &str| location.path().extension().is_some_and(|found| found.eq_ignore_ascii_case(extension));
     let chunk = || ChunkHeader::parse(&head).is_ok_and(|chunk| u64::from(chunk.cbytes) == len);
     Some(if head.is_empty() {
-        "is empty; expected a Blosc2 frame (b2fuse mount --create begins a new one, if there is no such file)".into()
+        "is empty; expected a Blosc2 frame (to make a new one, remove this file and use b2fuse mount --create)".into()
     } else if head.starts_with(&FRAME[..FRAME.len().min(head.len())]) {
         return None;
     } else if head.starts_with(b"\x93NUMPY") {
-        "is a NumPy array (.npy); expected a Blosc2 frame, which b2fuse convert FILE NEW.b2nd makes of it".into()
+        "is a NumPy array (.npy); expected a Blosc2 frame (b2fuse convert FILE NEW.b2nd makes one)".into()
     } else if head.starts_with(b"PK\x03\x04") || head.starts_with(b"PK\x05\x06") {
         let what = match () {
             () if named("b2z") => "a store of Python-Blosc2 (.b2z), which is a ZIP archive",
             () if named("npz") => "an archive of NumPy arrays (.npz), which is a ZIP archive",
             () => "a ZIP archive",
         };
-        format!("is {what}; expected a Blosc2 frame (unzip takes out what it holds)")
+        format!("is {what}; expected a Blosc2 frame (unzip extracts its members)")
     } else if head.starts_with(b"\x89HDF\r\n\x1a\n") {
         "is an HDF5 file; expected a Blosc2 frame, which Python makes of a dataset: \
          blosc2.asarray(h5py.File(FILE)[DATASET][:], urlpath=NEW, mode=\"w\")"
@@ -55,7 +55,7 @@ pub(super) fn file(location: &Location) -> Option<String> {
         let around = location.backend().stat(OsStr::new(INDEX_NAME)).is_ok();
         let expected =
             if around { "the directory that it is in" } else { "a Blosc2 frame: a file, or a directory with chunks.b2frame" };
-        format!("is a single chunk, no frame; expected {expected}")
+        format!("is a single chunk, not a frame; expected {expected}")
     } else if is_text(&head) {
         "is a text file; expected a Blosc2 frame".into()
     } else {
@@ -103,7 +103,7 @@ pub(super) fn directory(location: &Location) -> Option<String> {
     let store = has(STORE_MARK) || path.file_name().is_some_and(has_store_suffix);
     Some(match such {
         Some(such) if store => format!("is a store of Python-Blosc2 (.b2d); expected one frame, such as {such}"),
-        None if store => "is a store of Python-Blosc2 (.b2d); expected one frame, of those that it holds".into(),
+        None if store => "is a store of Python-Blosc2 (.b2d); expected one of the frames in it".into(),
         Some(such) if count == 1 => format!("is a directory with a frame in it; expected that, {such}"),
         Some(such) => format!("is a directory with {count} frames in it; expected one of them, such as {such}"),
         None => return array(location),
@@ -130,7 +130,7 @@ pub(super) fn name(path: &Path) -> Option<String> {
     }
     Some(match scheme {
         "file" => format!("is a URL; expected a path: /{}", rest.trim_start_matches('/')),
-        _ => "is a URL; expected a file or directory of this machine (curl, for one, fetches it)".into(),
+        _ => "is a URL that this b2fuse does not read; expected a file or directory on this machine (download it first, for example with curl)".into(),
     })
 }
 

@@ -51,7 +51,7 @@ pub(super) fn each(path: &Path, code: i32, found: &mut dyn FnMut(Item) -> bool) 
                 Item::Called(entry)
             }
             Ok(Step::MountPoint(entry)) => {
-                eprintln!("{}: was left out: another file system is mounted there", plain(entry.location.path()));
+                eprintln!("{}: was skipped: another file system is mounted there", plain(entry.location.path()));
                 continue;
             }
             Ok(Step::Enter(_) | Step::Leave | Step::Other(_)) => continue,
@@ -65,7 +65,7 @@ pub(super) fn each(path: &Path, code: i32, found: &mut dyn FnMut(Item) -> bool) 
     match (any, called) {
         (true, _) => Ok(true),
         (false, 0) => Err(frames::existing(path).err().unwrap_or_else(|| Failure::new(path, "holds no frame"))),
-        (false, 1) => Err(Failure::new(path, "holds no frame, only a file that is called as one")),
-        (false, n) => Err(Failure::new(path, format_args!("holds no frame, only {n} files that are called as one"))),
+        (false, 1) => Err(Failure::new(path, "holds no frame, only a file with a frame's name")),
+        (false, n) => Err(Failure::new(path, format_args!("holds no frame, only {n} files with a frame's name"))),
     }
 }

@@ -33,7 +33,7 @@ const COMING_AND_GOING: Duration = Duration::from_secs(2);
 /// The first and the longest pause between two questions.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
 
-/// Unmount, and return when everything is in the frame, on disk
+/// Unmount; return when all changes are in the frame, on disk
 ///
 /// Data that has no place in SOURCE is saved in SOURCE.lost; the message names it, and the exit code is 1. If it cannot be saved, the
 /// frame stays mounted. root may unmount any user's mount. umount(8), fusermount3 -u, SIGTERM and SIGINT end a mount in the same way,
@@ -79,10 +79,10 @@ fn unmount(path: &Path, lazy: bool) -> Result<(), Failure> {
         // A remote frame has no lock that could be given back.
         Ended::Unseen if daemon.mount.source.as_encoded_bytes().windows(3).any(|part| part == b"://") => "",
         Ended::Yes => "",
-        Ended::No => "its daemon has written everything, but not ended yet",
-        Ended::Used if lazy => "files are still open; the mount ends with them",
-        Ended::Used => "its daemon has written everything, but lives on: another mount namespace has the mount as well",
-        Ended::Unseen => "its daemon has written everything; whether it has ended cannot be seen from here",
+        Ended::No => "everything is written, but its daemon has not ended yet",
+        Ended::Used if lazy => "files are still open; the mount ends when the last one is closed",
+        Ended::Used => "everything is written, but its daemon is still running: another mount namespace has the mount as well",
+        Ended::Unseen => "everything is written; whether its daemon has ended cannot be seen from here",
     };
     if !note.is_empty() && left.is_empty() {
         eprintln!("{}: {note}", plain(path));
@@ -107,7 +107,7 @@ fn take_away(daemon: &Daemon) -> TakenAway {
             Ok(Ok(ready)) => ready,
             Ok(Err(None)) => return Err(busy::reason(&daemon.mount.point)),
             Ok(Err(Some(why))) => {
-                return Err(format!("{STILL}, as not everything can be kept: {why} (-z unmounts nevertheless)"));
+                return Err(format!("{STILL}, because not all data can be saved: {why} (-z unmounts anyway)"));
             }
             Err(error) if is_dead(&error) => return dead(daemon),
             Err(error) => return Err(format!("{STILL}: {}", silent(&error))),
@@ -134,7 +134,7 @@ fn detach(daemon: &Daemon) -> TakenAway {
     kernel::unmount(&daemon.mount.point, true).map_err(|error| cannot_unmount(daemon, &error))?;
     match talk.and_then(|talk| daemon.make_ready(talk, true)) {
         Ok(Ok(Ready { left, source, .. })) => Ok((left, source)),
-        Ok(Err(why)) => Err(format!("unmounted, but not everything can be kept: {}", why.unwrap_or("it is busy".into()))),
+        Ok(Err(why)) => Err(format!("unmounted, but not all data can be saved: {}", why.unwrap_or("it is busy".into()))),
         Err(error) if is_dead(&error) => Err(died(daemon)),
         Err(error) => Err(format!(
             "unmounted, but whether everything is in the frame is not known: {}; see {}",
@@ -336,7 +336,7 @@ fn silent(error: &io::Error) -> String {
         (io::ErrorKind::WouldBlock, None) => "its daemon is still writing; try again".into(),
         (_, Some(libc::EPERM)) => "it is another user's".into(),
         (_, Some(libc::ENOTTY | libc::ENOSYS | libc::EPROTO | libc::EINVAL)) => {
-            "it is served by another version of b2fuse, or another program; umount(8) takes it away".into()
+            "it is served by another version of b2fuse, or another program; umount(8) unmounts it".into()
         }
         _ => format!("cannot reach its daemon: {}", in_words(error)),
     }

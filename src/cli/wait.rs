@@ -79,7 +79,7 @@ fn busy(path: &Path, holder: &LockHolder, stand: Stand, waited: Duration) -> Fai
             return Failure::new(path, format_args!("was unmounted, but not released{by} within {} s", waited.as_secs()));
         }
     };
-    Failure::new(path, format_args!("{what}; unmount it first, or mount with -o ro"))
+    Failure::new(path, format_args!("{what}; unmount it first (a read-only mount, -o ro, is possible)"))
 }
 
 fn stand(path: &Path, holder: &LockHolder) -> Stand {

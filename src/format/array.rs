@@ -181,7 +181,7 @@ fn parts_are_in_order(whole: &[u64], part: &[u32], end: bool) -> bool {
     behind.iter().all(|(size, part)| size == part) && (once || size.checked_rem(*part) == Some(0))
 }
 
-/// The sizes of one shape, each behind a marker that nobody asks for.
+/// The sizes of one shape, each behind a marker that is not checked.
 fn sizes<const N: usize>(
     reader: &mut Reader<'_>,
     ndim: u8,

@@ -170,7 +170,7 @@ pub fn decode_like<P: Place>(
     }
 }
 
-/// Checks the size of an index chunk, and answers its header: what is decoded is no larger than that says.
+/// Checks the size of an index chunk, and returns its header: the decoded index is no larger than the header says.
 fn check(bytes: &[u8], expected: Option<u64>) -> Result<chunk::ChunkHeader> {
     let header = chunk::ChunkHeader::parse(bytes).map_err(of_index)?;
     if u64::from(header.cbytes) != bytes.len() as u64 {

@@ -1,4 +1,4 @@
-//! The shapes of chunks and blocks that python-blosc2 takes where nobody asks for others.
+//! The default shapes of chunks and blocks of python-blosc2.
 //!
 //! A block is to stay in a core's caches, a chunk in those of all cores: both grow from the last dimension, to sizes that divide the
 //! array's as far as there are such ones nearby. Sizes are those of python-blosc2 4.14 on Linux. One thing differs: blocks that are

@@ -1,4 +1,4 @@
-//! Files that the kernel reads and writes by itself (`FUSE_PASSTHROUGH`), so that their bytes take no way through this process.
+//! Files that the kernel reads and writes directly (`FUSE_PASSTHROUGH`), so that their bytes do not pass through this process.
 //!
 //! The kernel wants all opens of an inode to be alike: all with the same backing file, or all through its page cache. So what the first
 //! open of an inode gets, the others get, until the last is closed. Where the kernel refuses (no `CAP_SYS_ADMIN`, a file system on

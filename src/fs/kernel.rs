@@ -140,7 +140,7 @@ impl Mountpoint {
     pub fn mount(request: &MountRequest) -> Result<(Mountpoint, OwnedFd), MountError> {
         let root = geteuid().is_root();
         if request.auto_unmount && !root && request.access == Access::Owner {
-            let reason = format!("auto_unmount needs allow_other or allow_root: {HELPER} may not look into the mount otherwise");
+            let reason = format!("auto_unmount needs allow_other or allow_root: otherwise {HELPER} has no access to the mount");
             return Err(MountError::new(&request.point, reason));
         }
         let (device, socket) =
@@ -254,7 +254,7 @@ fn mount_by_helper(request: &MountRequest) -> Result<(OwnedFd, Option<UnixStream
     command.env(HELPER_SOCKET, "0").stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(Stdio::piped());
     descriptors::lower_for(&mut command);
     let mut child = command.spawn().map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => failed(format!("{HELPER} is not installed (package fuse3), and only root can do without")),
+        io::ErrorKind::NotFound => failed(format!("{HELPER} is not installed (package fuse3); only root can mount without it")),
         _ => failed(format!("cannot run {HELPER}: {}", in_words(&error))),
     })?;
     // It holds the socket.
@@ -274,11 +274,11 @@ fn mount_by_helper(request: &MountRequest) -> Result<(OwnedFd, Option<UnixStream
     match device {
         Ok(Some(device)) => Ok((device, None)),
         Ok(None) => Err(failed(one_line(&said))),
-        Err(error) => Err(failed(format!("no device from {HELPER}: {}", in_words(&error)))),
+        Err(error) => Err(failed(format!("{HELPER} returned no FUSE device: {}", in_words(&error)))),
     }
 }
 
-/// Waits for a helper to end, and answers what it said.
+/// Waits for a helper to end, and returns what it printed.
 fn last_words(mut child: Child) -> Vec<u8> {
     let mut said = Vec::new();
     let _ = child.stderr.take().map(|mut stderr| stderr.read_to_end(&mut said));
@@ -311,14 +311,14 @@ fn receive_fd(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
         RecvAncillaryMessage::ScmRights(mut devices) => devices.next(),
         _ => None,
     });
-    if device.is_none() && received > 0 { Err(io::Error::other("its answer holds none")) } else { Ok(device) }
+    if device.is_none() && received > 0 { Err(io::Error::other("its reply holds no descriptor")) } else { Ok(device) }
 }
 
 /// What a helper said, fit to end a line of ours.
 fn one_line(said: &[u8]) -> String {
     let text = String::from_utf8_lossy(said);
     let line = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ");
-    if line.is_empty() { format!("{HELPER} failed without a word") } else { line }
+    if line.is_empty() { format!("{HELPER} failed without an error message") } else { line }
 }
 
 #[cfg(test)]

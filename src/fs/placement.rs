@@ -87,7 +87,7 @@ fn go_to(core: u32, all: &CpuSet) {
         all
     };
     if let Err(error) = sched_setaffinity(None, to) {
-        debug!("an event loop stays where it is: {}", in_words(&error.into()));
+        debug!("cannot move an event loop to another core: {}", in_words(&error.into()));
     }
 }
 

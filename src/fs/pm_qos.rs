@@ -123,7 +123,7 @@ impl PmQos {
         }
     }
 
-    /// Ends the thread, and lets cores sleep for good.
+    /// Ends the thread. From then on cores may sleep.
     pub(super) fn stop(&self) {
         self.state.lock().stop = true;
         self.wake.notify_one();

@@ -146,7 +146,7 @@ impl Mounted {
         if let Some(bytes) = self.shared.features.read_ahead
             && let Err(error) = self.point.set_read_ahead(bytes)
         {
-            debug!("{}: the kernel reads ahead as it does by itself: {}", self.point.path().display(), in_words(&error));
+            debug!("{}: the kernel keeps its default read-ahead: {}", self.point.path().display(), in_words(&error));
         }
         let notifier = session.notifier();
         let tell = notifier.clone();
@@ -230,7 +230,7 @@ impl Mounted {
             break;
         }
         if !self.wait(Some(GRACE)) {
-            warn!("{}: is still in use; what is open there ends now", path.display());
+            warn!("{}: is still in use; its open files end with the daemon now", path.display());
             interrupts::end_all();
         }
     }

@@ -232,7 +232,7 @@ impl Shared {
     /// Says once where other names can be made, which a mount of one frame has no place for.
     pub(super) fn say_what_makes_frames(&self) {
         if !self.said.swap(true, Relaxed) {
-            info!("only names of its own frame can be made in this mount; a mount of the frame's directory takes all names");
+            info!("this mount holds only the files of its own frame; mount the frame's directory to make other names");
         }
     }
 

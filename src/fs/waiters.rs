@@ -84,7 +84,7 @@ impl Waiters {
             let waiters = Arc::clone(self);
             let thread = std::thread::Builder::new().name("b2fuse-watch".into()).spawn(move || waiters.watch());
             state.watched =
-                thread.inspect_err(|error| debug!("clients that wait for locks are not looked at: {}", in_words(error))).is_ok();
+                thread.inspect_err(|error| debug!("cannot watch the clients that wait for locks: {}", in_words(error))).is_ok();
         }
     }
 

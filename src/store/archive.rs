@@ -174,7 +174,7 @@ impl Archive {
     pub fn stat(&self) -> Result<FileStat> {
         let stat = self.file.stat().map_err(self.path.io("stat"))?;
         let is_same = Stamp::from(&stat) == self.stamp && !self.is_written.load(Relaxed);
-        if is_same { Ok(stat) } else { Err(self.path.stale("it was written since it was opened")) }
+        if is_same { Ok(stat) } else { Err(self.path.stale("another program has written to it since it was opened")) }
     }
 
     /// Whether others have written it since it was opened.

@@ -1,7 +1,7 @@
 //! What the store asks of a file system, as two traits small enough to be replaced whole: a directory and a file in it.
 //!
 //! The store does all its input and output through these, so that a test can log, cut, tear and fail every operation. A
-//! backend promises what a POSIX file system does: a write is seen by every later read, and is on disk at the latest when a
+//! backend promises what a POSIX file system does: a write is seen by every later read, and is on disk once a
 //! [`BackendFile::sync_data`] that began after it has returned; names are on disk after [`Backend::sync_dir`]. Before that, any
 //! subset of the 512-byte sectors written may be on disk.
 //!

@@ -1,8 +1,8 @@
 //! When may space that was freed be written again? When every read that could still be looking at it has ended.
 //!
 //! Reads are counted in the epoch in which they began, the current one or the one before: two counters by turns. What is freed
-//! is stamped with the current epoch, and is nobody's any more two epochs later: the first step on lets no new read in that
-//! could have seen it, and the second is not possible before the last of the old ones has ended.
+//! is stamped with the current epoch, and can be reused two epochs later: after the first step no new read can
+//! reach it, and the second step waits for the last read that could.
 
 #[cfg(not(loom))]
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};

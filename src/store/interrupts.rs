@@ -1,4 +1,4 @@
-//! Whether somebody still wants what a thread waits for.
+//! Whether a client still needs what a thread waits for.
 //!
 //! What is far away may not come for a long time, and whoever waits may be told to end meanwhile. Whoever serves clients says which one
 //! a thread is serving, and how to see whether that one has a signal to handle; whoever waits asks now and then.

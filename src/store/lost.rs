@@ -1,4 +1,4 @@
-//! `SOURCE.lost/`: where that goes which a mount accepted and could not put into the frame.
+//! `SOURCE.lost/`: where a mount saves data that it accepted and could not put into the frame.
 //!
 //! The directory lies beside SOURCE, has mode 0700, and belongs to SOURCE's owner where that may be set. It is never reached through
 //! a link, and never one that somebody else may have made: then `.lost.1` to `.lost.9` are tried, and after them the state directory of

@@ -2,7 +2,7 @@
 //! [`holder`] says who has SOURCE locked.
 //!
 //! A mark is a lock for reading (`F_OFD_SETLK`) of one byte far behind the end of any file. It keeps nobody from anything, needs no
-//! file of its own, is seen from every namespace, and is gone at the latest when the process is. Where locks of this kind cannot be
+//! file of its own, is seen from every namespace, and never outlives the process. Where locks of this kind cannot be
 //! had, there are no marks.
 
 #![expect(unsafe_code, reason = "locks of open file descriptions, fcntl(2)")]

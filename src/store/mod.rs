@@ -12,11 +12,11 @@
 //! | `copy`, `check`, `repair`, `inspection` | what the commands do to a frame |
 //! | `array_copy`, `npy_file` | makes a frame of an array in a file of NumPy's |
 //! | `new_file` | a file that is no frame, made whole |
-//! | `disk_cache` | what was read from afar, kept on the local disk from mount to mount |
+//! | `disk_cache` | data of remote frames, kept on the local disk from mount to mount |
 //! | `archive` | an archive of Python-Blosc2, for reading |
 //! | `walk` | goes through a directory for the frames in it |
 //! | `backend`, `local` | files and directories, and the local file system |
-//! | `interrupts` | whether somebody still wants what a thread waits for |
+//! | `interrupts` | whether a client still needs what a thread waits for |
 //! | `remote` | frames in object stores and on web servers, for reading |
 //! | `resources` | what all frames of a mount share |
 
@@ -175,10 +175,7 @@ pub struct CacheStats {
 impl fmt::Display for CacheStats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let CacheStats { hits, misses, bypassed, bytes, capacity } = self;
-        write!(
-            f,
-            "chunk cache: {hits} hits, {misses} misses, {bypassed} reads that had no use for it, {bytes} of {capacity} bytes"
-        )
+        write!(f, "chunk cache: {hits} hits, {misses} misses, {bypassed} reads that bypassed it, {bytes} of {capacity} bytes")
     }
 }
 

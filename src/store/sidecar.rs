@@ -1,14 +1,14 @@
-//! The lock file beside a frame, by which processes take turns that use C-Blosc2 with locking: `NAME.b2lock` beside a frame in one
+//! The lock file of a frame, with which processes that use C-Blosc2's locking take turns: `NAME.b2lock` beside a frame in one
 //! file, `.b2lock` in the directory of a sparse one.
 //!
-//! Who reads the frame holds the shared lock of flock(2) on it meanwhile, who changes it the exclusive one. The 8 bytes at
+//! A reader of the frame holds the shared flock(2) lock on it meanwhile, a writer the exclusive one. The 8 bytes at
 //! offset 8, a number in native byte order, go up by one with each exclusive lock: who finds another number than at last reads
 //! everything again.
 //!
 //! The file is never cut, and stays when nobody uses the frame any more. Who removes a frame by the library removes it, and the next who
 //! locks makes another: so each turn begins with a look at its name.
 //!
-//! The daemon takes its turns by itself ([`Sidecar::to_write`]), or under the exclusive lock of a client of its mount, to which
+//! The daemon takes the lock itself ([`Sidecar::to_write`]), or works under the exclusive lock of a client of its mount, to which
 //! it has given one on an open file of the client's own ([`Sidecar::open`]). So a client and a process on SOURCE exclude each
 //! other.
 
@@ -452,13 +452,13 @@ impl OpenLockFile {
 fn checked(file: &dyn BackendFile, path: &PathBuf) -> Result<FileStat> {
     let stat = file.stat().map_err(path.io("stat the lock file"))?;
     if stat.links > 1 {
-        return Err(path.unsupported(format!("has {} names, and a lock file has one; remove it", stat.links)));
+        return Err(path.unsupported(format!("has {} names (hard links), and a lock file must have one; remove it", stat.links)));
     }
     let mut first = [0; COUNT_AT as usize];
     let count = file.read_at(&mut first, 0).map_err(path.io("read the lock file"))?;
     if !may_be_lock_file(stat.len, first.get(..count).unwrap_or_default()) {
         return Err(
-            path.unsupported(format!("has {} bytes and is no lock file, which it would be taken for; rename it", stat.len))
+            path.unsupported(format!("has {} bytes and is not a lock file, but has the name of one; rename it", stat.len))
         );
     }
     Ok(stat)

@@ -251,7 +251,7 @@ impl Source {
         is_kind: fn(&FileStat) -> bool,
     ) -> std::result::Result<FileStat, String> {
         match at_path {
-            None => Err("nothing has its name any more".to_owned()),
+            None => Err("no file or directory has its name any more".to_owned()),
             Some(stat) if is_kind(&stat) => Ok(stat),
             Some(stat) if stat.is_link() => Err("a symbolic link has its name now".to_owned()),
             Some(stat) if stat.is_dir() => Err("a directory has its name now".to_owned()),
@@ -302,7 +302,7 @@ impl Source {
     pub(super) fn set_denied(&self, denied: Option<Denied>) {
         let before = std::mem::replace(&mut *self.denied.lock(), denied);
         if let Some(denied) = denied.filter(|denied| before != Some(*denied)) {
-            warn!("{}; it is shown, and not written to", denied.error(self));
+            warn!("{}; it is shown read-only", denied.error(self));
         }
     }
 
@@ -318,7 +318,7 @@ impl Source {
             other => other.to_string(),
         };
         if self.poison.set(reason).is_ok() {
-            warn!("{error}; nothing more is written");
+            warn!("{error}; the mount writes nothing more");
         }
         error
     }

@@ -53,7 +53,7 @@ impl Records {
         };
         let stat = file.stat()?;
         if stat.uid != rustix::process::geteuid().as_raw() {
-            return Err(io::Error::other("the record belongs to somebody else"));
+            return Err(io::Error::other("the record belongs to another user"));
         }
         let len = usize::try_from(stat.len).ok().filter(|len| *len <= MAX_LEN);
         let len =

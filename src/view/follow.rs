@@ -212,7 +212,7 @@ impl<V: FrameView> Single<V> {
             }
             Ok(Others::Gone(reason)) => {
                 if !following.gone.swap(true, SeqCst) {
-                    warn!("{source}: {reason}; what was open goes on being shown, and nothing is committed");
+                    warn!("{source}: {reason}; the mount still shows the frame that it has open, and commits nothing");
                 }
                 None
             }

@@ -2,7 +2,7 @@
 //!
 //! A reader is *sequential* when the same thread has read 256 KiB of a file in order, or two files in the view's order, one after
 //! the other. What it reads next is asked of the store, and files that are read whole are pushed into the kernel's page cache, which saves
-//! their READs altogether. When half of what was asked for is used up, more is. Who reads elsewhere begins anew.
+//! their READs altogether. When half of what was requested is used up, more is requested. A read elsewhere begins anew.
 //!
 //! Pushed files give no sign of being read in a read-only mount (no OPEN, no READ), so the end of one in the middle is left out (all
 //! of a small one), whose READ asks for more in time; a read-write mount sees the OPENs. Who looks only at the beginnings of files

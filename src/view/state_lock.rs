@@ -1,4 +1,4 @@
-//! The lock over what readers need. No I/O is done by who has it: chunks that a change gives back are given to the store after it is
+//! The lock over the state that readers need. No I/O is done while it is held: chunks that a change gives back are given to the store after it is
 //! released.
 
 use std::ops::{Deref, DerefMut};

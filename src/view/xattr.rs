@@ -11,9 +11,9 @@
 //!
 //! They are read from the frame whenever somebody asks, so they describe what readers of the mount see. Names come from
 //! frames and may be hostile: what no attribute can be called (a NUL), what is there twice, what is longer than an attribute
-//! can be, and what has no room in a list is left out of the list; too long a value answers E2BIG.
+//! can be, and what has no room in a list is left out of the list; too long a value fails with E2BIG.
 //!
-//! Vlmetalayers can be set and removed. The rest is what the bytes are: setting it to what it is does nothing (so copying a
+//! Vlmetalayers can be set and removed. All other attributes are read-only: setting one to its current value does nothing (so copying a
 //! file with its attributes works), anything else is refused. A file that a client is just writing from nothing, or under a
 //! temporary name, takes any attribute and keeps none: what it holds says them.
 

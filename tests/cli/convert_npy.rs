@@ -91,7 +91,10 @@ fn what_cannot_become_an_array_is_named() {
         ("x.npy frame", "frame: exists already; expected a new name (--force replaces what is there)"),
         ("x.npy x.npy", "x.npy: is SRC itself; expected another name"),
         ("--force x.npy x.npy", "x.npy: is SRC itself; expected another name"),
-        ("--level 5 frame new", "frame: is no file of NumPy's, which --chunks, --blocks, --codec, --level and --filters are for"),
+        (
+            "--level 5 frame new",
+            "frame: is not a NumPy file (.npy); expected one with --chunks, --blocks, --codec, --level or --filters",
+        ),
     ] {
         place.run(&format!("convert {words}")).failed(said);
     }

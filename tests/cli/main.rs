@@ -167,12 +167,10 @@ fn help_and_version_are_0() {
 #[test]
 fn what_is_no_frame_is_named() {
     let place = Place::new();
-    place.run("mount gone point").failed("gone: no such file; expected a Blosc2 frame (--create begins a new one)");
-    place.run("mount gone/x point").failed("gone/x: no such file; expected a Blosc2 frame (--create begins a new one)");
+    place.run("mount gone point").failed("gone: no such file; expected a Blosc2 frame (--create makes a new one)");
+    place.run("mount gone/x point").failed("gone/x: no such file; expected a Blosc2 frame (--create makes a new one)");
     place.run("mount --create gone/x point").failed("gone/x: cannot be created: there is no such directory");
-    place
-        .run("mount --create point point")
-        .failed("point: is a directory of frames, for which there is no --create; expected one frame");
+    place.run("mount --create point point").failed("point: is a directory of frames; expected one frame with --create");
     fs::create_dir(place.path("loop")).unwrap();
     std::os::unix::fs::symlink("chunks.b2frame", place.path("loop/chunks.b2frame")).unwrap();
     place.run("mount loop point").failed("loop/chunks.b2frame: cannot open: it is a symbolic link, which is not followed");
@@ -186,12 +184,12 @@ fn what_cannot_be_mounted_on_is_named() {
     fs::write(place.path("file"), "x").unwrap();
     fs::create_dir_all(place.path("sparse/inside")).unwrap();
     fs::write(place.path("sparse/chunks.b2frame"), "x").unwrap();
-    place.run("mount frame gone").failed("gone: no such directory; expected one to mount on (mkdir makes it)");
-    place.run("mount sparse gone").failed("gone: no such directory or file; expected one to mount on (mkdir makes it)");
+    place.run("mount frame gone").failed("gone: no such directory to mount on; mkdir makes a directory");
+    place.run("mount sparse gone").failed("gone: no such directory or file to mount on; mkdir makes a directory");
     place
         .run("mount frame file")
-        .failed("file: is a file, and frame is one too, to be shown as a directory; expected one to mount on");
-    place.run("mount sparse /dev/null").failed("/dev/null: is no directory or file; expected one to mount on");
+        .failed("file: is a file, and frame is one too, to be shown as a directory; expected a directory to mount on");
+    place.run("mount sparse /dev/null").failed("/dev/null: is not a directory or file; expected one to mount on");
     place.run("mount frame .").failed(".: lies above frame, which the mount would hide");
     place.run("mount sparse .").failed(".: lies above sparse, which the mount would hide");
     place

@@ -152,7 +152,8 @@ fn one_mount_writes_and_many_read() {
         let mount = place.mount_in_front(&shape, "");
         let (process, on) = (mount.0.id(), place.path(point).canonicalize().unwrap());
         let on = format!("by process {process}, on {}", on.display());
-        let busy = format!("{source}: is mounted for writing already {on}; unmount it first, or mount with -o ro");
+        let busy =
+            format!("{source}: is mounted for writing already {on}; unmount it first (a read-only mount, -o ro, is possible)");
         place.run(&format!("mount {source} other")).failed(&busy);
         let from = if source == "frame" { "sparse" } else { "frame" };
         let before = content(&place.path(source));
@@ -239,7 +240,7 @@ fn a_mount_with_open_files_is_busy_or_lazy() {
         place.run(&format!("umount {point}")).failed(&busy);
         assert!(!place.mounted().is_empty());
         let outcome = place.run(&format!("umount -z {point}"));
-        let said = format!("{point}: files are still open; the mount ends with them\n");
+        let said = format!("{point}: files are still open; the mount ends when the last one is closed\n");
         assert_eq!((outcome.code(), outcome.stderr()), (0, said));
         assert!(place.mounted().is_empty());
         holder.end();

@@ -76,7 +76,7 @@ fn check_counts_the_frames_of_a_directory() {
     assert_eq!((sound.code(), sound.stderr().as_str()), (0, ""));
     let lines = stdout(&sound);
     assert!(lines.starts_with("tree/holes.b2frame: note: "), "{lines}");
-    assert!(lines.contains("\ntree/sub/none.b2nd: note: is called as a frame, and does not begin as one\n"), "{lines}");
+    assert!(lines.contains("\ntree/sub/none.b2nd: note: has a frame's name, but does not begin as a frame\n"), "{lines}");
     assert!(lines.ends_with("\ntree: 8 frames: 8 sound\n"), "{lines}");
     assert!(!lines.contains("b2fuse-") && !lines.contains("notes.txt"), "{lines}");
     assert_eq!(lines.lines().filter(|line| line.contains(": sound")).count(), 8);
@@ -165,7 +165,7 @@ fn a_directory_without_frames_is_named() {
     fs::write(place.path("tree/sub/a.b2nd"), "").unwrap();
     for words in ["info", "ls", "compact"] {
         place.run(&format!("{words} point")).failed("point: is a directory without chunks.b2frame; expected a Blosc2 frame");
-        place.run(&format!("{words} tree")).failed("tree: holds no frame, only a file that is called as one");
+        place.run(&format!("{words} tree")).failed("tree: holds no frame, only a file with a frame's name");
     }
     assert_eq!(place.run("check point").code(), 2);
     let json = place.run("check --json tree");
@@ -321,7 +321,7 @@ fn what_is_mounted_in_a_directory_is_left_out() {
     let mounted = Command::new("mount").args(["-t", "tmpfs", "none"]).arg(&below).begun().wait().unwrap();
     assert!(mounted.success());
     fs::copy(data("cframe/holes.b2frame"), below.join("other.b2nd")).unwrap();
-    let said = "tree/empty: was left out: another file system is mounted there\n";
+    let said = "tree/empty: was skipped: another file system is mounted there\n";
     let ls = place.run("ls --json tree");
     assert_eq!((ls.code(), ls.stderr().as_str()), (0, said));
     assert_eq!(told(&ls), expected("tree"));
@@ -337,8 +337,9 @@ fn compact_goes_through_a_directory() {
     fs::hard_link(place.path("tree/one.b2nd"), place.path("tree/two.b2nd")).unwrap();
     let before: Vec<_> = FRAMES.iter().map(|(name, _)| content(&place.path("tree").join(name))).collect();
     let outcome = place.run("compact tree");
-    let linked =
-        |name: &str| format!("tree/{name}: is left as it is: it has 2 names, of which one alone would have the new frame\n");
+    let linked = |name: &str| {
+        format!("tree/{name}: is left as it is: it has 2 names (hard links), and only one of them would get the new frame\n")
+    };
     assert_eq!((outcome.code(), outcome.stderr()), (1, linked("one.b2nd") + &linked("two.b2nd")));
     assert_eq!(fs::read(place.path("tree/two.b2nd")).unwrap(), fs::read(data("cframe/moved.b2frame")).unwrap());
     fs::remove_file(place.path("tree/one.b2nd")).unwrap();

@@ -149,9 +149,9 @@ test_swapped_arguments() {
     one_line "many: is no frame, and s.b2frame is one" "" "$B2FUSE" mount many s.b2frame
     # A directory could be one of frames.
     echo text >text
-    one_line "text: is no directory; expected one to mount on" "" "$B2FUSE" mount many text
+    one_line "text: is not a directory; expected a directory to mount on" "" "$B2FUSE" mount many text
     head -c 1000 /dev/urandom >bytes
-    one_line "bytes: is no directory; expected one to mount on" "" "$B2FUSE" mount many bytes
+    one_line "bytes: is not a directory; expected a directory to mount on" "" "$B2FUSE" mount many bytes
     one_line "source.b2frame" "such as $M, where it is shown" eval '"$B2FUSE" mount "$S" "$M" && "$B2FUSE" umount source.b2frame'
     umount_it
 }

@@ -92,7 +92,7 @@ test_wrong_words_have_a_hint_and_the_usage_of_their_command() {
     wrong "did you mean 'ro'?" "mount " mount -o noatime,read-only "$S" "$M"
     wrong "did you mean 'allow_other'?" "mount " mount -o allow-others "$S" "$M"
     wrong "did you mean 'uid='?" "mount " mount -o user=me "$S" "$M"
-    wrong "'ro' has no value" "mount " mount -o ro=1 "$S" "$M"
+    wrong "'ro' takes no value" "mount " mount -o ro=1 "$S" "$M"
     wrong "unknown mount option 'nonsense'" "mount " mount -o nonsense "$S" "$M"
     wrong "cannot stand beside" "mount " mount -o nodefault_permissions,allow_other "$S" "$M"
     wrong "'--read-only'" "mount " mount --readonly "$S" "$M"

@@ -235,7 +235,7 @@ with zipfile.ZipFile(sys.argv[1], "w", zipfile.ZIP_STORED) as archive:
     ls "$M/t.b2z" >/dev/null 2>&1 || true
     await test -f "$M/t.b2z"
     cmp "$M/t.b2z" "$D/t.b2z"
-    equal "$(lines_of "with directories; it is shown as what it is on disk")" 1
+    equal "$(lines_of "with directories; it is shown as it is on disk")" 1
     down
 }
 

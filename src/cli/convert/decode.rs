@@ -43,7 +43,7 @@ pub(super) enum Source {
 /// Writes the file of NumPy's, in place of what is to be replaced.
 pub(super) fn write(args: &Args, source: Source, dst: &Location, replaced: Option<FileStat>) -> Result<(), Failure> {
     if args.show.is_some() {
-        return Err(Failure::new(dst.path(), "is a file of NumPy's, which has no layout; expected no --show"));
+        return Err(Failure::new(dst.path(), "is a NumPy file, which has no layout; expected no --show"));
     }
     let src = match &source {
         Source::Local(location, _) => location.path().to_owned(),

@@ -70,7 +70,7 @@ fn convert(args: &Args, access: &Access, src: &Place, dst: &Place) -> Result<(),
     if args.array.is_given() {
         return Err(Failure::new(
             &src.shown(),
-            "is no file of NumPy's, which --chunks, --blocks, --codec, --level and --filters are for",
+            "is not a NumPy file (.npy); expected one with --chunks, --blocks, --codec, --level or --filters",
         ));
     }
     match (src, dst) {
@@ -171,7 +171,10 @@ fn send(
 ) -> Result<(), Failure> {
     let shown = PathBuf::from(dst.to_string());
     if dst.is_http() {
-        return Err(Failure::new(&shown, "is on a web server, which is only read; expected a URL of an object store"));
+        return Err(Failure::new(
+            &shown,
+            "is on a web server, and b2fuse only reads from those; expected a URL of an object store",
+        ));
     }
     interruptible(&shown)?;
     let Connected { client, path, .. } = reach(dst, access)?;

@@ -131,7 +131,7 @@ impl Layer {
 }
 
 fn too_much() -> String {
-    format!("not shown: with it, more than {} MiB would be", MOST >> 20)
+    format!("not shown: with it, more than {} MiB of metalayers would be shown", MOST >> 20)
 }
 
 fn hex(bytes: &[u8]) -> String {

@@ -29,7 +29,7 @@ const THREADS_AFAR: usize = 32;
 /// Findings about chunks that are told; of the others, how many there are.
 const MOST_FINDINGS: usize = 20;
 
-/// Show what frames are: sizes, chunks, compression, array, metalayers
+/// Show facts about frames: sizes, chunks, compression, array, metalayers
 ///
 /// Shows what can be read of a damaged frame, and says where it stopped. Exits with 0 if everything could be read. Otherwise prints one
 /// line on stderr for each such frame and exits with 1; `b2fuse check` finds more. A mount is shown as the frame that it
@@ -40,16 +40,16 @@ const MOST_FINDINGS: usize = 20;
 /// chunks. These are read, in about a second, if a file has at most 1,048,576 stored chunks or a directory 65,536; otherwise only with
 /// --all.
 ///
-/// Of a directory, or a store of Python-Blosc2 (.b2d), all frames in it are shown, at any depth, in the order of their paths; see
-/// `b2fuse check` for what is one.
+/// For a directory, or a store of Python-Blosc2 (.b2d), all frames in it are shown, at any depth, in the order of their paths; see
+/// `b2fuse check` for what counts as a frame.
 #[derive(clap::Args)]
 #[command(after_long_help = "\
 Fields of --json:
   One object a line for each frame. Fields may be added, and are not removed or changed.
   Sizes are in bytes. null means not known, or not present where the list says so.
 
-  frame            the path, as given; of one in a directory, with that before it
-  error            only for what cannot be read at all; there are no other fields then
+  frame            the path; for a frame in a directory, with the directory's path before it
+  error            only if the frame cannot be read at all; then no other fields but frame
   layout           \"cframe\" or \"sframe\"
   version          of the frame format
   nbytes, cbytes   as in the header
@@ -57,8 +57,8 @@ Fields of --json:
   file_size        of the file; of a directory the sum of chunks.b2frame and the chunk
                    files, null if their headers were not read
   typesize, chunksize, blocksize
-                   chunksize 0: chunks vary in size, null: no chunk has given it yet;
-                   blocksize 0: left to the compressor
+                   chunksize 0: chunks vary in size; null: not set before the first chunk;
+                   blocksize 0: chosen by the compressor
   varying_chunks, vl_blocks
                    flags of the header: chunks, or blocks, that vary in size
   codec            {id, name, meta, level}; name is null for numbers without one
@@ -87,13 +87,13 @@ Fields of --json:
                    true, false, null and arrays as in JSON; maps with different strings
                    as keys as objects, others as {\"map\": [[key, value], ...]}; bytes as
                    {\"bytes\": HEX}, extensions as {\"ext\": TYPE, \"bytes\": HEX}; floats
-                   that JSON has not as {\"float\": \"nan\", \"inf\" or \"-inf\"}
+                   that JSON cannot hold as {\"float\": \"nan\", \"inf\" or \"-inf\"}
   vlmetalayers     likewise, decompressed, and with cbytes; null if they cannot be read.
                    Where the content cannot be read, or would make more than 16 MiB of all
                    metalayers, there is error in place of hex
   findings         [{severity, kind, position, what}, ...] as of check
   findings_left_out
-                   how many more there are about chunks
+                   number of further findings about chunks
 
 Examples:
   b2fuse info pressure.b2frame

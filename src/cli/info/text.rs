@@ -152,7 +152,7 @@ fn chunks(facts: &Facts<'_>, page: &mut Page) {
     };
     page.line("chunks", format_args!("{}{parts}", entries.count));
     let Some(stored) = &facts.stored else {
-        page.line("stored chunks", "their headers were not read (--all reads them)");
+        page.line("stored chunks", "chunk headers were not read (--all reads them)");
         return;
     };
     let Some((smallest, largest)) = stored.sizes else { return };

@@ -73,7 +73,9 @@ fn shared<V: FrameView>(
     }
     if lock_file.is_none() {
         let point = plan.shown_point.display();
-        warn!("{point}: its lock file lies outside of the mount: clients of the mount take no turns with SOURCE's");
+        warn!(
+            "{point}: the lock file lies outside of the mount, so locking does not work between programs on the mount and on SOURCE"
+        );
     }
     Ok(Arc::new(view.taking_turns(lock_file)?))
 }

@@ -51,7 +51,7 @@ pub(super) fn unless_ended<T: Send>(
         opened
     });
     match ended.into_inner() {
-        true => Err(Failure::new(source, "is not mounted: a signal ended that")),
+        true => Err(Failure::new(source, "is not mounted: a signal interrupted the command")),
         false => opened,
     }
 }

@@ -108,7 +108,8 @@ impl Plan {
                 return Err(failure);
             }
             if options.tree != TreeOptions::default() {
-                let reason = "is no directory of frames, as suffixes, frames, noframes, cross, b2z and timeouts are for";
+                let reason =
+                    "is not a directory of frames; expected one with -o suffixes, frames, noframes, cross, b2z or timeouts";
                 return Err(Failure::new(&source, reason));
             }
             let (frame, point) = FramePlan::new(&source, &args.mountpoint, &options, (create, read_only, locking), wanted)?;
@@ -175,7 +176,7 @@ fn spill_dir(source: &Path, spill: Option<SpillTo>, is_decoded: bool) -> Result<
     let open = |dir: &Path| FileBackend::open(dir).map(|dir| Some(Arc::new(dir) as Arc<dyn Directory>));
     match spill {
         Some(_) if !is_decoded => {
-            Err(Failure::new(source, "is shown as it is stored; expected --show npy or --show raw with --spill"))
+            Err(Failure::new(source, "is not shown decompressed; expected --show npy or --show raw with --spill"))
         }
         Some(SpillTo::Dir(dir)) => open(&dir).map_err(|error| {
             Failure::new(&dir, format_args!("cannot take decoded blocks: {} (--spill none goes without)", in_words(&error)))
@@ -208,15 +209,16 @@ impl FramePlan {
             show => show,
         };
         if options.dtype.is_some() && show != Show::Npy {
-            return Err(Failure::new(source, "is not shown as npy, which -o dtype= is for; expected --show npy"));
+            return Err(Failure::new(source, "is not shown as npy; expected --show npy with -o dtype="));
         }
         if new && show != Show::Sparse {
-            let reason = "cannot be begun as one file that is shown; expected a frame that exists, or --show sparse";
+            let reason = "does not exist, and --create makes it only in a mount with --show sparse (the default)";
             return Err(Failure::new(source, reason));
         }
         let fits = Fits::one_file(show == Show::Contiguous || show.is_decoded());
         let file = if layout == Layout::Contiguous { "one too, " } else { "" };
-        let misfit = format!("is a file, and {} is {file}to be shown as a directory; expected one to mount on", source.display());
+        let misfit =
+            format!("is a file, and {} is {file}to be shown as a directory; expected a directory to mount on", source.display());
         let (point, on_file) = point::check(mountpoint, fits, Some(&misfit))?;
         if !new {
             let real = location.real_path();

@@ -50,7 +50,7 @@ pub(super) fn kind(point: &Path, fits: Fits) -> Result<PointKind, Failure> {
         Ok(Some(stat)) if stat.is_dir() => Ok(PointKind::Directory),
         Ok(Some(stat)) if stat.is_file() => Ok(PointKind::File),
         Ok(Some(_)) => Ok(PointKind::Other),
-        Ok(None) => failed(format!("no such {}; expected one to mount on (mkdir makes it)", fits.in_words())),
+        Ok(None) => failed(format!("no such {} to mount on; mkdir makes a directory", fits.in_words())),
         Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => failed(DEAD.into()),
         Err(error) => failed(format!("cannot be used as mount point: {}", in_words(&error))),
     }
@@ -66,7 +66,7 @@ pub(super) fn check(point: &Path, fits: Fits, misfit: Option<&str>) -> Result<(P
         PointKind::File if fits == Fits::DirectoryOrFile => true,
         PointKind::File if misfit.is_some() => return Err(Failure::new(point, misfit.unwrap_or_default())),
         PointKind::File | PointKind::Other => {
-            return Err(Failure::new(point, format_args!("is no {}; expected one to mount on", fits.in_words())));
+            return Err(Failure::new(point, format_args!("is not a {}; expected one to mount on", fits.in_words())));
         }
     };
     Ok((resolve(point)?, on_file))

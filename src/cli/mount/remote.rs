@@ -44,7 +44,7 @@ impl RemotePlan {
     ) -> Result<(Self, PathBuf), Failure> {
         let source = PathBuf::from(address.to_string());
         let failed =
-            |option: &str| Err(Failure::new(&source, format_args!("is remote and read-only, for which there is no {option}")));
+            |option: &str| Err(Failure::new(&source, format_args!("is remote, so the mount is read-only; expected no {option}")));
         if create {
             return failed("--create");
         }
@@ -66,7 +66,7 @@ impl RemotePlan {
         let Timeouts { entry, attr } = &mut rules.timeouts;
         (*entry, *attr) = ((*entry).min(access.refresh), (*attr).min(access.refresh));
         if options.dtype.is_some() && show != Some(Show::Npy) {
-            return Err(Failure::new(&source, "is not shown as npy, which -o dtype= is for; expected --show npy"));
+            return Err(Failure::new(&source, "is not shown as npy; expected --show npy with -o dtype="));
         }
         let is_one_file = show.is_some_and(|show| show != Show::Sparse);
         let (point, on_file) = point::check(point, Fits::one_file(is_one_file), None)?;

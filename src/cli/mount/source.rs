@@ -15,7 +15,7 @@ pub(super) fn check_source(source: &Path, create: bool, follow_links: bool) -> R
     match frames::find(source, links)? {
         Some((location, layout)) => Ok((location, layout, false)),
         None if create => Ok((frames::to_be(source)?, Layout::Contiguous, true)),
-        None => Err(frames::missing(source, "no such file; expected a Blosc2 frame (--create begins a new one)")),
+        None => Err(frames::missing(source, "no such file; expected a Blosc2 frame (--create makes a new one)")),
     }
 }
 

@@ -44,9 +44,8 @@ pub(super) fn rules(
     show: Option<Show>,
     read_only: bool,
 ) -> Result<Rules, Failure> {
-    let failed = |option: &str| {
-        Err(Failure::new(source, format_args!("is a directory of frames, for which there is no {option}; expected one frame")))
-    };
+    let failed =
+        |option: &str| Err(Failure::new(source, format_args!("is a directory of frames; expected one frame with {option}")));
     if create {
         return failed("--create");
     }
@@ -91,7 +90,7 @@ pub(super) fn check_point(point: &Path, source: &Path, read_only: bool) -> Resul
         PointKind::File | PointKind::Other => {
             return match Location::existing(point) {
                 Ok(location) if strangers::is_frame(&location) => Err(swapped(source, point)),
-                _ => failed("is no directory; expected one to mount on".into()),
+                _ => failed("is not a directory; expected a directory to mount on".into()),
             };
         }
     }

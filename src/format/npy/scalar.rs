@@ -121,7 +121,7 @@ impl Scalar {
             None => text.strip_prefix('>').map_or((false, text), |rest| (true, rest)),
         };
         if matches!(rest, "O" | "O8" | "object" | "object_") {
-            return Err(Error::new(FIELD, at, "objects of Python, which are addresses of memory", "items with values"));
+            return Err(Error::new(FIELD, at, "Python objects, which are addresses in memory", "items with values"));
         }
         let scalar = time(rest, at)?.or_else(|| code(rest)).or_else(|| sized(rest));
         let mut scalar = scalar.ok_or_else(|| {

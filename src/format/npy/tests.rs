@@ -133,7 +133,7 @@ fn code_is_not_run_but_refused() {
     }
     assert_eq!(
         refused("O"),
-        "dtype: type at byte 0: found objects of Python, which are addresses of memory, expected items with values"
+        "dtype: type at byte 0: found Python objects, which are addresses in memory, expected items with values"
     );
     assert_eq!(refused("[('a', '|O')]"), refused("O").replace("byte 0", "byte 8"));
     assert_eq!(refused("[('a', 'i5')]"), "dtype: type at byte 8: found \"i5\", expected a type that NumPy knows, such as '<f4'");

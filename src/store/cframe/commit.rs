@@ -157,7 +157,7 @@ fn settle_while(store: &CframeStore, commits: &mut CommitState, is_long: fn(&Ext
         let change = Change { settling: true, ..Change::default() };
         let again = commit::write(store, commits, (*image).clone(), &change).and_then(|()| sync_published(store, commits));
         if let Err(error) = again {
-            debug!("the file stays longer than it need be: {error}");
+            debug!("the file stays longer than necessary: {error}");
             break;
         }
         let now;

@@ -1,12 +1,12 @@
-//! What was read from afar, kept on the local disk from mount to mount: pieces of objects, each in a file of its own.
+//! Data of remote objects, kept on the local disk from mount to mount: each piece of an object in a file of its own.
 //!
 //! The directory may be used by several mounts and processes at once, and be killed, cut off or filled at any moment. What is promised:
 //!
 //! - What [`State::get`] gives is what [`State::put`] was given for the same URL, state, object and piece. Each file has a checksum
 //!   over everything, and names what it is a piece of. One that is not as it was written is removed, and then there is none.
 //! - Nothing fails because of the cache: what cannot be kept is not kept, and the log says so once.
-//! - All files together, each rounded up to 4 KiB, stay within the bound, whoever made them. Those that were not used for longest go first;
-//!   a thread sees to that, which is there only while it has something to do.
+//! - All files together, each rounded up to 4 KiB, stay within the bound, whoever made them. The least recently used are removed first;
+//!   a thread does that, which runs only while there is work.
 //! - Nothing is written, read or removed but beneath the directory that was opened; no link is followed there; and names are made of
 //!   numbers, so that a URL can do nothing with them. What has another name than the cache's own stays.
 //! - Nobody waits for another process: no lock is held while pieces are read and written.

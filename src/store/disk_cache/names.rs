@@ -1,4 +1,4 @@
-//! The names that the cache gives, and nothing else is ever removed: checksums as numbers, so that no URL and no object can be part of one.
+//! The names of the cache's files; files with other names are never removed. They are checksums as numbers, so no URL and no object can be part of one.
 
 use std::ffi::{OsStr, OsString};
 

@@ -1,8 +1,8 @@
 //! How many bytes are kept by all processes together, as near as that can be known without waiting for any of them.
 //!
 //! A file in the cache's directory has the number. Each process adds what it is about to keep before it does, under a lock of flock(2)
-//! that nobody waits for: where another process has it, a little may be kept that is told later. Who removes a file takes it off. So the
-//! number is rather too large than too small; whoever looks through the directory (`sweep`) sets it right. After a power cut it may be
+//! that nobody waits for: if another process holds it, a few bytes may be counted later. A process that removes a file subtracts it. So the
+//! number is rather too large than too small; a look through the whole directory (`sweep`) corrects it. After a power cut it may be
 //! too small by what was kept in the last seconds, for a day at most.
 
 use std::io;

@@ -1,4 +1,4 @@
-//! Looking through everything that is kept: what is there is counted, and what was not used for longest goes where there is too much.
+//! Goes through all kept files: counts them and, if there are too many bytes, removes the least recently used.
 //!
 //! Only files with names of the cache's own form, that belong to the directory's owner, are counted and removed. A file that was used since
 //! it was seen stays.

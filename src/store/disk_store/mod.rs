@@ -372,7 +372,7 @@ impl<M: Medium> DiskStore<M> {
         move |error| match error.raw_os_error() {
             Some(libc::ESTALE) => {
                 let reason = self.detector.lock().stale().map(str::to_owned);
-                self.source.stale(reason.unwrap_or_else(|| "it is another by now".to_owned()))
+                self.source.stale(reason.unwrap_or_else(|| "it was replaced meanwhile".to_owned()))
             }
             _ => self.source.io(action)(error),
         }

@@ -62,7 +62,7 @@ impl OwnLog {
         };
         let stat = FileStat::from(rustix::fs::fstat(&file)?);
         if stat.uid != me.as_raw() || stat.links != 1 {
-            return refused("holds a file of somebody else's");
+            return refused("holds another user's file");
         }
         file.set_mode(0o600);
         Ok(OwnLog { dir, name, file, new })

@@ -1,4 +1,4 @@
-//! Who changes a frame, as inotify(7) tells it.
+//! Reports changes of frames by others, by inotify(7).
 //!
 //! Watches are put on what the stores hold open, by way of `/proc/self/fd`, so no name is looked up again. All frames of a mount have one
 //! inotify instance, of which a user has few. Where others can change a file without this kernel's knowing, and at inotify's limits, nothing is told, and
@@ -223,8 +223,9 @@ impl Watcher {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok();
         let started = bell.map(|bell| {
             let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK);
-            let inotify =
-                inotify.inspect_err(|error| info!("changes by others are looked for now and then: no inotify: {error}")).ok();
+            let inotify = inotify
+                .inspect_err(|error| info!("polling for changes by others, because inotify is not available: {error}"))
+                .ok();
             Started { bell, inotify }
         });
         let mut table = self.table.lock();
@@ -264,7 +265,7 @@ impl Watcher {
             }
         }
         if frame.told.blind.swap(blind, SeqCst) != blind && blind {
-            info!("changes by others are looked for now and then, as the system does not tell of them here");
+            info!("polling for changes by others, because the system does not report them here");
         }
     }
 

@@ -154,7 +154,7 @@ impl Access {
                 "endpoint= and region= are for object stores; expected a URL of s3://, gs:// or az://, or neither".to_owned()
             );
         }
-        let mut url = address.url().cloned().ok_or("the URL is of no web server")?;
+        let mut url = address.url().cloned().ok_or("the URL is not one of a web server")?;
         let mut headers = self.headers.as_deref().map(headers::read).transpose()?.unwrap_or_default();
         if !headers.contains_key(AUTHORIZATION) && !self.anonymous {
             headers.extend(basic(&url).map(|value| (AUTHORIZATION, value)));
@@ -319,7 +319,7 @@ impl Access {
         let (emulator, skipped) = (is(Setting::UseEmulator), is(Setting::SkipSignature));
         if !known(Setting::AccountName) && !emulator {
             return Err(
-                "no account is named; expected AZURE_STORAGE_ACCOUNT_NAME, or abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/KEY"
+                "no storage account is named; expected AZURE_STORAGE_ACCOUNT_NAME, or abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/KEY"
                     .to_owned(),
             );
         }
@@ -418,7 +418,7 @@ pub fn check_endpoint(endpoint: &str) -> Result<(), String> {
     let url = Url::parse(endpoint).map_err(|error| format!("the endpoint is no URL ({error}); {expected}"))?;
     match () {
         () if !matches!(url.scheme(), "http" | "https") || !url.has_host() => {
-            Err(format!("the endpoint is no web server; {expected}"))
+            Err(format!("the endpoint is not the URL of a web server; {expected}"))
         }
         () if !url.username().is_empty() || url.password().is_some() => Err(format!("the endpoint has user info; {expected}")),
         () if url.query().is_some() || url.fragment().is_some() => {

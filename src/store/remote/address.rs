@@ -135,7 +135,7 @@ impl Address {
             let good = account.is_some_and(|account| !account.is_empty() && account.bytes().all(is_of_account));
             if !good {
                 return Err(
-                    "the host is none of Azure; expected CONTAINER@ACCOUNT.dfs.core.windows.net, or -o endpoint=".to_owned()
+                    "the host is not one of Azure's; expected CONTAINER@ACCOUNT.dfs.core.windows.net, or -o endpoint=".to_owned()
                 );
             }
         }
@@ -318,7 +318,7 @@ fn is_of_account(byte: u8) -> bool {
 fn check_bucket(kind: Kind, bucket: &str) -> Result<(), String> {
     let what = if kind == Kind::Azure { "container" } else { "bucket" };
     if bucket.is_empty() {
-        return Err(format!("there is no {what}; expected one behind ://, and a key"));
+        return Err(format!("there is no {what}; expected one after ://"));
     }
     // The containers of Azure that begin so are `$root`, `$web` and `$logs`.
     let plain = bucket.strip_prefix('$').filter(|_| kind == Kind::Azure).unwrap_or(bucket);
@@ -327,7 +327,9 @@ fn check_bucket(kind: Kind, bucket: &str) -> Result<(), String> {
         && !plain.contains("..");
     if bucket.len() > LONGEST_BUCKET || !good {
         // It may be a key of somebody's that stands there.
-        return Err(format!("the {what}'s name is none; expected letters, digits, '-', '.' and '_', {LONGEST_BUCKET} at most"));
+        return Err(format!(
+            "the {what}'s name is not valid; expected letters, digits, '-', '.' and '_', {LONGEST_BUCKET} at most"
+        ));
     }
     Ok(())
 }
@@ -350,7 +352,7 @@ fn check_key(key: &str) -> Result<(), String> {
             _ => {}
         }
     }
-    Key::parse(key).map(drop).map_err(|_| "the key is none that stores have".to_owned())
+    Key::parse(key).map(drop).map_err(|_| "the key is not valid in an object store".to_owned())
 }
 
 impl fmt::Display for Address {

@@ -1,4 +1,4 @@
-//! Requests to an object store, for those who wait for the answer and for those who do not.
+//! Requests to an object store, with callers that wait for the response and callers that do not.
 //!
 //! Everything asynchronous ends here: a runtime of its own thread carries the requests, at most so many at a time. Retries, signatures and
 //! connections are the crate's. An answer that is not what was asked for is an error: other bytes of an object than those of the state

@@ -1,4 +1,4 @@
-//! The connections of all stores, whose answers are no longer than can be good.
+//! The connections of all stores. Bodies of responses are bounded.
 //!
 //! They are made here, with the crate that the stores' own uses, as that has no way to say what a redirect may tell: it would send headers
 //! with keys, and the URL with its token, to whatever host an answer names.
@@ -127,7 +127,7 @@ fn redirects(free: bool) -> Policy {
         match () {
             () if attempt.previous().len() > MOST_REDIRECTS => attempt.error("it redirects too often"),
             () if same || free => attempt.follow(),
-            () => attempt.error("it redirects to another host, which is not to get what is secret in a request"),
+            () => attempt.error("it redirects to another host, which must not get the secrets of a request"),
         }
     })
 }
@@ -201,7 +201,7 @@ impl HttpService for Bounded {
             // The crate counts from its end on.
             let range = parts.headers.get(CONTENT_RANGE).and_then(|range| range.to_str().ok()).unwrap_or_default();
             if range.contains(&format!("-{}/", u64::MAX)) {
-                return Err(HttpError::new(HttpErrorKind::Decode, io::Error::other("the range that was sent ends nowhere")));
+                return Err(HttpError::new(HttpErrorKind::Decode, io::Error::other("the range that was sent has no end")));
             }
             let body = match () {
                 () if !parts.status.is_success() => {

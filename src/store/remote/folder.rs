@@ -80,7 +80,7 @@ impl Client {
             let asked = async { pages.list_paginated(wanted, options).await.map_err(|error| client.complain(&error)) };
             let PaginatedListResult { result, page_token } = client.in_time(asked).await?;
             if page_token.is_some() && page_token == next {
-                return Err(io::Error::other("the listing goes on where it began"));
+                return Err(io::Error::other("the listing repeats itself: the next page begins where this one did"));
             }
             Ok(Page { entries: entries(&dir, &prefix, result), next: page_token })
         })

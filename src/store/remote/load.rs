@@ -39,7 +39,7 @@ const MOST_OTHERS: usize = 1 << 20;
 pub fn now(state: &Arc<State>, key: PieceKey) -> io::Result<Arc<Piece>> {
     match state.pieces.want(key, likely(state, key), state.client.patience()) {
         Wanted::Here(piece) => Ok(piece),
-        Wanted::Failed => Err(io::Error::other("another request for the same did not get it in time")),
+        Wanted::Failed => Err(io::Error::other("another request for the same data timed out")),
         Wanted::Unwanted => Err(io::Error::from_raw_os_error(libc::EINTR)),
         Wanted::Mine(claim) => {
             // Who waits reads the disk itself: that is sooner than to have another thread do it.
@@ -214,7 +214,7 @@ async fn fetch(state: &Arc<State>, key: PieceKey) -> io::Result<Fetched> {
     let got = state.client.get(&state.name(key.place), Some(start..start + PIECE), None).await?;
     if !is_as_before(state, key.place, &got.tag) {
         if let Some(disk) = state.disk.clone() {
-            drop(tokio::task::spawn_blocking(move || disk.discard("a chunk file is another by now")));
+            drop(tokio::task::spawn_blocking(move || disk.discard("a chunk file has changed meanwhile")));
         }
         return Err(io::Error::from_raw_os_error(libc::ESTALE));
     }

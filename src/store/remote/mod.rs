@@ -1,7 +1,7 @@
 //! Frames in object stores and on web servers, for reading.
 //!
 //! A frame there is what it is on a disk: an object for a cframe; for an sframe a prefix with `chunks.b2frame` and a file for each chunk.
-//! What is shown is of one state of it, which the index object began, or the one object. Bytes of another state are an error. Others'
+//! A mount shows one state of a frame: that of its index object, or of its only object. Bytes of another state are an error. Others'
 //! commits are looked for when somebody reads, no more often than [`Options::refresh`] says.
 //!
 //! | module | what it is for |
@@ -219,11 +219,11 @@ impl RemoteStore {
         // It may be that the index is another as well.
         let is_gone = matches!(failed.raw_os_error(), Some(libc::ENOENT | libc::ESTALE));
         if is_gone && self.has_changed(state) {
-            return Err(self.stale("its objects are others by now"));
+            return Err(self.stale("its objects have changed meanwhile"));
         }
         let source = match failed.raw_os_error() {
             Some(libc::ENOENT) => io::Error::other("the object is missing"),
-            Some(libc::ESTALE) => io::Error::other("the object is another by now, and the index is not"),
+            Some(libc::ESTALE) => io::Error::other("the object has changed meanwhile, and the index has not"),
             _ => failed,
         };
         Err(StoreError::Io { path, action: "read a chunk", source })

@@ -1,6 +1,6 @@
 //! An object that is no frame: read by ranges, ahead of who reads on, through the memory that all frames of a mount share.
 //!
-//! All that is read is of one state: the one that a listing told of, as far as that can be told.
+//! All reads are of one state: the one that a listing named, as far as states can be told apart.
 
 use std::io;
 use std::sync::Arc;
@@ -75,7 +75,7 @@ impl RemoteObject {
         }
         match self.pieces.want(PieceKey { place, number: 0 }, BLOCK, self.client.patience()) {
             Wanted::Here(piece) => Ok(piece),
-            Wanted::Failed => Err(io::Error::other("another request for the same did not get it in time")),
+            Wanted::Failed => Err(io::Error::other("another request for the same data timed out")),
             Wanted::Unwanted => Err(io::Error::from_raw_os_error(libc::EINTR)),
             Wanted::Mine(claim) => {
                 let object = Arc::clone(self);

@@ -1,9 +1,9 @@
-//! The parts of chunks that are in memory or on their way: each is asked for once, however many want it.
+//! The parts of chunks that are in memory or on their way: each is fetched once, however many readers need it.
 //!
-//! What is there goes when others need the room, the one that was used longest ago first. What cannot be had leaves nothing behind: the
-//! next who wants it asks again, and hears why not.
+//! When the memory is full, the piece that was used longest ago is dropped first. A fetch that fails leaves nothing behind: the
+//! next reader fetches again, and gets the error of that attempt.
 //!
-//! Frames of one mount share a [`Pool`]: what one of them has goes when another needs the room.
+//! Frames of one mount share a [`Pool`]: pieces of one frame are dropped when another needs the memory.
 
 use std::collections::HashSet;
 use std::fmt;

@@ -1,6 +1,6 @@
-//! Who reads chunk after chunk, and how far ahead of them to ask.
+//! Detects reads of chunk after chunk, and decides how far ahead to fetch.
 //!
-//! Three chunks in order begin a window of a few, which doubles as long as it is read through; it is gone for who reads elsewhere.
+//! Three chunks in order begin a window of a few. It doubles each time it is read through, and ends when a read goes elsewhere.
 
 /// Runs told apart.
 const RUNS: usize = 8;

@@ -1,4 +1,4 @@
-//! One state of a remote frame: what its index object said when it was read, and where its chunks are.
+//! One state of a remote frame: the content of its index object when it was read, and where its chunks are.
 
 use std::collections::HashMap;
 use std::io;

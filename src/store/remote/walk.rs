@@ -1,7 +1,7 @@
 //! Going through the keys beneath a prefix for the frames there, at any depth: as [`crate::store::walk`] does through a directory.
 //!
 //! Order is that of the names, byte by byte, within each directory. What cannot be looked at is an error in its place, and the walk goes on
-//! after it. Of an object that is called as a frame the beginning is read, and of a prefix that is one the index, which are not asked for
+//! after it. The walk reads the beginning of an object with a frame's name, and the index of a prefix that is a frame. They are not fetched
 //! again when the frame is opened at its location.
 
 use std::ffi::OsStr;

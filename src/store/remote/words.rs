@@ -1,4 +1,4 @@
-//! What a store answers, in words without secrets, and as an errno.
+//! Errors of a store, as text without secrets and as an errno.
 //!
 //! The crate's own words hold whole URLs, and so the signatures in them, and bodies of any length. Of these nothing is shown but the
 //! status, the code and the message of a store that says them, and what the system says of a connection.
@@ -44,13 +44,13 @@ pub fn in_words(error: &Error) -> String {
             Some((_, Some(said))) if said.starts_with("NoSuchBucket") => "no such bucket".to_owned(),
             _ => "no such object".to_owned(),
         },
-        Error::Precondition { .. } => "the object is another by now".to_owned(),
-        Error::AlreadyExists { .. } => "there is such an object already".to_owned(),
+        Error::Precondition { .. } => "the object has changed meanwhile".to_owned(),
+        Error::AlreadyExists { .. } => "the object exists already".to_owned(),
         Error::PermissionDenied { .. } => with("permission denied"),
         Error::Unauthenticated { .. } => with("the credentials are not accepted"),
-        Error::NotSupported { .. } => "the server answers no ranges; expected one that does".to_owned(),
-        Error::InvalidPath { .. } => "the key is none that stores have".to_owned(),
-        Error::NotImplemented { .. } => "a server like that cannot do this".to_owned(),
+        Error::NotSupported { .. } => "the server does not support range requests; expected one that does".to_owned(),
+        Error::InvalidPath { .. } => "the key is not valid in an object store".to_owned(),
+        Error::NotImplemented { .. } => "this kind of server cannot do this".to_owned(),
         other => of_chain(other),
     }
 }
@@ -67,7 +67,7 @@ fn of_chain(error: &Error) -> String {
         }
         let text = cause.to_string();
         if text.starts_with("Received redirect without LOCATION") {
-            return "the bucket is in another region; expected that of -o region=".to_owned();
+            return "the bucket is in another region; expected its region in -o region=".to_owned();
         }
         if let Some((status, said)) = of_status(&text) {
             return said
@@ -85,10 +85,10 @@ fn of_connection(error: &HttpError) -> String {
     }
     let said = shortened(&without_urls(&last.to_string()));
     match error.kind() {
-        HttpErrorKind::Timeout => "the server does not answer in time".to_owned(),
+        HttpErrorKind::Timeout => "the server did not respond in time".to_owned(),
         HttpErrorKind::Connect => format!("the server cannot be reached: {said}"),
         HttpErrorKind::Interrupted | HttpErrorKind::Request => format!("the connection ended: {said}"),
-        _ => format!("the answer cannot be read: {said}"),
+        _ => format!("the response cannot be read: {said}"),
     }
 }
 

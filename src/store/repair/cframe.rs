@@ -85,7 +85,7 @@ fn chunks_of(plan: &mut Plan, bytes: &Bytes<'_>, frame: Frame<ChunkOffset>) -> i
     }
     for (position, (entry, size)) in entries.iter().zip(&sizes).enumerate() {
         if matches!((entry, size), (IndexEntry::Stored(_), None)) {
-            plan.found.push(format_args!("chunk {position}: there is none where the index says"));
+            plan.found.push(format_args!("chunk {position}: is not at the place that the index names"));
         }
     }
     // Whatever has done that may have written over parts of others.
@@ -125,7 +125,7 @@ fn lose(
                 plan.lost.push(format_args!("chunk {position}, whose size is not known, as chunks of this frame vary in size"));
                 return None;
             }
-            plan.lost.push(format_args!("chunk {position}: it becomes an uninitialised one"));
+            plan.lost.push(format_args!("chunk {position}: it becomes uninitialised"));
             *entry = IndexEntry::Special(Special::Uninit);
         }
     }
@@ -296,7 +296,7 @@ fn rebuilt(plan: &mut Plan, bytes: &Bytes<'_>, header: &FrameHeader) -> io::Resu
     let said = base.saturating_add(header.cbytes());
     if chunks.iter().skip(1).any(|(at, _)| *at == said) {
         // Those behind are newer than the header, so among those before are special ones, and nobody knows where.
-        return nothing(plan, "some of them were special ones, of which no byte is stored".to_owned());
+        return nothing(plan, "some of them were special chunks, of which no byte is stored".to_owned());
     }
     if end == said {
         // Then something was written over the index. An appended chunk has left the others alone; anything else may not have.

@@ -1,4 +1,4 @@
-//! Mending frames that the library, or something worse, was stopped in the middle of changing.
+//! Repairs frames whose writer, the library or another program, was stopped in the middle of a change.
 //!
 //! [`plan`] only looks. What it finds to be done it does with [`Plan::carry_out`], in an order that leaves the frame no worse if
 //! it is stopped in its turn:
@@ -174,7 +174,7 @@ impl Plan {
         }
     }
 
-    /// Does what was planned; answers the directory with what was there before.
+    /// Does what was planned; returns the directory with the bytes that were replaced.
     ///
     /// # Errors
     /// What the system refuses; a frame that is mounted for writing, or that has changed since it was looked at.

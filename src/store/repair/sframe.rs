@@ -71,7 +71,7 @@ pub(super) fn plan(plan: &mut Plan, dir: &dyn Backend) -> crate::store::Result<(
                     plan.work = Work::Impossible;
                     return Ok(());
                 }
-                plan.lost.push(format_args!("chunk {position}: it becomes an uninitialised one"));
+                plan.lost.push(format_args!("chunk {position}: it becomes uninitialised"));
                 *entry = IndexEntry::Special(Special::Uninit);
                 sizes.push(None);
             }

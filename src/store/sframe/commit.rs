@@ -5,12 +5,12 @@
 //!
 //! | step | does | a crash here leaves |
 //! | --- | --- | --- |
-//! | 0 | `stage`: new chunk files, written under temporary names, get ids of which there was no file | D or P, and files that nobody asks for |
+//! | 0 | `stage`: new chunk files, written under temporary names, get ids that no file had | D or P, and files that no index names |
 //! | 1 | the index file of N, under a temporary name | the same |
 //! | 2 | fdatasync of each new chunk file that N names, and of the index file; or one syncfs, where they are many | the same |
 //! | 3 | fsync of the directory: the names of the chunk files, and the rename to P, are on disk; now D is P | D or P, after it P |
 //! | 4 | the index file of N is renamed to `chunks.b2frame` | P or N |
-//! | 5 | chunk files that only states before D had are removed | P or N, and files that nobody asks for |
+//! | 5 | chunk files that only states before D had are removed | P or N, and files that no index names |
 //! | 6 | nothing; N is published, and on disk with the next commit's step 3 or with `sync` | P or N |
 //!
 //! What a daemon that is killed leaves under names of chunks, the next one finds by a record: see `record.rs`.
@@ -23,7 +23,7 @@
 //!
 //! # Failures
 //!
-//! No room in step 0 or 1 is an answer. Any other failed write or sync ends all writing. A rename that failed for reasons unknown may
+//! If there is no room in step 0 or 1, the commit fails and changes nothing. Any other failed write or sync ends all writing. A rename that failed for reasons unknown may
 //! have been done, so what N names is not removed any more.
 
 use std::ffi::OsStr;

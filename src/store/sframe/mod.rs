@@ -2,7 +2,7 @@
 //!
 //! A chunk's file is never written to once it is staged, and never written over: a replaced chunk is a new file under an id of
 //! which there is no file. So what was opened once needs no second look, and what a crash leaves beside a frame is at worst a
-//! file that nobody asks for.
+//! file that no index names.
 
 use std::ffi::OsStr;
 use std::io;

@@ -291,7 +291,7 @@ impl Single<Contiguous> {
     }
 
     fn drop_held(&self, error: &format::Error, invalidations: &mut Invalidations) {
-        warn!("{}: what was written is dropped, as it is no frame: {error}", self.store.path().display());
+        warn!("{}: the bytes that were written are dropped, because they are not a frame: {error}", self.store.path().display());
         drop_overlay(&mut self.state.write(), invalidations);
     }
 

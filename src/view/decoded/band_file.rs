@@ -1,7 +1,7 @@
-//! Decoded blocks in files without names, for bands that find no room in memory.
+//! Decoded blocks in files without names, for bands that do not fit in memory.
 //!
 //! A [`BandFile`] has one slot for each block of a band, and serves one band after the other: what a slot says tells of which one its
-//! block is. It is the copy of something that can be decoded again: a file that fails is given up, and nothing else happens.
+//! block is. It holds only copies of blocks that can be decoded again: a file that fails is given up, and nothing else happens.
 //!
 //! A mount has a few of them, in one directory. When there are too many, the oldest goes.
 

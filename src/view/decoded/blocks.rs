@@ -2,9 +2,9 @@
 //!
 //! All frames of a mount share one [`Blocks`]. A block is decoded by whoever needs it first, once: others who need it meanwhile wait for
 //! that one block. What is read ahead is decoded by threads of its own, as many as there are cores, in the order in which it was asked for;
-//! a reader who comes to a block that is still waiting for its turn decodes it himself.
+//! a reader that needs a block still waiting for its turn decodes it itself.
 //!
-//! What is held is bounded in bytes. The block that was used least goes first. One that somebody has read to its end goes at once: the
+//! Memory is bounded in bytes. The least used block is dropped first. A block that was read to its end is dropped at once: the
 //! kernel keeps what was read, in its page cache, and the memory serves the next block.
 //!
 //! A block is found by the state of the frame that it is of, so that what was read of one state never is shown in another. (Blocks that

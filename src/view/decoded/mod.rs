@@ -71,7 +71,7 @@ pub fn open(store: &dyn FrameStore, decoded: &Decoded, blocks: &Arc<Blocks>) -> 
     let (head, shape) = match look(header, decoded).map_err(wrong)? {
         Some((head, tiling)) => (head, Shape::Array(tiling)),
         None if *decoded != Decoded::Raw => {
-            let reason = "is no array; expected one (b2nd or Caterva). The data of any frame is shown by mount --show raw";
+            let reason = "is not an array; expected one (b2nd or Caterva). mount --show raw shows the data of any frame";
             return Err(unsupported(reason));
         }
         None if header.chunksize() == 0 => (Vec::new(), Shape::Varying(ends(store, &image.entries)?)),

@@ -1,4 +1,4 @@
-//! The data of a frame for who reads it without a mount.
+//! Reads the data of a frame without a mount.
 
 use std::ops::Range;
 use std::sync::Arc;

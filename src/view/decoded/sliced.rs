@@ -1,4 +1,4 @@
-//! A slice of an array, read piece by piece: in bounded memory, and without the blocks that have nothing of it.
+//! A slice of an array, read piece by piece: in bounded memory, and only from the blocks that hold a part of it.
 
 use std::ops::Range;
 

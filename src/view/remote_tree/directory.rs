@@ -1,7 +1,7 @@
 //! Names beneath prefixes, as the store listed them last: each listing is good for the time of `-o refresh=`.
 //!
-//! Who looks up a name has the first page of a listing asked for, which mostly is all of it. In a directory with more names single ones
-//! are asked for, unless all of it was listed before and that is cheaper. One thread asks for a directory, and others wait for it.
+//! A lookup of a name fetches the first page of the listing, which mostly is all of it. In a directory with more names single ones
+//! are looked up, unless all of it was listed before and that is cheaper. One thread fetches the listing of a directory, and others wait for it.
 //!
 //! Listings take [`MOST`] bytes of memory together. One that would take more is an error; single names in it can be looked up.
 

@@ -1,6 +1,6 @@
 //! The frames of a remote tree that are open: each is opened when somebody goes inside, and closed when others need its place.
 //!
-//! A frame that was closed is opened again for who has a file of it open, and reads on if the store still has the same state.
+//! A closed frame is opened again when a client reads an open file of it. The read succeeds if the store still has the same state.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -119,7 +119,7 @@ impl RemoteTree {
             if let Err(error) = &result
                 && !is_missing
             {
-                warn!("{error}; it is shown as what it is in the store");
+                warn!("{error}; it is shown as it is in the store");
             }
             let state = frame.listed().map(|tag| tag.line());
             let state = if is_missing { Some(String::new()) } else { state };

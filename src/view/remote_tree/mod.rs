@@ -5,8 +5,8 @@
 //! - `table`: the nodes that the kernel knows;
 //! - `frame`: a frame; `frames`: those that are open, until others need their place; `inside`: what is asked of their files.
 //!
-//! What is a frame is told by names, and not by what objects hold: to look at all of them would take as many requests. What turns out to
-//! be none when somebody goes inside is shown as what it is from then on.
+//! Frames are recognised by name, not by content: a look into each object would take one request each. A name that turns out to
+//! be no frame when a client goes inside is shown as what it is in the store from then on.
 //!
 //! A listing is asked for once in the time of `-o refresh=`; the kernel believes what it was told no longer than that. Names that no file
 //! can have are left out, and so are objects that have the name of a prefix.
@@ -308,7 +308,7 @@ impl FileSystem for RemoteTree {
             Open::Object(object, ino) => object.read_at(buf, offset).map_err(|error| {
                 let Ok(node) = self.node(ino) else { return ViewError::Gone };
                 if error.raw_os_error() == Some(libc::ESTALE) {
-                    debug!("{}: is not what its listing says any more", plain(&self.path_of(&node.key)));
+                    debug!("{}: no longer matches its listing", plain(&self.path_of(&node.key)));
                     self.directories.forget(parent_of(&node.key));
                     return ViewError::Gone;
                 }

@@ -225,7 +225,7 @@ impl RemoteTree {
             let whole = |bytes: Vec<u8>| {
                 let len = FrameHeader::announced_len(&bytes).map_err(|error| error.to_string())? as usize;
                 let bytes = match len {
-                    _ if len > LONGEST_HEADER => return Err("its header is longer than any of an array".to_owned()),
+                    _ if len > LONGEST_HEADER => return Err("its header is longer than that of any array".to_owned()),
                     _ if len > bytes.len() => {
                         let again = self.client.beginnings(std::slice::from_ref(object), len as u64).pop();
                         again.and_then(io::Result::ok).ok_or("its header cannot be read")?.bytes
@@ -237,7 +237,7 @@ impl RemoteTree {
             };
             let kind = match got {
                 Ok(got) => whole(got.bytes).unwrap_or_else(|reason| {
-                    warn!("{}: is shown as what it is in the store: {reason}", plain(&self.path_of(key)));
+                    warn!("{}: is shown as it is in the store: {reason}", plain(&self.path_of(key)));
                     DataKind::Broken
                 }),
                 Err(error) if error.raw_os_error() == Some(libc::ENOENT) => DataKind::Broken,

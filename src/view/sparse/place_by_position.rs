@@ -77,7 +77,7 @@ impl State<Sparse> {
     /// Drops an index file that is no index, if nobody has it open for writing: it is the applied one again.
     pub(super) fn drop_index(&mut self, invalidations: &mut Invalidations) -> Result<()> {
         let Some(ino) = self.index_ino().filter(|_| self.index_is_left_behind()) else { return Ok(()) };
-        warn!("what was written to the index is dropped, as it is no index");
+        warn!("the bytes written to the index are dropped, because they are not an index");
         self.end_writing(ino, false);
         self.frame.held = HeldIndex::No;
         self.rewrite_index(invalidations)

@@ -1,4 +1,4 @@
-//! Since when chunk files have their content, from one mount to the next.
+//! The times of chunk files (since when each has its content), from one mount to the next.
 //!
 //! A record is of one state of SOURCE's file, to the last byte and attribute ([`Identity`]), so what it says holds by position. Of
 //! SOURCE in any other state nothing is known: its chunk files have its mtime.

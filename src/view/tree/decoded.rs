@@ -3,7 +3,7 @@
 //! Nodes have the names that they have below. A name is translated where it comes from the kernel, and where it goes there. A frame whose
 //! name with the suffix is taken, or too long, is shown as what it is on disk, under its own name. So is one that cannot be shown.
 //!
-//! All other files are passed on. What a frame is shown as, and any name that would make or hide one, is not for clients to change.
+//! All other files are passed through. Clients cannot change the shown file of a frame, nor any name that would make or hide one.
 
 use std::ffi::{OsStr, OsString};
 use std::num::NonZeroUsize;
@@ -100,13 +100,13 @@ impl Tree {
         let decoded = self.kind_at(name, dir, found, layout).shown(&self.rules)?;
         let shown = decoded.name(name);
         let reason = match beneath::look(dir, &shown) {
-            _ if shown.len() > LONGEST_NAME => "is too long a name",
+            _ if shown.len() > LONGEST_NAME => "would be too long a name",
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Some(decoded),
             _ => "is there already",
         };
         if self.decoded.as_ref().is_some_and(|names| names.told.lock().put(found.id, ()).is_none()) {
             let (name, shown) = (name.display(), shown.display());
-            warn!("{}: {name} is shown as what it is on disk, as {shown} {reason}", self.path.display());
+            warn!("{}: {name} is shown as it is on disk, because {shown} {reason}", self.path.display());
         }
         None
     }
@@ -120,7 +120,7 @@ impl Tree {
                 return *kind;
             }
             let kind = self.kind_of_file(dir, file).unwrap_or_else(|reason| {
-                warn!("{}: {} is shown as what it is on disk: {reason}", self.path.display(), name.display());
+                warn!("{}: {} is shown as it is on disk: {reason}", self.path.display(), name.display());
                 DataKind::Broken
             });
             names.kinds.lock().put(found.id, (stamp, kind));
@@ -138,7 +138,7 @@ impl Tree {
     }
 
     fn kind_of_file(&self, dir: BorrowedFd<'_>, name: &OsStr) -> std::result::Result<DataKind, String> {
-        let header = header(dir, name).ok_or("its header is none, or longer than any of an array")?;
+        let header = header(dir, name).ok_or("it has no frame header, or one longer than that of any array")?;
         DataKind::of(&header, &self.rules)
     }
 

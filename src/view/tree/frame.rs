@@ -1,4 +1,4 @@
-//! A frame in a tree: closed, until somebody goes inside.
+//! A frame in a tree: closed, until a client uses its files.
 
 use std::collections::HashMap;
 use std::ffi::OsString;

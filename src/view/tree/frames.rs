@@ -200,7 +200,7 @@ impl Tree {
         let open = |read_only: bool| open_store(&location, found, self.options(read_only));
         let (store, is_busy) = match open(self.rules.read_only || frame.decoded.is_some()) {
             Err(error) if !self.rules.read_only && is_for_readers(&error) => {
-                info!("{error}; it is shown, and not written to");
+                info!("{error}; it is shown read-only");
                 (open(true)?, true)
             }
             opened => (opened?, false),
@@ -252,7 +252,7 @@ impl Tree {
     /// A frame that cannot be opened is what it is below from now on. Answers what a client is told, whose kernel looks again then.
     fn show_plain(&self, frame: &TreeFrame, found: &Found, error: Option<ViewError>) -> ViewError {
         if let Some(error) = error {
-            warn!("{error}; it is shown as what it is on disk");
+            warn!("{error}; it is shown as it is on disk");
         }
         self.becomes_plain(frame.ino, found);
         ViewError::Gone

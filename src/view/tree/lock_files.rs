@@ -1,7 +1,7 @@
 //! Where the lock files of frames are, in the tree and below. In both, the one of a directory is `.b2lock` in it, and the one of a file
-//! `NAME.b2lock` beside it: so of a frame that is shown in another kind than it has below, it is in another place.
+//! `NAME.b2lock` beside it. So if a frame is shown as another kind than it is below, its lock file is in another place.
 //!
-//! What holds anything else than a count is nobody's lock file, whatever its name, and shown as what it is.
+//! A file that holds anything but a count is not a lock file, whatever its name, and is shown as an ordinary file.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;

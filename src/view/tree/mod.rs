@@ -1,7 +1,7 @@
-//! A directory, mounted whole: what is no frame is passed on, and frames are shown in the layout that the user chose.
+//! A whole directory, mounted: frames are shown in the layout that the user chose, and everything else is passed through.
 //!
 //! - [`table`]: the nodes that the kernel knows; [`place`]: where they are below, opened beneath a descriptor that is held;
-//! - `passed`: what is no frame; `listing`: directories;
+//! - `passed`: files and directories that are not frames; `listing`: directories;
 //! - [`frame`]: a frame, opened when somebody goes inside and closed when others need its place; `inside`: what is asked of its files;
 //!   `attributes`: its owner and mode;
 //! - `decoded`: frames whose data is shown;

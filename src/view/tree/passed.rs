@@ -1,4 +1,4 @@
-//! What is no frame: every operation is the same operation below.
+//! Files and directories that are not frames: every operation becomes the same operation on DIR.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::AsFd;

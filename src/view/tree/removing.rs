@@ -1,4 +1,4 @@
-//! Names that go. A frame goes in one step: until then it is what was committed last.
+//! Removes names. A frame is removed in one step; until then DIR has its last committed state.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, BorrowedFd};

@@ -1,5 +1,5 @@
-//! Stores of python-blosc2, in which frames are files in the view and in DIR: it looks for files there, and passes over a leaf that is a
-//! directory without a word.
+//! Stores of python-blosc2, in which frames are files in the view and in DIR: python-blosc2 looks for files there, and silently skips a leaf that is a
+//! directory.
 //!
 //! A directory is a store by its name, or from the moment on when `embed.b2e` is in it. What was stored in it as a directory before is
 //! rewritten as a file then, each frame in one step.

@@ -49,7 +49,7 @@ pub(super) fn open(plan: &Plan, remote: &RemotePlan) -> Result<Arc<dyn FileSyste
             };
         }
         Err(error) if is_web_directory(&remote.address) && is_no_frame(&error) => {
-            let reason = "ends in '/', and no web server can be asked for what lies beneath; expected the URL of one frame";
+            let reason = "ends in '/', and a web server cannot list what lies beneath; expected the URL of one frame";
             return Err(unsupported(reason.to_owned()).into());
         }
         store => store?,
@@ -82,7 +82,7 @@ pub(super) fn open(plan: &Plan, remote: &RemotePlan) -> Result<Arc<dyn FileSyste
 
 /// That the mount point is a file.
 fn on_file(plan: &Plan, remote: &RemotePlan, what: &str) -> StoreError {
-    let reason = format!("is a file, and {} is {what}; expected one to mount on", remote.address);
+    let reason = format!("is a file, and {} is {what}; expected a directory to mount on", remote.address);
     StoreError::Unsupported { path: plan.shown_point.clone(), reason }
 }
 

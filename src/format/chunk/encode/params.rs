@@ -1,4 +1,4 @@
-//! What a chunk is to be made with, and what follows from it.
+//! The parameters of a chunk to encode, and what follows from them.
 
 use super::super::super::registry::{CodecId, FilterId};
 use super::super::super::{Error, Result};

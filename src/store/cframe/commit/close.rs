@@ -92,7 +92,7 @@ fn punch(store: &CframeStore, commits: &CommitState) {
     if !holes.is_empty()
         && let Err(error) = store.writing(&*file, punch)
     {
-        debug!("{}: its holes keep their room: {error}", store.source.called().display());
+        debug!("{}: the space of its holes cannot be released: {error}", store.source.called().display());
     }
 }
 

@@ -9,9 +9,9 @@
 //! need it.
 //!
 //! What was in the file at open has a beginning (its offset) but no known length: that stands in its own header, and a header
-//! may lie. So from the first to the last of those offsets the file is *unknown*, and nothing in there is free, not even what
+//! may be wrong. So from the first to the last of those offsets the file is *unknown*, and nothing in there is free, not even what
 //! a freed chunk seemed to have. A sweep goes through it from the beginning, in the background once somebody wants room;
-//! behind it lengths are known and holes are free. Who would make the file much longer waits for it. Chunks whose claims
+//! behind it lengths are known and holes are free. A caller that would make the file much longer waits for it. Chunks whose claims
 //! *overlap* are marked: what they claim is never given out, for as long as the file is open.
 
 use std::ops::Range;

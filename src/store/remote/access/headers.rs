@@ -34,11 +34,11 @@ fn parse(bytes: &[u8]) -> Result<HeaderMap, String> {
         let at = line.iter().position(|byte| *byte == b':').ok_or_else(|| wrong("expected Name: value"))?;
         let (name, value) = line.split_at(at);
         let value = value.strip_prefix(b":").unwrap_or(value).trim_ascii();
-        let mut value = HeaderValue::from_bytes(value).map_err(|_| wrong("the value is none of a header"))?;
+        let mut value = HeaderValue::from_bytes(value).map_err(|_| wrong("the value is not valid in a header"))?;
         value.set_sensitive(true);
-        let name = HeaderName::from_bytes(name.trim_ascii()).map_err(|_| wrong("the name is none of a header"))?;
+        let name = HeaderName::from_bytes(name.trim_ascii()).map_err(|_| wrong("the name is not valid for a header"))?;
         if OURS.contains(&name.as_str()) {
-            return Err(wrong(&format!("'{name}' is for the requests to say; expected other headers")));
+            return Err(wrong(&format!("'{name}' is set by b2fuse itself; expected other headers")));
         }
         headers.append(name, value);
     }

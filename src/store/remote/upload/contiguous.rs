@@ -1,4 +1,4 @@
-//! A cframe on its way into an object store: one object, which is there when it is whole.
+//! Uploads a cframe to an object store: one object, which appears when it is whole.
 //!
 //! Where everything will be is known before the first byte is sent, as the header comes first. Small frames are one request, under a
 //! condition; large ones are sent in parts.

@@ -1,6 +1,6 @@
 //! Bytes on their way to the store: many requests at a time, in bounded memory.
 //!
-//! What is on its way begins small and grows as long as answers come soon: a slow link is not given more than it can carry before a
+//! The bytes under way begin small and grow as long as responses come soon: a slow link does not get more than it can carry before a
 //! request is given up.
 
 use std::io;

@@ -120,8 +120,7 @@ impl Sparse {
             && sending.look(&client.key("")).map_err(failed("look at what is there"))?.is_some();
         if is_file {
             return refuse(
-                "is one object there, and a sparse frame is a prefix; expected another name, or that it is removed first"
-                    .to_owned(),
+                "is one object, and a sparse frame needs a prefix; expected another name (or remove the object first)".to_owned(),
             );
         }
         let start = largest.map_or(0, |id| u64::from(id) + 1);
@@ -303,7 +302,7 @@ impl Sparse {
             }
         });
         if let Err(error) = removed {
-            warn!("{}: chunks that are not of the frame any more cannot be removed: {error}", path.display());
+            warn!("{}: cannot remove chunks that no longer belong to the frame: {error}", path.display());
         }
     }
 
@@ -485,7 +484,7 @@ fn list(client: &Arc<Client>, is_frame: bool, largest: Option<u32>) -> io::Resul
                 Ok(None) => return Ok(Listed::Chunks(chunks)),
                 Err(error @ Error::PermissionDenied { .. }) => {
                     // Who may write need not be allowed to list. Nothing is overwritten all the same.
-                    info!("what is there cannot be listed, so nothing is found of an upload before: {}", in_words(&error));
+                    info!("cannot list the prefix, so chunks of an earlier upload are not found: {}", in_words(&error));
                     return Ok(Listed::Chunks(chunks));
                 }
                 Err(error) => return Err(asked.complain(&error)),

@@ -80,7 +80,7 @@ fn answers() {
         ("404 Not Found", xml("NoSuchKey", "no"), "no such object", libc::ENOENT),
         ("404 Not Found", xml("NoSuchBucket", "no"), "no such bucket", libc::ENOENT),
         ("404 Not Found", String::new(), "no such object", libc::ENOENT),
-        ("412 Precondition Failed", String::new(), "the object is another by now", libc::ESTALE),
+        ("412 Precondition Failed", String::new(), "the object has changed meanwhile", libc::ESTALE),
         ("403 Forbidden", xml("AccessDenied", "Access Denied"), "permission denied: AccessDenied: Access Denied", libc::EACCES),
         ("403 Forbidden", "<html>SECRET</html>".into(), "permission denied", libc::EACCES),
         ("401 Unauthorized", "SECRET".into(), "the credentials are not accepted", libc::EACCES),
@@ -116,7 +116,10 @@ fn answers_that_are_tried_again() {
 fn a_server_without_ranges_is_told() {
     let (port, _heard) = server(vec![answer("200 OK", "", "0123456789abc")]);
     let error = get(&access(), &format!("http://127.0.0.1:{port}/x?SECRET")).unwrap_err();
-    assert_eq!((in_words(&error).as_str(), errno(&error)), ("the server answers no ranges; expected one that does", libc::EIO));
+    assert_eq!(
+        (in_words(&error).as_str(), errno(&error)),
+        ("the server does not support range requests; expected one that does", libc::EIO)
+    );
 }
 
 #[test]
@@ -124,7 +127,7 @@ fn redirects_of_a_bucket_name_its_region() {
     let (port, _heard) = server(vec![answer("301 Moved Permanently", "", &xml("PermanentRedirect", "elsewhere"))]);
     let access = Access { endpoint: Some(format!("http://127.0.0.1:{port}")), ..access() };
     let error = get(&access, "s3://bucket/key").unwrap_err();
-    assert_eq!(in_words(&error), "the bucket is in another region; expected that of -o region=");
+    assert_eq!(in_words(&error), "the bucket is in another region; expected its region in -o region=");
 }
 
 #[test]
@@ -152,7 +155,7 @@ fn connections() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = silent.local_addr().unwrap().port();
     let late = get(&access(), &format!("http://127.0.0.1:{port}/x?SECRET")).unwrap_err();
-    assert_eq!(in_words(&late), "the server does not answer in time");
+    assert_eq!(in_words(&late), "the server did not respond in time");
     // It ends the connection at once; and within a body.
     let (port, _heard) = server(vec![String::new(); 99]);
     let said = in_words(&get(&access(), &format!("http://127.0.0.1:{port}/x?SECRET")).unwrap_err());
@@ -160,11 +163,11 @@ fn connections() {
     let cut = "HTTP/1.1 206 OK\r\nContent-Length: 10\r\nContent-Range: bytes 0-9/20\r\n\r\n01234".to_owned();
     let (port, _heard) = server(vec![cut; 99]);
     let said = in_words(&get(&access(), &format!("http://127.0.0.1:{port}/x?SECRET")).unwrap_err());
-    assert!(said.starts_with("the connection ended: ") || said.starts_with("the answer cannot be read: "), "{said}");
+    assert!(said.starts_with("the connection ended: ") || said.starts_with("the response cannot be read: "), "{said}");
     // It speaks another language.
     let (port, _heard) = server(vec!["SSH-2.0-x\r\n".to_owned(); 99]);
     let said = in_words(&get(&access(), &format!("http://127.0.0.1:{port}/x?SECRET")).unwrap_err());
-    assert!(said.starts_with("the answer cannot be read: ") || said.starts_with("the connection ended: "), "{said}");
+    assert!(said.starts_with("the response cannot be read: ") || said.starts_with("the connection ended: "), "{said}");
     assert!(!said.contains("SECRET"));
 }
 

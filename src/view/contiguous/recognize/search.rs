@@ -1,4 +1,4 @@
-//! Which old chunk is it? In its place, where it was written from below, in the order of the old ones, anywhere: in this order.
+//! Finds the old chunk that a chunk equals. Tries its own place, where it was written from below, the order of the old ones, then anywhere.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};

@@ -1,4 +1,4 @@
-//! What is in memory: blocks that pass through, the one used least going first, and blocks that are kept for who comes back to them.
+//! Blocks in memory: those that pass through, of which the least used is dropped first, and those that are kept because reads return to them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};

@@ -1,9 +1,9 @@
-//! Where blocks are kept that are come back to.
+//! Where blocks are kept that reads return to.
 //!
-//! Who reads an array from its beginning to its end comes back to each block once for every row that the block has. The blocks that are
-//! come back to next make a band ([`Band`]). A band that fits into the cache is decoded once. Of one that does not, the decoded blocks are
-//! kept in a file. Where there is none, a part of the blocks is kept in memory, always the same ones, and the others are decoded again for
-//! each row: the one used least would always be the one that is needed next.
+//! Reading an array from beginning to end returns to each block once for every row that the block has. The blocks that are
+//! needed again next make a band ([`Band`]). A band that fits into the cache is decoded once. Decoded blocks of a larger band are
+//! kept in a file. Without a file, some of the blocks are kept in memory, always the same ones, and the others are decoded again for
+//! each row. Dropping the least used block would always drop the one that is needed next.
 
 use std::ops::Range;
 use std::sync::Arc;
