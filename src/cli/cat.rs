@@ -149,7 +149,7 @@ fn stdout(args: &Args) -> Result<Option<File>, Failure> {
 }
 
 fn cat(args: &Args, positions: &[Positions]) -> Result<(), Failure> {
-    memory::end_with(&args.frame, 1);
+    memory::end_with(&args.frame);
     let Some(stdout) = stdout(args)? else { return Ok(()) };
     // A buffer for small chunks, and none that looks for lines. What is in it is written after a failure as well.
     let mut out = BufWriter::with_capacity(BUFFER, stdout);

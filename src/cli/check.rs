@@ -17,8 +17,8 @@ const MOST: u64 = 10_000;
 
 /// Look for damage in frames, without changing anything
 ///
-/// Prints a line for each finding. Exits with 0 if all frames are sound, 1 if something is damaged, 2 if a frame cannot be read at
-/// all. Some findings are notes, not damage: holes in a file, files in a directory that belong to no chunk, chunks that only a plugin of
+/// Prints a line for each finding. Exits with 0 if all frames are sound, and with 1 if one is damaged or cannot be read. Some
+/// findings are notes, not damage: holes in a file, files in a directory that belong to no chunk, chunks that only a plugin of
 /// the library decodes.
 ///
 /// All frames in a directory, or in a store of Python-Blosc2 (.b2d), are checked, at any depth; the last line counts them. A frame is a
@@ -70,6 +70,15 @@ pub(super) struct Args {
     frames: Vec<PathBuf>,
 }
 
+/// What came of a frame, from good to bad.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Verdict {
+    Sound,
+    Damaged,
+    /// It cannot be read at all.
+    Unread,
+}
+
 /// What came of the frames in a directory.
 #[derive(Default)]
 struct Count {
@@ -79,11 +88,11 @@ struct Count {
 }
 
 impl Count {
-    fn add(&mut self, code: u8) {
-        *match code {
-            0 => &mut self.sound,
-            1 => &mut self.damaged,
-            _ => &mut self.unread,
+    fn add(&mut self, verdict: Verdict) {
+        *match verdict {
+            Verdict::Sound => &mut self.sound,
+            Verdict::Damaged => &mut self.damaged,
+            Verdict::Unread => &mut self.unread,
         } += 1;
     }
 
@@ -111,13 +120,13 @@ pub(super) fn run(args: &Args) -> Outcome {
     }
     let threads = args.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
     let depth = Depth { deep: args.deep, threads };
-    let mut worst = 0;
+    let mut worst = Verdict::Sound;
     for frame in &args.frames {
         let mut out = BufWriter::new(io::stdout().lock());
-        let code = match all_in(frame, depth, args.json, &mut out) {
-            Ok(Some(code)) => code,
+        let verdict = match all_in(frame, depth, args.json, &mut out) {
+            Ok(Some(verdict)) => verdict,
             Ok(None) => {
-                memory::end_with(frame, 2);
+                memory::end_with(frame);
                 let threads = if frames::is_remote(frame) { threads.max(REMOTE_THREADS) } else { threads };
                 match frames::location(frame) {
                     Ok(location) => one(&location, Depth { threads, ..depth }, args.json, &mut out),
@@ -126,22 +135,23 @@ pub(super) fn run(args: &Args) -> Outcome {
             }
             Err(failure) => unread(frame, &failure, args.json, &mut out),
         };
-        // Whoever reads may have had enough.
-        let code = if out.flush().is_err() { 2 } else { code };
-        worst = worst.max(code);
+        if let Err(failure) = output::written(out.flush()) {
+            return Outcome::Failed(failure);
+        }
+        worst = worst.max(verdict);
     }
-    Outcome::Code(worst)
+    Outcome::Code(u8::from(worst != Verdict::Sound))
 }
 
 /// All frames in a directory; `None` if it is none.
-fn all_in(path: &Path, depth: Depth, as_json: bool, out: &mut impl Write) -> Result<Option<u8>, Failure> {
-    let (mut worst, mut count) = (0, Count::default());
-    let is_tree = trees::each(path, 2, &mut |item| {
-        let code = match item {
+fn all_in(path: &Path, depth: Depth, as_json: bool, out: &mut impl Write) -> Result<Option<Verdict>, Failure> {
+    let (mut worst, mut count) = (Verdict::Sound, Count::default());
+    let is_tree = trees::each(path, &mut |item| {
+        let verdict = match item {
             Item::Frame(entry, _) => {
-                let code = one(&entry.location, depth, as_json, out);
-                count.add(code);
-                code
+                let verdict = one(&entry.location, depth, as_json, out);
+                count.add(verdict);
+                verdict
             }
             Item::Called(entry) => {
                 if !as_json {
@@ -151,11 +161,11 @@ fn all_in(path: &Path, depth: Depth, as_json: bool, out: &mut impl Write) -> Res
                         plain(entry.location.path())
                     );
                 }
-                0
+                Verdict::Sound
             }
             Item::Unread(path, failure) => unread(&path, &failure, as_json, out),
         };
-        worst = worst.max(code);
+        worst = worst.max(verdict);
         out.flush().is_ok()
     })?;
     if is_tree && !as_json {
@@ -165,16 +175,16 @@ fn all_in(path: &Path, depth: Depth, as_json: bool, out: &mut impl Write) -> Res
 }
 
 /// What cannot be read at all.
-fn unread(path: &Path, Failure(error): &Failure, as_json: bool, out: &mut impl Write) -> u8 {
+fn unread(path: &Path, Failure(error): &Failure, as_json: bool, out: &mut impl Write) -> Verdict {
     if as_json {
         let object = json!({ "frame": path.to_string_lossy(), "error": error });
         let _ = out.write_all(output::json_line(&object).as_bytes());
     }
     eprintln!("{error}");
-    2
+    Verdict::Unread
 }
 
-fn one(location: &Location, depth: Depth, as_json: bool, out: &mut impl Write) -> u8 {
+fn one(location: &Location, depth: Depth, as_json: bool, out: &mut impl Write) -> Verdict {
     let frame = location.path();
     let (mut damaged, mut notes) = (0u64, 0u64);
     let mut findings = Vec::new();
@@ -208,7 +218,7 @@ fn one(location: &Location, depth: Depth, as_json: bool, out: &mut impl Write) -
             } else {
                 let _ = writeln!(out, "{}: {}", plain(frame), in_words(&checked, damaged, notes));
             }
-            u8::from(!sound)
+            if sound { Verdict::Sound } else { Verdict::Damaged }
         }
         Err(error) => unread(frame, &frames::explained_at(location, error), as_json, out),
     }

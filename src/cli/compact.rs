@@ -42,7 +42,7 @@ pub(super) fn run(args: &Args) -> Outcome {
         return Outcome::Failed(failure);
     }
     let mut failed = false;
-    let tree = trees::each(&args.frame, 1, &mut |item| {
+    let tree = trees::each(&args.frame, &mut |item| {
         let compacted = match item {
             Item::Frame(entry, layout) => in_directory(&entry, layout),
             Item::Called(_) => Ok(()),
@@ -62,7 +62,7 @@ pub(super) fn run(args: &Args) -> Outcome {
 }
 
 fn compact(frame: &Path) -> Result<(), Failure> {
-    memory::end_with(frame, 1);
+    memory::end_with(frame);
     // The new frame takes the place of the frame itself, not of a link to it.
     let (location, layout) = frames::existing(frame)?;
     compact_at(&location, layout)

@@ -107,7 +107,7 @@ pub(super) fn run(args: &Args) -> Outcome {
             }
         }
     }
-    memory::end_with(&args.src, 1);
+    memory::end_with(&args.src);
     match (Walk::of(&args.src), args.show) {
         (Ok(Some(walk)), Some(layout)) => tree::run(args, walk, layout.into()),
         (Ok(Some(_)), None) => {

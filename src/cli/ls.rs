@@ -105,7 +105,7 @@ fn ls(args: &Args) -> Result<(), Failure> {
     if tree::ls(args)?.is_some() {
         return Ok(());
     }
-    memory::end_with(&args.frame, 1);
+    memory::end_with(&args.frame);
     let inspection = frames::inspect(&args.frame)?;
     let damage = inspection.findings().iter().filter(|finding| finding.severity == Severity::Damage);
     let mut wrong: Vec<String> = damage.map(|finding| finding.what.clone()).collect();

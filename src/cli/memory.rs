@@ -15,20 +15,14 @@ use crate::format::plain::plain;
 /// The system's allocator, but for when it has nothing left.
 pub struct Allocator;
 
-/// A command that may be ended.
-struct Command {
-    line: String,
-    code: i32,
-}
-
-/// The command; `None` where nothing is to be ended. No memory is asked for under this lock.
-static COMMAND: Mutex<Option<Command>> = Mutex::new(None);
-/// Where its line goes.
+/// What a command says that is ended; `None` where nothing is to be ended. No memory is asked for under this lock.
+static LINE: Mutex<Option<String>> = Mutex::new(None);
+/// Where the line goes.
 static OUTPUT: AtomicI32 = AtomicI32::new(libc::STDERR_FILENO);
 
-/// From now on, a lack of memory ends the process with an exit code, and a line about this path.
-pub(super) fn end_with(path: &Path, code: i32) {
-    set(Some(Command { line: format!("{}: needs more memory than there is", plain(&*super::frames::shown(path))), code }));
+/// From now on, a lack of memory ends the process with exit code 1, and a line about this path.
+pub(super) fn end_with(path: &Path) {
+    set(Some(format!("{}: needs more memory than there is", plain(&*super::frames::shown(path)))));
 }
 
 /// The line goes to whoever reads this descriptor, without an end of line.
@@ -41,9 +35,9 @@ pub(super) fn serving() {
     set(None);
 }
 
-fn set(command: Option<Command>) {
-    if let Ok(mut now) = COMMAND.lock() {
-        *now = command;
+fn set(line: Option<String>) {
+    if let Ok(mut now) = LINE.lock() {
+        *now = line;
     }
 }
 
@@ -57,15 +51,15 @@ fn checked(place: *mut u8) -> *mut u8 {
 #[cold]
 fn out_of_memory() {
     // Several threads may find at once that there is no memory: the others wait here for the end.
-    let Ok(command) = COMMAND.lock() else { return };
-    let Some(Command { line, code }) = &*command else { return };
+    let Ok(line) = LINE.lock() else { return };
+    let Some(line) = &*line else { return };
     let output = OUTPUT.load(SeqCst);
     let end_of_line: &[u8] = if output == libc::STDERR_FILENO { b"\n" } else { b"" };
     for bytes in [line.as_bytes(), end_of_line] {
         // SAFETY: a slice is as long as it says.
         unsafe { libc::write(output, bytes.as_ptr().cast(), bytes.len()) };
     }
-    exit_at_once(*code);
+    exit_at_once(1);
 }
 
 /// Ends the process, and runs nothing that was to be run at its end.

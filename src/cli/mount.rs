@@ -227,7 +227,7 @@ pub(super) fn run(args: Args) -> Outcome {
 
 fn mount(args: Args, options: Options) -> Result<Outcome, Failure> {
     share_memory();
-    memory::end_with(&args.source, 1);
+    memory::end_with(&args.source);
     local::descriptors::raise_limit();
     let wanted = args.log_level.or(options.log_level).unwrap_or(LevelFilter::Info);
     let level = match args.verbose {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use super::{Failure, Outcome, frames, memory};
+use super::{Failure, Outcome, frames, memory, output};
 use crate::format::plain::plain;
 use crate::store::check::{Depth, Finding, Severity, check};
 use crate::store::repair::{Outlook, plan};
@@ -30,13 +30,25 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Outcome {
+    let mut output = Ok(());
+    let outcome = repair(args, &mut |what| {
+        let line = writeln!(io::stdout(), "{}: {what}", plain(&args.frame));
+        if output.is_ok() {
+            output = line;
+        }
+    });
+    match (outcome, output::written(output)) {
+        (Outcome::Done | Outcome::Code(_), Err(failure)) => Outcome::Failed(failure),
+        (outcome, _) => outcome,
+    }
+}
+
+/// Goes on when `say` cannot write: what is to be done is done all the same.
+fn repair(args: &Args, say: &mut dyn FnMut(fmt::Arguments<'_>)) -> Outcome {
     if let Err(failure) = frames::local_only(&args.frame) {
         return Outcome::Failed(failure);
     }
-    memory::end_with(&args.frame, 1);
-    let frame = plain(&args.frame);
-    // Whoever reads may have had enough; what is to be done is done all the same.
-    let say = |what: fmt::Arguments<'_>| drop(writeln!(io::stdout(), "{frame}: {what}"));
+    memory::end_with(&args.frame);
     let plan = match plan(&args.frame) {
         Ok(plan) => plan,
         Err(error) => return Outcome::Failed(frames::explained(&args.frame, error)),

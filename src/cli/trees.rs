@@ -32,18 +32,18 @@ fn walk(path: &Path) -> Result<Option<Box<dyn Iterator<Item = store::Result<Step
 }
 
 /// Tells `found` of what there is in the directory at `path`, until it answers that it has enough. `false` if there is no such
-/// directory, or it is a frame itself. From each frame on, a lack of memory ends the process with `code`.
+/// directory, or it is a frame itself. From each frame on, a lack of memory ends the process.
 ///
 /// # Errors
 /// There is no frame in the directory, nor anything that could not be looked at.
-pub(super) fn each(path: &Path, code: i32, found: &mut dyn FnMut(Item) -> bool) -> Result<bool, Failure> {
-    memory::end_with(path, code);
+pub(super) fn each(path: &Path, found: &mut dyn FnMut(Item) -> bool) -> Result<bool, Failure> {
+    memory::end_with(path);
     let Some(walk) = walk(path)? else { return Ok(false) };
     let (mut any, mut called) = (false, 0u64);
     for step in walk {
         let item = match step {
             Ok(Step::Frame(entry, layout)) => {
-                memory::end_with(entry.location.path(), code);
+                memory::end_with(entry.location.path());
                 Item::Frame(entry, layout)
             }
             Ok(Step::Other(entry)) if entry.stat.is_file() && has_frame_suffix(entry.location.name()) => {

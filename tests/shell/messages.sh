@@ -12,15 +12,13 @@ told() {
 
 # told_by COMMANDS... -- PATH WORDS...: the same of these commands.
 told_by() {
-    local commands=() path command word line code
+    local commands=() path command word line
     while [[ $1 != -- ]]; do commands+=("$1") && shift; done
     path=$2
     shift 2
     for command in "${commands[@]}"; do
-        code=1
-        if [[ $command == check* ]]; then code=2; fi
         # shellcheck disable=SC2086 # words
-        exits $code "$B2FUSE" $command
+        exits 1 "$B2FUSE" $command
         equal "$(wc -l <"$T/.err")" 1 "$command: $(cat "$T/.err")"
         line=$(cat "$T/.err")
         [[ $line == "$path: "* ]] || fail "$command: does not begin with $path: $line"
@@ -208,6 +206,8 @@ test_no_numbers_of_errors() {
     says_why "No such file or directory" "$B2FUSE" umount "$T/none"
     says_why "No such file or directory" "$B2FUSE" mount --log-file "$T/none/log" "$S" "$M"
     says_why "No space left on device" bash -c '"$0" info "$1" >/dev/full' "$B2FUSE" "$S"
+    says_why "No space left on device" bash -c '"$0" check "$1" >/dev/full' "$B2FUSE" "$S"
+    says_why "No space left on device" bash -c '"$0" repair "$1" >/dev/full' "$B2FUSE" "$S"
     says_why "Not a directory" "$B2FUSE" man "$T/file/x"
     chmod 600 "$S"
     says_why "Permission denied" "${nobody[@]}" "$B2FUSE" info "$S"

@@ -19,7 +19,7 @@ fn open(frame: &Path, failed: impl Fn(ViewError) -> Failure) -> Result<Reader, F
 }
 
 pub(super) fn run(args: &Args, slice: Option<&String>) -> Result<(), Failure> {
-    memory::end_with(&args.frame, 1);
+    memory::end_with(&args.frame);
     let Some(mut out) = super::stdout(args)? else { return Ok(()) };
     let failed = |error: ViewError| match error {
         // What is wrong is in the words of who called.

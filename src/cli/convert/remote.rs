@@ -51,7 +51,7 @@ pub(super) fn run(args: &Args, access: &Access) -> Option<Outcome> {
         (Ok(src), Ok(dst)) => (src, dst),
         (Err(failure), _) | (_, Err(failure)) => return Some(Outcome::Failed(failure)),
     };
-    memory::end_with(&src.shown(), 1);
+    memory::end_with(&src.shown());
     Some(convert(args, access, &src, &dst).into())
 }
 

@@ -49,7 +49,7 @@ fn convert(args: &Args, walk: Walk, layout: Layout) -> Result<Outcome, Failure> 
 /// Copies a frame into its other layout; as it is where that cannot be done, and says so.
 fn one(tree: &mut TreeCopy<'_>, frame: &FrameToCopy) -> Result<(), Failure> {
     let FrameToCopy { from, has, wants, to } = frame;
-    memory::end_with(from.location.path(), 1);
+    memory::end_with(from.location.path());
     let copied = FrameCopy::of(&from.location).map_err(frames::damaged).and_then(|copy| {
         let made = make(&copy, *wants, to, NewFrame::default(), None)?;
         Ok((copy, made))

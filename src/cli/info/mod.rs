@@ -144,7 +144,7 @@ impl Printer<'_> {
     /// The frame at a path, or all that are in the directory there; broken off where nobody reads it any more.
     fn all_of(&mut self, path: &Path) -> ControlFlow<Result<(), Failure>> {
         let mut end = ControlFlow::Continue(());
-        let tree = trees::each(path, 1, &mut |item| {
+        let tree = trees::each(path, &mut |item| {
             end = match item {
                 Item::Frame(entry, _) => {
                     let inspected = frames::inspect_at(&entry.location);
@@ -158,7 +158,7 @@ impl Printer<'_> {
         match tree {
             Ok(true) => end,
             Ok(false) => {
-                memory::end_with(path, 1);
+                memory::end_with(path);
                 self.one(path, frames::inspect(path))
             }
             Err(failure) => self.one(path, Err(failure)),
