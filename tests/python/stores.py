@@ -284,7 +284,7 @@ class Play:
     def __init__(self, sequence):
         self.sequence, self.rng = sequence, sequence.rng
         self.there = {}
-        # The library opens an index's frames at an offset, which directories have none of: see README.md, what a changed kind breaks.
+        # The library opens an index's frames at an offset, which directories have none of: see src/view/views.md, what a changed kind breaks.
         self.kinds = [kind for kind in KINDS if kind is not Indexed or sequence.show != "sparse"]
         self.numbers = iter(range(10**6))
 

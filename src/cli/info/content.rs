@@ -297,7 +297,7 @@ mod tests {
         assert_eq!(Layer::compressed(&layer, &mut room).content.unwrap().len(), 10 << 20);
         let second = Layer::compressed(&layer, &mut room);
         assert_eq!((second.nbytes, second.finding), (Some(10 << 20), None));
-        assert_eq!(second.content.unwrap_err(), "not shown: with it, more than 16 MiB would be");
+        assert_eq!(second.content.unwrap_err(), "not shown: with it, more than 16 MiB of metalayers would be shown");
         assert_eq!(room.bytes, 6 << 20, "there is room for smaller ones");
         let broken = Layer::compressed(&Metalayer { name: b"a", content: &chunk[..20] }, &mut room);
         assert_eq!(broken.finding.unwrap().severity, Severity::Damage);

@@ -64,11 +64,11 @@ mod tests {
     fn errors_name_the_line_and_nothing_of_it() {
         for (text, what) in [
             ("\nSECRET", "line 2: expected Name: value"),
-            ("a b: SECRET", "line 1: the name is none"),
-            (": SECRET", "line 1: the name is none"),
-            ("a: SECRET\0", "line 1: the value is none"),
-            ("Host: SECRET", "line 1: 'host' is for the requests"),
-            ("RANGE : SECRET", "line 1: 'range' is for the requests"),
+            ("a b: SECRET", "line 1: the name is not valid"),
+            (": SECRET", "line 1: the name is not valid"),
+            ("a: SECRET\0", "line 1: the value is not valid"),
+            ("Host: SECRET", "line 1: 'host' is set by b2fuse"),
+            ("RANGE : SECRET", "line 1: 'range' is set by b2fuse"),
         ] {
             let error = parse(text.as_bytes()).unwrap_err();
             assert!(error.starts_with(what) && !error.contains("SECRET"), "{text}: {error}");
