@@ -20,7 +20,7 @@ use crate::store::local::FileBackend;
 use crate::store::local::beneath::{self, Found};
 use crate::store::sidecar::SUFFIX;
 use crate::store::times::Records;
-use crate::store::{Budgets, CframeStore, FrameStore, Location, OpenOptions, Resources, SframeStore, StoreError};
+use crate::store::{CframeStore, FrameStore, Location, OpenOptions, Resources, SframeStore, StoreError};
 use crate::view::{
     Attr, ContiguousView, FrameFileSystem, Ino, Invalidation, Invalidations, Kind, Left, Meta, ROOT, Rest, Result, SparseView,
     ViewError, directory_meta,
@@ -54,7 +54,7 @@ impl Limits {
 /// The open frames of a tree.
 pub struct Frames {
     resources: Arc<Resources>,
-    /// For frames that are looked at in passing: nobody listens to their watcher.
+    /// The same, for frames that are looked at in passing: nobody listens to their watcher.
     measuring: Arc<Resources>,
     most: usize,
     open: Mutex<Vec<Arc<TreeFrame>>>,
@@ -64,7 +64,7 @@ pub struct Frames {
 
 impl Frames {
     pub fn new(resources: Arc<Resources>, most: usize) -> Self {
-        let measuring = Resources::new(Budgets::default());
+        let measuring = resources.in_passing();
         Frames { resources, measuring, most, open: Mutex::default(), uses: AtomicU64::new(0), records: Records::of_user().ok() }
     }
 

@@ -44,7 +44,9 @@ use crate::store::{FsSpace, Resources, Watcher};
 
 mod archives;
 mod attributes;
+mod claims;
 mod decoded;
+mod dir_times;
 mod frame;
 mod frames;
 mod handles;
@@ -120,8 +122,14 @@ pub struct Tree {
     decoded: Option<DecodedNames>,
     /// How frames were stored that are gone.
     layouts: Mutex<making::Layouts>,
-    /// Held for writing while a file becomes a frame, and for reading while something is done with one that may. Taken before all others.
-    adopting: RwLock<()>,
+    /// What is stored as a frame, renamed or removed just now. Taken before all others.
+    claims: claims::Claims,
+    /// Held for reading while something under a name of ours has no lock yet, and for writing while those without one are taken for dead.
+    making: RwLock<()>,
+    dir_times: dir_times::DirTimes,
+    /// What a test does when a frame has been copied, and has no name yet.
+    #[cfg(test)]
+    when_staged: Mutex<Option<Box<dyn FnOnce(&Tree) + Send>>>,
     /// What the kernel must forget because of what a look-up has found. A leaf lock.
     owed: Mutex<Invalidations>,
 }
@@ -161,8 +169,12 @@ impl Tree {
             opening: Mutex::default(),
             stores: Mutex::default(),
             decoded: None,
-            layouts: Mutex::default(),
-            adopting: RwLock::default(),
+            layouts: Mutex::new(LruCache::new(making::LAYOUTS)),
+            claims: claims::Claims::default(),
+            making: RwLock::default(),
+            dir_times: dir_times::DirTimes::default(),
+            #[cfg(test)]
+            when_staged: Mutex::default(),
             root,
             path,
             rules,
@@ -389,9 +401,7 @@ impl FileSystem for Tree {
     }
 
     fn setattr(&self, ino: Ino, handle: Option<Handle>, set: SetAttr, invalidations: &mut Invalidations) -> Result<Attr> {
-        let (settled, whose) = self.settled(ino)?;
-        // The times of a directory are not set while a file in it becomes a frame, which gives them back as they were.
-        let _settled = settled.or_else(|| matches!(whose, Whose::Passed).then(|| self.adopting.read()));
+        let (_settled, whose) = self.settled(ino)?;
         match whose {
             Whose::Frame(frame, inner) => self.setattr_inside(&frame, ino, inner, handle, set, invalidations),
             Whose::Passed => self.setattr_passed(ino, handle, set),
@@ -546,7 +556,11 @@ impl FileSystem for Tree {
         let whose = (self.whose(from.0)?, self.whose(to.0)?);
         Self::check_no_archive(&[&whose.0, &whose.1])?;
         match whose {
-            (Whose::Passed, Whose::Passed) => self.rename_passed(from, to, mode, invalidations),
+            (Whose::Passed, Whose::Passed) => {
+                self.rename_passed(from, to, mode, invalidations)?;
+                [from.0, to.0].into_iter().for_each(|dir| self.names_change(dir));
+                Ok(())
+            }
             (Whose::Frame(one, inner), Whose::Frame(other, _)) if Arc::ptr_eq(&one, &other) => {
                 self.rename_inside(&one, inner, from.1, to.1, mode, invalidations)
             }

@@ -142,6 +142,7 @@ impl Tree {
             made => made?,
         };
         let found = beneath::look_at(file.as_fd())?;
+        self.names_change(parent);
         let ino = self.table.lock().enter(&found, parent, name, |_| Shown::Plain);
         if let Some(stem) = self.locked_name(name) {
             return Ok((attr(ino, &found), self.keep_lock_beside(ino, (parent, stem), file, mode)));
@@ -174,6 +175,7 @@ impl Tree {
         self.check_new(parent, name)?;
         let (dir, caller) = (self.dir(parent)?, caller(&creation));
         let dir = dir.as_fd();
+        self.names_change(parent);
         match new {
             New::File => beneath::make_special(dir, name, libc::S_IFREG | creation.mode, 0, caller)?,
             New::Directory => return self.make_directory(parent, name, &creation),
@@ -246,7 +248,10 @@ impl Tree {
         if (set.mode, set.uid, set.gid, set.atime, set.mtime) == (None, None, None, None, None) {
             return Ok(());
         }
-        self.held(ino, |held| set_held(held, set))
+        self.held(ino, |held| match beneath::look_at(held)? {
+            found if found.stat.is_dir() => self.set_directory(ino, held, set),
+            _ => set_held(held, set),
+        })
     }
 
     pub(super) fn xattr_passed(&self, ino: Ino, name: &OsStr) -> Result<Vec<u8>> {

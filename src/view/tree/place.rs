@@ -4,8 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use parking_lot::RwLockReadGuard;
-
+use super::claims::{Claim, Key};
 use super::frame::TreeFrame;
 use super::handles::Open;
 use super::table::Shown;
@@ -55,17 +54,16 @@ impl Tree {
         }
     }
 
-    /// Who answers for an inode, and does for as long as the guard is held: a file that may be a frame does not become one meanwhile.
-    pub(super) fn settled(&self, ino: Ino) -> Result<(Option<RwLockReadGuard<'_, ()>>, Whose)> {
+    /// Who answers for an inode, and does for as long as the claim is held: a file that may be a frame does not become one meanwhile.
+    pub(super) fn settled(&self, ino: Ino) -> Result<(Option<Claim<'_>>, Whose)> {
         let may_become = {
             let table = self.table.lock();
-            let plain = table.get(ino).filter(|node| node.frame().is_none());
-            plain.is_some_and(|node| node.names().iter().any(|(_, name)| self.rules.is_name(name)))
+            table.get(ino).is_some_and(|node| node.frame().is_none() && node.kind == libc::S_IFREG)
         };
-        let guard = may_become.then(|| self.adopting.read());
+        let claim = may_become.then(|| self.claims.share(Key::Node(ino)));
         let whose = self.whose(ino)?;
         // Inside a frame there is nothing to wait for.
-        Ok((guard.filter(|_| matches!(whose, Whose::Passed)), whose))
+        Ok((claim.filter(|_| matches!(whose, Whose::Passed)), whose))
     }
 
     /// A directory, open.

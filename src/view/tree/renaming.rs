@@ -2,23 +2,64 @@
 //! old one is removed under the name that the new one had.
 
 use std::ffi::OsStr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use log::warn;
 
+use super::claims::{Claim, Key, With};
 use super::frame::{Stored, TreeFrame, is_damage};
 use super::making::Empty;
 use super::place::At;
 use super::removing::{check_dead, check_parts};
 use super::table::Shown;
-use super::{Tree, forget_name, hidden, rules};
+use super::{LOOKS, Tree, forget_name, hidden, rules};
 use crate::format::Layout;
 use crate::store::local::beneath::{self, Found, Onto};
 use crate::view::{Ino, Invalidation, Invalidations, Kind, RenameMode, Result, ViewError};
 
+/// What a name was found to stand for, and the node of that.
+type Known<F> = (Option<Ino>, F);
+
 impl Tree {
+    /// What two names stand for, one of which is to become the other, or to change with it. If one may be a frame, or is to become one, they
+    /// stand for that as long as the claim is held.
+    fn claim_names(
+        &self,
+        (from, from_dir): ((Ino, &OsStr), BorrowedFd<'_>),
+        (to, to_dir): ((Ino, &OsStr), BorrowedFd<'_>),
+    ) -> Result<(Known<Found>, Known<Option<Found>>, Option<Claim<'_>>)> {
+        let known = |parent: Ino, name: &OsStr, found: &Found| {
+            let known = self.table.lock().find(found);
+            known.or_else(|| self.is_now(parent, name, found))
+        };
+        let look = || {
+            let (source, target) = (beneath::look(from_dir, from.1)?, beneath::look(to_dir, to.1).ok());
+            let ino = known(from.0, from.1, &source);
+            let other = target.as_ref().and_then(|target| known(to.0, to.1, target));
+            Ok::<_, ViewError>(((ino, source), (other, target)))
+        };
+        for _ in 0..LOOKS {
+            let (source, target) = look()?;
+            if !self.may_be_frame(from.1, Some(&source.1)) && !self.may_be_frame(to.1, target.1.as_ref()) {
+                return Ok((source, target, None));
+            }
+            let nodes = [source.0, target.0];
+            let mut keys = self.becoming(to.0);
+            keys.extend(self.becoming(from.0));
+            keys.extend(nodes.iter().flatten().map(|ino| (Key::Node(*ino), With::Nobody)));
+            keys.extend([from, to].map(|(parent, name)| (Key::Name(parent, name.to_owned()), With::Nobody)));
+            let claim = self.claims.claim(keys);
+            // One may have become a frame before, or gone.
+            let (source, target) = look()?;
+            if [source.0, target.0] == nodes {
+                return Ok((source, target, Some(claim)));
+            }
+        }
+        Err(ViewError::Gone)
+    }
+
     pub(super) fn rename_passed(
         &self,
         from: (Ino, &OsStr),
@@ -36,20 +77,7 @@ impl Tree {
         }
         let (from_dir, to_dir) = (self.dir(from.0)?, self.dir(to.0)?);
         let (below_from, below_to) = ((from_dir.as_fd(), from.1), (to_dir.as_fd(), to.1));
-        let look = || Ok::<_, ViewError>((beneath::look(below_from.0, from.1)?, beneath::look(below_to.0, to.1).ok()));
-        let (mut source, mut target) = look()?;
-        let may_be = self.may_be_frame(from.1, Some(&source)) || self.may_be_frame(to.1, target.as_ref());
-        let alone = may_be.then(|| self.adopting.write());
-        if alone.is_some() {
-            // One may have become a frame before.
-            (source, target) = look()?;
-        }
-        let (ino, other) = {
-            let table = self.table.lock();
-            (table.find(&source), target.as_ref().and_then(|target| table.find(target)))
-        };
-        let ino = ino.or_else(|| self.is_now(from.0, from.1, &source));
-        let other = other.or_else(|| target.as_ref().and_then(|target| self.is_now(to.0, to.1, target)));
+        let ((ino, source), (other, target), _claim) = self.claim_names((from, below_from.0), (to, below_to.0))?;
         self.check_named(ino, from.0, from.1)?;
         if target.is_some() {
             self.check_named(other, to.0, to.1)?;
@@ -96,7 +124,7 @@ impl Tree {
             if replaced.is_some() {
                 return Err(ViewError::CrossDevice);
             }
-            self.store_as_shown(frame, (at_from, &source), (at_to, target.as_ref()), invalidations)?;
+            self.store_as_shown(frame, at_from, (at_to, target.as_ref()), invalidations)?;
             self.locks_move(locks, below_from, below_to, false);
             self.lock_in(below_to.0, below_to.1);
             self.unname(other, to);
@@ -145,7 +173,11 @@ impl Tree {
                         (Some(replaced), None) => self.drop_frame(replaced),
                         (None, None) => {}
                     }
-                    beneath::remove(below_from.0, from.1, false)?;
+                    match self.remove_file(below_from.0, from.1, &source) {
+                        // Others have put something else there, which stays.
+                        Err(ViewError::Gone | ViewError::NotFound) => {}
+                        removed => removed?,
+                    }
                     self.unname(other, to);
                     self.has_moved(Some(ino), from, to);
                     invalidations.push(Invalidation::Attr(ino));
@@ -277,7 +309,8 @@ impl Tree {
             (true, Some(kept)) => self.put_aside(kept, from.dir, from.name, replaced),
             (true, None) => self.remove_whole(from.dir, from.name, replaced),
             // In a directory that is no frame there may be something by now, which stays.
-            (false, _) => self.remove_plain(from.dir, from.name, replaced.stat.is_dir()),
+            (false, _) if replaced.stat.is_dir() => self.remove_plain(from.dir, from.name, true),
+            (false, _) => self.remove_file(from.dir, from.name, replaced),
         });
         if let Err(error) = removed {
             warn!("{}: what was replaced is left under the name {}: {error}", self.path.display(), from.name.display());

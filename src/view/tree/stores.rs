@@ -5,20 +5,21 @@
 //! rewritten as a file then, each frame in one step.
 
 use std::ffi::OsStr;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::path::Path;
+use std::os::fd::AsFd;
 
 use log::warn;
 
 use super::Tree;
+use super::claims::{Key, With};
 use super::handles::PassedFile;
-use super::making::{like_copied, store_copy};
+use super::making::like_copied;
+use super::place::At;
 use crate::format::Layout;
 use crate::store::copy::FrameCopy;
 use crate::store::local::beneath::{self, Found};
 use crate::store::walk::STORE_MARK;
-use crate::store::{NewFrame, in_words};
-use crate::view::{Invalidations, Result};
+use crate::store::{Location, NewFrame, in_words};
+use crate::view::{Ino, Invalidations, Result};
 
 /// Directories in a store are not gone into deeper than this.
 const DEPTH: usize = 32;
@@ -34,17 +35,17 @@ impl Tree {
         if !self.stores.lock().insert(parent) {
             return;
         }
-        let _alone = self.adopting.write();
-        if let Ok(dir) = self.dir(parent) {
-            let path = self.path.join(self.path_of(parent, OsStr::new("")));
-            self.rewrite(dir.as_fd(), &path, DEPTH, invalidations);
-        }
+        // What becomes a frame there from now on sees the mark.
+        self.claims.wait_for(Key::Within(parent));
+        self.rewrite(parent, DEPTH, invalidations);
     }
 
     /// Rewrites all frames in a directory that are directories.
-    fn rewrite(&self, dir: BorrowedFd<'_>, path: &Path, depth: usize, invalidations: &mut Invalidations) {
+    fn rewrite(&self, parent: Ino, depth: usize, invalidations: &mut Invalidations) {
+        let path = self.path.join(self.path_of(parent, OsStr::new("")));
+        let Ok(dir) = self.dir(parent) else { return };
         let mut names = Vec::new();
-        let listed = beneath::list(dir, 0, &mut |entry| {
+        let listed = beneath::list(dir.as_fd(), 0, &mut |entry| {
             if matches!(entry.kind, libc::S_IFDIR | 0) {
                 names.push(entry.name.to_owned());
             }
@@ -54,49 +55,50 @@ impl Tree {
             warn!("{}: {}", path.display(), in_words(&error));
         }
         for name in names {
-            let Ok(found) = beneath::look(dir, &name) else { continue };
-            let path = path.join(&name);
-            match self.rules.look(dir, &name, &found) {
-                Some(Layout::Sparse) => {
-                    if let Err(error) = self.rewrite_frame(dir, &name, &path, &found, invalidations) {
-                        warn!("{}: stays a directory, which Python-Blosc2 does not see: {error}", path.display());
+            // So its node stays until it is rewritten.
+            let Ok((ino, found)) = self.enter_at(parent, &name, dir.as_fd(), &name) else { continue };
+            if !self.is_covering(&found) {
+                let at = At { parent, dir: dir.as_fd(), name: &name };
+                match self.rules.look(at.dir, &name, &found) {
+                    Some(Layout::Sparse) => {
+                        if let Err(error) = self.rewrite_frame(ino, at, &found, invalidations) {
+                            let path = path.join(&name);
+                            warn!("{}: stays a directory, which Python-Blosc2 does not see: {error}", path.display());
+                        }
                     }
+                    _ if found.stat.is_dir() && depth > 0 => self.rewrite(ino, depth - 1, invalidations),
+                    _ => {}
                 }
-                _ if found.stat.is_dir() && depth > 0 => {
-                    if let Ok(inside) = beneath::open_dir(dir, &name) {
-                        self.rewrite(inside.as_fd(), &path, depth - 1, invalidations);
-                    }
-                }
-                _ => {}
             }
+            self.forget_one(ino);
         }
     }
 
-    pub(super) fn rewrite_frame(
-        &self,
-        dir: BorrowedFd<'_>,
-        name: &OsStr,
-        path: &Path,
-        found: &Found,
-        invalidations: &mut Invalidations,
-    ) -> Result<()> {
-        let ino = self.table.lock().find(found);
-        if let Some(frame) = self.frame_of(ino) {
-            self.quiesce(&frame, invalidations)?;
-        }
-        let location = self.location_called(path, dir, name)?;
-        let _alone = self.lock_to_adopt(dir, name)?;
-        let copy = FrameCopy::of(&location)?;
-        let like = like_copied(&copy, found)?;
-        let new = NewFrame { like: Some(like), replaced: Some(found.stat), ..NewFrame::default() };
-        let stored = store_copy(&copy, &location, Layout::Contiguous, new);
+    pub(super) fn rewrite_frame(&self, ino: Ino, at: At<'_>, found: &Found, invalidations: &mut Invalidations) -> Result<()> {
+        let name = (Key::Name(at.parent, at.name.to_owned()), With::Nobody);
+        let _claim = self.claims.claim(vec![(Key::Node(ino), With::Nobody), name]);
+        let frame = self.frame_of(Some(ino));
+        // Nobody opens it, and so nobody commits to it, until it is a file.
+        let changing = frame.as_ref().map(|frame| self.keep_closed(frame, invalidations)).transpose()?;
+        let location = self.location(at.parent, at.dir, at.name)?;
+        let _alone = self.lock_to_adopt(at.dir, at.name)?;
+        let stored = self.store_as_file(&location, found);
         if stored.is_err() {
-            self.lock_in(dir, name);
+            self.lock_in(at.dir, at.name);
         }
         let stored = stored?;
-        if let Some(ino) = ino {
+        if frame.is_some() {
             self.becomes_file(ino, &stored);
         }
+        drop(changing);
         Ok(())
+    }
+
+    /// Stores a frame as a file, in place of the directory that was found.
+    fn store_as_file(&self, location: &Location, found: &Found) -> Result<Found> {
+        let copy = FrameCopy::of(location)?;
+        let like = like_copied(&copy, found)?;
+        let new = NewFrame { like: Some(like), replaced: Some(found.stat), ..NewFrame::default() };
+        self.stage(&copy, location, Layout::Contiguous, new)?.commit()?.close()
     }
 }

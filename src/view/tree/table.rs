@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::frame::TreeFrame;
 use crate::store::local::beneath::{FileId, Found};
-use crate::view::regions::OURS;
+use crate::view::regions::{LAST_NODE, OURS, next_free};
 use crate::view::{Handle, Ino, ROOT};
 
 /// So many names of a file are remembered, the last ones.
@@ -48,6 +48,8 @@ pub struct Table {
     by_id: HashMap<FileId, Ino>,
     /// The device whose inode numbers are shown as they are.
     device: u64,
+    /// The number of ours that a node got last.
+    last_node: u64,
     last: u64,
     moves: u64,
 }
@@ -57,7 +59,7 @@ impl Table {
     pub fn new(root: &Found) -> Self {
         let node = Node::new(root, Shown::Plain);
         let (nodes, by_id) = (HashMap::from([(ROOT, Box::new(node))]), HashMap::from([(root.id, ROOT)]));
-        Table { nodes, by_id, device: root.id.dev, last: 0, moves: 0 }
+        Table { nodes, by_id, device: root.id.dev, last_node: 0, last: 0, moves: 0 }
     }
 
     pub fn get(&self, ino: Ino) -> Option<&Node> {
@@ -79,7 +81,7 @@ impl Table {
         self.moves
     }
 
-    /// A number never given before.
+    /// A number never given before, of an open file or a name.
     pub fn serial(&mut self) -> u64 {
         self.last += 1;
         self.last
@@ -119,7 +121,16 @@ impl Table {
     fn number(&mut self, found: &Found) -> Ino {
         let below = Ino(found.id.ino);
         let is_good = found.id.dev == self.device && below.0 & OURS == 0 && below.0 > ROOT.0;
-        if is_good && !self.nodes.contains_key(&below) { below } else { Ino(OURS | self.serial()) }
+        if is_good && !self.nodes.contains_key(&below) {
+            return below;
+        }
+        // Those of nodes that the kernel has forgotten come again at last: what is above them stands for files of frames.
+        Ino(OURS | next_free(&mut self.last_node, LAST_NODE, |number| self.nodes.contains_key(&Ino(OURS | number))))
+    }
+
+    #[cfg(test)]
+    pub fn count_nodes_from(&mut self, last: u64) {
+        self.last_node = last;
     }
 
     /// The kernel gives back what it was told. Answers a node that nobody knows any more.

@@ -1,0 +1,75 @@
+//! Times of directories in which frames are being stored. What a client has made there is as old as it was: only how it is stored
+//! changes. Meanwhile others may set these times, or make something else there, and that stays.
+
+use std::collections::HashMap;
+use std::os::fd::BorrowedFd;
+use std::time::SystemTime;
+
+use parking_lot::Mutex;
+
+use super::{Tree, passed};
+use crate::store::local::beneath;
+use crate::view::{Ino, Result, SetAttr};
+
+/// The times that directories get back. A leaf lock, held while times are set.
+#[derive(Default)]
+pub struct DirTimes(Mutex<HashMap<Ino, Kept>>);
+
+struct Kept {
+    /// How many frames are being stored there.
+    users: usize,
+    atime: SystemTime,
+    mtime: SystemTime,
+}
+
+/// Gives a directory its times back when it is dropped.
+pub struct TimesKept<'a> {
+    of: &'a DirTimes,
+    parent: Ino,
+    dir: BorrowedFd<'a>,
+}
+
+impl Tree {
+    /// A directory gets back the times that it has now, but for what clients do to it meanwhile.
+    pub(super) fn keep_times<'a>(&'a self, parent: Ino, dir: BorrowedFd<'a>) -> Option<TimesKept<'a>> {
+        let mut kept = self.dir_times.0.lock();
+        if let Some(kept) = kept.get_mut(&parent) {
+            kept.users += 1;
+        } else {
+            let stat = beneath::look_at(dir).ok()?.stat;
+            kept.insert(parent, Kept { users: 1, atime: stat.atime, mtime: stat.mtime });
+        }
+        drop(kept);
+        Some(TimesKept { of: &self.dir_times, parent, dir })
+    }
+
+    /// A client makes or removes a name in a directory.
+    pub(super) fn names_change(&self, parent: Ino) {
+        if let Some(kept) = self.dir_times.0.lock().get_mut(&parent) {
+            kept.mtime = SystemTime::now();
+        }
+    }
+
+    /// A client sets attributes of a directory.
+    pub(super) fn set_directory(&self, ino: Ino, held: BorrowedFd<'_>, set: &SetAttr) -> Result<()> {
+        let mut kept = self.dir_times.0.lock();
+        passed::set_held(held, set)?;
+        if let Some(kept) = kept.get_mut(&ino) {
+            kept.atime = set.atime.unwrap_or(kept.atime);
+            kept.mtime = set.mtime.unwrap_or(kept.mtime);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for TimesKept<'_> {
+    fn drop(&mut self) {
+        let mut all = self.of.0.lock();
+        let Some(kept) = all.get_mut(&self.parent) else { return };
+        let _ = beneath::set_times(self.dir, Some(kept.atime), Some(kept.mtime));
+        kept.users -= 1;
+        if kept.users == 0 {
+            all.remove(&self.parent);
+        }
+    }
+}
