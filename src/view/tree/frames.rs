@@ -77,29 +77,6 @@ impl Frames {
         self.open.lock().clone()
     }
 
-    pub fn add(&self, frame: &Arc<TreeFrame>) {
-        self.open.lock().push(Arc::clone(frame));
-    }
-
-    /// It is not followed any more: that its name is gone is our own doing.
-    pub fn leave(&self, frame: &Arc<TreeFrame>) {
-        if let Some(open) = frame.opened() {
-            open.view.leave_name(true);
-        }
-        self.remove(frame);
-    }
-
-    /// It has kept its name after all.
-    pub fn stay(&self, frame: &Arc<TreeFrame>) {
-        if let Some(open) = frame.opened() {
-            open.view.leave_name(false);
-            self.add(frame);
-        }
-    }
-
-    pub fn remove(&self, frame: &Arc<TreeFrame>) {
-        self.open.lock().retain(|other| !Arc::ptr_eq(other, frame));
-    }
 
     /// A number for one more use.
     pub fn use_number(&self) -> u64 {
@@ -115,6 +92,40 @@ impl Frames {
 }
 
 impl Tree {
+    /// A frame is open from now on.
+    pub(super) fn list_open(&self, frame: &Arc<TreeFrame>) {
+        self.frames.open.lock().push(Arc::clone(frame));
+        self.table.lock().opened(frame.ino);
+    }
+
+    /// A frame is not open any more, or is about to go.
+    pub(super) fn unlist(&self, frame: &Arc<TreeFrame>) {
+        let is_other_open = {
+            let mut open = self.frames.open.lock();
+            open.retain(|other| !Arc::ptr_eq(other, frame));
+            open.iter().any(|other| other.ino == frame.ino)
+        };
+        if !is_other_open {
+            self.table.lock().closed(frame.ino);
+        }
+    }
+
+    /// A frame is not followed any more: that its name is gone is our own doing.
+    pub(super) fn leave_name(&self, frame: &Arc<TreeFrame>) {
+        if let Some(open) = frame.opened() {
+            open.view.leave_name(true);
+        }
+        self.unlist(frame);
+    }
+
+    /// A frame has kept its name after all.
+    pub(super) fn keep_name(&self, frame: &Arc<TreeFrame>) {
+        if let Some(open) = frame.opened() {
+            open.view.leave_name(false);
+            self.list_open(frame);
+        }
+    }
+
     /// A frame, opened if it is not.
     pub(super) fn enter_frame(&self, frame: &Arc<TreeFrame>) -> Result<Arc<OpenFrame>> {
         if let Some(open) = frame.opened().filter(|open| !open.view.is_outdated()) {
@@ -155,7 +166,7 @@ impl Tree {
         let used = AtomicU64::new(self.frames.use_number());
         let open = Arc::new(OpenFrame { view, opening: closed.openings, is_busy, used });
         frame.open(Arc::clone(&open));
-        self.frames.add(frame);
+        self.list_open(frame);
         drop(closed);
         self.limit_archives(frame);
         Ok(open)
@@ -309,7 +320,7 @@ impl Tree {
             error!("{error}");
         }
         drop(open);
-        self.frames.remove(frame);
+        self.unlist(frame);
         closed.left = self.stamp(frame.ino).ok().filter(|_| rest == Rest::Stable);
         if closed.left.is_none() {
             self.renumber(frame);

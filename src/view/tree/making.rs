@@ -88,7 +88,7 @@ impl Tree {
         closed.openings += 1;
         frame.open(Arc::new(OpenFrame { view, opening: closed.openings, is_busy: false, used }));
         drop(closed);
-        self.frames.add(&frame);
+        self.list_open(&frame);
         // It was told to nobody yet.
         self.forget_one(frame.ino);
         Ok(())

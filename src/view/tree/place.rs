@@ -136,12 +136,8 @@ impl Tree {
         if !self.rules.is_name(name) && !found.stat.is_dir() {
             return None;
         }
-        let open = self.frames.all_open();
-        let frame = {
-            let table = self.table.lock();
-            let has_name = |frame: &Arc<TreeFrame>| table.get(frame.ino).is_some_and(|node| node.has_name(parent, name));
-            open.into_iter().find(has_name)?
-        };
+        let ino = self.table.lock().open_frame(parent, name)?;
+        let frame = self.frame_of(Some(ino))?;
         let (source, _) = frame.opened()?.fs().source()?;
         if !beneath::look_at(source.as_fd()).is_ok_and(|now| now.is(found)) {
             return None;

@@ -100,10 +100,10 @@ impl Tree {
         let removed = {
             // Nobody opens it meanwhile.
             let _changing = frame.changing.lock();
-            self.frames.leave(frame);
+            self.leave_name(frame);
             let removed = self.remove_below(frame, name, dir, found, (is_made, is_open));
             if removed.is_err() {
-                self.frames.stay(frame);
+                self.keep_name(frame);
             }
             removed
         };
@@ -168,7 +168,7 @@ impl Tree {
             open.view.leave_name(true);
             open.view.drop_all();
         }
-        self.frames.remove(frame);
+        self.unlist(frame);
         self.renumber(frame);
         *frame.sized.lock() = None;
     }
@@ -200,7 +200,7 @@ impl Tree {
             if let Some(open) = frame.detach() {
                 open.view.end()?;
             }
-            self.frames.remove(frame);
+            self.unlist(frame);
             self.renumber(frame);
         }
         Ok(())

@@ -158,11 +158,11 @@ impl Tree {
                     None => self.closed_for_good(replaced, invalidations),
                 });
                 if let Some(kept) = kept {
-                    self.frames.leave(kept);
+                    self.leave_name(kept);
                 }
                 let adopted = self.adopt(ino, (at_from, &source), at_to, (target.as_ref(), kept));
                 if let (Some(kept), Err(_)) = (kept, &adopted) {
-                    self.frames.stay(kept);
+                    self.keep_name(kept);
                 }
                 drop(changing);
                 // What somebody has just cut to write it anew is no frame now, and moves as any file does.
@@ -201,7 +201,7 @@ impl Tree {
         // Nobody opens it meanwhile.
         let changing = replaced.as_ref().map(|replaced| replaced.changing.lock());
         if let Some(replaced) = &replaced {
-            self.frames.leave(replaced);
+            self.leave_name(replaced);
         }
         let moved = self.carry(frame.as_ref(), at_to, invalidations, &mut || {
             if replaced.is_some() {
@@ -213,7 +213,7 @@ impl Tree {
             Ok(())
         });
         if let (Some(replaced), Err(_)) = (&replaced, &moved) {
-            self.frames.stay(replaced);
+            self.keep_name(replaced);
         }
         drop(changing);
         if let (Some(replaced), Some(target)) = (&replaced, &target) {

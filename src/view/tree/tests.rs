@@ -275,3 +275,20 @@ fn numbers_of_nodes_begin_again_before_those_of_frames_begin() {
     assert_eq!(enter(&mut table, 2), Ino(OURS | LAST_NODE));
     assert_ne!(enter(&mut table, 3), first);
 }
+
+#[test]
+fn frames_that_are_open_are_found_by_their_names() {
+    let (_dir, tree) = tree();
+    let ino = lookup(&tree, "a.b2nd").ino;
+    let named = |name: &str| tree.table.lock().open_frame(ROOT, OsStr::new(name));
+    assert_eq!(named("a.b2nd"), None);
+    tree.lookup(ino, OsStr::new("00000000.chunk")).unwrap();
+    assert_eq!(named("a.b2nd"), Some(ino));
+    rename(&tree, "a.b2nd", "e.b2nd").unwrap();
+    assert_eq!((named("a.b2nd"), named("e.b2nd")), (None, Some(ino)));
+    assert!(tree.close_frame(&tree.frame_of(Some(ino)).unwrap()));
+    assert_eq!(named("e.b2nd"), None);
+    tree.lookup(ino, OsStr::new("00000000.chunk")).unwrap();
+    tree.table.lock().abandon(ino);
+    assert_eq!(named("e.b2nd"), None);
+}
