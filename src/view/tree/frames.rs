@@ -77,7 +77,6 @@ impl Frames {
         self.open.lock().clone()
     }
 
-
     /// A number for one more use.
     pub fn use_number(&self) -> u64 {
         self.uses.fetch_add(1, Relaxed)

@@ -9,7 +9,8 @@ use super::table::Shown;
 use super::{Tree, hidden, kind_of};
 use crate::store::local::beneath::{self, Caller, Found};
 use crate::view::{
-    Attr, Creation, Handle, Ino, Invalidations, Kind, Meta, New, OpenMode, Opened, Pages, Result, SetAttr, SetMode, ViewError,
+    Attr, Creation, FileSystem, Handle, Ino, Invalidations, Kind, Meta, New, OpenMode, Opened, Pages, Result, SetAttr, SetMode,
+    ViewError,
 };
 
 /// Attributes as they are below.
@@ -153,7 +154,6 @@ impl Tree {
     }
 
     pub(super) fn forget_one(&self, ino: Ino) {
-        use super::FileSystem;
         self.forget(ino, 1, false);
     }
 

@@ -266,7 +266,17 @@ const MAX_DEPTH: usize = 1 << 16;
 impl Node {
     fn new(found: &Found, shown: Shown) -> Self {
         let kind = found.stat.mode & libc::S_IFMT;
-        Node { id: found.id, kind, names: Vec::new(), lookups: 0, open: Vec::new(), was_written: false, is_open: false, shown, is_covered: false }
+        Node {
+            id: found.id,
+            kind,
+            names: Vec::new(),
+            lookups: 0,
+            open: Vec::new(),
+            was_written: false,
+            is_open: false,
+            shown,
+            is_covered: false,
+        }
     }
 
     fn named(&mut self, parent: Ino, name: &OsStr) {

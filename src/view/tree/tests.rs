@@ -7,8 +7,10 @@ use std::path::Path;
 use super::*;
 use crate::format::Layout;
 use crate::store::copy::FrameCopy;
+use crate::store::local::beneath::Found;
 use crate::store::{Budgets, Location, NewFrame};
 use crate::view::regions::{LAST_NODE, OURS};
+use crate::view::{Attr, Creation, FileSystem, New, OpenMode, ROOT, RenameMode, SetAttr};
 
 fn names(dir: &Path) -> Vec<String> {
     let mut names: Vec<_> =
