@@ -145,7 +145,11 @@ impl FileSystem for Tree {
         self.check_name(parent, name)?;
         match self.whose(parent)? {
             Whose::Frame(frame, inner) => self.make_inside(&frame, parent, inner, name, new, creation, invalidations),
-            Whose::Passed => self.make_passed(parent, name, new, creation),
+            Whose::Passed => {
+                let made = self.make_passed(parent, name, new, creation)?;
+                self.has_come((parent, name), false, invalidations);
+                Ok(made)
+            }
         }
     }
 
@@ -234,8 +238,19 @@ impl FileSystem for Tree {
         Self::check_no_archive(&[&whose.0, &whose.1])?;
         match whose {
             (Whose::Passed, Whose::Passed) => {
+                let both = [(from, to), (to, from)];
+                let renamed = both.get(..if mode == RenameMode::Exchange { 2 } else { 1 }).unwrap_or_default();
+                let enter: Vec<_> = renamed.iter().map(|(from, to)| self.enters_store(*from, *to)).collect();
+                for (_, (name, _)) in enter.iter().zip(renamed).filter(|(enters, _)| **enters) {
+                    self.check_enters(*name)?;
+                }
                 self.rename_passed(from, to, mode, invalidations)?;
-                [from.0, to.0].into_iter().for_each(|dir| self.names_change(dir));
+                for ((from, to), enters) in renamed.iter().zip(enter) {
+                    self.names_change(from.0);
+                    self.names_change(to.0);
+                    self.leaves_mark(*from);
+                    self.has_come(*to, enters, invalidations);
+                }
                 Ok(())
             }
             (Whose::Frame(one, inner), Whose::Frame(other, _)) if Arc::ptr_eq(&one, &other) => {

@@ -11,6 +11,7 @@ use std::time::Instant;
 use log::{error, info, warn};
 use parking_lot::Mutex;
 
+use super::descriptors::OF_A_FRAME;
 use super::frame::{OpenFrame, Sized, Stamp, TreeFrame, is_damage};
 use super::table::Shown;
 use super::{Tree, forget_name, passed};
@@ -26,9 +27,6 @@ use crate::view::{
     ViewError, directory_meta,
 };
 
-/// Descriptors that an open frame takes at most, besides chunk files that are kept open.
-const OF_A_FRAME: usize = 6;
-
 /// How often a frame is looked at that changes meanwhile.
 const TRIES: usize = 8;
 
@@ -38,6 +36,7 @@ pub const BROKEN: NonZeroUsize = NonZeroUsize::new(4096).expect("not zero");
 /// How many there may be of what takes descriptors.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
+    pub descriptors: usize,
     pub frames: usize,
     pub dirs: NonZeroUsize,
 }
@@ -47,7 +46,7 @@ impl Limits {
     pub fn of_this_process() -> Self {
         let limit = crate::store::descriptor_limit();
         let dirs = NonZeroUsize::new((limit / 8).clamp(8, 1024)).unwrap_or(NonZeroUsize::MIN);
-        Limits { frames: (limit / 4 / OF_A_FRAME).clamp(4, 1024), dirs }
+        Limits { descriptors: limit, frames: (limit / 4 / OF_A_FRAME).clamp(4, 1024), dirs }
     }
 }
 
@@ -142,7 +141,8 @@ impl Tree {
         if !self.frame_of(Some(frame.ino)).is_some_and(|now| Arc::ptr_eq(&now, frame)) {
             return Err(ViewError::Gone);
         }
-        self.make_room();
+        self.make_room(1);
+        self.check_room(OF_A_FRAME)?;
         let (dir, name, found) = self.found(frame.ino)?;
         let opened = self.open_below(frame, dir.as_fd(), &name, &found);
         if is_damage(&opened) {
@@ -284,15 +284,15 @@ impl Tree {
         owed.extend(names.into_iter().map(|(parent, name)| forget_name(parent, &name)));
     }
 
-    /// Closes frames that nobody uses until there is room for one more.
-    pub(super) fn make_room(&self) {
-        let mut open = self.frames.all_open();
-        if open.len() < self.frames.most {
+    /// Closes frames that nobody uses until there is room for so many more.
+    pub(super) fn make_room(&self, more: usize) {
+        if self.frames.open.lock().len() + more <= self.frames.most {
             return;
         }
+        let mut open = self.frames.all_open();
         open.sort_by_key(|frame| frame.opened().map_or(0, |open| open.used.load(Relaxed)));
         // A few at once, so that not each that comes has to look for one.
-        let mut excess = open.len() + 1 - self.frames.most + self.frames.most / 16;
+        let mut excess = (open.len() + more).saturating_sub(self.frames.most) + self.frames.most / 16;
         for frame in open {
             if excess == 0 {
                 return;

@@ -434,6 +434,8 @@ impl Tree {
         file.frame.writers.fetch_sub(usize::from(file.mode.write), Relaxed);
         self.end_removed(&file.frame);
         self.close_orphan(&file.frame);
+        // While all were in use, more could have been opened than there is room for.
+        self.make_room(0);
         self.forgotten(file.frame.ino);
     }
 

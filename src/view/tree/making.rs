@@ -17,6 +17,7 @@ use log::{debug, warn};
 use lru::LruCache;
 
 use super::claims::{Key, With};
+use super::descriptors::OF_A_FRAME;
 use super::frame::{OpenFrame, Stored, TreeFrame};
 use super::passed::caller;
 use super::place::At;
@@ -27,6 +28,7 @@ use crate::store::backend::{Backend, BackendFile};
 use crate::store::copy::{FrameCopy, StagedCopy};
 use crate::store::local::FileBackend;
 use crate::store::local::beneath::{self, FileId, Found};
+use crate::store::walk::STORE_MARK;
 use crate::store::{CframeStore, FrameStore, Like, LocalStore, Location, NewFrame, OpenOptions};
 use crate::view::{Attr, Creation, Ino, Invalidation, Invalidations, Kind, ROOT, RenameMode, Result, ViewError};
 
@@ -115,7 +117,8 @@ impl Tree {
         if !self.rules.is_name(name) || !self.is_chosen(parent, name) {
             return None;
         }
-        let in_store = self.is_in_store(parent);
+        // The mark makes a store of the directory that it comes into.
+        let in_store = *name == *STORE_MARK || self.is_in_store(parent);
         let before = replaced.or_else(|| self.layout_before(parent, name));
         // It is kept for what is made again as what it was shown as.
         match before.filter(|_| self.rules.show == Show::Contiguous && !in_store) {
@@ -181,6 +184,7 @@ impl Tree {
         if self.is_postponed(ino, dir.as_fd(), &name) {
             return;
         }
+        let _ = self.check_room(OF_A_FRAME);
         match self.wanted(parent, &name, None) {
             Some(Layout::Sparse) => self.store_as_directory(ino, parent, &name),
             _ => self.take_as_frame(ino, parent),

@@ -7,6 +7,7 @@
 //!   `attributes`: its owner and mode;
 //! - `decoded`: frames whose data is shown;
 //! - `archives`: those of python-blosc2, each shown as a directory that is only read;
+//! - `descriptors`: how many of them are taken;
 //! - `locking`: flock(2); `lock_files`: where the lock files of frames are;
 //! - `making`, `removing`, `renaming`: frames that come, go and move; `stores`: those of python-blosc2; `hidden`: names that are ours;
 //! - `claims`: what nobody may come between meanwhile; `dir_times`: the times that directories keep;
@@ -49,6 +50,7 @@ mod archives;
 mod attributes;
 mod claims;
 mod decoded;
+mod descriptors;
 mod dir_times;
 mod enter;
 mod file_system;
@@ -114,6 +116,7 @@ pub struct Tree {
     handles: RwLock<HashMap<u64, Open>>,
     regions: Regions<TreeFrame>,
     frames: Frames,
+    descriptors: descriptors::Descriptors,
     /// When directories were last listed from the beginning.
     listed: Mutex<LruCache<Ino, Instant>>,
     locks: locking::TreeLocks,
@@ -167,6 +170,7 @@ impl Tree {
             handles: RwLock::default(),
             regions: Regions::default(),
             frames: Frames::new(resources, limits.frames),
+            descriptors: descriptors::Descriptors::new(limits.descriptors),
             owed: Mutex::default(),
             listed: Mutex::new(LruCache::new(listing::REMEMBERED)),
             locks: locking::TreeLocks::default(),

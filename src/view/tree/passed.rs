@@ -85,6 +85,7 @@ impl Tree {
         if mode.write || mode.truncate {
             self.check_writable()?;
         }
+        self.check_room(1)?;
         let flags = match (mode.read, mode.write) {
             (true, true) => libc::O_RDWR,
             (false, true) => libc::O_WRONLY,
@@ -132,6 +133,7 @@ impl Tree {
         }
         self.check_writable()?;
         self.check_new(parent, name)?;
+        self.check_room(1)?;
         let dir = self.dir(parent)?;
         // Opened for reading as well, for who opens it through this file when it has no name any more.
         let made = beneath::create(dir.as_fd(), name, creation.mode, libc::O_RDWR, caller(&creation));

@@ -122,8 +122,16 @@ impl Tree {
             None => return Err(ViewError::Gone),
         };
         for (parent, name) in names {
-            let Ok((dir, name)) = self.below(parent, &name) else { continue };
-            let Ok(found) = beneath::look(dir.as_fd(), &name) else { continue };
+            let looked = self.below(parent, &name).and_then(|(dir, name)| {
+                let found = beneath::look(dir.as_fd(), &name)?;
+                Ok((dir, name, found))
+            });
+            let (dir, name, found) = match looked {
+                // That says nothing of the name.
+                Err(error) if matches!(error.errno(), libc::EMFILE | libc::ENFILE | libc::ENOMEM) => return Err(error),
+                Err(_) => continue,
+                Ok(looked) => looked,
+            };
             if self.check_same(ino, &found).is_ok() || self.is_now(parent, &name, &found) == Some(ino) {
                 return Ok((dir, name, found));
             }

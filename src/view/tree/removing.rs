@@ -49,6 +49,7 @@ impl Tree {
             self.forget_layouts(found.id);
         }
         self.names_change(parent);
+        self.leaves_mark((parent, name));
         Ok(())
     }
 

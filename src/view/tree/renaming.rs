@@ -121,7 +121,10 @@ impl Tree {
             check_dead(beneath::open_dir(below_to.0, to.1)?.as_fd())?;
         }
         if let Some(frame) = frame.as_ref().filter(|_| loses) {
-            if replaced.is_some() {
+            // Tools copy over a frame, and over what is neither a file nor a directory.
+            let is_special =
+                |found: &Found| !matches!(found.stat.mode & libc::S_IFMT, libc::S_IFREG | libc::S_IFDIR | libc::S_IFLNK);
+            if replaced.is_some() || target.as_ref().is_some_and(is_special) {
                 return Err(ViewError::CrossDevice);
             }
             self.store_as_shown(frame, at_from, (at_to, target.as_ref()), invalidations)?;
@@ -129,7 +132,11 @@ impl Tree {
             self.lock_in(below_to.0, below_to.1);
             self.unname(other, to);
             self.has_moved(ino, from, to);
-            invalidations.extend([Invalidation::Data(frame.ino), forget_name(to.0, to.1)]);
+            invalidations.push(Invalidation::Data(frame.ino));
+            // The kernel goes on knowing a directory as one.
+            if frame.shown != Kind::Directory {
+                invalidations.push(forget_name(to.0, to.1));
+            }
             return Ok(());
         }
         let begins = match &frame {

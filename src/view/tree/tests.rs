@@ -294,3 +294,81 @@ fn frames_that_are_open_are_found_by_their_names() {
     tree.table.lock().abandon(ino);
     assert_eq!(named("e.b2nd"), None);
 }
+
+/// As rsync does it, and mv: what was stored as a directory before is a file when the name is there that makes a store.
+#[test]
+fn a_directory_becomes_a_store_by_a_rename() {
+    let (dir, tree) = shown_as(Show::Contiguous);
+    lookup(&tree, "c.b2nd");
+    write_frame(&tree, ".embed.b2e.Ab12");
+    rename(&tree, ".embed.b2e.Ab12", "embed.b2e").unwrap();
+    let is_file = |name: &str| dir.path().join(name).is_file();
+    assert!(["a.b2nd", "c.b2nd", "embed.b2e"].into_iter().all(is_file));
+    // It can be made again.
+    tree.unlink(ROOT, OsStr::new("embed.b2e"), &mut Invalidations::new()).unwrap();
+    write_frame(&tree, "e.b2nd");
+    assert!(!is_file("e.b2nd"));
+    write_frame(&tree, "x");
+    rename(&tree, "x", "embed.b2e").unwrap();
+    assert!(is_file("e.b2nd"));
+}
+
+#[test]
+fn what_comes_into_a_store_by_a_rename_is_a_file() {
+    for show in [Show::Other, Show::Sparse, Show::Contiguous] {
+        let (dir, tree) = shown_as(show);
+        let invals = Invalidations::new;
+        let made = |name: &str| {
+            let creation = Creation { mode: 0o755, ..me() };
+            tree.make(ROOT, OsStr::new(name), New::Directory, creation, &mut invals()).unwrap().ino
+        };
+        let (store, plain) = (made("x.b2d"), made("work"));
+        for (name, parent) in [("a.b2nd", store), ("b.b2nd", plain), ("c.b2nd", store), ("d.b2nd", plain)] {
+            let frame = lookup(&tree, name);
+            if frame.kind == Kind::Directory {
+                tree.lookup(frame.ino, OsStr::new("00000000.chunk")).unwrap();
+            }
+            let to = (parent, OsStr::new(name));
+            tree.rename((ROOT, OsStr::new(name)), to, RenameMode::Replace, &mut invals()).unwrap();
+        }
+        rename(&tree, "work", "y.b2d").unwrap();
+        for (parent, name) in [("x.b2d", "a.b2nd"), ("y.b2d", "b.b2nd"), ("x.b2d", "c.b2nd"), ("y.b2d", "d.b2nd")] {
+            let around = lookup(&tree, parent).ino;
+            assert_eq!(tree.lookup(around, OsStr::new(name)).unwrap().kind, Kind::File, "{show:?} {name}");
+            assert!(dir.path().join(parent).join(name).is_file(), "{show:?} {name}");
+        }
+    }
+}
+
+#[test]
+fn what_is_no_file_replaces_a_frame() {
+    let (dir, tree) = tree();
+    let invals = Invalidations::new;
+    tree.make(ROOT, OsStr::new("link"), New::Symlink(OsStr::new("/nowhere")), me(), &mut invals()).unwrap();
+    tree.make(ROOT, OsStr::new("fifo"), New::Special(Kind::Fifo, 0), me(), &mut invals()).unwrap();
+    for (from, to) in [("link", "c.b2nd"), ("fifo", "d.b2nd")] {
+        lookup(&tree, to);
+        rename(&tree, from, to).unwrap();
+    }
+    lookup(&tree, "a.b2nd");
+    let swapped = tree.rename((ROOT, OsStr::new("c.b2nd")), (ROOT, OsStr::new("a.b2nd")), RenameMode::Exchange, &mut invals());
+    swapped.unwrap();
+    assert!(dir.path().join("a.b2nd").is_symlink() && dir.path().join("c.b2nd").is_file());
+    // A frame that loses its suffix is copied, and so it is by tools.
+    let refused = rename(&tree, "c.b2nd", "d.b2nd");
+    refused.unwrap();
+    tree.make(ROOT, OsStr::new("fifo"), New::Special(Kind::Fifo, 0), me(), &mut invals()).unwrap();
+    let refused = rename(&tree, "d.b2nd", "fifo");
+    assert!(matches!(refused, Err(ViewError::CrossDevice)), "{refused:?}");
+}
+
+#[test]
+fn a_frame_shown_as_a_directory_stays_one_without_its_suffix() {
+    let (_dir, tree) = tree();
+    let before = lookup(&tree, "a.b2nd");
+    let mut invals = Invalidations::new();
+    tree.rename((ROOT, OsStr::new("a.b2nd")), (ROOT, OsStr::new("a")), RenameMode::Replace, &mut invals).unwrap();
+    assert!(!invals.iter().any(|inval| matches!(inval, Invalidation::Entry(_, name) if name == "a")), "{invals:?}");
+    let now = lookup(&tree, "a");
+    assert_eq!((now.ino, now.kind), (before.ino, Kind::Directory));
+}
