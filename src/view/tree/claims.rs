@@ -20,6 +20,8 @@ pub enum Key {
     Name(Ino, OsString),
     /// That files become frames in a directory, at any depth.
     Within(Ino),
+    /// The times of a directory, which gets them back when a file in it has become a frame.
+    Times(Ino),
 }
 
 /// With whom a claim is shared.

@@ -1,5 +1,5 @@
 //! Times of directories in which frames are being stored. What a client has made there is as old as it was: only how it is stored
-//! changes. Meanwhile others may set these times, or make something else there, and that stays.
+//! changes. Meanwhile others may make something else there, and that counts. Who sets the times waits for a claim on them.
 
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
@@ -7,9 +7,9 @@ use std::time::SystemTime;
 
 use parking_lot::Mutex;
 
-use super::{Tree, passed};
+use super::Tree;
 use crate::store::local::beneath;
-use crate::view::{Ino, Result, SetAttr};
+use crate::view::Ino;
 
 /// The times that directories get back. A leaf lock, held while times are set.
 #[derive(Default)]
@@ -48,17 +48,6 @@ impl Tree {
         if let Some(kept) = self.dir_times.0.lock().get_mut(&parent) {
             kept.mtime = SystemTime::now();
         }
-    }
-
-    /// A client sets attributes of a directory.
-    pub(super) fn set_directory(&self, ino: Ino, held: BorrowedFd<'_>, set: &SetAttr) -> Result<()> {
-        let mut kept = self.dir_times.0.lock();
-        passed::set_held(held, set)?;
-        if let Some(kept) = kept.get_mut(&ino) {
-            kept.atime = set.atime.unwrap_or(kept.atime);
-            kept.mtime = set.mtime.unwrap_or(kept.mtime);
-        }
-        Ok(())
     }
 }
 

@@ -8,6 +8,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Instant;
 
+use super::claims::{Key, With};
 use super::handles::Open;
 use super::place::Whose;
 use super::table::Shown;
@@ -78,7 +79,10 @@ impl FileSystem for Tree {
     }
 
     fn setattr(&self, ino: Ino, handle: Option<Handle>, set: SetAttr, invalidations: &mut Invalidations) -> Result<Attr> {
-        let (_settled, whose) = self.settled(ino)?;
+        let (settled, whose) = self.settled(ino)?;
+        let is_directory = || self.table.lock().get(ino).is_some_and(|node| node.kind == libc::S_IFDIR);
+        let sets_times = matches!(whose, Whose::Passed) && (set.atime.is_some() || set.mtime.is_some()) && is_directory();
+        let _claim = settled.or_else(|| sets_times.then(|| self.claims.claim(vec![(Key::Times(ino), With::Nobody)])));
         match whose {
             Whose::Frame(frame, inner) => self.setattr_inside(&frame, ino, inner, handle, set, invalidations),
             Whose::Passed => self.setattr_passed(ino, handle, set),

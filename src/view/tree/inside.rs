@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use parking_lot::Mutex;
 
 use super::attributes::index_of_owner;
+use super::descriptors::OF_A_FRAME;
 use super::frame::{OpenFrame, TreeFrame};
 use super::handles::{InsideFile, Open};
 use super::passed;
@@ -141,6 +142,7 @@ impl Tree {
         if self.is_lock_name(frame, name) {
             return self.create_lock_inside(frame, creation.exclusive, mode);
         }
+        self.check_room(OF_A_FRAME)?;
         // What has come since the kernel looked it has not let the caller open: it looks again.
         let masked = Creation { mode: creation.mode & 0o777 & !creation.umask, exclusive: true, ..creation };
         let open = self.enter_to_write(frame)?;
@@ -349,6 +351,7 @@ impl Tree {
         if mode.write || mode.truncate {
             self.check_writable()?;
             frame.check_writable()?;
+            self.check_room(OF_A_FRAME)?;
         }
         let open = if mode.write || mode.truncate { self.enter_to_write(frame)? } else { self.enter_frame(frame)? };
         let opened = open.fs().open(inner, mode).map_err(|error| self.refused(&open, error))?;

@@ -173,7 +173,7 @@ impl Tree {
     pub(super) fn becoming(&self, parent: Ino) -> Vec<(Key, With)> {
         let way = self.table.lock().way(parent).unwrap_or_default();
         let around = way.into_iter().map(|(ino, _)| ino).chain([ROOT]);
-        around.map(|ino| (Key::Within(ino), With::Others)).collect()
+        around.map(|ino| (Key::Within(ino), With::Others)).chain([(Key::Times(parent), With::Others)]).collect()
     }
 
     fn written_alone(&self, ino: Ino, parent: Ino, invalidations: &mut Invalidations) {

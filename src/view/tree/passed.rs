@@ -250,10 +250,7 @@ impl Tree {
         if (set.mode, set.uid, set.gid, set.atime, set.mtime) == (None, None, None, None, None) {
             return Ok(());
         }
-        self.held(ino, |held| match beneath::look_at(held)? {
-            found if found.stat.is_dir() => self.set_directory(ino, held, set),
-            _ => set_held(held, set),
-        })
+        self.held(ino, |held| set_held(held, set))
     }
 
     pub(super) fn xattr_passed(&self, ino: Ino, name: &OsStr) -> Result<Vec<u8>> {

@@ -180,25 +180,49 @@ fn nothing_else_waits_while_a_frame_is_stored() {
 }
 
 #[test]
-fn a_directory_keeps_the_times_that_clients_give_it_while_a_frame_is_stored() {
+fn the_times_of_a_directory_stay_when_a_frame_is_stored_in_it() {
     let (dir, tree) = tree();
     let mtime = || dir.path().metadata().unwrap().modified().unwrap();
     let set = |tree: &Tree, seconds| {
         let mtime = Some(std::time::UNIX_EPOCH + std::time::Duration::from_secs(seconds));
         tree.setattr(ROOT, None, SetAttr { mtime, ..SetAttr::default() }, &mut Invalidations::new()).unwrap().meta.mtime
     };
-    meanwhile(&tree, move |tree| {
+    let made = |tree: &Tree, name: &str| {
+        let bytes = std::fs::read(dir.path().join("a.b2nd")).unwrap();
+        let (_, opened) = tree.create(ROOT, OsStr::new(name), me(), WRITE).unwrap();
+        tree.write(opened.handle, 0, &bytes).unwrap();
         set(tree, 5);
+        opened.handle
+    };
+    // Who sets them waits.
+    let file = made(&tree, "x.b2nd");
+    let (begun, has_begun) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let other = &tree;
+        *tree.when_staged.lock() = Some(Box::new(move |tree| {
+            begun.send(()).unwrap();
+            while tree.claims.waiting() == 0 {
+                std::thread::yield_now();
+            }
+        }));
+        scope.spawn(move || {
+            has_begun.recv().unwrap();
+            set(other, 6);
+        });
+        tree.release(file, &mut Invalidations::new());
     });
-    write_frame(&tree, "x.b2nd");
+    assert_eq!(mtime(), std::time::UNIX_EPOCH + std::time::Duration::from_secs(6));
+    let file = made(&tree, "y.b2nd");
+    tree.release(file, &mut Invalidations::new());
     assert_eq!(mtime(), std::time::UNIX_EPOCH + std::time::Duration::from_secs(5));
+    // What is made meanwhile counts.
+    let file = made(&tree, "z.b2nd");
     meanwhile(&tree, move |tree| {
-        set(tree, 6);
         tree.create(ROOT, OsStr::new("made"), me(), WRITE).unwrap();
     });
-    write_frame(&tree, "y.b2nd");
-    assert!(mtime() > std::time::UNIX_EPOCH + std::time::Duration::from_secs(7), "what was made meanwhile counts");
-    assert!(dir.path().join("y.b2nd").is_dir());
+    tree.release(file, &mut Invalidations::new());
+    assert!(mtime() > std::time::UNIX_EPOCH + std::time::Duration::from_secs(7));
+    assert!(["x", "y", "z"].into_iter().all(|name| dir.path().join(name).with_extension("b2nd").is_dir()));
 }
 
 /// Whoever opens the file of a frame that is just losing its suffix, and is told that what was written is committed, finds it there.
