@@ -1,9 +1,9 @@
 //! Descriptors. What stays open takes no more than leaves some for those who are at work; when it would, what nobody uses is closed.
 
-use std::fs;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use super::Tree;
+use crate::store::local::system;
 use crate::view::{Result, ViewError};
 
 /// Descriptors that an open frame takes at most, besides chunk files that are kept open.
@@ -25,16 +25,7 @@ impl Descriptors {
     }
 
     fn is_short(&self, count: usize) -> bool {
-        open_descriptors().is_some_and(|open| open.saturating_add(count).saturating_add(self.reserve) > self.limit)
-    }
-}
-
-/// How many this process has open. Linux tells since 6.2; before, all are listed.
-fn open_descriptors() -> Option<usize> {
-    const OPEN: &str = "/proc/self/fd";
-    match fs::metadata(OPEN).ok()?.len() {
-        0 => Some(fs::read_dir(OPEN).ok()?.count()),
-        open => usize::try_from(open).ok(),
+        system::open_descriptors().is_ok_and(|open| open.saturating_add(count).saturating_add(self.reserve) > self.limit)
     }
 }
 

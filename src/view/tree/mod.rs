@@ -137,7 +137,7 @@ pub struct Tree {
     dir_times: dir_times::DirTimes,
     /// What a test does when a frame has been copied, and has no name yet.
     #[cfg(test)]
-    when_staged: Mutex<Option<Box<dyn FnOnce(&Tree) + Send>>>,
+    when_staged: Mutex<Option<tests::Then>>,
     /// What the kernel must forget because of what a look-up has found. A leaf lock.
     owed: Mutex<Invalidations>,
 }

@@ -20,13 +20,17 @@ use crate::format::Layout;
 use crate::store::local::beneath::{self, Found, Onto};
 use crate::view::{Ino, Invalidation, Invalidations, Kind, RenameMode, Result, ViewError};
 
-/// What a name was found to stand for, and the node of that.
-type Known<F> = (Option<Ino>, F);
+/// What two names were found to stand for, each with the node of that, and the claim that they go on to.
+struct Claimed<'a> {
+    source: (Option<Ino>, Found),
+    target: (Option<Ino>, Option<Found>),
+    _claim: Option<Claim<'a>>,
+}
 
 impl Tree {
     /// What two names stand for, one of which is to become the other, or to change with it. If one may be a frame, or is to become one, they
     /// stand for that as long as the claim is held.
-    fn claim_names(&self, from: At<'_>, to: At<'_>) -> Result<(Known<Found>, Known<Option<Found>>, Option<Claim<'_>>)> {
+    fn claim_names(&self, from: At<'_>, to: At<'_>) -> Result<Claimed<'_>> {
         let known = |at: At<'_>, found: &Found| {
             let known = self.table.lock().find(found);
             known.or_else(|| self.is_now(at.parent, at.name, found))
@@ -39,7 +43,7 @@ impl Tree {
         for _ in 0..LOOKS {
             let (source, target) = look()?;
             if !self.may_be_frame(from.name, Some(&source.1)) && !self.may_be_frame(to.name, target.1.as_ref()) {
-                return Ok((source, target, None));
+                return Ok(Claimed { source, target, _claim: None });
             }
             let nodes = [source.0, target.0];
             let mut keys = self.becoming(to.parent);
@@ -50,7 +54,7 @@ impl Tree {
             // One may have become a frame before, or gone.
             let (source, target) = look()?;
             if [source.0, target.0] == nodes {
-                return Ok((source, target, Some(claim)));
+                return Ok(Claimed { source, target, _claim: Some(claim) });
             }
         }
         Err(ViewError::Gone)
@@ -74,7 +78,7 @@ impl Tree {
         let (from_dir, to_dir) = (self.dir(from.0)?, self.dir(to.0)?);
         let from = At { parent: from.0, dir: from_dir.as_fd(), name: from.1 };
         let to = At { parent: to.0, dir: to_dir.as_fd(), name: to.1 };
-        let ((ino, source), (other, target), _claim) = self.claim_names(from, to)?;
+        let Claimed { source: (ino, source), target: (other, target), _claim } = self.claim_names(from, to)?;
         self.check_named(ino, from.parent, from.name)?;
         if target.is_some() {
             self.check_named(other, to.parent, to.name)?;

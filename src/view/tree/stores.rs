@@ -75,8 +75,9 @@ impl Tree {
 
     /// A name stands for what had another name, or for another of its names.
     pub(super) fn has_come(&self, (parent, name): (Ino, &OsStr), enters: bool, invalidations: &mut Invalidations) {
-        let Ok(dir) = self.dir(parent) else { return };
-        if *name == *STORE_MARK && rules::is_store(dir.as_fd()) {
+        let is_mark = *name == *STORE_MARK;
+        let Some(dir) = (is_mark || enters).then(|| self.dir(parent).ok()).flatten() else { return };
+        if is_mark && rules::is_store(dir.as_fd()) {
             return self.becomes_store(parent, invalidations);
         }
         if enters && let Ok((ino, found)) = self.enter_at(parent, name, dir.as_fd(), name) {

@@ -12,6 +12,9 @@ use crate::store::{Budgets, Location, NewFrame};
 use crate::view::regions::{LAST_NODE, OURS};
 use crate::view::{Attr, Creation, FileSystem, New, OpenMode, ROOT, RenameMode, SetAttr};
 
+/// What is done at some point.
+pub type Then = Box<dyn FnOnce(&Tree) + Send>;
+
 fn names(dir: &Path) -> Vec<String> {
     let mut names: Vec<_> =
         std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
