@@ -118,13 +118,28 @@ impl Tree {
         is_converted && self.rules.is_name(from) && !self.rules.is_name(to)
     }
 
-    /// Stores a frame under a name without a suffix in the layout in which it is shown, and removes it where it was. It can be opened while
+    /// Whether a frame that is shown as a directory gets a suffix by a new name with which it would be shown as a file the next time.
+    pub(super) fn gains_suffix(&self, frame: &TreeFrame, found: &Found, from: &OsStr, to: At<'_>) -> bool {
+        let is_kept = frame.shown == Kind::Directory && found.stat.is_dir() && !self.rules.is_name(from);
+        let is_idle = frame.writers.load(Relaxed) == 0;
+        // Where programs take turns the lock file is in the directory, and the count in it goes with nothing else.
+        is_kept
+            && is_idle
+            && !self.rules.locking
+            && self.rules.is_name(to.name)
+            && self.rules.shown(frame.stored, self.is_in_store(to.parent)) == Kind::File
+            && self.is_chosen(to.parent, to.name)
+    }
+
+    /// Stores a frame under a name with which it is shown as what it is shown as, and removes it where it was: without a suffix in the layout
+    /// in which it is shown, and with one in the other. It can be opened while
     /// it is copied; what is committed to it meanwhile is copied anew.
     pub(super) fn store_as_shown(
         &self,
         frame: &Arc<TreeFrame>,
         from: At<'_>,
         (to, replaced): (At<'_>, Option<&Found>),
+        layout: Layout,
         invalidations: &mut Invalidations,
     ) -> Result<()> {
         for _ in 0..TRIES {
@@ -138,7 +153,6 @@ impl Tree {
             let before = self.stamp(frame.ino)?;
             let copy = FrameCopy::of(&self.location(from.parent, from.dir, from.name)?)?;
             let like = like_copied(&copy, &found)?;
-            let layout = if frame.shown == Kind::Directory { Layout::Sparse } else { Layout::Contiguous };
             let new = NewFrame { like: Some(like), replaced: replaced.map(|found| found.stat), ..NewFrame::default() };
             let staged = self.stage(&copy, &self.location(to.parent, to.dir, to.name)?, layout, new)?;
             // From here on nobody commits to it, neither by this mount nor by another.

@@ -254,7 +254,11 @@ impl Rename<'_> {
         }
         let locks = self.locks();
         if let Some(frame) = self.frame.as_ref().filter(|frame| self.loses_suffix(frame)) {
-            return self.lose_suffix(frame, locks, invalidations);
+            let layout = if frame.shown == Kind::Directory { Layout::Sparse } else { Layout::Contiguous };
+            return self.store_as_shown(frame, layout, locks, invalidations);
+        }
+        if let Some(frame) = self.frame.as_ref().filter(|frame| self.gains_suffix(frame)) {
+            return self.store_as_shown(frame, Layout::Contiguous, locks, invalidations);
         }
         let begins = self.frame.as_ref().map_or(Ok(false), |frame| tree.unbegin(frame))?;
         self.frame = self.frame.filter(|_| !begins);
@@ -306,15 +310,26 @@ impl Rename<'_> {
         Ok(())
     }
 
-    /// A frame loses its suffix, and is stored as it is shown.
-    fn lose_suffix(&self, frame: &Arc<TreeFrame>, locks: [Option<LockOf>; 2], invalidations: &mut Invalidations) -> Result<()> {
+    /// Onto a free name.
+    fn gains_suffix(&self, frame: &TreeFrame) -> bool {
+        self.target.is_none() && self.tree.gains_suffix(frame, &self.source, self.from.name, self.to)
+    }
+
+    /// A frame loses its suffix, or gets one, and is stored so that it is shown as it was.
+    fn store_as_shown(
+        &self,
+        frame: &Arc<TreeFrame>,
+        layout: Layout,
+        locks: [Option<LockOf>; 2],
+        invalidations: &mut Invalidations,
+    ) -> Result<()> {
         let Rename { tree, from, to, target, .. } = self;
         // Tools copy over a frame, and over what is neither a file nor a directory.
         let is_special = |found: &Found| !matches!(found.stat.mode & libc::S_IFMT, libc::S_IFREG | libc::S_IFDIR | libc::S_IFLNK);
         if self.replaced.is_some() || target.as_ref().is_some_and(is_special) {
             return Err(ViewError::CrossDevice);
         }
-        tree.store_as_shown(frame, *from, (*to, target.as_ref()), invalidations)?;
+        tree.store_as_shown(frame, *from, (*to, target.as_ref()), layout, invalidations)?;
         tree.locks_move(locks, from.below(), to.below(), false);
         tree.lock_in(to.dir, to.name);
         self.names_change();

@@ -390,12 +390,17 @@ fn what_is_no_file_replaces_a_frame() {
 }
 
 #[test]
-fn a_frame_shown_as_a_directory_stays_one_without_its_suffix() {
-    let (_dir, tree) = tree();
+fn a_frame_shown_as_a_directory_stays_one_without_its_suffix_and_with_it_again() {
+    let (dir, tree) = tree();
     let before = lookup(&tree, "a.b2nd");
     let mut invals = Invalidations::new();
     tree.rename((ROOT, OsStr::new("a.b2nd")), (ROOT, OsStr::new("a")), RenameMode::Replace, &mut invals).unwrap();
     assert!(!invals.iter().any(|inval| matches!(inval, Invalidation::Entry(_, name) if name == "a")), "{invals:?}");
     let now = lookup(&tree, "a");
     assert_eq!((now.ino, now.kind), (before.ino, Kind::Directory));
+    assert!(dir.path().join("a").is_dir());
+    rename(&tree, "a", "a.b2nd").unwrap();
+    let now = lookup(&tree, "a.b2nd");
+    assert_eq!((now.ino, now.kind), (before.ino, Kind::Directory));
+    assert!(dir.path().join("a.b2nd").is_file(), "the next mount shows it as a directory too");
 }
