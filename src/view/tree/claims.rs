@@ -1,7 +1,8 @@
-//! What is done to a file or a name that nobody may come between: a file is stored as a frame, a frame is renamed or removed. Whoever
-//! comes to the same file or name waits until it is done. Everything else in the tree goes on.
+//! Claims on single files and names of a tree. A file is claimed while it is stored as a frame, and a name while it is renamed or removed.
+//! Requests for the same file or name wait until that is done; all other requests go on.
 //!
-//! A thread has one claim at most, and takes it before any lock. All that it names is taken at once, so nobody waits in a circle.
+//! A thread has at most one claim, and takes it before any lock. A claim takes everything that it names at once, so claims cannot wait for
+//! each other in a circle.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

@@ -1,4 +1,5 @@
-//! Descriptors. What stays open takes no more than leaves some for those who are at work; when it would, what nobody uses is closed.
+//! Keeps some descriptors free, so that reading, listing and committing always go on. When few are left, frames that nobody uses are
+//! closed; if that does not help, nothing more is opened that would stay open.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 

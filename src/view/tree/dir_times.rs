@@ -1,5 +1,5 @@
-//! Times of directories in which frames are being stored. What a client has made there is as old as it was: only how it is stored
-//! changes. Meanwhile others may make something else there, and that counts. Who sets the times waits for a claim on them.
+//! Keeps the times of a directory while a frame is stored in it: storing makes and renames files there, which no client has asked for.
+//! Names that clients make or remove meanwhile still count. A client that sets these times waits, by a claim on them.
 
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;

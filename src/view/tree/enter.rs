@@ -1,4 +1,4 @@
-//! Names that the kernel looks up: what each stands for below, what that is shown as, and its attributes.
+//! Looks names up: finds what a name stands for below, decides what that is shown as, and gives its attributes.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd};

@@ -1,4 +1,4 @@
-//! What the kernel asks of a tree: each request goes to the file system below, or to the frame that answers for it.
+//! The requests of the kernel to a tree. Each goes to the file system below, or to the frame that the inode belongs to.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, OwnedFd};

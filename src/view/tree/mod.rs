@@ -21,7 +21,8 @@
 //! - a claim is held while a file is stored as a frame, or a name changes: who comes to the same file or name waits;
 //! - a frame's state is held while it is opened, closed, moved or replaced: who opens the same frame waits;
 //! - `opening` is held while an archive is opened: who opens another waits;
-//! - `making` and `dir_times` are held for single system calls, and `making` while a stored frame is closed: nobody who only reads waits.
+//! - `making` is held while something under a name of ours is made, closed or looked at, and `dir_times` while times are read or set:
+//!   nobody who only reads waits for these.
 //!
 //! No other lock is held during input and output.
 

@@ -178,7 +178,8 @@ impl Tree {
     pub(super) fn end_removed(&self, frame: &Arc<TreeFrame>) {
         if frame.removed.load(SeqCst) && frame.handles.load(SeqCst) == 0 {
             self.drop_frame(frame);
-            if let Some(rest) = frame.rest.lock().take() {
+            let rest = frame.rest.lock().take();
+            if let Some(rest) = rest {
                 self.discard(rest.dir.as_fd(), &rest.name, &rest.found);
             }
         }
