@@ -58,7 +58,9 @@ impl Tree {
     /// Whether what has a name comes into a store, or becomes one, by another name.
     pub(super) fn enters_store(&self, from: (Ino, &OsStr), to: (Ino, &OsStr)) -> bool {
         let becomes = has_store_suffix(to.1) && !has_store_suffix(from.1);
-        (becomes || from.0 != to.0 && self.is_in_store(to.0)) && !self.is_in_store(from.0)
+        let comes = becomes || from.0 != to.0 && self.is_in_store(to.0);
+        // Where data is shown, frames are not for clients to change.
+        comes && !self.shows_data() && !self.is_in_store(from.0)
     }
 
     /// That what comes into a store can be rewritten there.
