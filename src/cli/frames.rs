@@ -102,7 +102,10 @@ pub(super) fn local_only(path: &Path) -> Result<(), Failure> {
     if is_remote(path) {
         return Err(Failure::new(path, "is a URL; expected a file or directory on this machine"));
     }
-    Ok(())
+    match (local::stat(path), strangers::name(path, false)) {
+        (Ok(None), Some(what)) => Err(Failure::new(path, what)),
+        _ => Ok(()),
+    }
 }
 
 /// What keeps a command from a frame, in words that are the same for all commands if it is no frame or not there.
@@ -142,7 +145,7 @@ pub(super) fn missing(path: &Path, reason: &str) -> Failure {
     if is_remote(path) {
         return Failure::new(path, "no such object; expected a Blosc2 frame");
     }
-    Failure::new(path, strangers::name(path).as_deref().unwrap_or(reason))
+    Failure::new(path, strangers::name(path, true).as_deref().unwrap_or(reason))
 }
 
 /// The frame at `path`, to be looked at.
