@@ -156,8 +156,10 @@ fn or_array(Failure(line): Failure) -> Failure {
     const FRAME: &str = "expected a Blosc2 frame";
     // The last one, as the path comes first.
     match line.rsplit_once(FRAME) {
-        Some((before, after)) => Failure(format!("{before}{FRAME} or a .npy file{after}")),
-        None => Failure(line),
+        Some((before, after)) if after.is_empty() || after.starts_with(" (") => {
+            Failure(format!("{before}{FRAME} or a .npy file{after}"))
+        }
+        _ => Failure(line),
     }
 }
 

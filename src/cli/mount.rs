@@ -132,10 +132,10 @@ Signals:
 Log:
   Without /dev/log, the daemon writes a log of its own in /run/b2fuse
   (root) or $XDG_RUNTIME_DIR/b2fuse, at most 1 MiB, and removes it at the
-  end unless it holds a warning. The daemon never waits for its log: messages
-  that cannot be written are dropped and counted. A --log-file is a regular
-  file or a character device. A link to it is followed only if no other user
-  could have made it.
+  end unless it holds a warning. The daemon never waits for its log:
+  messages that cannot be written are dropped and counted. A --log-file is
+  a regular file or a character device. A link to it is followed only if no
+  other user could have made it.
 
 fstab and autofs:
   b2fuse must be in /usr/bin or /usr/local/bin.
