@@ -33,7 +33,7 @@ Examples:
   # All frames below a directory
   b2fuse check --deep frames
 
-Fields of --json:
+JSON output:
   One object a line for each frame. Fields may be added, and are not
   removed or changed.
 

@@ -100,7 +100,7 @@ fn without_hidden(script: &str) -> String {
         if is_list {
             let line = hidden.iter().fold(line.to_owned(), |line, name| line.replace(&format!(" --{name}"), ""));
             kept.push_str(&line);
-        } else if hidden.iter().any(|name| has(name)) {
+        } else if hidden.iter().any(has) {
             continue;
         } else {
             kept.push_str(line);
@@ -272,6 +272,10 @@ mod tests {
             let text = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
             for line in text.lines() {
                 let columns = line.chars().count();
+                assert!(
+                    line.starts_with(' ') || !line.contains('-'),
+                    "a title is put in capitals, which no option stands: {line}"
+                );
                 assert!(columns <= WIDTH, "{}: {columns} columns, expected at most {WIDTH}: {line}", command.get_name());
             }
         }

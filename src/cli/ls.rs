@@ -34,7 +34,7 @@ const BUFFER: usize = 64 << 10;
 /// number; nbytes and cbytes, the sizes in its header, and their ratio; its path. See `b2fuse check` for what is a frame.
 #[derive(clap::Args)]
 #[command(after_long_help = "\
-Fields of --json:
+JSON output:
   Of a frame, each line is an object with all of these members:
   position  number
   offset    number: the byte of the file at which the chunk begins; null

@@ -144,7 +144,7 @@ pub(super) fn name(path: &Path, urls: bool) -> Option<String> {
              (curl downloads others)"
                 .into()
         }
-        _ => "is a URL that this b2fuse does not read; expected a file or directory on this machine (curl downloads it)".into(),
+        _ => "is a URL; expected a file or directory on this machine (curl downloads it)".into(),
     })
 }
 

@@ -113,6 +113,7 @@ fn what_cannot_become_an_array_is_named() {
     }
     assert_eq!(place.names(), names, "nothing is made, and nothing is left");
     place.succeeds("convert --force x.npy frame");
+    place.run("cat --npy frame 99").failed("frame: slice: found '99', expected an item of axis 0, which has 10");
     place.succeeds("convert frame back.npy");
     assert!(fs::read(place.path("back.npy")).unwrap().ends_with(&items(100)));
 }

@@ -104,7 +104,7 @@ test_directories_of_frames() {
     told_by "info $T/none" "ls $T/none" "check $T/none" "compact $T/none" -- "$T/none" "holds no frame; expected a Blosc2 frame"
     told_by "cat $T/none 0" "repair $T/none" "convert $T/none $T/converted" -- "$T/none" \
         "is a directory without chunks.b2frame; expected a Blosc2 frame"
-    of_one_frame "$T/a.b2d" "is a store of Python-Blosc2 (.b2d)" "expected one frame"
+    of_one_frame "$T/a.b2d" "is a store of Python-Blosc2 (.b2d)" "expected one of the frames in it"
     cp "$FX/base.b2frame" "$T/a.b2d/leaf.b2nd"
     of_one_frame "$T/a.b2d" "is a store of Python-Blosc2 (.b2d)" "such as $T/a.b2d/leaf.b2nd"
     # What convert says works.
@@ -142,9 +142,6 @@ test_a_truncated_frame_is_to_be_repaired() {
     one_line "$T/short" "b2fuse repair" "$B2FUSE" mount "$T/short" "$M"
     # What cannot be repaired is said so, with what tells more.
     one_line "$T/short" "cannot be repaired" "$B2FUSE" repair "$T/short"
-    head -c 200000 "$FX/full.b2frame" >"$T/half"
-    exits 1 "$B2FUSE" repair "$T/half"
-    has "$(cat "$T/.out" "$T/.err")" repair
     mkdir "$T/lost"
     : >"$T/lost/chunks.b2frame"
     one_line "$T/lost" "nothing was changed" "$B2FUSE" repair "$T/lost"

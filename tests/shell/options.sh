@@ -121,6 +121,7 @@ test_words_that_cannot_stand_together() {
 # What is shown read-only by its kind takes the words of fstab, and says so in the log.
 test_words_that_have_no_effect_are_logged() {
     cp "$FX/array.b2nd" "$S"
+    mkdir "$M"
     mount_it -o "rw,show=npy,dtype=<f4,log_file=$T/log"
     umount_it
     has "$(cat "$T/log")" "-o rw is ignored"

@@ -44,7 +44,7 @@ const MOST_FINDINGS: usize = 20;
 /// `b2fuse check` for what counts as a frame.
 #[derive(clap::Args)]
 #[command(after_long_help = "\
-Fields of --json:
+JSON output:
   One object a line for each frame. Fields may be added, and are not
   removed or changed. Sizes are in bytes. null means not known, or not
   present where the list says so.
