@@ -140,6 +140,16 @@ pub(super) fn existing(path: &Path) -> Result<(Location, Layout), Failure> {
     find(path, Links::Refused)?.ok_or_else(|| missing(path, "no such file or directory; expected a Blosc2 frame"))
 }
 
+/// Of a directory, or what is beneath a URL, without frames.
+pub(super) fn without_frames(path: &Path) -> Failure {
+    if is_remote(path) {
+        return existing(path).err().unwrap_or_else(|| Failure::new(path, "holds no frame"));
+    }
+    let known = Location::existing(path).ok().and_then(|location| strangers::directory(&location));
+    let what = known.as_deref().unwrap_or("holds no frame; expected a Blosc2 frame, or a directory with frames in it");
+    Failure::new(path, what)
+}
+
 /// That there is nothing of that name.
 pub(super) fn missing(path: &Path, reason: &str) -> Failure {
     if is_remote(path) {

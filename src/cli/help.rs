@@ -274,7 +274,7 @@ mod tests {
                 let columns = line.chars().count();
                 assert!(
                     line.starts_with(' ') || !line.contains('-'),
-                    "a title is put in capitals, which no option stands: {line}"
+                    "titles are put in capitals, and an option would not be one any more: {line}"
                 );
                 assert!(columns <= WIDTH, "{}: {columns} columns, expected at most {WIDTH}: {line}", command.get_name());
             }

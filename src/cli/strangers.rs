@@ -4,7 +4,6 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use super::{Failure, frames};
 use crate::format::INDEX_NAME;
 use crate::format::chunk::ChunkHeader;
 use crate::store::Location;
@@ -109,14 +108,6 @@ pub(super) fn directory(location: &Location) -> Option<String> {
         Some(such) => format!("is a directory with {count} frames in it; expected one of them, such as {such}"),
         None => return array(location),
     })
-}
-
-/// Of a directory without frames: what it is, if it is something that is known, or at a URL.
-pub(super) fn without_frames(path: &Path) -> Option<Failure> {
-    if frames::is_remote(path) {
-        return frames::existing(path).err();
-    }
-    directory(&Location::existing(path).ok()?).map(|what| Failure::new(path, what))
 }
 
 /// What an array of another kind is, in words for after its path.

@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Failure, frames, memory, strangers};
+use super::{Failure, frames, memory};
 use crate::format::Layout;
 use crate::format::plain::plain;
 use crate::store;
@@ -64,8 +64,7 @@ pub(super) fn each(path: &Path, found: &mut dyn FnMut(Item) -> bool) -> Result<b
     }
     match (any, called) {
         (true, _) => Ok(true),
-        (false, 0) => Err(strangers::without_frames(path)
-            .unwrap_or_else(|| Failure::new(path, "holds no frame; expected a Blosc2 frame, or a directory with frames in it"))),
+        (false, 0) => Err(frames::without_frames(path)),
         (false, 1) => Err(Failure::new(path, "holds no frame, only a file with a frame's name")),
         (false, n) => Err(Failure::new(path, format_args!("holds no frame, only {n} files with a frame's name"))),
     }
