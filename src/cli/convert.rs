@@ -95,6 +95,9 @@ impl From<Show> for Layout {
 }
 
 pub(super) fn run(args: &Args) -> Outcome {
+    if let Err(what) = args.array.check() {
+        return Outcome::Usage(what);
+    }
     #[cfg(feature = "remote")]
     match args.remote.access() {
         Err(what) => return Outcome::Usage(what),
@@ -132,7 +135,7 @@ fn convert(args: &Args) -> Result<(), Failure> {
     if decode::is_meant(args) {
         return decode::run(args);
     }
-    let (src, layout) = frames::existing(&args.src)?;
+    let (src, layout) = frames::existing(&args.src).map_err(or_array)?;
     let dst = frames::to_be(&args.dst)?;
     let replaced = check_target(&src, &dst, args.force)?;
     let copy = FrameCopy::of(&src).map_err(frames::damaged)?;
@@ -146,6 +149,18 @@ fn convert(args: &Args) -> Result<(), Failure> {
     let write_protected = to == Layout::Contiguous && mode & 0o200 == 0;
     let new = NewFrame { write_protected, replaced, ..NewFrame::default() };
     make(&copy, to, &dst, new, None).map(drop)
+}
+
+/// The same of SRC, which may be a file of NumPy's as well.
+fn or_array(Failure(line): Failure) -> Failure {
+    const FRAME: &str = "expected a Blosc2 frame";
+    // The last one, as the path comes first.
+    match line.rsplit_once(FRAME) {
+        Some((before, after)) if after.is_empty() || after.starts_with(" (") => {
+            Failure(format!("{before}{FRAME} or a .npy file{after}"))
+        }
+        _ => Failure(line),
+    }
 }
 
 /// Makes a frame at `dst`, with the chunks in the order of the index and no holes between them; `last` is done at its end. Answers what
@@ -185,7 +200,7 @@ fn fill_new(
 ) -> Result<Arc<dyn FrameStore>, Failure> {
     interruptible(dst.path())?;
     let create = || Ok(create()?);
-    let target = wait::until_released(wait::PATIENCE, |text| eprintln!("{text}"), Failure::from_text, create)?;
+    let target = wait::until_released(wait::PATIENCE, "", |text| eprintln!("{text}"), Failure::from_text, create)?;
     // What was replaced and cannot be removed is worth a word.
     super::log::start(super::log::Target::AfterSuccess, log::LevelFilter::Warn);
     let bar = progress::of_bytes(bytes);

@@ -66,7 +66,10 @@ impl ArrayCopy {
         let made = plan(&file, new, caches);
         match made {
             Ok((cutting, params, header)) => Ok(ArrayCopy { file, cutting, params, header }),
-            Err(error) => Err(file.failed(format!("cannot become an array: {error}"))),
+            // Nothing of it has a place in a file yet.
+            Err(format::Error { field, got, expected, .. }) => {
+                Err(file.failed(format!("cannot become an array: {field}: found {got}, expected {expected}")))
+            }
         }
     }
 

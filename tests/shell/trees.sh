@@ -629,7 +629,7 @@ test_wrong_usage() {
     one_line "$T/none" "no such directory" "$B2FUSE" mount "$D" "$T/none"
     one_line "$D" "is no frame, and $T/x.b2frame is one" "$B2FUSE" mount "$D" "$T/x.b2frame"
     one_line "$D" "--create" "$B2FUSE" mount --create "$D" "$M"
-    one_line "$D" "follow_links" "$B2FUSE" mount -o follow_links "$D" "$M"
+    one_line "$D" "follow_links" "$B2FUSE" mount -o ro,follow_links "$D" "$M"
     exits 2 "$B2FUSE" mount -o entry_timeout=soon "$D" "$M"
     exits 2 "$B2FUSE" mount -o attr_timeout=-1 "$D" "$M"
     exits 2 "$B2FUSE" mount -o suffixes "$D" "$M"

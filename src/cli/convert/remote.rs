@@ -152,7 +152,7 @@ fn upload_array(args: &Args, access: &Access, file: NpyFile, dst: &Address) -> R
              frame on this machine first",
         ));
     }
-    let new = args.array.new_array().map_err(|reason| Failure::new(&shown, reason))?;
+    let new = args.array.new_array();
     let copy = ArrayCopy::of(file, &new, system::caches())?;
     let threads = thread::available_parallelism().map_or(1, usize::from);
     let begin = |new: &NewUpload<'_>| Upload::sparse(new, copy.count());
