@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use super::{Args, check_target, fill_new, frames, mask};
+use super::{Args, check_target, decode, fill_new, frames, mask};
 use crate::cli::Failure;
 use crate::format::Layout;
 use crate::format::registry::{CodecId, FilterId};
@@ -49,7 +49,7 @@ impl ArrayArgs {
                 let mut slots = [(FilterId::NONE, 0); 6];
                 // The library's own are in the last ones.
                 let Some(free) = slots.len().checked_sub(filters.len()) else {
-                    return Err(format!("{} filters; expected at most {}", filters.len(), slots.len()));
+                    return Err(format!("--filters names {}; expected at most {}", filters.len(), slots.len()));
                 };
                 for (slot, filter) in slots.iter_mut().skip(free).zip(filters) {
                     *slot = *filter;
@@ -95,10 +95,21 @@ pub(super) fn source(args: &Args) -> Result<Option<(Location, NpyFile)>, Failure
     Ok(NpyFile::open(&location)?.map(|file| (location, file)))
 }
 
+/// # Errors
+/// The copy of a NumPy file is to have a name that only another one has.
+pub(super) fn check_name(args: &Args) -> Result<(), Failure> {
+    if !decode::is_meant(args) {
+        return Ok(());
+    }
+    let reason = "is the name of a NumPy file (.npy), and SRC is one already; expected the name of a frame, such as x.b2nd";
+    Err(Failure::new(&args.dst, reason))
+}
+
 pub(super) fn run(args: &Args, (src, file): (Location, NpyFile)) -> Result<(), Failure> {
     let new = args.array.new_array().map_err(|reason| Failure::new(&args.dst, reason))?;
     let dst = frames::to_be(&args.dst)?;
     let replaced = check_target(&src, &dst, args.force)?;
+    check_name(args)?;
     let copy = ArrayCopy::of(file, &new, system::caches())?;
     let to = args.show.map_or(Layout::Contiguous, Layout::from);
     let mode = copy.mode();
