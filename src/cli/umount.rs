@@ -3,6 +3,7 @@
 //! After an unmount the daemon can say nothing any more. So it is asked before, in [`unmount`]'s words, and its end is
 //! waited for by its mark on SOURCE. Whoever serves the mount may be anybody: nothing is waited for without a limit.
 
+use std::cell::Cell;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -77,6 +78,7 @@ fn unmount(path: &Path, lazy: bool) -> Result<(), Failure> {
     let (left, source) = outcome.map_err(failed)?;
     let note = match daemon.ended(source) {
         // A remote frame has no lock that could be given back.
+        Ended::Unseen if daemon.had_died.get() => "its daemon had died; the mount was read-only, so nothing is lost",
         Ended::Unseen if daemon.mount.source.as_encoded_bytes().windows(3).any(|part| part == b"://") => "",
         Ended::Yes => "",
         Ended::No => "everything is written, but its daemon has not ended yet",
@@ -135,7 +137,7 @@ fn detach(daemon: &Daemon) -> TakenAway {
     match talk.and_then(|talk| daemon.make_ready(talk, true)) {
         Ok(Ok(Ready { left, source, .. })) => Ok((left, source)),
         Ok(Err(why)) => Err(format!("unmounted, but not all data can be saved: {}", why.unwrap_or("it is busy".into()))),
-        Err(error) if is_dead(&error) => Err(died(daemon)),
+        Err(error) if is_dead(&error) => died(daemon),
         Err(error) => Err(format!(
             "unmounted, but whether everything is in the frame is not known: {}; see {}",
             silent(&error),
@@ -144,13 +146,18 @@ fn detach(daemon: &Daemon) -> TakenAway {
     }
 }
 
-fn died(daemon: &Daemon) -> String {
-    format!("unmounted, but its daemon had died: what it had not committed is lost; see {}", daemon.log())
+/// A daemon that only reads has lost nothing.
+fn died(daemon: &Daemon) -> TakenAway {
+    daemon.had_died.set(true);
+    if daemon.mount.read_only {
+        return Ok((String::new(), None));
+    }
+    Err(format!("unmounted, but its daemon had died: what it had not committed is lost; see {}", daemon.log()))
 }
 
 fn dead(daemon: &Daemon) -> TakenAway {
     kernel::unmount(&daemon.mount.point, false).map_err(|error| cannot_unmount(daemon, &error))?;
-    Err(died(daemon))
+    died(daemon)
 }
 
 /// Of a dead daemon's mount the directory may still be opened, out of the kernel's cache.
@@ -170,6 +177,8 @@ struct Daemon {
     mount: MountInfo,
     /// Whom one has to be to be let into the mount, if somebody else: FUSE keeps root out of others' mounts.
     user: Option<User>,
+    /// It was not there any more to be asked.
+    had_died: Cell<bool>,
 }
 
 /// A daemon that lets its mount be taken away.
@@ -185,7 +194,7 @@ struct Ready {
 impl Daemon {
     fn of(mount: MountInfo) -> Self {
         let root = rustix::process::geteuid().is_root();
-        Daemon { user: mount.owner.filter(|(user, _)| root && *user != 0), mount }
+        Daemon { user: mount.owner.filter(|(user, _)| root && *user != 0), mount, had_died: Cell::new(false) }
     }
 
     /// Where to look for what it has said, in words.
