@@ -430,7 +430,7 @@ mod tests {
 
     #[test]
     fn more_vl_blocks_than_there_is_room_for_are_refused() {
-        let (mut chunk, _) = vl_chunk(&vec![1; 2]);
+        let (mut chunk, _) = vl_chunk(&[1; 2]);
         chunk[field::BLOCKSIZE..][..4].copy_from_slice(&(MANY_VL as i32 + 1).to_le_bytes());
         chunk[field::CBYTES..][..4].copy_from_slice(&(MANY_VL as i32 * 16).to_le_bytes());
         let header = ChunkHeader::parse(&chunk).unwrap();

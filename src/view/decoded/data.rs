@@ -18,8 +18,8 @@ use super::shape::{Part, Shape, Span};
 use crate::format::chunk::fill_run;
 use crate::format::tiling::Tile;
 use crate::format::{self, IndexEntry, Position, Special};
-use crate::store::{ChunkKey, FrameStore, ReadGuard};
-use crate::view::error::Result;
+use crate::store::{ChunkKey, FrameStore, ReadGuard, interrupts};
+use crate::view::error::{Result, ViewError};
 
 mod chunks;
 mod holes;
@@ -308,6 +308,10 @@ impl Data {
             let block = match block {
                 Some(block) => block,
                 None if missing.next_if(|(first, ..)| *first == key).is_some() => {
+                    // A read of very many blocks must not keep the mount from its end.
+                    if interrupts::is_ending() {
+                        return Err(ViewError::System(libc::EINTR));
+                    }
                     self.block(&**store, guard, (key, len), &part, way)?
                 }
                 None => continue,

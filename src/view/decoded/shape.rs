@@ -88,11 +88,10 @@ impl Shape {
             Shape::Array(tiling) | Shape::Chunks(tiling) => tiling.find(offset, is_wanted),
             Shape::Varying(ends) => {
                 let first = ends.partition_point(|end| *end <= offset);
-                let found = (first..ends.len()).find_map(|chunk| {
+                (first..ends.len()).find_map(|chunk| {
                     let place = varying(ends, chunk).filter(|place| !place.is_empty())?;
                     is_wanted(Position(chunk as u64)).then(|| place.start.max(offset))
-                });
-                found
+                })
             }
         }
     }

@@ -49,9 +49,10 @@ impl Data {
             Shape::Array(tiling) => tiling.visible_in_block(key.chunk, key.start),
             Shape::Chunks(_) | Shape::Varying(_) => bytes.len() as u64,
         };
-        // To the file first: a block that is dropped from memory must be found there.
-        self.spill(way, key, &bytes);
-        self.blocks.put(key, bytes, u32::try_from(visible).unwrap_or(u32::MAX))
+        // Who waits for it gets it from memory, before it is in the file.
+        let block = self.blocks.put(key, bytes, u32::try_from(visible).unwrap_or(u32::MAX));
+        self.spill(way, key, block.bytes());
+        block
     }
 
     /// Decodes a block, which may be several of those that the chunk has.

@@ -120,14 +120,13 @@ mod tests {
 
     #[test]
     fn what_is_found_is_what_each_byte_says() {
-        let cases: [(&[(u64, u32, u32)], u64); 4] = [
-            (&[(50_000, 7000, 100)], 3),
+        for (dims, period) in [
+            (&[(50_000, 7000, 100)][..], 3),
             (&[(30, 7, 3), (5000, 900, 100)], 2),
             (&[(5, 2, 1), (7, 3, 2), (3001, 1500, 1500)], 4),
             (&[(3, 2, 2), (9001, 4500, 50), (2, 2, 1)], 2),
-        ];
-        for (dims, period) in cases {
-            let is_stored = |n: u64| n * 7 % 5 % period == 0;
+        ] {
+            let is_stored = |n: u64| (n * 7 % 5).is_multiple_of(period);
             let data = array(dims, 64, is_stored);
             let mut is_data = vec![true; 64];
             let len = data.shape.bytes();
