@@ -20,11 +20,11 @@ use crate::view::nodes::LOCK_FILE;
 use crate::view::regions::ranges;
 use crate::view::{
     Attr, Creation, DirEntry, FileSystem, Handle, Ino, Invalidations, Kind, New, OpenMode, Opened, Push, ROOT, RenameMode,
-    Result, Seek, SetAttr, SetMode, VLMETA, ViewError,
+    Result, Seek, SetAttr, SetMode, ViewError,
 };
 
 /// What names of extended attributes begin with that are the frame's own.
-const OF_FRAMES: &[u8] = b"user.b2frame.";
+const OF_FRAMES: [&str; 3] = ["user.b2frame.", "user.b2nd.", "user.caterva."];
 /// How often a handle is taken that just ended with its frame.
 const TRIES: usize = 4;
 
@@ -269,13 +269,16 @@ impl Tree {
 
     /// Whether an extended attribute is the frame's own.
     fn is_of_frame(inner: Ino, name: &OsStr) -> bool {
-        inner != ROOT || name.as_bytes().starts_with(OF_FRAMES) || name.as_bytes().starts_with(VLMETA.as_bytes())
+        inner != ROOT || OF_FRAMES.iter().any(|prefix| name.as_bytes().starts_with(prefix.as_bytes()))
     }
 
     pub(super) fn xattrs_inside(&self, frame: &Arc<TreeFrame>, ino: Ino, inner: Ino) -> Result<Vec<u8>> {
         let mut names = self.ask(frame, |fs| fs.xattrs(inner))?;
         if inner == ROOT {
-            names.extend(self.held(ino, |held| Ok(beneath::xattrs(held)?)).unwrap_or_default());
+            let passed = self.held(ino, |held| Ok(beneath::xattrs(held)?)).unwrap_or_default();
+            // What is the frame's own cannot be the file's.
+            let passed = passed.split_inclusive(|byte| *byte == 0);
+            names.extend(passed.filter(|name| !Self::is_of_frame(inner, OsStr::from_bytes(name))).flatten());
         }
         Ok(names)
     }
