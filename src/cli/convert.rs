@@ -1,6 +1,7 @@
 //! `b2fuse convert`: a copy in another layout, without a mount.
 //!
-//! The copy of a frame has a temporary name until it is complete, and is removed if anything fails before.
+//! A copy on this machine has a temporary name until it is complete, and is removed if anything fails before. Of an upload that fails, what
+//! was sent stays there, out of sight: the next try goes on with it.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -256,15 +257,21 @@ impl From<StoreError> for Failure {
 fn check_room(need: Need, target: &dyn FrameStore) -> Result<(), Failure> {
     let space = target.statvfs()?;
     let failed = |reason: String| Err(Failure::new(&target.path(), reason));
-    let free = space.available_bytes();
-    if free < need.bytes {
-        return failed(format!("needs {}, and its file system has {} left", HumanBytes(need.bytes), HumanBytes(free)));
-    }
+    check_bytes(&target.path(), need.bytes, space.available_bytes())?;
     // Where files are not counted, there are none at all.
     if space.files > 0 && space.available_files < need.files {
         return failed(format!("needs {} files, and its file system has room for {}", need.files, space.available_files));
     }
     Ok(())
+}
+
+/// # Errors
+/// There is not enough, with both numbers.
+fn check_bytes(path: &Path, need: u64, free: u64) -> Result<(), Failure> {
+    if free >= need {
+        return Ok(());
+    }
+    Err(Failure::new(path, format_args!("needs {}, and its file system has {} left", HumanBytes(need), HumanBytes(free))))
 }
 
 /// Whether a copy may have the name of DST; answers what it would replace.

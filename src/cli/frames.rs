@@ -125,6 +125,10 @@ pub(super) fn explained_at(location: &Location, error: StoreError) -> Failure {
 pub(super) fn damaged(error: StoreError) -> Failure {
     let what = match &error {
         StoreError::Format { source, .. } if source.field == "header: magic" => return Failure::from_text(error),
+        // A type of items that cannot be named is no damage.
+        StoreError::Format { source, .. } if source.field.starts_with("dtype") || source.field == "array: dtype_format" => {
+            return Failure::from_text(error);
+        }
         StoreError::Format { source, .. } if source.expected.starts_with("at most the file's length") => "the file is cut off: ",
         StoreError::Format { .. } => "",
         _ => return Failure::from_text(error),

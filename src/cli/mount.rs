@@ -5,6 +5,7 @@ use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 
 use clap::ArgAction;
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use log::{LevelFilter, error};
 
 use super::background::{self, Role};
@@ -189,7 +190,7 @@ pub(super) struct Args {
     cache_size: Option<u64>,
     /// With --show npy or raw: the directory for unnamed files of decoded blocks that do not fit in memory and are needed again; none
     /// decodes them again [default: the directory for temporary files]
-    #[arg(long, value_name = "DIR|none")]
+    #[arg(long, value_name = "DIR|none", value_parser = OsStringValueParser::new().try_map(named))]
     spill: Option<OsString>,
     /// For a frame at a URL: how many requests at a time [default: 64]
     #[cfg(feature = "remote")]
@@ -222,6 +223,12 @@ pub(super) struct Args {
     source: PathBuf,
     /// Where to show it: a directory; for a frame that is shown as one file, also a file
     mountpoint: PathBuf,
+}
+
+/// # Errors
+/// There is no name.
+fn named(name: OsString) -> Result<OsString, &'static str> {
+    if name.is_empty() { Err("expected a directory, or none") } else { Ok(name) }
 }
 
 pub(super) fn run(args: Args) -> Outcome {

@@ -142,11 +142,6 @@ impl Tiling {
         self.chunk_len
     }
 
-    /// Whether blocks hold more than one row, so that who reads on and on comes back to them.
-    pub fn has_bands(&self) -> bool {
-        self.dims.len() > 1
-    }
-
     /// The bands that somebody crosses who reads the array from beginning to end, the widest first: all blocks that hold the rows which
     /// one layer of blocks has in common. Each with its length in bytes, padding included, and how often each of its blocks is come back to.
     pub fn bands(&self) -> Vec<Band> {
@@ -325,8 +320,40 @@ impl Tiling {
         }
     }
 
+    /// The first place in the array, not before an offset, of a chunk that `is_wanted` says. Rows that cross the same chunks are looked at
+    /// once, so that each chunk is asked for as often as there are dimensions, at most.
+    pub fn find(&self, offset: u64, mut is_wanted: impl FnMut(Position) -> bool) -> Option<u64> {
+        if offset >= self.len { None } else { self.find_in(0, 0, offset, &mut is_wanted) }
+    }
+
+    /// The same from dimension `n` on, within one row of those before; `chunk` is the number of that row's first chunk.
+    fn find_in(&self, n: usize, chunk: u64, offset: u64, is_wanted: &mut impl FnMut(Position) -> bool) -> Option<u64> {
+        let Some(dim) = self.dims.get(n) else { return is_wanted(Position(chunk)).then_some(offset) };
+        let (mut at, mut rest) = (offset.checked_div(dim.stride)?, offset.checked_rem(dim.stride)?);
+        while at < dim.size {
+            let along = at.checked_div(dim.chunk)?;
+            let chunk = chunk.saturating_add(along.saturating_mul(dim.chunk_step));
+            let place = |at: u64, found: u64| at.saturating_mul(dim.stride).saturating_add(found);
+            if let Some(found) = self.find_in(n.saturating_add(1), chunk, rest, is_wanted) {
+                return Some(place(at, found));
+            }
+            // What this row has before the offset, the next row of the same chunks may have behind it.
+            let next = at.saturating_add(1);
+            let end = along.saturating_add(1).saturating_mul(dim.chunk).min(dim.size);
+            if rest > 0
+                && next < end
+                && let Some(found) = self.find_in(n.saturating_add(1), chunk, 0, is_wanted)
+            {
+                return Some(place(next, found));
+            }
+            (at, rest) = (end, 0);
+        }
+        None
+    }
+
     /// From a place in the array on: the chunk that has it, and how many bytes in a row it has.
-    pub fn run_at(&self, offset: u64) -> Option<(Position, u64)> {
+    #[cfg(test)]
+    pub(crate) fn run_at(&self, offset: u64) -> Option<(Position, u64)> {
         if offset >= self.len {
             return None;
         }
@@ -373,7 +400,7 @@ fn dims(sizes: &[(u64, u64, u64)]) -> (Vec<Dim>, u64) {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Band {
     /// Along which dimension the next such band follows.
-    dim: usize,
+    pub dim: usize,
     /// Its bytes, padding of its blocks included.
     pub len: u64,
     /// How many blocks it has at most.
@@ -655,7 +682,7 @@ mod tests {
     fn whole_dimensions_make_longer_rows() {
         let dims = [(100, 10, 2), (20, 20, 20), (8, 8, 8)];
         let tiling = Tiling::new(&Array::cut(&dims), 4, chunk_len(&dims, 4)).unwrap();
-        assert_eq!((tiling.dims.len(), tiling.has_bands(), tiling.bands()), (1, false, vec![]));
+        assert_eq!((tiling.dims.len(), tiling.bands()), (1, vec![]));
         let mut pieces = Vec::new();
         let mut note = |tile: &Tile<'_>| {
             pieces.push((tile.chunk.0, tile.start, tile.piece()));

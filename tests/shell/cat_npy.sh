@@ -39,7 +39,8 @@ for path in pathlib.Path(sys.argv[1]).glob("*.chunk"):
     takes 10:20,10:20
     takes 15,12:19:3
     "$B2FUSE" cat --npy "$S" 15:30:40,12:60:80 | cmp - <("$B2FUSE" cat --npy "$S" 15:16,12:13)
-    one_line "$S" "chunk" "$B2FUSE" cat --npy "$S" 9:20,10:20
+    one_line "$S" "chunk 1 cannot be read: " "$B2FUSE" cat --npy "$S" 9:20,10:20
+    one_line "$S" "chunk 0 cannot be read: " "$B2FUSE" convert "$S" "$T/made.npy"
 }
 
 test_what_is_no_slice() {

@@ -295,6 +295,34 @@ for fd, name in held:
     clean
 }
 
+test_frames_that_nobody_uses_give_their_descriptors_up() {
+    mkdir -p "$D/dir" "$M"
+    for n in $(seq 100); do cp "$FX/base.b2frame" "$D/$n.b2frame"; done
+    (ulimit -n 256 && exec "$B2FUSE" mount -f --show contiguous --log-file "$T/log" "$D" "$M" </dev/null) &
+    PID=$!
+    await mountpoint -q "$M"
+    py 'import errno
+m = sys.argv[1]
+def open_all(names, flags):
+    held = []
+    try:
+        for name in names: held.append(os.open(f"{m}/{name}", flags))
+    except OSError as error:
+        assert error.errno == errno.EMFILE, error
+    return held
+frames = [f"{n}.b2frame" for n in range(1, 101)]
+for names, flags in ((frames, os.O_RDWR), ([f"plain{n}" for n in range(300)], os.O_RDWR | os.O_CREAT)):
+    held = open_all(names, flags)
+    assert 40 < len(held) < len(names), len(held)
+    # What is left is for who is at work.
+    open(m + "/100.b2frame", "rb").read(1)
+    assert len(os.listdir(m)) >= 100
+    os.makedirs(f"{m}/dir/{len(held)}/sub")
+    for fd in held: os.close(fd)' "$M"
+    down
+    clean
+}
+
 test_a_directory_copied_in() {
     tree
     mkdir "$M/a.b2frame"

@@ -4,7 +4,7 @@ use std::thread;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
-use super::{Args, check_target, fill_new, frames, mask};
+use super::{Args, check_target, decode, fill_new, frames, mask};
 use crate::cli::Failure;
 use crate::format::Layout;
 use crate::format::registry::{CodecId, FilterId};
@@ -120,10 +120,21 @@ pub(super) fn source(args: &Args) -> Result<Option<(Location, NpyFile)>, Failure
     Ok(NpyFile::open(&location)?.map(|file| (location, file)))
 }
 
+/// # Errors
+/// The copy of a NumPy file is to have a name that only another one has.
+pub(super) fn check_name(args: &Args) -> Result<(), Failure> {
+    if !decode::is_meant(args) {
+        return Ok(());
+    }
+    let reason = "is the name of a NumPy file (.npy), and SRC is one already; expected the name of a frame, such as x.b2nd";
+    Err(Failure::new(&args.dst, reason))
+}
+
 pub(super) fn run(args: &Args, (src, file): (Location, NpyFile)) -> Result<(), Failure> {
     let new = args.array.new_array();
     let dst = frames::to_be(&args.dst)?;
     let replaced = check_target(&src, &dst, args.force)?;
+    check_name(args)?;
     let copy = ArrayCopy::of(file, &new, system::caches())?;
     let to = args.show.map_or(Layout::Contiguous, Layout::from);
     let mode = copy.mode();

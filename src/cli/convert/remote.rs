@@ -64,6 +64,7 @@ fn convert(args: &Args, access: &Access, src: &Place, dst: &Place) -> Result<(),
             return Err(Failure::new(path, "is a directory without chunks.b2frame; expected one frame to upload"));
         }
         if let Some((_, file)) = encode::source(args)? {
+            encode::check_name(args)?;
             return upload_array(args, access, file, address);
         }
     }
@@ -77,6 +78,7 @@ fn convert(args: &Args, access: &Access, src: &Place, dst: &Place) -> Result<(),
         (Place::There(src), Place::Here(path)) if decode::is_meant(args) => {
             let target = frames::to_be(path)?;
             let replaced = check_found(&target, args.force)?;
+            decode::check_file(&target, replaced.as_ref())?;
             decode::write(args, decode::Source::Remote(open(src, access)?), &target, replaced)
         }
         (Place::There(src), Place::Here(path)) => download(args, open(src, access)?, path),

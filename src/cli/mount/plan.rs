@@ -174,8 +174,13 @@ fn config(options: &Options, threads: usize, point: PathBuf, source: &Path, flag
 /// The directory for decoded blocks that find no room.
 fn spill_dir(spill: Option<SpillTo>, is_decoded: bool) -> Result<Option<Arc<dyn Directory>>, Failure> {
     let open = |dir: &Path| FileBackend::open(dir).map(|dir| Some(Arc::new(dir) as Arc<dyn Directory>));
+    // Later nobody would see that no file can be made there.
+    let tried = |dir: Option<Arc<dyn Directory>>| match &dir {
+        Some(there) => there.create_unnamed().map(|_file| dir.clone()),
+        None => Ok(None),
+    };
     match spill {
-        Some(SpillTo::Dir(dir)) => open(&dir).map_err(|error| {
+        Some(SpillTo::Dir(dir)) => open(&dir).and_then(tried).map_err(|error| {
             Failure::new(&dir, format_args!("cannot take decoded blocks: {} (--spill none goes without)", in_words(&error)))
         }),
         None if is_decoded => Ok(open(&std::env::temp_dir()).unwrap_or_else(|error| {

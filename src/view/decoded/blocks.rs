@@ -7,11 +7,11 @@
 //! Memory is bounded in bytes. The least used block is dropped first. A block that was read to its end is dropped at once: the
 //! kernel keeps what was read, in its page cache, and the memory serves the next block.
 //!
-//! A block is found by the state of the frame that it is of, so that what was read of one state never is shown in another. (Blocks that
-//! were changed, and are not in the frame yet, can stand here under the state that they belong to.)
+//! A block is found by the state of the frame that it is of, so that what was read of one state never is shown in another.
 
 use std::collections::VecDeque;
-use std::ops::Range;
+use std::io;
+use std::ops::{Range, RangeInclusive};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -22,9 +22,10 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::format::Position;
 use crate::format::chunk::{BlockMap, Decoder};
+use crate::store::in_words;
 use crate::store::local::system::run_on_any_core;
 
-use self::memory::{Memory, OVERHEAD, Slot};
+use self::memory::{Memory, OVERHEAD, Slot, cost};
 use super::band_file::BandFiles;
 
 mod memory;
@@ -33,14 +34,19 @@ mod tests;
 
 pub use memory::{Block, Keep};
 
-/// Bytes of maps that are kept at least.
-const MAPS: u64 = 4 << 20;
+/// Bytes of maps that are kept, however small and however large the cache is; the last one is kept in any case.
+const MAPS: RangeInclusive<u64> = 1 << 20..=4 << 20;
+/// Pieces that are kept of the block starts of chunks whose maps have none, 16 KiB each.
+const STARTS: usize = 32;
 /// Blocks that are being decoded have so many bytes together, with what is needed besides, or are one.
 const IN_FLIGHT: u64 = 12 << 20;
 /// What a block that is being decoded takes, in its own length: as it is stored, and room for filters.
 const SHARE: u64 = 4;
 /// Benches are kept to be used again as long as they have no more bytes than this.
 const BENCHES: u64 = 8 << 20;
+
+/// Blocks that readers hold, to copy from them, have so many bytes together, or are those of one reader.
+const IN_HAND: u64 = 16 << 20;
 
 /// A state of a frame, of which no other has the number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -107,6 +113,8 @@ struct State {
     memory: Memory,
     maps: LruCache<(StateId, Position), Arc<BlockMap>>,
     map_bytes: u64,
+    /// By the chunk, and by where in it they are.
+    starts: LruCache<(StateId, Position, u32), Arc<Vec<u8>>>,
     jobs: VecDeque<Job>,
     /// Threads that wait for something to do.
     idle: usize,
@@ -141,6 +149,9 @@ struct Shared {
     benches: Mutex<Benches>,
     /// A bench is put back.
     bench: Condvar,
+    /// Bytes that readers hold, and that one of them holds less.
+    in_hand: Mutex<u64>,
+    handed_back: Condvar,
     last_state: AtomicU64,
     counts: Counts,
 }
@@ -160,15 +171,24 @@ pub struct Blocks {
     /// Where blocks are kept that find no room.
     files: Option<BandFiles>,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    spawn: Spawn,
 }
+
+/// Starts a thread.
+type Spawn = fn(Box<dyn FnOnce() + Send>) -> io::Result<JoinHandle<()>>;
 
 impl Blocks {
     /// At most `limit` bytes, and `threads` threads. What finds no room there goes to `files`, if there are any.
     pub fn new(limit: u64, threads: usize, files: Option<BandFiles>) -> Arc<Self> {
+        Self::spawning(limit, threads, files, |body| std::thread::Builder::new().name("b2fuse-decode".into()).spawn(body))
+    }
+
+    fn spawning(limit: u64, threads: usize, files: Option<BandFiles>, spawn: Spawn) -> Arc<Self> {
         let state = State {
             memory: Memory::new(limit),
             maps: LruCache::unbounded(),
             map_bytes: 0,
+            starts: LruCache::unbounded(),
             jobs: VecDeque::new(),
             idle: 0,
             started: 0,
@@ -182,10 +202,12 @@ impl Blocks {
             threads: threads.max(1),
             benches: Mutex::default(),
             bench: Condvar::new(),
+            in_hand: Mutex::default(),
+            handed_back: Condvar::new(),
             last_state: AtomicU64::new(0),
             counts: Counts::default(),
         };
-        Arc::new(Blocks { shared: Arc::new(shared), files, threads: Mutex::default() })
+        Arc::new(Blocks { shared: Arc::new(shared), files, threads: Mutex::default(), spawn })
     }
 
     /// With a thread for each core that this process may use.
@@ -266,6 +288,18 @@ impl Blocks {
         done
     }
 
+    /// Somebody holds blocks of so many bytes while the answer lives. Waits while others hold too much for that. Whoever has an answer
+    /// asks for no other.
+    pub fn in_hand(&self, bytes: u64) -> InHand<'_> {
+        let shared = &*self.shared;
+        let mut held = shared.in_hand.lock();
+        while *held > 0 && held.saturating_add(bytes) > IN_HAND {
+            shared.handed_back.wait(&mut held);
+        }
+        *held = held.saturating_add(bytes);
+        InHand(shared, bytes)
+    }
+
     /// A buffer of that length, with anything in it.
     pub fn buffer(&self, len: usize) -> Vec<u8> {
         let buffer = self.shared.state.lock().memory.buffer(len);
@@ -291,9 +325,24 @@ impl Blocks {
         if let Some(before) = state.maps.put((of, chunk), Arc::clone(map)) {
             state.map_bytes -= weight(&before);
         }
-        while state.map_bytes > (self.shared.limit / 16).min(MAPS) {
+        let most = (self.shared.limit / 16).clamp(*MAPS.start(), *MAPS.end());
+        while state.map_bytes > most && state.maps.len() > 1 {
             let Some((_, map)) = state.maps.pop_lru() else { return };
             state.map_bytes -= weight(&map);
+        }
+    }
+
+    /// What a part of a chunk says of where blocks begin, if somebody has asked for that before.
+    pub fn starts(&self, of: StateId, chunk: Position, at: u32) -> Option<Arc<Vec<u8>>> {
+        self.shared.state.lock().starts.get(&(of, chunk, at)).cloned()
+    }
+
+    /// Keeps that.
+    pub fn keep_starts(&self, of: StateId, chunk: Position, at: u32, starts: &Arc<Vec<u8>>) {
+        let mut state = self.shared.state.lock();
+        state.starts.put((of, chunk, at), Arc::clone(starts));
+        if state.starts.len() > STARTS {
+            state.starts.pop_lru();
         }
     }
 
@@ -376,7 +425,7 @@ impl Blocks {
                 continue;
             }
             // What is asked for last must not drive out what was decoded first.
-            if state.memory.waiting().saturating_add(len.into()) > most {
+            if state.memory.waiting().saturating_add(cost(len)) > most {
                 break;
             }
             state.memory.insert(key, Slot::Waiting(len), keep);
@@ -416,6 +465,10 @@ impl Blocks {
                 state.map_bytes -= map.weight() + OVERHEAD;
             }
         }
+        let starts: Vec<_> = state.starts.iter().filter(|(key, _)| key.0 == of).map(|(key, _)| *key).collect();
+        for key in starts {
+            state.starts.pop(&key);
+        }
         drop(state);
         drop(gone);
         self.shared.done.notify_all();
@@ -433,11 +486,26 @@ impl Blocks {
                 drop(claim);
             }
         };
-        match std::thread::Builder::new().name("b2fuse-decode".into()).spawn(body) {
+        match (self.spawn)(Box::new(body)) {
             Ok(thread) => self.threads.lock().push(thread),
-            // Readers decode by themselves what nobody decodes for them.
-            Err(error) => log::debug!("no thread to decode ahead: {error}"),
+            Err(error) => self.not_started(&error),
         }
+    }
+
+    /// There may be a thread the next time. Until then readers decode by themselves what nobody decodes for them.
+    fn not_started(&self, error: &io::Error) {
+        log::debug!("cannot start a thread to decode blocks ahead: {}", in_words(error));
+        let mut state = self.shared.state.lock();
+        state.started -= 1;
+        let jobs = if state.started == 0 { std::mem::take(&mut state.jobs) } else { VecDeque::new() };
+        for job in &jobs {
+            if let Some(Slot::Waiting(_)) = state.memory.get(&job.key) {
+                state.memory.remove(&job.key);
+            }
+        }
+        drop(state);
+        // See `Shared::next`.
+        drop(jobs);
     }
 }
 
@@ -513,6 +581,19 @@ struct Claim<'a> {
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
         self.shared.give_up(self.key);
+    }
+}
+
+/// What somebody holds of blocks.
+pub struct InHand<'a>(&'a Shared, u64);
+
+impl Drop for InHand<'_> {
+    fn drop(&mut self) {
+        let InHand(shared, bytes) = self;
+        let mut held = shared.in_hand.lock();
+        *held = held.saturating_sub(*bytes);
+        drop(held);
+        shared.handed_back.notify_all();
     }
 }
 
