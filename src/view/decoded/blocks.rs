@@ -21,33 +21,26 @@ use lru::LruCache;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::format::Position;
-use crate::format::chunk::{BlockMap, Decoder};
+use crate::format::chunk::BlockMap;
 use crate::store::in_words;
 use crate::store::local::system::run_on_any_core;
 
 use self::memory::{Memory, OVERHEAD, Slot, cost};
+use self::room::Room;
 use super::band_file::BandFiles;
 
 mod memory;
+mod room;
 #[cfg(test)]
 mod tests;
 
 pub use memory::{Block, Keep};
+pub use room::{Bench, InHand};
 
 /// Bytes of maps that are kept, however small and however large the cache is; the last one is kept in any case.
 const MAPS: RangeInclusive<u64> = 1 << 20..=4 << 20;
 /// Pieces that are kept of the block starts of chunks whose maps have none, 16 KiB each.
 const STARTS: usize = 32;
-/// Blocks that are being decoded have so many bytes together, with what is needed besides, or are one.
-const IN_FLIGHT: u64 = 12 << 20;
-/// What a block that is being decoded takes, in its own length: as it is stored, and room for filters.
-const SHARE: u64 = 4;
-/// Benches are kept to be used again as long as they have no more bytes than this.
-const BENCHES: u64 = 8 << 20;
-
-/// Blocks that readers hold, to copy from them, have so many bytes together, or are those of one reader.
-const IN_HAND: u64 = 16 << 20;
-
 /// A state of a frame, of which no other has the number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct StateId(u64);
@@ -69,31 +62,6 @@ pub enum Turn {
     Ready(Arc<Block>),
     /// He decodes it.
     Mine,
-}
-
-/// What is needed to decode blocks, kept from one to the next.
-#[derive(Default)]
-pub struct Bench {
-    decoder: Decoder,
-    /// A block as it is stored.
-    stored: Vec<u8>,
-    /// A block of which only a part is wanted.
-    whole: Vec<u8>,
-    /// How much it has grown to, about.
-    bytes: u64,
-}
-
-impl Bench {
-    /// Room for a block as it is stored.
-    pub fn stored(&mut self, len: usize) -> &mut [u8] {
-        self.stored.resize(len, 0);
-        &mut self.stored
-    }
-
-    /// The decoder, the block that is stored, and room for one that is decoded.
-    pub fn parts(&mut self) -> (&mut Decoder, &[u8], &mut Vec<u8>) {
-        (&mut self.decoder, &self.stored, &mut self.whole)
-    }
 }
 
 /// Something to be decoded.
@@ -146,23 +114,9 @@ struct Shared {
     more: Condvar,
     limit: u64,
     threads: usize,
-    benches: Mutex<Benches>,
-    /// A bench is put back.
-    bench: Condvar,
-    /// Bytes that readers hold, and that one of them holds less.
-    in_hand: Mutex<u64>,
-    handed_back: Condvar,
+    room: Room,
     last_state: AtomicU64,
     counts: Counts,
-}
-
-#[derive(Default)]
-struct Benches {
-    idle: Vec<Bench>,
-    /// Bytes of those.
-    bytes: u64,
-    /// Bytes of those that are in use.
-    in_flight: u64,
 }
 
 /// See the module.
@@ -200,10 +154,7 @@ impl Blocks {
             more: Condvar::new(),
             limit,
             threads: threads.max(1),
-            benches: Mutex::default(),
-            bench: Condvar::new(),
-            in_hand: Mutex::default(),
-            handed_back: Condvar::new(),
+            room: Room::default(),
             last_state: AtomicU64::new(0),
             counts: Counts::default(),
         };
@@ -260,44 +211,6 @@ impl Blocks {
             "blocks decoded: {decoded} ({bytes} bytes), found: {hits}; held: {held} of {limit} bytes; \
              spilled: {spilled} bytes, read back: {restored}"
         )
-    }
-
-    /// What is needed to decode a block of so many bytes, for a while. Waits while others decode too much for that.
-    pub fn with_bench<T>(&self, len: u32, work: impl FnOnce(&mut Bench) -> T) -> T {
-        let shared = &*self.shared;
-        let need = u64::from(len).saturating_mul(SHARE);
-        let mut benches = shared.benches.lock();
-        while benches.in_flight > 0 && benches.in_flight.saturating_add(need) > IN_FLIGHT {
-            shared.bench.wait(&mut benches);
-        }
-        benches.in_flight = benches.in_flight.saturating_add(need);
-        let mut bench = benches.idle.pop().unwrap_or_default();
-        benches.bytes = benches.bytes.saturating_sub(bench.bytes);
-        drop(benches);
-        // After a panic, too.
-        let in_flight = InFlight(shared, need);
-        bench.bytes = bench.bytes.max(need);
-        let done = work(&mut bench);
-        let mut benches = shared.benches.lock();
-        if benches.bytes.saturating_add(bench.bytes) <= BENCHES {
-            benches.bytes = benches.bytes.saturating_add(bench.bytes);
-            benches.idle.push(bench);
-        }
-        drop(benches);
-        drop(in_flight);
-        done
-    }
-
-    /// Somebody holds blocks of so many bytes while the answer lives. Waits while others hold too much for that. Whoever has an answer
-    /// asks for no other.
-    pub fn in_hand(&self, bytes: u64) -> InHand<'_> {
-        let shared = &*self.shared;
-        let mut held = shared.in_hand.lock();
-        while *held > 0 && held.saturating_add(bytes) > IN_HAND {
-            shared.handed_back.wait(&mut held);
-        }
-        *held = held.saturating_add(bytes);
-        InHand(shared, bytes)
     }
 
     /// A buffer of that length, with anything in it.
@@ -581,31 +494,5 @@ struct Claim<'a> {
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
         self.shared.give_up(self.key);
-    }
-}
-
-/// What somebody holds of blocks.
-pub struct InHand<'a>(&'a Shared, u64);
-
-impl Drop for InHand<'_> {
-    fn drop(&mut self) {
-        let InHand(shared, bytes) = self;
-        let mut held = shared.in_hand.lock();
-        *held = held.saturating_sub(*bytes);
-        drop(held);
-        shared.handed_back.notify_all();
-    }
-}
-
-/// What a bench takes while it is in use.
-struct InFlight<'a>(&'a Shared, u64);
-
-impl Drop for InFlight<'_> {
-    fn drop(&mut self) {
-        let InFlight(shared, need) = self;
-        let mut benches = shared.benches.lock();
-        benches.in_flight = benches.in_flight.saturating_sub(*need);
-        drop(benches);
-        shared.bench.notify_all();
     }
 }

@@ -1,6 +1,7 @@
 use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
+use super::room::{BENCHES, IN_FLIGHT, IN_HAND, SHARE};
 use super::*;
 
 fn key(of: StateId, n: u32) -> BlockKey {
@@ -197,7 +198,7 @@ fn few_are_decoded_at_one_time_when_they_are_large() {
         }
     });
     assert_eq!(most.into_inner(), 1);
-    assert!(blocks.shared.benches.lock().bytes <= BENCHES);
+    assert!(blocks.shared.room.benches.lock().bytes <= BENCHES);
 }
 
 #[test]
