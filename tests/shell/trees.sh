@@ -625,7 +625,7 @@ test_wrong_usage() {
     cp "$FX/base.b2frame" "$T/x.b2frame"
     one_line "$D/sub" "lies inside $D" "$B2FUSE" mount "$D" "$D/sub"
     one_line "$T" "lies above $D" "$B2FUSE" mount "$D" "$T"
-    one_line "$T/file" "is no directory" "$B2FUSE" mount "$D" "$T/file"
+    one_line "$T/file" "is not a directory" "$B2FUSE" mount "$D" "$T/file"
     one_line "$T/none" "no such directory" "$B2FUSE" mount "$D" "$T/none"
     one_line "$D" "is no frame, and $T/x.b2frame is one" "$B2FUSE" mount "$D" "$T/x.b2frame"
     one_line "$D" "--create" "$B2FUSE" mount --create "$D" "$M"
