@@ -110,7 +110,7 @@ test_broken_frames_are_what_they_are() {
     # Found when it is opened: it is a file from then on, and the log has a line.
     ls "$M/index.b2frame" >/dev/null 2>&1 || true
     await cmp "$M/index.b2frame" "$D/index.b2frame"
-    equal "$(grep -c 'index.b2frame.*shown as what it is' "$T/log")" 1
+    equal "$(grep -c 'index.b2frame.*shown as it is' "$T/log")" 1
     cmp "$M/good.b2frame/00000003.chunk" "$FX/base/3"
     rm "$M/cut.b2frame" "$M/index.b2frame" "$M/empty.b2frame" "$M/shorter.b2frame"
     rm -r "$M/s.b2frame" "$M/none.b2frame"
