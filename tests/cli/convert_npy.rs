@@ -101,7 +101,7 @@ fn what_cannot_become_an_array_is_named() {
     }
     place
         .run("convert deep.npy new")
-        .failed("deep.npy: cannot become an array: array: shape at byte 0: found 17 dimensions, expected at most 16");
+        .failed("deep.npy: cannot become an array: array: shape: found 17 dimensions, expected at most 16");
     for name in ["objects.npy", "wide.npy"] {
         let outcome = place.run(&format!("convert {name} new"));
         assert_eq!((outcome.code(), outcome.stderr().lines().count()), (1, 1), "{}", outcome.stderr());
