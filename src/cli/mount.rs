@@ -77,7 +77,8 @@ Frames at URLs:
   https://HOST/PATH        an object on a web server with range requests; user info and query (as of
                            signed URLs) are sent, and shown nowhere
 
-  -o endpoint=URL          address of the store: http://HOST:PORT or https://HOST
+  -o endpoint=URL          address of the store: http://HOST:PORT or https://HOST; of Azure, with
+                           /ACCOUNT behind it, which is added if HOST is an IP address or localhost
   -o region=NAME           region of the bucket
   -o anonymous             do not sign requests, as for public buckets; the default if there are no
                            credentials
