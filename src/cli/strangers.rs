@@ -130,7 +130,6 @@ pub(super) fn name(path: &Path) -> Option<String> {
     }
     Some(match scheme {
         "file" => format!("is a URL; expected a path: /{}", rest.trim_start_matches('/')),
-        _ if cfg!(feature = "remote") => "is a URL of a kind that b2fuse does not read; expected s3://, gs://, az://, https:// or a path".into(),
         _ => "is a URL that this b2fuse does not read; expected a file or directory on this machine (download it first, for example with curl)".into(),
     })
 }
