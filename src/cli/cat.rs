@@ -29,7 +29,8 @@ const BUFFER: usize = 64 << 10;
 /// warning says so.
 ///
 /// With --npy, the array is written as a NumPy file, as `np.save` writes it; or the part that a slice selects, in NumPy's notation: 3:10,:,5.
-/// Only the blocks that hold a part of it are read and decompressed.
+/// Only the blocks that hold a part of it are read and decompressed. Those that are needed again and do not fit in memory go to a file without a
+/// name in the directory for temporary files.
 ///
 /// With --raw, chunks are written byte for byte as they are stored, header included. A special chunk that is not stored is written as the
 /// 32 bytes that the library would store for it.

@@ -33,25 +33,29 @@ Examples:
   # All frames below a directory
   b2fuse check --deep frames
 
-Fields of --json:
-  One object a line for each frame. Fields may be added, and are not removed or changed.
+JSON output:
+  One object a line for each frame. Fields may be added, and are not
+  removed or changed.
 
-  frame            the path; for a frame in a directory, with the directory's path before it
-  error            only if the frame cannot be read at all; then no other fields but frame
-  layout           \"cframe\" or \"sframe\"
-  sound            whether nothing is damaged
-  deep             whether every chunk was decoded
-  chunks           entries of the index, null if it cannot be read
-  stored           chunks that are stored
-  bytes            total size of stored chunks
-  undecoded        chunks that only a plugin of the library decodes
-  findings         [{severity, kind, position, what}, ...]: severity is \"damage\" or \"note\",
-                   position is a chunk's or null, what is a text, and kind is one of header,
-                   frame_len, index, trailer, vlmetalayer, offset, chunk, data, size,
-                   overlap, missing, orphan, surplus, hole and plugin; the first 10,000
-                   of each severity
+  frame        the path; for a frame in a directory, with the directory's
+               path before it
+  error        only if the frame cannot be read at all; then no other
+               fields but frame
+  layout       \"cframe\" or \"sframe\"
+  sound        whether nothing is damaged
+  deep         whether every chunk was decoded
+  chunks       entries of the index, null if it cannot be read
+  stored       chunks that are stored
+  bytes        total size of stored chunks
+  undecoded    chunks that only a plugin of the library decodes
+  findings     [{severity, kind, position, what}, ...]: severity is
+               \"damage\" or \"note\", position is a chunk's or null, what is
+               a text, and kind is one of header, frame_len, index,
+               trailer, vlmetalayer, offset, chunk, data, size, overlap,
+               missing, orphan, surplus, hole and plugin; the first 10,000
+               of each severity
   findings_left_out
-                   number of findings beyond these")]
+               number of findings beyond these")]
 pub(super) struct Args {
     /// Decode every chunk, not only its header
     #[arg(long)]
@@ -85,6 +89,8 @@ struct Count {
     sound: u64,
     damaged: u64,
     unread: u64,
+    /// Files that are called as frames, and are none.
+    called: u64,
 }
 
 impl Count {
@@ -97,7 +103,7 @@ impl Count {
     }
 
     fn in_words(&self) -> String {
-        let Count { sound, damaged, unread } = self;
+        let Count { sound, damaged, unread, called } = self;
         let count = sound + damaged + unread;
         let mut words = format!("{count} frame{}: {sound} sound", if count == 1 { "" } else { "s" });
         if *damaged > 0 {
@@ -105,6 +111,11 @@ impl Count {
         }
         if *unread > 0 {
             words += &format!(", {unread} that cannot be read");
+        }
+        match called {
+            0 => {}
+            1 => words += "; 1 file with a frame's name is not a frame",
+            n => words += &format!("; {n} files with a frame's name are not frames"),
         }
         words
     }
@@ -151,6 +162,7 @@ fn all_in(path: &Path, depth: Depth, as_json: bool, out: &mut impl Write) -> Res
                 verdict
             }
             Item::Called(entry) => {
+                count.called += 1;
                 if !as_json {
                     let _ = writeln!(
                         out,
@@ -248,7 +260,15 @@ fn in_words(checked: &Checked, damaged: u64, notes: u64) -> String {
         (true, 0) => "all decoded",
         (true, n) => &format!("decoded, but for {n} that need a plugin"),
     };
-    format!("{verdict}{notes}; {chunks} chunks, of which {stored} are stored in {bytes} bytes ({how})")
+    let chunks = match chunks {
+        1 => "1 chunk".to_owned(),
+        n => format!("{n} chunks"),
+    };
+    let stored = match stored {
+        0 => "none stored".to_owned(),
+        n => format!("{n} stored in {bytes} bytes"),
+    };
+    format!("{verdict}{notes}; {chunks}, {stored} ({how})")
 }
 
 pub(super) fn as_value(finding: &Finding) -> Value {

@@ -11,7 +11,9 @@ use super::trees::{self, Item};
 use super::{Failure, Outcome};
 use super::{frames, memory};
 use crate::format::Layout;
+use crate::format::plain::plain;
 use crate::format::times::Times;
+use crate::fs::kernel::{self, FS_TYPE};
 use crate::store::check::{Depth, Kind, check_at};
 use crate::store::copy::FrameCopy;
 use crate::store::in_words;
@@ -65,6 +67,13 @@ fn compact(frame: &Path) -> Result<(), Failure> {
     memory::end_with(frame);
     // The new frame takes the place of the frame itself, not of a link to it.
     let (location, layout) = frames::existing(frame)?;
+    // What is mounted cannot be replaced, which would show only when the copy is whole.
+    if let Ok(Some(mount)) = kernel::mounted_at(&location.real_path())
+        && mount.fs_type == FS_TYPE
+    {
+        let shown = plain(Path::new(&mount.source)).to_string();
+        return Err(Failure::new(frame, format_args!("is a mount; expected the frame that it shows, {shown}")));
+    }
     compact_at(&location, layout)
 }
 

@@ -1,7 +1,7 @@
 //! `b2fuse convert`: a copy in another layout, without a mount.
 //!
-//! The copy of a frame has a temporary name until it is complete, and is removed if anything fails before. At a URL, chunks that have
-//! arrived stay, and the next upload goes on with them.
+//! A copy on this machine has a temporary name until it is complete, and is removed if anything fails before. Of an upload that fails, what
+//! was sent stays there, out of sight: the next try goes on with it.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -99,6 +99,9 @@ impl From<Show> for Layout {
 }
 
 pub(super) fn run(args: &Args) -> Outcome {
+    if let Err(what) = args.array.check() {
+        return Outcome::Usage(what);
+    }
     #[cfg(feature = "remote")]
     match args.remote.access() {
         Err(what) => return Outcome::Usage(what),
@@ -136,7 +139,7 @@ fn convert(args: &Args) -> Result<(), Failure> {
     if decode::is_meant(args) {
         return decode::run(args);
     }
-    let (src, layout) = frames::existing(&args.src)?;
+    let (src, layout) = frames::existing(&args.src).map_err(or_array)?;
     let dst = frames::to_be(&args.dst)?;
     let replaced = check_target(&src, &dst, args.force)?;
     let copy = FrameCopy::of(&src).map_err(frames::damaged)?;
@@ -150,6 +153,18 @@ fn convert(args: &Args) -> Result<(), Failure> {
     let write_protected = to == Layout::Contiguous && mode & 0o200 == 0;
     let new = NewFrame { write_protected, replaced, ..NewFrame::default() };
     make(&copy, to, &dst, new, None).map(drop)
+}
+
+/// The same of SRC, which may be a file of NumPy's as well.
+fn or_array(Failure(line): Failure) -> Failure {
+    const FRAME: &str = "expected a Blosc2 frame";
+    // The last one, as the path comes first.
+    match line.rsplit_once(FRAME) {
+        Some((before, after)) if after.is_empty() || after.starts_with(" (") => {
+            Failure(format!("{before}{FRAME} or a .npy file{after}"))
+        }
+        _ => Failure(line),
+    }
 }
 
 /// Makes a frame at `dst`, with the chunks in the order of the index and no holes between them; `last` is done at its end. Answers what
@@ -189,7 +204,7 @@ fn fill_new(
 ) -> Result<Arc<dyn FrameStore>, Failure> {
     interruptible(dst.path())?;
     let create = || Ok(create()?);
-    let target = wait::until_released(wait::PATIENCE, |text| eprintln!("{text}"), Failure::from_text, create)?;
+    let target = wait::until_released(wait::PATIENCE, "", |text| eprintln!("{text}"), Failure::from_text, create)?;
     // What was replaced and cannot be removed is worth a word.
     super::log::start(super::log::Target::AfterSuccess, log::LevelFilter::Warn);
     let bar = progress::of_bytes(bytes);
@@ -245,15 +260,21 @@ impl From<StoreError> for Failure {
 fn check_room(need: Need, target: &dyn FrameStore) -> Result<(), Failure> {
     let space = target.statvfs()?;
     let failed = |reason: String| Err(Failure::new(&target.path(), reason));
-    let free = space.available_bytes();
-    if free < need.bytes {
-        return failed(format!("needs {}, and its file system has {} left", HumanBytes(need.bytes), HumanBytes(free)));
-    }
+    check_bytes(&target.path(), need.bytes, space.available_bytes())?;
     // Where files are not counted, there are none at all.
     if space.files > 0 && space.available_files < need.files {
         return failed(format!("needs {} files, and its file system has room for {}", need.files, space.available_files));
     }
     Ok(())
+}
+
+/// # Errors
+/// There is not enough, with both numbers.
+fn check_bytes(path: &Path, need: u64, free: u64) -> Result<(), Failure> {
+    if free >= need {
+        return Ok(());
+    }
+    Err(Failure::new(path, format_args!("needs {}, and its file system has {} left", HumanBytes(need), HumanBytes(free))))
 }
 
 /// Whether a copy may have the name of DST; answers what it would replace.

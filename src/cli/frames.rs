@@ -112,7 +112,10 @@ pub(super) fn local_only(path: &Path) -> Result<(), Failure> {
     if is_remote(path) {
         return Err(Failure::new(path, "is a URL; expected a file or directory on this machine"));
     }
-    Ok(())
+    match (local::stat(path), strangers::name(path, false)) {
+        (Ok(None), Some(what)) => Err(Failure::new(path, what)),
+        _ => Ok(()),
+    }
 }
 
 /// What keeps a command from a frame, in words that are the same for all commands if it is no frame or not there.
@@ -136,6 +139,10 @@ pub(super) fn explained_at(location: &Location, error: StoreError) -> Failure {
 pub(super) fn damaged(error: StoreError) -> Failure {
     let what = match &error {
         StoreError::Format { source, .. } if source.field == "header: magic" => return Failure::from_text(error),
+        // A type of items that cannot be named is no damage.
+        StoreError::Format { source, .. } if source.field.starts_with("dtype") || source.field == "array: dtype_format" => {
+            return Failure::from_text(error);
+        }
         StoreError::Format { source, .. } if source.expected.starts_with("at most the file's length") => "the file is cut off: ",
         StoreError::Format { .. } => "",
         _ => return Failure::from_text(error),
@@ -154,12 +161,22 @@ pub(super) fn existing(path: &Path) -> Result<(Location, Layout), Failure> {
     find(path, Links::Refused)?.ok_or_else(|| missing(path, "no such file or directory; expected a Blosc2 frame"))
 }
 
+/// Of a directory, or what is beneath a URL, without frames.
+pub(super) fn without_frames(path: &Path) -> Failure {
+    if is_remote(path) {
+        return existing(path).err().unwrap_or_else(|| Failure::new(path, "holds no frame"));
+    }
+    let known = Location::existing(path).ok().and_then(|location| strangers::directory(&location));
+    let what = known.as_deref().unwrap_or("holds no frame; expected a Blosc2 frame, or a directory with frames in it");
+    Failure::new(path, what)
+}
+
 /// That there is nothing of that name.
 pub(super) fn missing(path: &Path, reason: &str) -> Failure {
     if is_remote(path) {
         return Failure::new(path, "no such object; expected a Blosc2 frame");
     }
-    Failure::new(path, strangers::name(path).as_deref().unwrap_or(reason))
+    Failure::new(path, strangers::name(path, true).as_deref().unwrap_or(reason))
 }
 
 /// The frame at `path`, to be looked at.

@@ -1,7 +1,8 @@
 //! Help in its forms: `--help` and `--version`, completions for shells, manual pages; all made from the same definitions.
 //!
 //! What a command's help says last (`after_long_help`) is sections: a title that ends with a colon, and lines that are indented by
-//! two spaces. Every command has a section Examples. Each line of it that is not a comment (`#`) is run by tests.
+//! two spaces. They stand as they are written, in --help and in manual pages, and so are at most [`WIDTH`] columns wide. Every command
+//! has a section Examples. Each line of it that is not a comment (`#`) is run by tests.
 
 use std::ffi::OsStr;
 use std::io::{self, Write};
@@ -16,13 +17,14 @@ use clap_mangen::roff::{Roff, roman};
 use super::{Failure, Outcome, markdown, output};
 use crate::format::{array, chunk, header};
 use crate::store::in_words;
-use crate::store::local::system;
+use crate::store::local::{self, system};
 
 /// Print a script that completes b2fuse's commands and options in a shell
 #[derive(clap::Args)]
 #[command(after_long_help = "\
 Examples:
-  b2fuse completions bash >~/.local/share/bash-completion/completions/b2fuse
+  # bash: into ~/.local/share/bash-completion/completions
+  b2fuse completions bash >b2fuse
   b2fuse completions fish >~/.config/fish/completions/b2fuse.fish
   # zsh: into a directory of $fpath
   b2fuse completions zsh >~/.zfunc/_b2fuse")]
@@ -55,6 +57,10 @@ pub(super) struct Manual {
 /// The contract of the views, which rustdoc shows with `crate::view`.
 const VIEWS: &str = include_str!("../view/views.md");
 
+/// Columns that a line of these sections has at most. man(1) has five more before it, and a terminal has 80.
+#[cfg(test)]
+const WIDTH: usize = 75;
+
 /// What the foot of a page names.
 const SOURCE: &str = concat!("b2fuse ", env!("CARGO_PKG_VERSION"));
 
@@ -76,7 +82,32 @@ pub(super) fn version() -> &'static str {
 pub(super) fn completions(args: &Completions) -> Outcome {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut super::Args::command(), "b2fuse", &mut script);
-    output::written(io::stdout().write_all(&script)).into()
+    let script = without_hidden(&String::from_utf8_lossy(&script));
+    output::written(io::stdout().write_all(script.as_bytes())).into()
+}
+
+/// A script without options that help does not show, which clap offers all the same.
+fn without_hidden(script: &str) -> String {
+    let program = super::Args::command();
+    let hidden: Vec<_> =
+        program.get_subcommands().flat_map(clap::Command::get_arguments).filter(|arg| arg.is_hide_set()).collect();
+    let hidden: Vec<_> = hidden.into_iter().filter_map(clap::Arg::get_long).collect();
+    let mut kept = String::with_capacity(script.len());
+    for line in script.lines() {
+        // bash has all options in one line; for the other shells, each has a line of its own.
+        let is_list = line.trim_start().starts_with("opts=");
+        let has = |name: &&str| line.contains(&format!("--{name}")) || line.contains(&format!("-l {name} "));
+        if is_list {
+            let line = hidden.iter().fold(line.to_owned(), |line, name| line.replace(&format!(" --{name}"), ""));
+            kept.push_str(&line);
+        } else if hidden.iter().any(has) {
+            continue;
+        } else {
+            kept.push_str(line);
+        }
+        kept.push('\n');
+    }
+    kept
 }
 
 pub(super) fn manual(args: &Manual) -> Outcome {
@@ -97,6 +128,9 @@ fn print_page(name: &str) -> Outcome {
 }
 
 fn write_pages(dir: &Path) -> Result<(), Failure> {
+    if matches!(local::stat(dir), Ok(Some(stat)) if !stat.is_dir()) {
+        return Err(Failure::new(dir, "is not a directory; expected one to write to"));
+    }
     for Page { name, section, source } in pages() {
         let is_man1 = dir.file_name() == Some(OsStr::new("man1"));
         let dir = if is_man1 { dir.with_file_name(format!("man{section}")) } else { dir.to_owned() };
@@ -144,12 +178,38 @@ fn page(command: clap::Command) -> Page {
     }
     end.control("SH", ["SEE ALSO"]);
     end.text([roman(if whole { "b2fuse-mount(1), b2fuse-views(7)" } else { "b2fuse(1), b2fuse-views(7)" })]);
-    let rest = command.after_long_help(None::<&str>).version(None::<&str>).long_version(None::<&str>);
+    let usage = synopsis(&command);
+    let rest = command.after_long_help(None::<&str>).version(None::<&str>).long_version(None::<&str>).override_usage(usage);
+    let rest = rest.mut_args(|arg| if arg.is_positional() { arg.help_heading("Arguments") } else { arg });
     let mut out = Vec::new();
     // Into memory, where nothing fails.
     let _ = Man::new(rest).source(SOURCE).manual("b2fuse").render(&mut out);
     out.extend(end.to_roff().bytes());
     Page { name, section: 1, source: out }
+}
+
+/// How a command is used, with all options.
+fn synopsis(command: &clap::Command) -> String {
+    let mut words = vec![command.get_bin_name().unwrap_or("b2fuse").to_owned()];
+    let shown = || command.get_arguments().filter(|arg| !arg.is_hide_set());
+    let value = |arg: &clap::Arg| arg.get_value_names().unwrap_or_default().join(" ");
+    for option in shown().filter(|arg| !arg.is_positional()) {
+        let name = match (option.get_short(), option.get_long()) {
+            (Some(short), _) => format!("-{short}"),
+            (None, long) => format!("--{}", long.unwrap_or_default()),
+        };
+        let value = if option.get_action().takes_values() { format!(" {}", value(option)) } else { String::new() };
+        words.push(format!("[{name}{value}]"));
+    }
+    for argument in shown().filter(|arg| arg.is_positional()) {
+        let many = if argument.get_num_args().is_some_and(|count| count.max_values() > 1) { "..." } else { "" };
+        let name = value(argument);
+        words.push(if argument.is_required_set() { format!("{name}{many}") } else { format!("[{name}{many}]") });
+    }
+    if command.has_subcommands() {
+        words.push("COMMAND ...".into());
+    }
+    words.join(" ")
 }
 
 /// Lines as they stand.
@@ -201,9 +261,54 @@ mod tests {
                 assert!(command == "b2fuse" || words.get(1).is_some_and(|word| *word == *command), "{command}: {line}");
                 let parsed = super::super::Args::try_parse_from(super::super::as_subcommand(words)).map(|_| ());
                 assert!(parsed.as_ref().err().is_none_or(|error| !error.use_stderr()), "{line}: {parsed:?}");
-                assert!(line.len() <= 96, "too long for a terminal: {line}");
             }
         }
+    }
+
+    #[test]
+    fn sections_of_help_fit_a_terminal_of_80_columns() {
+        let program = super::super::Args::command();
+        for command in std::iter::once(&program).chain(program.get_subcommands()) {
+            let text = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
+            for line in text.lines() {
+                let columns = line.chars().count();
+                assert!(
+                    line.starts_with(' ') || !line.contains('-'),
+                    "titles are put in capitals, and an option would not be one any more: {line}"
+                );
+                assert!(columns <= WIDTH, "{}: {columns} columns, expected at most {WIDTH}: {line}", command.get_name());
+            }
+        }
+        // Likewise what stands in the page of the views as it is written, which is indented by four more.
+        let fenced = VIEWS.split("```").skip(1).step_by(2).flat_map(str::lines);
+        fenced.for_each(|line| assert!(line.chars().count() <= WIDTH - 6, "{line}"));
+    }
+
+    #[test]
+    fn hidden_options_are_not_completed() {
+        for shell in [Shell::Bash, Shell::Zsh, Shell::Fish, Shell::Elvish, Shell::PowerShell] {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut super::super::Args::command(), "b2fuse", &mut script);
+            let script = String::from_utf8(script).unwrap();
+            let kept = without_hidden(&script);
+            assert!(script.contains("fake") && !kept.contains("fake"), "{shell}");
+            assert!(script.lines().count() - kept.lines().count() <= 1, "{shell}: nothing else is left out");
+        }
+    }
+
+    #[test]
+    fn the_synopsis_has_values_and_arguments() {
+        let program = super::super::Args::command();
+        let of = |name: &str| {
+            let mut program = program.clone();
+            program.build();
+            synopsis(program.find_subcommand(name).unwrap())
+        };
+        let mount = of("mount");
+        assert!(mount.starts_with("b2fuse mount [-o OPTION,...] [-r] [--show VIEW] "), "{mount}");
+        assert!(mount.ends_with(" [-v] [-h] SOURCE MOUNTPOINT") && !mount.contains("fake"), "{mount}");
+        assert!(of("check").ends_with(" FRAMES..."), "{}", of("check"));
+        assert!(of("cat").ends_with(" FRAME [POSITION...]"), "{}", of("cat"));
     }
 
     #[test]
@@ -219,7 +324,8 @@ mod tests {
                 has(title);
             }
             let of_section: &[_] = match section {
-                1 => &[".SH SYNOPSIS", ".SH OPTIONS", ".SH EXAMPLES"],
+                1 if name == "b2fuse" => &[".SH SYNOPSIS", ".SH OPTIONS", ".SH EXAMPLES"],
+                1 => &[".SH SYNOPSIS", ".SH OPTIONS", ".SH ARGUMENTS", ".SH EXAMPLES"],
                 _ => &[".SH ERRORS", ".SH LIMITS", ".TP\nESTALE\n"],
             };
             of_section.iter().for_each(|part| assert!(page.contains(part), "{name}: no {part} in\n{page}"));

@@ -35,17 +35,21 @@ const BUFFER: usize = 64 << 10;
 /// number; nbytes and cbytes, the sizes in its header, and their ratio; its path. See `b2fuse check` for what is a frame.
 #[derive(clap::Args)]
 #[command(after_long_help = "\
-JSON:
-  With --json, each line is an object with all of these members:
+JSON output:
+  Of a frame, each line is an object with all of these members:
   position  number
-  offset    number: the byte of the file at which the chunk begins; null in a sparse frame
-  id        number: the name of its file without .chunk, in hexadecimal; null in a contiguous frame
+  offset    number: the byte of the file at which the chunk begins; null
+            in a sparse frame
+  id        number: the name of its file without .chunk, in hexadecimal;
+            null in a contiguous frame
   cbytes    number: 0 if the chunk is not stored
   nbytes    number
   ratio     number: nbytes / cbytes; null if cbytes is 0
-  codec     string: of an uncompressed chunk, the codec that was tried; null if not stored
+  codec     string: of an uncompressed chunk, the codec that was tried;
+            null if not stored
   filters   array of {\"name\": string, \"meta\": number}
-  special   \"zeros\", \"nan\", \"uninit\" or \"value\" (a run of another one, which is stored); or null
+  special   \"zeros\", \"nan\", \"uninit\" or \"value\" (a run of another
+            one, which is stored); or null
   copy      boolean: the bytes are neither filtered nor compressed
   place     array of numbers; null if the frame is not an array
   error     string: what is wrong with the chunk; or null
@@ -64,8 +68,8 @@ Examples:
   b2fuse ls --sort cbytes --reverse pressure.b2frame | head -n 11
   # The frames below a directory, the largest first
   b2fuse ls --sort cbytes --reverse frames
-  # Positions of all chunks that are stored uncompressed
-  b2fuse ls --json pressure.b2frame | sed -n 's/^{\"position\":\\([0-9]*\\),.*\"copy\":true.*/\\1/p'")]
+  # All chunks that are stored uncompressed
+  b2fuse ls --json pressure.b2frame | sed -n '/\"copy\":true/p'")]
 pub(super) struct Args {
     /// Column to sort by; `id` is the same as `offset`. Equal chunks stay in the order of their positions, frames in that of their paths,
     /// which is what `position` and `offset` mean in a directory

@@ -215,7 +215,7 @@ fn shown(text: String, _: &[OsString]) -> String {
 }
 
 /// `mount -t fuse.b2fuse SOURCE MOUNTPOINT -o ...` runs `b2fuse SOURCE MOUNTPOINT -o ...`, or `mount.fuse.b2fuse` in its place:
-/// the word `mount` is put in, and what mount(8) says to all its helpers is put in ours.
+/// the word `mount` is put in, and what mount(8) says to all its helpers is put in ours. `help COMMAND` is `COMMAND --help`.
 fn as_subcommand(mut args: Vec<OsString>) -> Vec<OsString> {
     let called = args.first().and_then(|name| Path::new(name).file_name());
     let helper = called.is_some_and(|name| name.to_string_lossy().starts_with("mount."));
@@ -235,6 +235,11 @@ fn as_subcommand(mut args: Vec<OsString>) -> Vec<OsString> {
             }
         }
         args = words;
+    }
+    if !helper && args.get(1).is_some_and(|word| word == "help") {
+        args.remove(1);
+        args.push("--help".into());
+        return args;
     }
     if helper || path_first {
         args.insert(1, "mount".into());
@@ -271,13 +276,15 @@ mod tests {
     }
 
     #[test]
-    fn mount_is_put_in_for_mount_8() {
+    fn words_are_put_in_for_mount_8_and_for_help() {
         let words = |text: &str| as_subcommand(text.split(' ').map(OsString::from).collect()).join(" ".as_ref());
         assert_eq!(words("b2fuse /a /b -o ro"), "b2fuse mount /a /b -o ro");
         assert_eq!(words("/sbin/mount.fuse.b2fuse a b"), "/sbin/mount.fuse.b2fuse mount a b");
         let helper = "/sbin/mount.fuse.b2fuse a b -s -f -n -v -o -n,ro -t fuse.b2fuse -N /proc/7/ns/mnt";
         assert_eq!(words(helper), "/sbin/mount.fuse.b2fuse mount a b --fake -o -n,ro");
         assert_eq!(words("b2fuse umount /b"), "b2fuse umount /b");
+        assert_eq!(words("b2fuse help"), "b2fuse --help");
+        assert_eq!(words("b2fuse help mount"), "b2fuse mount --help");
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 
 use clap::ArgAction;
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use log::{LevelFilter, error};
 
 use super::background::{self, Role};
@@ -13,8 +14,6 @@ use super::options::{self, Options, Show};
 use super::{Failure, Outcome, memory, panic, remount};
 use crate::store::in_words;
 use crate::store::local::{self, mounts};
-#[cfg(feature = "remote")]
-use crate::store::remote::{Access as RemoteAccess, Address};
 
 mod open;
 #[cfg(feature = "remote")]
@@ -26,90 +25,119 @@ mod remote;
 mod serve;
 mod source;
 mod tree;
+mod words;
 
 use plan::Plan;
 use serve::serve;
 
 /// Mount a frame in its other layout or decompressed, or a directory of frames; also at a URL
 ///
-/// The daemon serves the mount in the background until it is unmounted. This command returns when the mount can be used; its exit code says whether
-/// it can. A file is shown as a directory of chunk files. A directory is shown as one file: in the directory MOUNTPOINT, with SOURCE's
-/// name, or as MOUNTPOINT itself if that is a file. With --show npy or raw, the decompressed data of a frame is shown as one file. A directory that is not a frame is shown with all frames in it. A frame at a URL is shown read-only, by default as a directory of chunk files. A prefix of a bucket with frames beneath it is shown as a directory of frames. b2fuse-views(7) says what reads and writes of the mount do.
+/// The daemon serves the mount in the background until it is unmounted. This command returns when the mount can be used; its exit
+/// code says whether it can. A file is shown as a directory of chunk files. A directory is shown as one file: in the directory
+/// MOUNTPOINT, with SOURCE's name, or as MOUNTPOINT itself if that is a file. With --show npy or raw, the decompressed data of a frame
+/// is shown as one file. A directory that is not a frame is shown with all frames in it. A frame at a URL is shown read-only, by
+/// default as a directory of chunk files. A prefix of a bucket with frames beneath it is shown as a directory of frames.
+/// b2fuse-views(7) says what reads and writes of the mount do.
 #[derive(clap::Args)]
 #[command(after_long_help = "\
-Options of -o:
-  Words as in mount(8) and fstab, separated by commas. A backslash takes a comma as part of a value.
+Mount options:
+  Words of -o, as in mount(8) and fstab, separated by commas. A backslash
+  takes a comma as part of a value.
 
-  ro, rw                   read-only; read-write (default)
-  allow_other              give all users access, as far as modes allow
-  allow_root               give root access; MOUNTPOINT must be a directory
-  nodefault_permissions    do not enforce modes; not with allow_other or allow_root
-  uid=, gid=               owner and group of everything that is shown, by name or number
-  umask=, fmask=, dmask=   octal permission bits to remove: from all, from files, from directories
-  fsname=NAME              name of SOURCE in lists of mounts
-  auto_unmount             unmount if the daemon dies
-  nosuid, nodev, noexec, noatime, nodiratime, sync, dirsync, and their opposites
-  remount                  change these flags (not sync, dirsync), or ro and rw; a mount
-                           that began read-only stays read-only
-  nouser_xattr             no extended attributes; saves a request for each file written
-  follow_links             with ro: follow your own links in a directory; see b2fuse-views(7)
-  wait=SECONDS             how long to wait for an ending daemon of SOURCE (default 30)
-  low_latency              faster single requests, more processor time: see below
-  dtype=TYPE               with --show npy: item type of arrays without one, such as <f4
-  b2z=dir                  in a directory of frames: show archives of Python-Blosc2 (.b2z) as
-                           directories, for reading; b2z=file is the default
-  suffixes=A:B, frames=GLOB, noframes=GLOB, cross, entry_timeout=SECONDS, attr_timeout=SECONDS
-                           of a directory of frames: see b2fuse-views(7)
-  endpoint=, region=, anonymous, headers=, refresh=, timeout=, unsafe-immutable
-                           of a frame at a URL: see below
-  locking, create, show=, cache_size=, spill=, threads=, connections=, disk_cache=, log_file=,
-  log_level=
-                           as the long options; no before low_latency and user_xattr negates them
-  Options for fstab only (noauto, nofail, _netdev, x-...) are accepted and ignored.
+  ro, rw                  read-only; read-write (default)
+  allow_other             give all users access, as far as modes allow
+  allow_root              give root access; MOUNTPOINT must be a directory
+  nodefault_permissions   do not enforce modes; not with allow_other or
+                          allow_root
+  uid=, gid=              owner and group of all files, by name or number
+  umask=, fmask=, dmask=  octal permission bits to remove: from all, from
+                          files, from directories
+  fsname=NAME             name of SOURCE in lists of mounts
+  auto_unmount            unmount if the daemon dies
+  nosuid, nodev, noexec, noatime, nodiratime, sync, dirsync
+                          flags, and their opposites
+  remount                 change these flags (not sync, dirsync), or ro and
+                          rw; a mount that began read-only stays read-only
+  nouser_xattr            no extended attributes; saves a request for each
+                          file written
+  follow_links            with ro: follow your own links in a directory;
+                          see b2fuse-views(7)
+  wait=SECONDS            how long to wait for an ending daemon of SOURCE
+                          (default 30)
+  low_latency             faster single requests, more processor time: see
+                          below
+  dtype=TYPE              with --show npy: item type of arrays without one,
+                          such as <f4
+  b2z=dir                 in a directory of frames: show archives of
+                          Python-Blosc2 (.b2z) as directories, for reading;
+                          b2z=file is the default
+  suffixes=A:B, frames=GLOB, noframes=GLOB, cross,
+  entry_timeout=SECONDS, attr_timeout=SECONDS
+                          of a directory of frames: see b2fuse-views(7)
+  endpoint=, region=, anonymous, headers=, refresh=, timeout=,
+  unsafe-immutable        of a frame at a URL: see below
+  locking, create, show=, cache_size=, spill=, threads=, connections=,
+  disk_cache=, log_file=, log_level=
+                          as the long options
+
+  no before low_latency and user_xattr negates them. Options for fstab only
+  (noauto, nofail, _netdev, x-...) are accepted and ignored.
 
 Frames at URLs:
   s3://BUCKET/KEY, gs://BUCKET/KEY, az://CONTAINER/KEY
-                           in S3 (or a compatible store), Google Cloud Storage, Azure: an object,
-                           or a prefix with chunks.b2frame and chunk files; or a prefix with frames
-                           beneath it; without KEY, the whole bucket
+      in S3 (or a compatible store), Google Cloud Storage, Azure: an
+      object, or a prefix with chunks.b2frame and chunk files; or a prefix
+      with frames beneath it; without KEY, the whole bucket
   abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/KEY
-                           the same, with the account's name
-  https://HOST/PATH        an object on a web server with range requests; user info and query (as of
-                           signed URLs) are sent, and shown nowhere
+      the same, with the account's name
+  https://HOST/PATH
+      an object on a web server with range requests; user info and query
+      (as of signed URLs) are sent, and shown nowhere
 
-  -o endpoint=URL          address of the store: http://HOST:PORT or https://HOST; of Azure, with
-                           /ACCOUNT behind it, which is added if HOST is an IP address or localhost
-  -o region=NAME           region of the bucket
-  -o anonymous             do not sign requests, as for public buckets; the default if there are no
-                           credentials
-  -o headers=FILE          of https://: send these headers, a line Name: value for each; the file must
-                           be yours and hidden from others
-  -o refresh=SECONDS       how often to look for commits by others (default 5)
-  -o timeout=SECONDS       how long to wait for a response, retries included (default 30)
-  -o unsafe-immutable      accept a server that does not identify states of an object: nobody
-                           may change the object
+  -o endpoint=URL         address of the store: http://HOST:PORT or
+                          https://HOST; of Azure, with /ACCOUNT behind it,
+                          which is added to an IP address or localhost
+  -o region=NAME          region of the bucket
+  -o anonymous            do not sign requests, as for public buckets; the
+                          default if there are no credentials
+  -o headers=FILE         of https://: send these headers, a line
+                          Name: value for each; the file must be yours and
+                          hidden from others
+  -o refresh=SECONDS      how often to look for commits by others
+                          (default 5)
+  -o timeout=SECONDS      how long to wait for a response, retries included
+                          (default 30)
+  -o unsafe-immutable     accept a server that does not identify states of
+                          an object: nobody may change the object
 
-  Credentials come from the same places as for the providers' tools: AWS_ACCESS_KEY_ID, AWS_...,
-  profiles in ~/.aws; GOOGLE_APPLICATION_CREDENTIALS, gcloud's application default;
-  AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_ACCOUNT_KEY and other AZURE_ variables; or, on a cloud's
-  machines, from the cloud itself. HTTPS_PROXY, HTTP_PROXY and NO_PROXY name proxies.
+  Credentials come from the same places as for the providers' tools:
+  AWS_ACCESS_KEY_ID, AWS_..., profiles in ~/.aws;
+  GOOGLE_APPLICATION_CREDENTIALS, gcloud's application default;
+  AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_ACCOUNT_KEY and other AZURE_
+  variables; or, on a cloud's machines, from the cloud itself. HTTPS_PROXY,
+  HTTP_PROXY and NO_PROXY name proxies.
 
 Low latency:
-  With -o low_latency, in root's mounts in a virtual machine of at most 8 cores, the kernel keeps
-  idle cores awake while requests come in quick succession. That holds for the whole machine, and
-  while the daemon is stopped (SIGSTOP). Without the option, idle cores sleep as usual.
+  With -o low_latency, in root's mounts in a virtual machine of at most 8
+  cores, the kernel keeps idle cores awake while requests come in quick
+  succession. That holds for the whole machine, and while the daemon is
+  stopped (SIGSTOP). Without the option, idle cores sleep as usual.
 
 Signals:
-  SIGTERM, SIGINT   end the mount as b2fuse umount does; the log names what is not in SOURCE
-  SIGHUP            open the log file again; with -f at a terminal, end the mount
-  SIGUSR1           write counts of the chunk cache, or of decoded blocks, to the log
+  SIGTERM, SIGINT  end the mount as b2fuse umount does; the log names what
+                   is not in SOURCE
+  SIGHUP           open the log file again; with -f at a terminal, end the
+                   mount
+  SIGUSR1          write counts of the chunk cache, or of decoded blocks,
+                   to the log
 
 Log:
-  Without /dev/log, the daemon writes a log of its own in /run/b2fuse (root) or
-  $XDG_RUNTIME_DIR/b2fuse, at most 1 MiB, and removes it at the end unless it holds a warning.
-  The daemon never waits for its log: messages that cannot be written are dropped and counted.
-  A --log-file is a regular file or a character device. A link to it is followed only if no other
-  user could have made it.
+  Without /dev/log, the daemon writes a log of its own in /run/b2fuse
+  (root) or $XDG_RUNTIME_DIR/b2fuse, at most 1 MiB, and removes it at the
+  end unless it holds a warning. The daemon never waits for its log:
+  messages that cannot be written are dropped and counted. A --log-file is
+  a regular file or a character device. A link to it is followed only if no
+  other user could have made it.
 
 fstab and autofs:
   b2fuse must be in /usr/bin or /usr/local/bin.
@@ -117,8 +145,8 @@ fstab and autofs:
   /data/pressure.b2frame /mnt/p fuse.b2fuse ro,allow_other,nofail 0 0
   p -fstype=fuse.b2fuse,ro,allow_other :/data/pressure.b2frame
 
-  Line 1 is for fstab, line 2 for an indirect map of autofs. For systemd, add to line 1
-  x-systemd.automount,x-systemd.idle-timeout=60
+  Line 1 is for fstab, line 2 for an indirect map of autofs. For systemd,
+  add to line 1 x-systemd.automount,x-systemd.idle-timeout=60
 
 Examples:
   # A file as a directory of chunk files
@@ -127,19 +155,20 @@ Examples:
   b2fuse mount --read-only many.b2frame view
   # For other users too, with fstab's options
   b2fuse mount -o ro,allow_other,umask=022 pressure.b2frame view
-  # An array for programs that know nothing of Blosc2: view/pressure.b2frame.npy
+  # An array for programs without Blosc2: view/pressure.b2frame.npy
   b2fuse mount --show npy pressure.b2frame view
   # In its own layout, so that changes by a program are atomic
   b2fuse mount --show contiguous pressure.b2frame view
   # A directory with all its frames, each as one file
   b2fuse mount --show contiguous frames view
   # An array in a public bucket, as a .npy file
-  b2fuse mount -o anonymous,region=eu-west-1 --show npy s3://bucket/path/big.b2nd view
+  b2fuse mount -o anonymous --show npy s3://bucket/big.b2nd view
   # All frames beneath a prefix, each as one file
   b2fuse mount --show contiguous s3://bucket/path view
-  # With your own server, keeping what was read for the next mount
-  b2fuse mount -o endpoint=http://127.0.0.1:9000 --disk-cache cache s3://bucket/a.b2nd view
-  # A new frame: copy a sparse frame to the mount, and new.b2frame is the file
+  # On your own server; what was read is kept for the next mount
+  b2fuse mount -o endpoint=http://127.0.0.1:9000 s3://bucket/a.b2nd view
+  b2fuse mount --disk-cache cache s3://bucket/a.b2nd view
+  # A new frame: a sparse frame copied to the mount becomes the file
   b2fuse mount --create new.b2frame view")]
 pub(super) struct Args {
     /// Options as in mount(8) and fstab: ro, allow_other, fsname=NAME, uid=USER, umask=OCTAL, ...
@@ -162,7 +191,7 @@ pub(super) struct Args {
     cache_size: Option<u64>,
     /// With --show npy or raw: the directory for unnamed files of decoded blocks that do not fit in memory and are needed again; none
     /// decodes them again [default: the directory for temporary files]
-    #[arg(long, value_name = "DIR|none")]
+    #[arg(long, value_name = "DIR|none", value_parser = OsStringValueParser::new().try_map(named))]
     spill: Option<OsString>,
     /// For a frame at a URL: how many requests at a time [default: 64]
     #[cfg(feature = "remote")]
@@ -197,6 +226,12 @@ pub(super) struct Args {
     mountpoint: PathBuf,
 }
 
+/// # Errors
+/// There is no name.
+fn named(name: OsString) -> Result<OsString, &'static str> {
+    if name.is_empty() { Err("expected a directory, or none") } else { Ok(name) }
+}
+
 pub(super) fn run(args: Args) -> Outcome {
     let mut options = Options::default();
     for list in &args.options {
@@ -209,19 +244,11 @@ pub(super) fn run(args: Args) -> Outcome {
         options.remote.connections = args.connections.unwrap_or(options.remote.connections);
         options.disk_cache = args.disk_cache.clone().or(options.disk_cache);
     }
-    if let Err(what) = options.conflict() {
+    if let Err(what) = words::check(&args, &options) {
         return Outcome::Usage(what);
     }
     if options.remount {
         return remount::run(&args.mountpoint, &options, &args.options, args.read_only).into();
-    }
-    #[cfg(feature = "remote")]
-    if Address::parse(&args.source).is_none() && (options.remote != RemoteAccess::default() || options.disk_cache.is_some()) {
-        return Outcome::Usage(
-            "endpoint=, region=, anonymous, headers=, refresh=, timeout=, connections=, unsafe-immutable and disk_cache= are for frames at \
-             URLs, and SOURCE is none"
-                .to_owned(),
-        );
     }
     mount(args, options).unwrap_or_else(Outcome::Failed)
 }

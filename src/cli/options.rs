@@ -108,6 +108,10 @@ pub(super) struct Options {
     pub(super) remote: remote::Access,
     /// Where chunks of remote frames are kept, as `DIR[:SIZE]`.
     pub(super) disk_cache: Option<OsString>,
+    /// The names of the words that are only for a frame at a URL.
+    pub(super) for_urls: Vec<String>,
+    /// `rw` was said, and `ro` not after it.
+    pub(super) read_write: bool,
     /// Change what is mounted already.
     pub(super) remount: bool,
     /// Permission bits that nothing has, where neither of [`Overrides`] says anything else.
@@ -144,6 +148,8 @@ impl Default for Options {
             #[cfg(feature = "remote")]
             remote: remote::Access::default(),
             disk_cache: None,
+            for_urls: Vec::new(),
+            read_write: false,
             remount: false,
             umask: None,
             of_daemon: Vec::new(),
@@ -243,6 +249,7 @@ impl Options {
         #[cfg(feature = "remote")]
         if let Some(taken) = remote_args::take(&mut self.remote, name, value) {
             self.of_daemon.push(name.to_owned());
+            self.for_urls.push(name.to_owned());
             return taken;
         }
         match (flag(POSITIVE), flag(FLAGS)) {
@@ -250,10 +257,12 @@ impl Options {
             _ if value.is_some() => return Err(format!("mount option '{shown}': '{name}' takes no value")),
             (Some(flag), _) => {
                 self.flags &= !flag;
+                self.read_write |= name == "rw";
                 return Ok(());
             }
             (None, Some(flag)) => {
                 self.flags |= flag;
+                self.read_write &= name != "ro";
                 if flag & !REMOUNTED != 0 {
                     self.of_daemon.push(shown.into());
                 }
@@ -342,6 +351,7 @@ impl Options {
                     ("spill", Some(value)) if !value.is_empty() => self.spill = Some(OsStr::from_bytes(value).into()),
                     ("disk_cache", Some(value)) if !value.is_empty() => {
                         self.disk_cache = Some(OsStr::from_bytes(value).to_owned());
+                        self.for_urls.push(name.to_owned());
                     }
                     ("spill" | "disk_cache", _) => return Err(format!("mount option '{name}' needs a value")),
                     ("log_level", _) => {

@@ -1,11 +1,12 @@
-//! `b2fuse repair`: says what can be mended in a damaged frame, and does it when told to.
+//! `b2fuse repair`: says what can be repaired in a damaged frame, and does it when told to.
 
 use std::fmt;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::{Failure, Outcome, frames, memory, output};
 use crate::format::plain::plain;
+use crate::store::StoreError;
 use crate::store::check::{Depth, Finding, Severity, check};
 use crate::store::repair::{Outlook, plan};
 
@@ -43,6 +44,17 @@ pub(super) fn run(args: &Args) -> Outcome {
     }
 }
 
+const HOPELESS: &str = "cannot be repaired without guessing; nothing was changed; b2fuse check shows all damage";
+
+/// Of what cannot be planned for: that it is no frame, or what keeps from it, or that so much of the frame is lost.
+fn hopeless(frame: &Path, error: StoreError) -> Failure {
+    let is_damage = matches!(&error, StoreError::Format { source, .. } if source.field != "header: magic");
+    match frames::existing(frame) {
+        Ok(_) if is_damage => Failure::from_text(format_args!("{error}; it cannot be repaired, and nothing was changed")),
+        _ => frames::explained(frame, error),
+    }
+}
+
 /// Goes on when `say` cannot write: what is to be done is done all the same.
 fn repair(args: &Args, say: &mut dyn FnMut(fmt::Arguments<'_>)) -> Outcome {
     if let Err(failure) = frames::local_only(&args.frame) {
@@ -51,7 +63,7 @@ fn repair(args: &Args, say: &mut dyn FnMut(fmt::Arguments<'_>)) -> Outcome {
     memory::end_with(&args.frame);
     let plan = match plan(&args.frame) {
         Ok(plan) => plan,
-        Err(error) => return Outcome::Failed(frames::explained(&args.frame, error)),
+        Err(error) => return Outcome::Failed(hopeless(&args.frame, error)),
     };
     for (before, told) in [("", &plan.found), ("lost: ", &plan.lost)] {
         told.first().iter().for_each(|what| say(format_args!("{before}{}", plain(what))));
@@ -65,7 +77,7 @@ fn repair(args: &Args, say: &mut dyn FnMut(fmt::Arguments<'_>)) -> Outcome {
             return Outcome::Done;
         }
         Outlook::Hopeless => {
-            return Outcome::Failed(Failure::new(&args.frame, "cannot be repaired without guessing; nothing was changed"));
+            return Outcome::Failed(Failure::new(&args.frame, HOPELESS));
         }
         Outlook::Mendable => {}
     }

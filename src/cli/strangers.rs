@@ -121,8 +121,8 @@ pub(super) fn array(location: &Location) -> Option<String> {
     })
 }
 
-/// The same of what is not there.
-pub(super) fn name(path: &Path) -> Option<String> {
+/// The same of what is not there. `urls` is whether the command takes any.
+pub(super) fn name(path: &Path, urls: bool) -> Option<String> {
     let (scheme, rest) = path.to_str()?.split_once(":/")?;
     let is_scheme = scheme.len() > 1 && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte));
     if !is_scheme || !scheme.starts_with(|c: char| c.is_ascii_alphabetic()) {
@@ -130,7 +130,12 @@ pub(super) fn name(path: &Path) -> Option<String> {
     }
     Some(match scheme {
         "file" => format!("is a URL; expected a path: /{}", rest.trim_start_matches('/')),
-        _ => "is a URL that this b2fuse does not read; expected a file or directory on this machine (download it first, for example with curl)".into(),
+        _ if urls && cfg!(feature = "remote") => {
+            "is a URL that b2fuse does not read; expected a path, or a URL such as s3://BUCKET/KEY or https://HOST/PATH \
+             (curl downloads others)"
+                .into()
+        }
+        _ => "is a URL; expected a file or directory on this machine (curl downloads it)".into(),
     })
 }
 
@@ -140,10 +145,14 @@ mod tests {
 
     #[test]
     fn urls() {
-        let of = |path: &str| name(Path::new(path));
+        let of = |path: &str| name(Path::new(path), true);
         for url in ["https://example.org/a.b2nd", "s3://bucket/a.b2nd", "gs://x", "HTTP://x/y"] {
             assert!(of(url).is_some_and(|what| what.contains("is a URL")), "{url}");
         }
+        let of_no_url = |path: &str| name(Path::new(path), false).unwrap();
+        assert!(of_no_url("ftp://h/x").contains("expected a file or directory on this machine"));
+        assert_eq!(of_no_url("file:///a"), "is a URL; expected a path: /a");
+        assert_eq!(of("http:/x").unwrap().contains("https://HOST/PATH"), cfg!(feature = "remote"));
         assert_eq!(of("file:///data/a.b2nd").unwrap(), "is a URL; expected a path: /data/a.b2nd");
         for path in ["a.b2nd", "/data/a:/b", "a b:/c", "c:/x", ":/x", "1a:/x", ""] {
             assert_eq!(of(path), None, "{path}");

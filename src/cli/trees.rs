@@ -64,7 +64,7 @@ pub(super) fn each(path: &Path, found: &mut dyn FnMut(Item) -> bool) -> Result<b
     }
     match (any, called) {
         (true, _) => Ok(true),
-        (false, 0) => Err(frames::existing(path).err().unwrap_or_else(|| Failure::new(path, "holds no frame"))),
+        (false, 0) => Err(frames::without_frames(path)),
         (false, 1) => Err(Failure::new(path, "holds no frame, only a file with a frame's name")),
         (false, n) => Err(Failure::new(path, format_args!("holds no frame, only {n} files with a frame's name"))),
     }

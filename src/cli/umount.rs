@@ -15,7 +15,7 @@ use crate::format::plain::plain;
 use crate::fs::kernel::{self, FS_TYPE, MountInfo};
 use crate::fs::unmount::{self, Answer, Question, SEALED};
 use crate::store::in_words;
-use crate::store::local::system;
+use crate::store::local::{self, system};
 use crate::store::mark::MarkWatch;
 
 /// How long a daemon may take to answer.
@@ -76,12 +76,17 @@ fn unmount(path: &Path, lazy: bool) -> Result<(), Failure> {
     let outcome = if lazy { detach(&daemon) } else { take_away(&daemon) };
     let (left, source) = outcome.map_err(failed)?;
     let note = match daemon.ended(source) {
-        // A remote frame has no lock that could be given back.
-        Ended::Unseen if daemon.mount.source.as_encoded_bytes().windows(3).any(|part| part == b"://") => "",
+        // It has no lock that could be given back.
+        Ended::Unseen
+            if daemon.mount.read_only || daemon.mount.source.as_encoded_bytes().windows(3).any(|part| part == b"://") =>
+        {
+            ""
+        }
         Ended::Yes => "",
         Ended::No => "everything is written, but its daemon has not ended yet",
         Ended::Used if lazy => "files are still open; the mount ends when the last one is closed",
         Ended::Used => "everything is written, but its daemon is still running: another mount namespace has the mount as well",
+        Ended::Unseen if daemon.never_made() => "nothing was copied to the mount, so no frame was made",
         Ended::Unseen => "everything is written; whether its daemon has ended cannot be seen from here",
     };
     if !note.is_empty() && left.is_empty() {
@@ -105,7 +110,7 @@ fn take_away(daemon: &Daemon) -> TakenAway {
     loop {
         let Ready { ticket, left, source, since } = match daemon.open().and_then(|talk| daemon.make_ready(talk, false)) {
             Ok(Ok(ready)) => ready,
-            Ok(Err(None)) => return Err(busy::reason(&daemon.mount.point)),
+            Ok(Err(None)) => return Err(busy(&daemon.mount.point)),
             Ok(Err(Some(why))) => {
                 return Err(format!("{STILL}, because not all data can be saved: {why} (-z unmounts anyway)"));
             }
@@ -135,7 +140,7 @@ fn detach(daemon: &Daemon) -> TakenAway {
     match talk.and_then(|talk| daemon.make_ready(talk, true)) {
         Ok(Ok(Ready { left, source, .. })) => Ok((left, source)),
         Ok(Err(why)) => Err(format!("unmounted, but not all data can be saved: {}", why.unwrap_or("it is busy".into()))),
-        Err(error) if is_dead(&error) => Err(died(daemon)),
+        Err(error) if is_dead(&error) => after_death(daemon),
         Err(error) => Err(format!(
             "unmounted, but whether everything is in the frame is not known: {}; see {}",
             silent(&error),
@@ -150,7 +155,16 @@ fn died(daemon: &Daemon) -> String {
 
 fn dead(daemon: &Daemon) -> TakenAway {
     kernel::unmount(&daemon.mount.point, false).map_err(|error| cannot_unmount(daemon, &error))?;
-    Err(died(daemon))
+    after_death(daemon)
+}
+
+/// A daemon that took no writes has lost none.
+fn after_death(daemon: &Daemon) -> TakenAway {
+    if daemon.mount.read_only { Ok((String::new(), None)) } else { Err(died(daemon)) }
+}
+
+fn busy(point: &Path) -> String {
+    format!("{} (-z unmounts anyway)", busy::reason(point))
 }
 
 /// Of a dead daemon's mount the directory may still be opened, out of the kernel's cache.
@@ -160,7 +174,7 @@ fn is_dead(error: &io::Error) -> bool {
 
 fn cannot_unmount(daemon: &Daemon, error: &io::Error) -> String {
     match error.raw_os_error() {
-        Some(libc::EBUSY) => busy::reason(&daemon.mount.point),
+        Some(libc::EBUSY) => busy(&daemon.mount.point),
         _ => format!("cannot unmount: {}", in_words(error)),
     }
 }
@@ -186,6 +200,12 @@ impl Daemon {
     fn of(mount: MountInfo) -> Self {
         let root = rustix::process::geteuid().is_root();
         Daemon { user: mount.owner.filter(|(user, _)| root && *user != 0), mount }
+    }
+
+    /// Whether the frame that it was to make is not there. What has no lock, or one that cannot be seen, is there.
+    fn never_made(&self) -> bool {
+        let source = Path::new(&self.mount.source);
+        source.is_absolute() && matches!(local::stat(source), Ok(None))
     }
 
     /// Where to look for what it has said, in words.
@@ -334,7 +354,7 @@ fn silent(error: &io::Error) -> String {
     match (error.kind(), error.raw_os_error()) {
         (io::ErrorKind::TimedOut, None) => format!("its daemon has not answered for {} s", SILENCE.as_secs()),
         (io::ErrorKind::WouldBlock, None) => "its daemon is still writing; try again".into(),
-        (_, Some(libc::EPERM)) => "it is another user's".into(),
+        (_, Some(libc::EPERM | libc::EACCES)) => "it is another user's".into(),
         (_, Some(libc::ENOTTY | libc::ENOSYS | libc::EPROTO | libc::EINVAL)) => {
             "it is served by another version of b2fuse, or another program; umount(8) unmounts it".into()
         }

@@ -29,12 +29,14 @@ enum Stand {
     Unknown,
 }
 
-/// Opens SOURCE for writing, when the daemon that has it has ended. `say` is told of waiting for longer than a moment.
+/// Opens SOURCE for writing, when the daemon that has it has ended. `say` is told of waiting for longer than a moment. `instead` is
+/// what the user can do instead of unmounting, if there is anything, in words for the end of the line.
 ///
 /// # Errors
 /// A daemon that goes on, with where it has mounted it; one that has not ended after `patience`; all others as `failed` has them.
 pub(super) fn until_released<T>(
     patience: Duration,
+    instead: &str,
     mut say: impl FnMut(&str),
     failed: impl FnOnce(ViewError) -> Failure,
     mut open: impl FnMut() -> Result<T, ViewError>,
@@ -54,7 +56,7 @@ pub(super) fn until_released<T>(
             Stand::Ending => waited >= patience,
         };
         if enough {
-            return Err(busy(&path, &holder, stand, waited));
+            return Err(busy(&path, &holder, stand, waited, instead));
         }
         if waited >= SOON && !std::mem::replace(&mut said, true) {
             say(&Failure::new(&path, format_args!("was unmounted just now; waiting until it is released{}", by(&holder))).0);
@@ -67,7 +69,7 @@ fn by(holder: &LockHolder) -> String {
     holder.process.map_or_else(String::new, |process| format!(" by process {process}"))
 }
 
-fn busy(path: &Path, holder: &LockHolder, stand: Stand, waited: Duration) -> Failure {
+fn busy(path: &Path, holder: &LockHolder, stand: Stand, waited: Duration, instead: &str) -> Failure {
     let by = by(holder);
     let what = match stand {
         Stand::Mounted(point) | Stand::Perhaps(Some(point)) => {
@@ -79,7 +81,7 @@ fn busy(path: &Path, holder: &LockHolder, stand: Stand, waited: Duration) -> Fai
             return Failure::new(path, format_args!("was unmounted, but not released{by} within {} s", waited.as_secs()));
         }
     };
-    Failure::new(path, format_args!("{what}; unmount it first (a read-only mount, -o ro, is possible)"))
+    Failure::new(path, format_args!("{what}; unmount it first{instead}"))
 }
 
 fn stand(path: &Path, holder: &LockHolder) -> Stand {

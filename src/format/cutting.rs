@@ -46,12 +46,17 @@ impl Cutting {
     /// Arrays of more than 2⁶³ bytes, chunks that no frame can have, blocks larger than chunks, shapes of different lengths.
     pub fn new(array: &Array, itemsize: u32, fortran: bool) -> Result<Self> {
         let wrong = |field, expected: &dyn std::fmt::Display| {
-            let got = format_args!("{:?}, of items of {itemsize} bytes", array);
+            let Array { shape, chunkshape, blockshape, .. } = array;
+            let got =
+                format_args!("{shape:?} in chunks of {chunkshape:?} and blocks of {blockshape:?}, of items of {itemsize} bytes");
             Err(Error::new(field, 0, got, expected))
         };
         let ndim = array.shape.len();
-        if ndim > DIMS || array.chunkshape.len() != ndim || array.blockshape.len() != ndim {
-            return wrong("array: shape", &format_args!("three shapes of at most {DIMS} dimensions"));
+        if ndim > DIMS {
+            return Err(Error::new("array: shape", 0, format_args!("{ndim} dimensions"), format_args!("at most {DIMS}")));
+        }
+        if array.chunkshape.len() != ndim || array.blockshape.len() != ndim {
+            return wrong("array: shape", &"three shapes of as many dimensions");
         }
         let item = u64::from(itemsize.max(1));
         let sizes = array.shape.iter().zip(&array.chunkshape).zip(&array.blockshape);

@@ -105,7 +105,12 @@ fn check(shape: &[u64], part: Option<&[u32]>, field: &'static str) -> Result<()>
     let Some(part) = part else { return Ok(()) };
     if part.len() != shape.len() {
         let (got, expected) = (part.len(), shape.len());
-        return Err(Error::new(field, 0, format_args!("{got} dimensions"), format_args!("{expected}, as the array has")));
+        return Err(Error::new(
+            field,
+            0,
+            format_args!("{got} dimension{}", if got == 1 { "" } else { "s" }),
+            format_args!("{expected}, as the array has"),
+        ));
     }
     if shape.iter().zip(part).any(|(size, part)| *size > 0 && *part == 0) {
         return Err(Error::new(field, 0, 0, "at least 1 in each dimension"));

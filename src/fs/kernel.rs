@@ -234,9 +234,10 @@ fn mount_directly(request: &MountRequest) -> Result<OwnedFd, MountError> {
 
 fn open_device() -> Result<OwnedFd, MountError> {
     system::open_device(DEVICE).map(OwnedFd::from).map_err(|error| match error.raw_os_error() {
-        Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => {
-            MountError::new(DEVICE, "not there: the kernel's FUSE module is needed (try modprobe fuse)")
-        }
+        Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => MountError::new(
+            DEVICE,
+            "is not there; FUSE is needed (modprobe fuse; in a container: --device /dev/fuse --cap-add SYS_ADMIN)",
+        ),
         _ => MountError::new(DEVICE, format!("cannot open: {}", in_words(&error))),
     })
 }

@@ -11,6 +11,7 @@
 
 use std::fs::File;
 use std::io::{self, Write};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
@@ -61,7 +62,7 @@ struct State {
 
 impl PmQos {
     /// Opens the device, where that is allowed and of use. It needs a thread for [`PmQos::run`].
-    pub(super) fn open() -> Option<Self> {
+    pub(super) fn open(point: &Path) -> Option<Self> {
         let at = |path, error: io::Error| io::Error::other(format!("{path}: {}", in_words(&error)));
         let device = system::read(DRIVER)
             .map_err(|error| at(DRIVER, error))
@@ -71,7 +72,10 @@ impl PmQos {
                 (VIRTUAL, cores) => Err(io::Error::other(format!("found {cores} cores, expected at most {MOST_CORES}"))),
                 (driver, _) => Err(io::Error::other(format!("{DRIVER}: found {driver}, expected {VIRTUAL}"))),
             });
-        device.inspect_err(|error| warn!("low_latency has no effect: {}", in_words(error))).ok().map(Self::over)
+        device
+            .inspect_err(|error| warn!("{}: low_latency has no effect: {}", point.display(), in_words(error)))
+            .ok()
+            .map(Self::over)
     }
 
     fn over(device: File) -> Self {

@@ -138,7 +138,7 @@ impl Mounted {
         // The kernel lets in only the owner, or everyone. That root is the only other, fuser sees to for requests, and `Private` for
         // what is cached.
         let acl = if config.mount.access == Access::Root { SessionACL::RootAndOwner } else { SessionACL::All };
-        self.pm_qos = if config.low_latency { PmQos::open().map(Arc::new) } else { None };
+        self.pm_qos = if config.low_latency { PmQos::open(self.point.path()).map(Arc::new) } else { None };
         self.shared.placement.start();
         let adapter = Adapter::new(self.shared.clone(), config.mount.auto_unmount, config.xattrs, self.pm_qos.clone());
         let names = device.try_clone()?.into();

@@ -4,10 +4,12 @@
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
+
+use parking_lot::Mutex;
 
 use super::npy_file::NpyFile;
 use super::{CframeStore, FrameImage, FrameStore, Location, NewFrame, OpenOptions, Result, SframeStore};
@@ -66,7 +68,10 @@ impl ArrayCopy {
         let made = plan(&file, new, caches);
         match made {
             Ok((cutting, params, header)) => Ok(ArrayCopy { file, cutting, params, header }),
-            Err(error) => Err(file.failed(format!("cannot become an array: {error}"))),
+            // Nothing of it has a place in a file yet.
+            Err(format::Error { field, got, expected, .. }) => {
+                Err(file.failed(format!("cannot become an array: {field}: found {got}, expected {expected}")))
+            }
         }
     }
 
@@ -176,7 +181,7 @@ struct Claims {
 
 impl Claims {
     fn next(&self) -> Option<(u64, Vec<u8>)> {
-        let mut spares = self.spares.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut spares = self.spares.lock();
         if spares.1 >= self.count || self.stopped.load(Relaxed) {
             return None;
         }

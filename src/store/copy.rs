@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::error::Complain;
 use super::{
-    Budgets, CframeStore, FrameImage, FrameStore, Location, NewFrame, OpenOptions, Resources, Result, SframeStore, StoreError,
-    StoredChunk, Want, open_at,
+    Budgets, CframeStore, ChunkKey, FrameImage, FrameStore, Location, NewFrame, OpenOptions, Resources, Result, SframeStore,
+    StoreError, StoredChunk, Want, open_at,
 };
 use crate::format::{IndexEntry, Layout};
 
@@ -28,6 +28,9 @@ pub struct Need {
     /// Files, each of which takes whole blocks.
     pub files: u64,
 }
+
+/// Chunks that are copied, in the order of the index, and not committed.
+pub struct StagedCopy(Vec<IndexEntry<ChunkKey>>);
 
 /// A frame to be copied, as it was when the copy began.
 pub struct FrameCopy {
@@ -124,6 +127,16 @@ impl FrameCopy {
     /// # Errors
     /// What the stores refuse; another process has changed the source meanwhile.
     pub fn run(&self, target: &dyn FrameStore, progress: &mut dyn FnMut(u32) -> bool) -> Result<bool> {
+        let Some(staged) = self.stage(target, progress)? else { return Ok(false) };
+        self.commit(target, staged)?;
+        Ok(true)
+    }
+
+    /// Copies the chunks into a store that holds no frame yet, and commits nothing; `None` if `progress` has stopped it.
+    ///
+    /// # Errors
+    /// What the stores refuse.
+    pub fn stage(&self, target: &dyn FrameStore, progress: &mut dyn FnMut(u32) -> bool) -> Result<Option<StagedCopy>> {
         let FrameCopy { source, image, lens, is_exact } = self;
         let failed = |reason| StoreError::Unsupported { path: source.path().to_owned(), reason };
         let announce = |from: usize| {
@@ -158,16 +171,32 @@ impl FrameCopy {
                 }
             });
             if !progress(len) {
-                return Ok(false);
+                return Ok(None);
             }
         }
         drop(guard);
-        if source.look()?.hindrance().is_some() {
-            return Err(failed("was changed by another process while it was being copied".to_owned()));
+        Ok(Some(StagedCopy(entries)))
+    }
+
+    /// Whether the source is another frame now than it was when the copy began.
+    ///
+    /// # Errors
+    /// What the system refuses.
+    pub fn is_changed(&self) -> Result<bool> {
+        Ok(self.source.look()?.hindrance().is_some())
+    }
+
+    /// Makes a frame of what was staged, and returns when it is on disk.
+    ///
+    /// # Errors
+    /// What the target refuses; another process has changed the source meanwhile.
+    pub fn commit(&self, target: &dyn FrameStore, staged: StagedCopy) -> Result<()> {
+        if self.is_changed()? {
+            let reason = "was changed by another process while it was being copied".to_owned();
+            return Err(StoreError::Unsupported { path: self.source.path(), reason });
         }
-        target.commit(target.enter(), FrameImage { entries: Arc::new(entries), ..(**image).clone() })?;
-        target.sync()?;
-        Ok(true)
+        target.commit(target.enter(), FrameImage { entries: Arc::new(staged.0), ..(*self.image).clone() })?;
+        target.sync()
     }
 }
 

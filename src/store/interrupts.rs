@@ -38,6 +38,11 @@ pub fn end_all() {
     ALL.store(true, Relaxed);
 }
 
+/// Whether that was so: who has much to do ends it then.
+pub fn is_ending() -> bool {
+    ALL.load(Relaxed)
+}
+
 /// Whether the client that this thread serves has a signal to handle, or is gone.
 pub(super) fn is_unwanted() -> bool {
     let client = CLIENT.get();

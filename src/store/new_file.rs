@@ -33,6 +33,15 @@ impl NewFile {
         &*self.file
     }
 
+    /// Bytes that there is room for.
+    ///
+    /// # Errors
+    /// What the system refuses.
+    pub fn available(&self) -> Result<u64> {
+        let space = self.location.backend().statvfs();
+        Ok(space.map_err(|source| failed(&self.location, "find the room left for", source))?.available_bytes())
+    }
+
     /// Writes.
     ///
     /// # Errors

@@ -65,6 +65,19 @@ impl Resources {
         })
     }
 
+    /// The same, for frames that are only looked at in passing: what watches them tells nobody.
+    pub fn in_passing(&self) -> Arc<Self> {
+        Arc::new(Resources {
+            cache: Arc::clone(&self.cache),
+            drafts: Arc::clone(&self.drafts),
+            held: Arc::clone(&self.held),
+            open_files: Arc::clone(&self.open_files),
+            ahead: Arc::clone(&self.ahead),
+            locks: Arc::clone(&self.locks),
+            watcher: Arc::default(),
+        })
+    }
+
     /// What is in use.
     pub fn used(&self) -> Budgets {
         Budgets {

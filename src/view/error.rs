@@ -49,6 +49,8 @@ pub enum ViewError {
     NotSettable,
     /// An extended attribute whose value is damaged, or needs a plugin.
     Unreadable(format::Error),
+    /// A chunk that is damaged, or needs a plugin: which one, and what is wrong with it.
+    BadChunk(u64, format::Error),
     /// The value of an extended attribute is longer than any can be.
     ValueTooBig,
     /// The name of an extended attribute is longer than what it names can have.
@@ -94,7 +96,7 @@ impl ViewError {
             ViewError::InUse => (libc::EBUSY, "the frame is being changed by others"),
             ViewError::NoAttribute => (libc::ENODATA, "no such extended attribute"),
             ViewError::NotSettable => (libc::EOPNOTSUPP, "the extended attribute is read-only"),
-            ViewError::Unreadable(_) => (libc::EIO, ""),
+            ViewError::Unreadable(_) | ViewError::BadChunk(..) => (libc::EIO, ""),
             ViewError::ValueTooBig => (libc::E2BIG, "the value is longer than an extended attribute can be"),
             ViewError::OutOfRange => (libc::ERANGE, "the extended attribute's name is too long"),
             ViewError::Unsupported => (libc::EOPNOTSUPP, "cannot be done to this file"),
@@ -115,6 +117,7 @@ impl fmt::Display for ViewError {
         f.write_str(self.parts().1)?;
         match self {
             ViewError::Unreadable(error) | ViewError::Rejected(error) | ViewError::Unfinished(error) => error.fmt(f),
+            ViewError::BadChunk(chunk, error) => write!(f, "chunk {chunk} cannot be read: {error}"),
             ViewError::NotKept(what) => f.write_str(what),
             ViewError::System(errno) => f.write_str(&in_words(&io::Error::from_raw_os_error(*errno))),
             ViewError::Store(error) => error.fmt(f),

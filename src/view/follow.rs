@@ -31,6 +31,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(25);
 const TRY_AGAIN: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(1000));
 /// How long a look-up of what is far away does not look again, however soon it is to be looked for changes otherwise.
 const GLANCE_AGAIN: Duration = Duration::from_secs(1);
+/// Lines of the log about a SOURCE that cannot be shown, until it can be shown again.
+const MOST_REASONS: u32 = 20;
 /// How often a read is begun again that another version of SOURCE has overtaken.
 const ROUNDS: usize = 4;
 
@@ -154,9 +156,10 @@ impl<V: FrameView> Single<V> {
                 // Who opens a file after a change by others is to get what it is now.
                 following.wait_for_reload()?;
             }
-            _ => return Ok(()),
+            _ => return following.check_in_step(),
         }
-        following.check()
+        following.check()?;
+        following.check_in_step()
     }
 
     /// Reads, and again where another version of SOURCE has come meanwhile. What is asked for is looked up anew each time, with a
@@ -229,8 +232,13 @@ impl<V: FrameView> Single<V> {
                 None
             }
             Ok(Others::Gone(reason)) => {
-                if !following.gone.swap(true, SeqCst) {
-                    warn!("{source}: {reason}; the mount still shows the frame that it has open, and commits nothing");
+                let was_gone = following.gone.swap(true, SeqCst);
+                let shown = match following.out_of_step.load(SeqCst) {
+                    true => "the mount shows nothing until there is a frame that it can show",
+                    false => "the mount still shows the frame that it has open, and commits nothing",
+                };
+                if seen.is_new(&reason) || !was_gone {
+                    warn!("{source}: {reason}; {shown}");
                 }
                 None
             }
@@ -253,6 +261,10 @@ impl<V: FrameView> Single<V> {
                     // In the middle of a change by the library it does not parse.
                     Err(error) => {
                         following.gone.store(true, SeqCst);
+                        if following.out_of_step.load(SeqCst) {
+                            // The kernel must ask again, and is refused.
+                            invalidations.push(Invalidation::All);
+                        }
                         seen.not_read(&source, &error)
                     }
                 }
@@ -313,6 +325,8 @@ pub struct Seen {
     owed: Invalidations,
     /// SOURCE could not be read so many times.
     failed: u32,
+    /// Why nothing can be shown, as the log says, and how many reasons there were.
+    told: (String, u32),
     /// From when on what is read of SOURCE is whole.
     whole_from: Option<Instant>,
 }
@@ -348,6 +362,16 @@ impl Following {
     /// While the answer lives, the store knows more than the view does; at its end as well, unless it is told otherwise.
     pub fn out_of_step(&self, yes: bool) {
         self.out_of_step.store(yes, SeqCst);
+    }
+
+    /// # Errors
+    /// [`ViewError::Gone`] if what SOURCE holds now cannot be shown.
+    pub(super) fn check_in_step(&self) -> Result<()> {
+        if self.out_of_step.load(SeqCst) {
+            // So it is for a moment in every change.
+            self.wait_for_reload()?;
+        }
+        if self.out_of_step.load(SeqCst) { Err(ViewError::Gone) } else { Ok(()) }
     }
 
     /// Waits until SOURCE has been read again, if that is under way: it may be far away.
@@ -391,6 +415,7 @@ impl Seen {
     ) -> Option<Instant> {
         info!("{source}: was changed by another process, and read again ({reason})");
         self.failed = 0;
+        self.told = Default::default();
         following.gone.store(false, SeqCst);
         invalidations.push(Invalidation::All);
         self.whole_from = Some(Instant::now() + LOOK_AGAIN);
@@ -404,9 +429,20 @@ impl Seen {
             debug!("not shown yet: {error}");
             return Some(Instant::now() + pause);
         }
-        if pause < TRY_AGAIN.1 * 2 {
+        if self.is_new(&error.to_string()) {
             warn!("{source}: was changed by another process, and cannot be shown: {error}");
         }
         None
+    }
+
+    /// Whether the log should say why nothing can be shown, which it says once for each reason.
+    fn is_new(&mut self, reason: &str) -> bool {
+        let (before, count) = &mut self.told;
+        if before == reason || *count >= MOST_REASONS {
+            return false;
+        }
+        reason.clone_into(before);
+        *count += 1;
+        true
     }
 }

@@ -68,7 +68,7 @@ pub use crate::store::backend::Flock;
 pub use archive::{ArchiveView, directory_meta};
 pub use array::ArrayView;
 pub use contiguous::{ContiguousView, Shown};
-pub use decoded::{BandFiles, Blocks, Decoded, Reader, Sliced};
+pub use decoded::{BandFiles, Blocks, Boxes, Decoded, Reader, Sliced};
 pub use error::{Result, ViewError};
 pub use frame_view::FrameView;
 pub use left::{Left, Lost};

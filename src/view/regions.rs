@@ -8,10 +8,9 @@
 //!    1 |  region  |  file  |        region 0: nodes of the tree itself
 //! ```
 //!
-//! No region is given twice, so a frame that comes back as another has other inodes.
+//! A region that was given back is not given again before all others have been, so a frame that comes back as another has other inodes.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, RwLock};
@@ -23,6 +22,10 @@ pub const OURS: u64 = 1 << 63;
 /// Bits that tell the files of a frame apart.
 const FILE_BITS: u32 = 34;
 const FILE: u64 = (1 << FILE_BITS) - 1;
+/// The last region.
+const LAST_REGION: u64 = (1 << (63 - FILE_BITS)) - 1;
+/// The last number of a node that is not in a region.
+pub const LAST_NODE: u64 = FILE;
 
 /// A frame, whose files have inodes of some regions.
 pub trait Numbered {
@@ -33,15 +36,26 @@ pub trait Numbered {
     fn regions(&self) -> &Mutex<HashMap<u64, u64>>;
 }
 
+/// The number after the `last` one that is given next, from 1 to `most`, and then from 1 again. There are more than can be taken at once.
+pub fn next_free(last: &mut u64, most: u64, is_taken: impl Fn(u64) -> bool) -> u64 {
+    loop {
+        *last = if *last >= most { 1 } else { *last + 1 };
+        if !is_taken(*last) {
+            return *last;
+        }
+    }
+}
+
 /// Which frame has a region, and the upper bits that it stands for.
 pub struct Regions<F> {
     map: RwLock<HashMap<u64, (Weak<F>, u64)>>,
-    last: AtomicU64,
+    /// The region that was given last. A leaf lock.
+    last: Mutex<u64>,
 }
 
 impl<F> Default for Regions<F> {
     fn default() -> Self {
-        Regions { map: RwLock::default(), last: AtomicU64::new(0) }
+        Regions { map: RwLock::default(), last: Mutex::new(0) }
     }
 }
 
@@ -64,8 +78,9 @@ impl<F: Numbered> Regions<F> {
         }
         let upper = inner.0 >> FILE_BITS;
         let region = *frame.regions().lock().entry(upper).or_insert_with(|| {
-            let region = self.last.fetch_add(1, Relaxed) + 1;
-            self.map.write().insert(region, (Arc::downgrade(frame), upper));
+            let mut map = self.map.write();
+            let region = next_free(&mut self.last.lock(), LAST_REGION, |region| map.contains_key(&region));
+            map.insert(region, (Arc::downgrade(frame), upper));
             region
         });
         Ino(OURS | region << FILE_BITS | inner.0 & FILE)
@@ -115,4 +130,38 @@ impl<F: Numbered> Regions<F> {
 pub fn ranges(frame: &impl Numbered) -> Vec<Invalidation> {
     let first = |region: &u64| OURS | region << FILE_BITS;
     frame.regions().lock().values().map(|region| Invalidation::Within(Ino(first(region)), Ino(first(region) | FILE))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Frame(Ino, Mutex<HashMap<u64, u64>>);
+
+    impl Numbered for Frame {
+        fn ino(&self) -> Ino {
+            self.0
+        }
+
+        fn regions(&self) -> &Mutex<HashMap<u64, u64>> {
+            &self.1
+        }
+    }
+
+    #[test]
+    fn regions_begin_again_after_the_last_and_none_has_two_frames() {
+        let regions = Regions::default();
+        let frame = |ino: u64| Arc::new(Frame(Ino(ino), Mutex::default()));
+        let of = |frame: &Arc<Frame>| regions.outer(frame, Ino(5 << FILE_BITS | 7));
+        let (one, last, next) = (frame(11), frame(12), frame(13));
+        let first = of(&one);
+        *regions.last.lock() = LAST_REGION - 1;
+        for (frame, region) in [(&last, LAST_REGION), (&next, 2)] {
+            let ino = of(frame);
+            assert_eq!(ino, Ino(OURS | region << FILE_BITS | 7));
+            let (found, inner) = regions.find(ino).unwrap();
+            assert_eq!((found.0, inner), (frame.0, Ino(5 << FILE_BITS | 7)));
+        }
+        assert_eq!(regions.find(first).unwrap().0.0, one.0);
+    }
 }

@@ -132,6 +132,7 @@ impl<V: FrameView> Single<V> {
                 let is_removed = state.nodes.get(ino).is_some_and(|node| node.name.is_none());
                 (state.content(ino)?, state.meta(ino), u32::from(!is_removed))
             };
+            self.following.check_in_step()?;
             if let Some(when) = content.written() {
                 meta.written(when);
             }
@@ -351,9 +352,9 @@ impl<V: FrameView> FileSystem for Single<V> {
 
     fn seek(&self, ino: Ino, _handle: Handle, offset: u64, seek: Seek) -> Result<u64> {
         self.glance_before(false)?;
-        self.of_one_version(|_| match self.state.read().content(ino)? {
-            Content::Data(data) => data.seek(offset, seek),
-            _ => Err(ViewError::Unsupported),
+        self.of_one_version(|_| {
+            let content = self.state.read().content(ino)?;
+            if let Content::Data(data) = content { data.seek(offset, seek) } else { Err(ViewError::Unsupported) }
         })
     }
 

@@ -57,13 +57,13 @@ fn what_cannot_be_converted_is_named() {
     fs::copy(place.path("sparse/chunks.b2frame"), place.path("damaged/chunks.b2frame")).unwrap();
     let names = place.names();
     for (words, said) in [
-        ("gone new", "gone: no such file or directory; expected a Blosc2 frame"),
+        ("gone new", "gone: no such file or directory; expected a Blosc2 frame or a .npy file"),
         (
             "point new",
             "point: is a directory without chunks.b2frame; expected a Blosc2 frame; \
              --show contiguous and --show sparse copy a directory of frames",
         ),
-        ("/dev/null new", "/dev/null: is no regular file; expected a Blosc2 frame"),
+        ("/dev/null new", "/dev/null: is no regular file; expected a Blosc2 frame or a .npy file"),
         ("frame gone/new", "gone/new: cannot be created: there is no such directory"),
         ("frame frame", "frame: is SRC itself; expected another name"),
         ("--force frame frame", "frame: is SRC itself; expected another name"),

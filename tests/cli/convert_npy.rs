@@ -73,22 +73,23 @@ fn what_cannot_become_an_array_is_named() {
         ("begun.npy new", "begun.npy: ends after 18 bytes, within the header; expected at least 128"),
         (
             "--chunks 5 x.npy new",
-            "x.npy: cannot become an array: array: chunkshape at byte 0: found 1 dimensions, expected 2, as the array has",
+            "x.npy: cannot become an array: array: chunkshape: found 1 dimension, expected 2, as the array has",
         ),
         (
             "--chunks 5,5 --blocks 6,1 x.npy new",
-            "x.npy: cannot become an array: array: blockshape at byte 0: found 6, expected at most 5, which chunks have",
+            "x.npy: cannot become an array: array: blockshape: found 6, expected at most 5, which chunks have",
         ),
         (
             "--filters shuffle,delta x.npy new",
-            "x.npy: cannot become an array: chunk: filters at byte 16: found delta behind another filter, expected delta once, in front \
+            "x.npy: cannot become an array: chunk: filters: found delta behind another filter, expected delta once, in front \
              of shuffle and bitshuffle",
         ),
-        (
-            "nothing.npy new",
-            "nothing.npy: cannot become an array: npy: descr at byte 0: found items of 0 bytes, expected 1 to 2^31 - 1",
-        ),
+        ("nothing.npy new", "nothing.npy: cannot become an array: npy: descr: found items of 0 bytes, expected 1 to 2^31 - 1"),
         ("x.npy frame", "frame: exists already; expected a new name (--force replaces what is there)"),
+        (
+            "x.npy y.npy",
+            "y.npy: is the name of a NumPy file (.npy), and SRC is one already; expected the name of a frame, such as x.b2nd",
+        ),
         ("x.npy x.npy", "x.npy: is SRC itself; expected another name"),
         ("--force x.npy x.npy", "x.npy: is SRC itself; expected another name"),
         (
@@ -98,23 +99,47 @@ fn what_cannot_become_an_array_is_named() {
     ] {
         place.run(&format!("convert {words}")).failed(said);
     }
-    for name in ["objects.npy", "deep.npy", "wide.npy"] {
+    place
+        .run("convert deep.npy new")
+        .failed("deep.npy: cannot become an array: array: shape at byte 0: found 17 dimensions, expected at most 16");
+    for name in ["objects.npy", "wide.npy"] {
         let outcome = place.run(&format!("convert {name} new"));
         assert_eq!((outcome.code(), outcome.stderr().lines().count()), (1, 1), "{}", outcome.stderr());
         assert!(outcome.stderr().starts_with(&format!("{name}: ")), "{}", outcome.stderr());
     }
     for (words, said) in [
-        ("--codec gzip x.npy new", "expected blosclz, lz4, lz4hc, zlib or zstd"),
-        ("--level 10 x.npy new", "10 is not in 0..=9"),
+        ("--codec gzip x.npy new", "[possible values: blosclz, lz4, lz4hc, zlib, zstd]"),
+        ("--level 10 x.npy new", "expected a number from 0 to 9"),
+        ("--level +1 x.npy new", "expected a number from 0 to 9"),
+        ("--filters delta,none,none,none,none,none,none x.npy new", "found 7 filters in '--filters'; expected at most 6"),
         ("--filters trunc_prec x.npy new", "expected shuffle, bitshuffle, delta, trunc_prec=BITS or none"),
-        ("--chunks 5,x x.npy new", "invalid digit"),
+        ("--chunks 5,x x.npy new", "invalid value 'x' for '--chunks <N,...>': expected numbers of items"),
+        ("--blocks 0 x.npy new", "invalid value '0' for '--blocks <N,...>': expected numbers of items"),
     ] {
         place.run(&format!("convert {words}")).misused(said);
     }
     assert_eq!(place.names(), names, "nothing is made, and nothing is left");
     place.succeeds("convert --force x.npy frame");
+    place.run("cat --npy frame 99").failed("frame: slice: found '99', expected an item of axis 0, which has 10");
     place.succeeds("convert frame back.npy");
     assert!(fs::read(place.path("back.npy")).unwrap().ends_with(&items(100)));
+}
+
+#[test]
+fn a_directory_is_not_replaced_by_a_numpy_file() {
+    let place = Place::new();
+    fs::write(place.path("x.npy"), npy("'<i4'", "False", "(10, 10)", &items(100))).unwrap();
+    place.succeeds("convert x.npy x.b2nd");
+    place.succeeds("convert --show sparse x.npy y.npy.b2nd");
+    fs::rename(place.path("y.npy.b2nd"), place.path("y.npy")).unwrap();
+    // Nothing is decoded in vain: damage would be found.
+    let mut frame = fs::read(place.path("x.b2nd")).unwrap();
+    let middle = frame.len() / 2;
+    frame[middle - 100..middle].fill(0xff);
+    fs::write(place.path("bad.b2nd"), frame).unwrap();
+    let names = place.names();
+    place.run("convert --force bad.b2nd y.npy").failed("y.npy: is a directory; expected a new name, or a file to replace");
+    assert_eq!(place.names(), names);
 }
 
 #[test]

@@ -132,7 +132,7 @@ fn what_is_no_frame_is_named_and_the_next_is_shown() {
         "none: header: magic at byte 2: found \" frame\\x00a\", expected \"b2frame\", the mark of a frame",
         "text: is a text file; expected a Blosc2 frame",
         "gone: no such file or directory; expected a Blosc2 frame",
-        "point: is a directory without chunks.b2frame; expected a Blosc2 frame",
+        "point: holds no frame; expected a Blosc2 frame, or a directory with frames in it",
         "sparse/chunks.b2frame: is the index file of a sparse frame; expected the directory that it is in",
     ];
     assert_eq!(several.stderr().lines().collect::<Vec<_>>(), expected);

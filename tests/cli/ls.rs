@@ -43,7 +43,7 @@ fn ls_prints_a_line_for_each_chunk() {
     place.run("ls").misused("<FRAME>");
     place.run("ls --sort colour x").misused("[possible values: position, offset, cbytes, nbytes, ratio]");
     place.run("ls gone").failed("gone: no such file or directory; expected a Blosc2 frame");
-    place.run("ls point").failed("point: is a directory without chunks.b2frame; expected a Blosc2 frame");
+    place.run("ls point").failed("point: holds no frame; expected a Blosc2 frame, or a directory with frames in it");
     place.run("cat gone 0").failed("gone: no such file or directory; expected a Blosc2 frame");
     place.run("ls /dev/null").failed("/dev/null: is no regular file; expected a Blosc2 frame");
 }

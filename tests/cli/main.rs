@@ -138,7 +138,7 @@ fn wrong_usage_is_2() {
     place.run("mount --log-level loud x point").misused("loud");
     #[cfg(feature = "remote")]
     for words in ["mount -o endpoint=http://h x point", "mount -o ro,timeout=9 x point", "mount --disk-cache d x point"] {
-        place.run(words).misused("are for frames at URLs, and SOURCE is none");
+        place.run(words).misused("is for a frame at a URL, and SOURCE is not a URL");
     }
     #[cfg(feature = "remote")]
     for words in [

@@ -77,7 +77,7 @@ fn check_counts_the_frames_of_a_directory() {
     let lines = stdout(&sound);
     assert!(lines.starts_with("tree/holes.b2frame: note: "), "{lines}");
     assert!(lines.contains("\ntree/sub/none.b2nd: note: has a frame's name, but does not begin as a frame\n"), "{lines}");
-    assert!(lines.ends_with("\ntree: 8 frames: 8 sound\n"), "{lines}");
+    assert!(lines.ends_with("\ntree: 8 frames: 8 sound; 1 file with a frame's name is not a frame\n"), "{lines}");
     assert!(!lines.contains("b2fuse-") && !lines.contains("notes.txt"), "{lines}");
     assert_eq!(lines.lines().filter(|line| line.contains(": sound")).count(), 8);
 
@@ -85,13 +85,13 @@ fn check_counts_the_frames_of_a_directory() {
     fs::write(place.path("tree/sub.b2e"), &bytes[..bytes.len() - 3]).unwrap();
     let damaged = place.run("check tree");
     assert_eq!((damaged.code(), damaged.stderr().as_str()), (1, ""));
-    assert!(stdout(&damaged).ends_with("\ntree: 8 frames: 7 sound, 1 damaged\n"));
+    assert!(stdout(&damaged).contains("\ntree: 8 frames: 7 sound, 1 damaged; 1 file"));
     fs::write(place.path("tree/mark/embed.b2e"), &bytes[..40]).unwrap();
     let unread = place.run("check tree tree/sub");
     assert_eq!(unread.code(), 1);
     assert!(unread.stderr().starts_with("tree/mark/embed.b2e: header: "), "{}", unread.stderr());
-    assert!(stdout(&unread).contains("\ntree: 8 frames: 6 sound, 1 damaged, 1 that cannot be read\n"));
-    assert!(stdout(&unread).ends_with("\ntree/sub: 2 frames: 2 sound\n"));
+    assert!(stdout(&unread).contains("\ntree: 8 frames: 6 sound, 1 damaged, 1 that cannot be read; 1 file with"));
+    assert!(stdout(&unread).ends_with("\ntree/sub: 2 frames: 2 sound; 1 file with a frame's name is not a frame\n"));
     let json = place.run("check --json tree");
     assert_eq!(json.code(), 1);
     assert_eq!(told(&json), expected("tree"), "an object for each frame, and no more");
@@ -164,7 +164,9 @@ fn a_directory_without_frames_is_named() {
     fs::create_dir_all(place.path("tree/sub")).unwrap();
     fs::write(place.path("tree/sub/a.b2nd"), "").unwrap();
     for words in ["info", "ls", "compact"] {
-        place.run(&format!("{words} point")).failed("point: is a directory without chunks.b2frame; expected a Blosc2 frame");
+        place
+            .run(&format!("{words} point"))
+            .failed("point: holds no frame; expected a Blosc2 frame, or a directory with frames in it");
         place.run(&format!("{words} tree")).failed("tree: holds no frame, only a file with a frame's name");
     }
     assert_eq!(place.run("check point").code(), 1);
@@ -196,7 +198,8 @@ fn what_is_hostile_in_a_directory_is_passed_by() {
     let check = place.run("check tree");
     assert_eq!(check.code(), 1);
     let lines = stdout(&check);
-    assert!(lines.ends_with("\ntree: 12 frames: 10 sound, 2 that cannot be read\n"), "{lines}");
+    let count = "\ntree: 12 frames: 10 sound, 2 that cannot be read; 1 file with a frame's name is not a frame\n";
+    assert!(lines.ends_with(count), "{lines}");
     assert!(lines.contains("tree/sub/\\xff\\u{1b}[m\\n.b2nd: sound") && lines.contains(&long), "{lines}");
     let said = check.stderr();
     let link = "tree/index-link/chunks.b2frame: cannot open: it is a symbolic link, which is not followed";
@@ -349,7 +352,7 @@ fn compact_goes_through_a_directory() {
     }
     let notes = stdout(&place.run("check tree"));
     assert_eq!(notes.matches(": note: ").count(), 1, "none of a hole: {notes}");
-    assert!(notes.ends_with("\ntree: 9 frames: 9 sound\n"), "{notes}");
+    assert!(notes.contains("\ntree: 9 frames: 9 sound; 1 file "), "{notes}");
     // One that cannot be compacted does not keep the next from it.
     for name in ["tree/a.b2nd", "tree/z.b2nd"] {
         fs::copy(data("cframe/holes.b2frame"), place.path(name)).unwrap();

@@ -392,6 +392,69 @@ test_open_while_it_is_replaced() {
     umount_it
 }
 
+# More than 2^20 times from one run of zeros to the next, which stand for nothing but chunks along the other way.
+test_zeros_in_many_runs() {
+    local code
+    for code in 'blosc2.zeros((4096, 1024), "u1", chunks=(4096, 1), urlpath=path, mode="w")' \
+        'blosc2.zeros((40000, 1000), "u1", chunks=(20000, 25), urlpath=path, mode="w")[20000:, :] = 3'; do
+        array "$code"
+        show npy
+        timeout 20 cp --sparse=always "$V" "$T/copy"
+        cmp "$T/copy" "$T/twin.npy"
+        timeout 20 tar -C "$M" -cSf "$T/tar" source.b2frame.npy
+        timeout 20 tar -C "$M" -df "$T/tar"
+        timeout 20 "$B2FUSE" convert "$S" "$T/made.npy"
+        cmp "$T/made.npy" "$T/twin.npy"
+        umount_it
+        rm -r "$T/made.npy" "$S"
+    done
+}
+
+# A frame that is no array takes its place, then what is no frame, then nothing, then an array again: one errno, and a line for each.
+test_replaced_by_what_cannot_be_shown() {
+    local many='blosc2.asarray(np.arange(1000.), urlpath=path, mode="w")' cause
+    array "$many"
+    mount_front --show npy
+    V=$M/source.b2frame.npy
+    cmp "$V" "$T/twin.npy"
+    cp "$FX/base.b2frame" "$T/new" && mv "$T/new" "$S"
+    await grep -q "cannot be shown: .*is not an array" "$T/log"
+    errnos ESTALE 'open(M + "/source.b2frame.npy")' 'os.stat(M + "/source.b2frame.npy")' 'open(M + "/source.b2frame.npy")'
+    ls "$M" >/dev/null || true
+    echo garbage >"$T/new" && mv "$T/new" "$S"
+    await eval '[ "$(grep -c "cannot be shown" "$T/log")" = 2 ]'
+    errnos ESTALE 'open(M + "/source.b2frame.npy")'
+    rm "$S"
+    await grep -q "shows nothing until" "$T/log"
+    errnos ESTALE 'open(M + "/source.b2frame.npy")'
+    for cause in "cannot be shown: .*is not an array" "shows nothing until"; do equal "$(grep -c "$cause" "$T/log")" 1 "$cause"; done
+    array 'blosc2.asarray(np.arange(77.), urlpath=path + ".new", mode="w"); import os; os.rename(path + ".new", path)'
+    await cmp "$V" "$T/twin.npy"
+    umount_it
+    end_of_daemon
+}
+
+# One that only reads has nothing to lose.
+test_umount_after_the_daemon_was_killed() {
+    array 'blosc2.asarray(np.arange(1000.), urlpath=path, mode="w")'
+    mount_front --show npy
+    kill -KILL "$PID"
+    wait "$PID" || true
+    PID=
+    umount_it 2>"$T/said"
+    equal "$(cat "$T/said")" ""
+    not_mounted
+}
+
+# Of more blocks than the daemon keeps the places of.
+test_very_many_blocks() {
+    array 'blosc2.asarray(np.arange(600_000, dtype="u2") // 7, chunks=(600_000,), blocks=(16,), urlpath=path, mode="w")'
+    mount_it --show npy --cache-size 0
+    V=$M/source.b2frame.npy
+    cmp <(tail -c +1000001 "$V" | head -c 20000) <(tail -c +1000001 "$T/twin.npy" | head -c 20000)
+    umount_it
+}
+
 # ---- Bands of chunks that are larger than the cache
 
 band='blosc2.asarray(np.arange(512 * 4096.).reshape(512, 4096), chunks=(512, 128), blocks=(64, 32), urlpath=path, mode="w")'
@@ -464,6 +527,8 @@ test_spill_of_nowhere() {
     array "$band"
     one_line "$T/nowhere" "no such" "$B2FUSE" mount --show npy --spill "$T/nowhere" "$S" "$M"
     one_line "$S" "" "$B2FUSE" mount --show npy --spill "$S" "$S" "$M"
+    one_line /proc "cannot take decoded blocks" "$B2FUSE" mount --show npy --spill /proc "$S" "$M"
+    exits 2 "$B2FUSE" mount --show npy --spill '' "$S" "$M"
     not_mounted
 }
 
@@ -480,6 +545,21 @@ test_spills_of_a_tree() {
     for n in "${readers[@]}"; do wait "$n"; done
     equal "$(ls -A "$T/spill")" ""
     down
+}
+
+# All that is listed can be read.
+test_attributes_in_a_tree() {
+    trees_of_arrays
+    local show name
+    for show in npy contiguous raw; do
+        tree --show "$show"
+        for name in a.b2nd deep/b.b2nd deep/er/c.b2frame; do
+            name=$M/$name; [ -e "$name" ] || name=$name.npy; [ -e "$name" ] || name=${name%.npy}.raw
+            has "$(getfattr -d "$name")" 'user.b2nd.shape="1000"'
+            equal "$(getfattr -d -m - "$name" 2>&1 >/dev/null | grep -v 'Removing leading')" ""
+        done
+        down
+    done
 }
 
 # Any size of cache will do.

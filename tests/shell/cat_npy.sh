@@ -39,7 +39,8 @@ for path in pathlib.Path(sys.argv[1]).glob("*.chunk"):
     takes 10:20,10:20
     takes 15,12:19:3
     "$B2FUSE" cat --npy "$S" 15:30:40,12:60:80 | cmp - <("$B2FUSE" cat --npy "$S" 15:16,12:13)
-    one_line "$S" "chunk" "$B2FUSE" cat --npy "$S" 9:20,10:20
+    one_line "$S" "chunk 1 cannot be read: " "$B2FUSE" cat --npy "$S" 9:20,10:20
+    one_line "$S" "chunk 0 cannot be read: " "$B2FUSE" convert "$S" "$T/made.npy"
 }
 
 test_what_is_no_slice() {
@@ -50,10 +51,10 @@ test_what_is_no_slice() {
     one_line "$S" "expected an integer, start:stop:step or '...'" "$B2FUSE" cat --npy "$S" rows
     one_line "$S" "no list and no mask" "$B2FUSE" cat --npy "$S" '[1,2],3'
     exits 2 "$B2FUSE" cat --npy "$S" 1 2
-    has "$(cat "$T/.err")" "unexpected '2' behind the slice"
+    has "$(cat "$T/.err")" "unexpected '2' after the slice"
     exits 2 "$B2FUSE" cat --npy --raw "$S"
     source_from base
-    one_line "$S" "is no array" "$B2FUSE" cat --npy "$S"
+    one_line "$S" "is not an array" "$B2FUSE" cat --npy "$S"
     exits 1 "$B2FUSE" cat --npy "$T/nothing"
 }
 
@@ -76,5 +77,5 @@ test_nothing_binary_for_a_terminal() {
     command -v script >/dev/null || skip "no script(1)"
     array
     exits 1 script -qec "'$B2FUSE' cat --npy '$S'" "$T/typed"
-    has "$(cat "$T/.out")" "$S: is not written to a terminal"
+    has "$(cat "$T/.out")" "$S: is binary data, which is not written to a terminal"
 }

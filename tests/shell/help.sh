@@ -74,6 +74,8 @@ test_manual_pages() {
         esac
         # No warning, and the examples to the letter.
         if command -v groff >/dev/null; then
+            # What stands as it is written fits a terminal.
+            groff -man -rLL=78n -Tascii "$page" | col -bx | awk -v page="$page" 'length > 80 { print page ": " $0; bad = 1 } END { exit bad }'
             groff -ww -man -rLL=200n -Tascii "$page" >"$T/.out" 2>"$T/.err"
             equal "$(cat "$T/.err")" ""
             command=${page##*/}
@@ -92,6 +94,12 @@ test_manual_pages() {
     exits 2 "$B2FUSE" man --page nonsense
     exits 2 "$B2FUSE" man
     one_line /dev/null/x "not a directory" "$B2FUSE" man /dev/null/x
+    : >"$T/file"
+    one_line "$T/file: " "is not a directory" "$B2FUSE" man "$T/file"
+    # As other programs have it.
+    "$B2FUSE" help mount | cmp - <("$B2FUSE" mount --help)
+    "$B2FUSE" help | cmp - <("$B2FUSE" --help)
+    exits 2 "$B2FUSE" help mout
 }
 
 # What README's first minute shows is what happens.

@@ -367,7 +367,7 @@ stderr_first() {
     : >"$T/file"
     "$B2FUSE" mount --locking -o ro "$S" "$T/file" >"$T/out" 2>"$T/err" </dev/null
     "$B2FUSE" umount "$T/file"
-    has "$(cat "$T/err")" "its lock file lies outside of the mount"
+    has "$(cat "$T/err")" "the lock file lies outside of the mount"
     equal "$(wc -l <"$T/err")" 1
     # What went wrong is said once.
     source_from_nothing

@@ -58,7 +58,7 @@ test_nothing_binary_for_a_terminal() {
     command -v script >/dev/null || skip "no script(1)"
     source_from full
     exits 1 script -qec "'$B2FUSE' cat '$S' 0" "$T/typed"
-    has "$(cat "$T/.out")" "$S: is not written to a terminal"
+    has "$(cat "$T/.out")" "$S: is binary data, which is not written to a terminal"
     [ "$(wc -c <"$T/.out")" -lt 300 ]
     script -qec "'$B2FUSE' cat --force '$S' 0" "$T/typed" >"$T/.out" </dev/null
     [ "$(wc -c <"$T/.out")" -ge 40000 ]

@@ -59,9 +59,9 @@ for name in sys.argv[1:]:
 }
 
 test_a_chunk_file() {
-    told "$FX/new/0" "is a single chunk, no frame" "a file, or a directory with chunks.b2frame"
+    told "$FX/new/0" "is a single chunk, not a frame" "a file, or a directory with chunks.b2frame"
     sparse_from full
-    told "$(find "$S" -name '*.chunk' | head -n 1)" "is a single chunk, no frame" "the directory that it is in"
+    told "$(find "$S" -name '*.chunk' | head -n 1)" "is a single chunk, not a frame" "the directory that it is in"
     told "$S/chunks.b2frame" "is the index file of a sparse frame; expected the directory that it is in"
 }
 
@@ -74,12 +74,16 @@ test_text_and_empty_files() {
 
 test_urls() {
     cd "$T"
-    told ftp://example.org/a.b2nd "is a URL" "expected a file or directory of this machine"
-    told s3:/bucket/a.b2nd "is a URL"
+    local path
+    for path in ftp://example.org/a.b2nd s3:/bucket/a.b2nd; do
+        told "$path" "is a URL" "expected a"
+        told_by "repair $path" "compact $path" -- "$path" "expected a file or directory on this machine"
+        told_by "info $path" "ls $path" "check $path" "mount $path $M" -- "$path" "a URL such as s3://BUCKET/KEY"
+    done
     # These are read, and not written to.
     local url
     for url in https://example.org/a.b2nd s3://bucket/a.b2nd; do
-        told_by "repair $url" "compact $url" -- "$url" "is a URL" "expected a file or directory of this machine"
+        told_by "repair $url" "compact $url" -- "$url" "is a URL" "expected a file or directory on this machine"
     done
     told file:///data/a.b2nd "is a URL; expected a path: /data/a.b2nd"
 }
@@ -97,9 +101,10 @@ test_directories_of_frames() {
     of_one_frame "$T/many" "is a directory with 2 frames in it" "expected one of them, such as $T/many/a.b2frame"
     cp "$FX/base.b2frame" "$T/one/x.b2frame"
     of_one_frame "$T/one" "is a directory with a frame in it; expected that, $T/one/x.b2frame"
-    told_by "info $T/none" "ls $T/none" "cat $T/none 0" "check $T/none" "repair $T/none" "compact $T/none" \
-        "convert $T/none $T/converted" -- "$T/none" "is a directory without chunks.b2frame; expected a Blosc2 frame"
-    of_one_frame "$T/a.b2d" "is a store of Python-Blosc2 (.b2d)" "expected one frame"
+    told_by "info $T/none" "ls $T/none" "check $T/none" "compact $T/none" -- "$T/none" "holds no frame; expected a Blosc2 frame"
+    told_by "cat $T/none 0" "repair $T/none" "convert $T/none $T/converted" -- "$T/none" \
+        "is a directory without chunks.b2frame; expected a Blosc2 frame"
+    of_one_frame "$T/a.b2d" "is a store of Python-Blosc2 (.b2d)" "expected one of the frames in it"
     cp "$FX/base.b2frame" "$T/a.b2d/leaf.b2nd"
     of_one_frame "$T/a.b2d" "is a store of Python-Blosc2 (.b2d)" "such as $T/a.b2d/leaf.b2nd"
     # What convert says works.
@@ -135,6 +140,33 @@ test_a_truncated_frame_is_to_be_repaired() {
     done
     head -c 50 "$FX/full.b2frame" >"$T/short"
     one_line "$T/short" "b2fuse repair" "$B2FUSE" mount "$T/short" "$M"
+    # What cannot be repaired is said so, with what tells more.
+    one_line "$T/short" "cannot be repaired" "$B2FUSE" repair "$T/short"
+    mkdir "$T/lost"
+    : >"$T/lost/chunks.b2frame"
+    one_line "$T/lost" "nothing was changed" "$B2FUSE" repair "$T/lost"
+}
+
+test_what_may_not_be_written_can_be_read() { as_a_user users_read_only; }
+users_read_only() {
+    [ "$(id -u)" = 0 ] || skip "needs root, for another user's frame"
+    source_from full
+    chmod 644 "$S"
+    chown 65534:65534 "$M"
+    one_line "$S" "cannot open for writing: Permission denied (-r mounts it read-only)" "${as[@]}" "$B2FUSE" mount "$S" "$M"
+    # What it says works.
+    "${as[@]}" "$B2FUSE" mount -r "$S" "$M" </dev/null
+    "${as[@]}" "$B2FUSE" umount "$M"
+    # Another user's mount.
+    "$B2FUSE" mount "$S" "$M"
+    one_line "$M" "it is another user's" "${as[@]}" "$B2FUSE" umount "$M"
+    "$B2FUSE" umount "$M"
+}
+
+test_a_numpy_file_that_is_none() {
+    echo text >"$T/bad.npy"
+    one_line "$T/bad.npy" "expected a Blosc2 frame or a .npy file" "$B2FUSE" convert "$T/bad.npy" "$T/converted"
+    one_line "$T/nosuch.npy" "expected a Blosc2 frame or a .npy file" "$B2FUSE" convert "$T/nosuch.npy" "$T/converted"
 }
 
 test_swapped_arguments() {

@@ -94,7 +94,7 @@ test_wrong_words_have_a_hint_and_the_usage_of_their_command() {
     wrong "did you mean 'uid='?" "mount " mount -o user=me "$S" "$M"
     wrong "'ro' takes no value" "mount " mount -o ro=1 "$S" "$M"
     wrong "unknown mount option 'nonsense'" "mount " mount -o nonsense "$S" "$M"
-    wrong "cannot stand beside" "mount " mount -o nodefault_permissions,allow_other "$S" "$M"
+    wrong "cannot be used with" "mount " mount -o nodefault_permissions,allow_other "$S" "$M"
     wrong "'--read-only'" "mount " mount --readonly "$S" "$M"
     wrong "such as 256M" "mount " mount --cache-size much "$S" "$M"
     wrong "<MOUNTPOINT>" "mount " mount "$S"
@@ -104,6 +104,28 @@ test_wrong_words_have_a_hint_and_the_usage_of_their_command() {
     wrong "possible values" "completions " completions tcsh
     wrong "'mount'" "<COMMAND>" mout "$S" "$M"
     not_mounted
+}
+
+# What can be seen from the words alone is wrong usage; what depends on what SOURCE is fails.
+test_words_that_cannot_stand_together() {
+    source_from full
+    wrong "'--create' cannot be used with" "mount " mount --create -o ro "$S" "$M"
+    wrong "'show=npy' cannot be used with '--show raw'" "mount " mount -o show=npy --show raw "$S" "$M"
+    wrong "'--spill' needs" "mount " mount --spill none "$S" "$M"
+    wrong "found 7 filters" "convert " convert --filters none,none,none,none,none,none,none "$S" "$T/new"
+    one_line "$S" "is not a directory of frames" "$B2FUSE" mount -o b2z=dir "$S" "$M"
+    one_line "$S" "is not a NumPy file" "$B2FUSE" convert --codec lz4 "$S" "$T/new"
+    not_mounted
+}
+
+# What is shown read-only by its kind takes the words of fstab, and says so in the log.
+test_words_that_have_no_effect_are_logged() {
+    cp "$FX/array.b2nd" "$S"
+    mkdir "$M"
+    mount_it -o "rw,show=npy,dtype=<f4,log_file=$T/log"
+    umount_it
+    has "$(cat "$T/log")" "-o rw is ignored"
+    has "$(cat "$T/log")" "-o dtype= is ignored"
 }
 
 # ---- Mounted already

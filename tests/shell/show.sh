@@ -144,6 +144,6 @@ test_what_cannot_be_shown() {
     exits 2 "$B2FUSE" mount --show data "$S" "$M"
     exits 2 "$B2FUSE" mount -o show=data "$S" "$M"
     has "$(cat "$T/.err")" "expected other, sparse, contiguous, npy or raw"
-    one_line "$T/new" "expected a frame that exists" "$B2FUSE" mount --create --show contiguous "$T/new" "$M"
+    one_line "$T/new" "--show sparse" "$B2FUSE" mount --create --show contiguous "$T/new" "$M"
     [ ! -e "$T/new" ]
 }

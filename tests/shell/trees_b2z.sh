@@ -36,7 +36,7 @@ test_an_archive_is_a_file_by_default() {
     fails "expected dir or file" mount_tree -o b2z=yes
     fails "needs a value" mount_tree -o b2z
     cp "$FX/base.b2frame" "$S"
-    fails "is no directory of frames" mount_it -o b2z=dir
+    fails "is not a directory of frames" mount_it -o b2z=dir
 }
 mount_tree() { "$B2FUSE" mount "$@" "$D" "$M" </dev/null; }
 

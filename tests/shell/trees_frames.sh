@@ -110,7 +110,7 @@ test_broken_frames_are_what_they_are() {
     # Found when it is opened: it is a file from then on, and the log has a line.
     ls "$M/index.b2frame" >/dev/null 2>&1 || true
     await cmp "$M/index.b2frame" "$D/index.b2frame"
-    equal "$(grep -c 'index.b2frame.*shown as what it is' "$T/log")" 1
+    equal "$(grep -c 'index.b2frame.*shown as it is' "$T/log")" 1
     cmp "$M/good.b2frame/00000003.chunk" "$FX/base/3"
     rm "$M/cut.b2frame" "$M/index.b2frame" "$M/empty.b2frame" "$M/shorter.b2frame"
     rm -r "$M/s.b2frame" "$M/none.b2frame"
@@ -291,6 +291,34 @@ want[None] = open(m + "/s499.b2frame", "rb").read()
 for fd, name in held:
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
     assert os.pread(fd, 1 << 24, 0) == want[name], name' "$M"
+    down
+    clean
+}
+
+test_frames_that_nobody_uses_give_their_descriptors_up() {
+    mkdir -p "$D/dir" "$M"
+    for n in $(seq 100); do cp "$FX/base.b2frame" "$D/$n.b2frame"; done
+    (ulimit -n 256 && exec "$B2FUSE" mount -f --show contiguous --log-file "$T/log" "$D" "$M" </dev/null) &
+    PID=$!
+    await mountpoint -q "$M"
+    py 'import errno
+m = sys.argv[1]
+def open_all(names, flags):
+    held = []
+    try:
+        for name in names: held.append(os.open(f"{m}/{name}", flags))
+    except OSError as error:
+        assert error.errno == errno.EMFILE, error
+    return held
+frames = [f"{n}.b2frame" for n in range(1, 101)]
+for names, flags in ((frames, os.O_RDWR), ([f"plain{n}" for n in range(300)], os.O_RDWR | os.O_CREAT)):
+    held = open_all(names, flags)
+    assert 40 < len(held) < len(names), len(held)
+    # What is left is for who is at work.
+    open(m + "/100.b2frame", "rb").read(1)
+    assert len(os.listdir(m)) >= 100
+    os.makedirs(f"{m}/dir/{len(held)}/sub")
+    for fd in held: os.close(fd)' "$M"
     down
     clean
 }

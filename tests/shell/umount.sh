@@ -381,7 +381,7 @@ users_mount() {
     # Another user is kept out.
     local other=(setpriv --reuid=65533 --regid=65533 --clear-groups)
     chmod 755 "$T/u"
-    one_line "$M" "permission denied" "${other[@]}" "$B2FUSE" umount "$M"
+    one_line "$M" "another user's" "${other[@]}" "$B2FUSE" umount "$M"
     one_line "$M" "" "${other[@]}" "$B2FUSE" umount -z "$M"
     listed
     exits 0 "$B2FUSE" umount "$M"

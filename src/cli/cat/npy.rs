@@ -23,7 +23,9 @@ pub(super) fn run(args: &Args, slice: Option<&String>) -> Result<(), Failure> {
     let Some(mut out) = super::stdout(args)? else { return Ok(()) };
     let failed = |error: ViewError| match error {
         // What is wrong is in the words of who called.
-        ViewError::Store(StoreError::Format { source, .. }) if source.field == "slice" => Failure::new(&args.frame, source),
+        ViewError::Store(StoreError::Format { source, .. }) if source.field == "slice" => {
+            Failure::new(&args.frame, format_args!("slice: found {}, expected {}", source.got, source.expected))
+        }
         ViewError::Store(error) => frames::damaged(error),
         error => Failure::new(&args.frame, error),
     };

@@ -4,20 +4,24 @@ use std::ffi::OsStr;
 #[cfg(feature = "remote")]
 use std::sync::Arc;
 
-use super::{Args, check_target, frames, interruptible, is_interrupted, progress};
+use indicatif::ProgressBar;
+
+use super::{Args, check_bytes, check_target, frames, interruptible, is_interrupted, progress};
 use crate::cli::Failure;
 use crate::format::Layout;
-use crate::store::Location;
 #[cfg(feature = "remote")]
 use crate::store::SourceStore;
 use crate::store::backend::FileStat;
 use crate::store::new_file::NewFile;
 #[cfg(feature = "remote")]
 use crate::store::remote::RemoteStore;
-use crate::view::{Decoded, Reader, Seek, ViewError};
+use crate::store::{Location, StoreError};
+use crate::view::{Boxes, Decoded, Reader, Seek, ViewError};
 
 /// Bytes that are written at once.
 const PIECE: usize = 4 << 20;
+/// Zeros that are no shorter need not be written.
+const HOLE: usize = 4096;
 /// Bytes that are decoded ahead of them.
 const AHEAD: u64 = 16 << 20;
 
@@ -30,7 +34,19 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let (src, layout) = frames::existing(&args.src)?;
     let dst = frames::to_be(&args.dst)?;
     let replaced = check_target(&src, &dst, args.force)?;
+    check_file(&dst, replaced.as_ref())?;
     write(args, Source::Local(src, layout), &dst, replaced)
+}
+
+/// # Errors
+/// What is to be replaced is a frame that is a directory, which no file can take the place of.
+pub(super) fn check_file(dst: &Location, replaced: Option<&FileStat>) -> Result<(), Failure> {
+    match replaced {
+        Some(there) if !there.is_file() => {
+            Err(Failure::new(dst.path(), "is a directory; expected a new name, or a file to replace"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Where the array is.
@@ -65,29 +81,43 @@ pub(super) fn write(args: &Args, source: Source, dst: &Location, replaced: Optio
     // What is elsewhere has no mode.
     let mode = if reader.store().local().is_some() { reader.store().source_stat()?.mode & 0o666 } else { 0o666 };
     let file = NewFile::create(dst, mode, replaced)?;
-    let (len, bar) = (reader.bytes(), progress::of_bytes(reader.bytes()));
+    check_bytes(dst.path(), reader.allocated(), file.available()?)?;
+    let bar = progress::of_bytes(reader.bytes());
+    let written = match reader.boxes() {
+        Some(boxes) => in_boxes(&boxes, &file, &bar, &failed),
+        None => in_order(&reader, &file, &bar, &failed),
+    };
+    bar.finish_and_clear();
+    written?;
+    if is_interrupted() {
+        return Err(Failure::new(dst.path(), "interrupted; nothing was made"));
+    }
+    Ok(file.finish(reader.bytes())?)
+}
+
+/// Writes from beginning to end, until there is a signal.
+fn in_order(reader: &Reader, file: &NewFile, bar: &ProgressBar, failed: &impl Fn(ViewError) -> Failure) -> Result<(), Failure> {
+    let len = reader.bytes();
     let mut piece = vec![0; PIECE];
-    let (mut at, mut asked) = (0, 0);
-    while at < len {
-        if is_interrupted() {
-            bar.finish_and_clear();
-            return Err(Failure::new(dst.path(), "interrupted; nothing was made"));
+    let (mut at, mut asked, mut hole) = (0, 0, 0);
+    while at < len && !is_interrupted() {
+        if at >= hole {
+            // What reads as zeros is a hole.
+            let data = match reader.seek(at, Seek::Data) {
+                Ok(data) => data,
+                Err(ViewError::System(libc::ENXIO)) => len,
+                Err(error) => return Err(failed(error)),
+            };
+            bar.inc(data - at);
+            at = data;
+            hole = if at < len { reader.seek(at, Seek::Hole).map_err(failed)?.max(at + 1) } else { len };
         }
-        // What reads as zeros is a hole.
-        let data = match reader.seek(at, Seek::Data) {
-            Ok(data) => data,
-            Err(ViewError::System(libc::ENXIO)) => len,
-            Err(error) => return Err(failed(error)),
-        };
-        bar.inc(data - at);
-        at = data;
         if at + AHEAD / 2 > asked {
             asked = asked.max(at);
             reader.expect(asked..at + AHEAD);
             asked = at + AHEAD;
         }
-        let end = if at < len { reader.seek(at, Seek::Hole).map_err(failed)? } else { len };
-        let wanted = usize::try_from(end - at).unwrap_or(PIECE).min(PIECE);
+        let wanted = usize::try_from(hole - at).unwrap_or(PIECE).min(PIECE);
         let buf = piece.get_mut(..wanted).unwrap_or_default();
         let count = reader.read_at(at, buf).map_err(failed)?;
         file.write_at(buf.get(..count).unwrap_or_default(), at)?;
@@ -97,6 +127,36 @@ pub(super) fn write(args: &Args, source: Source, dst: &Location, replaced: Optio
             break;
         }
     }
-    bar.finish_and_clear();
-    Ok(file.finish(len)?)
+    Ok(())
+}
+
+/// Writes box after box, until there is a signal.
+fn in_boxes(boxes: &Boxes<'_>, file: &NewFile, bar: &ProgressBar, failed: &impl Fn(ViewError) -> Failure) -> Result<(), Failure> {
+    file.write_at(boxes.head(), 0)?;
+    let written = boxes.read(|items| {
+        if !items.is_zeros() {
+            items.rows(|offset, row| match row.len() >= HOLE && row.iter().all(|byte| *byte == 0) {
+                true => Ok(()),
+                false => file.write_at(row, offset).map_err(Stopped::Writing),
+            })?;
+        }
+        bar.inc(items.bytes());
+        Ok(!is_interrupted())
+    });
+    written.map_err(|stopped| match stopped {
+        Stopped::Reading(error) => failed(error),
+        Stopped::Writing(error) => error.into(),
+    })
+}
+
+/// What keeps from a copy.
+enum Stopped {
+    Reading(ViewError),
+    Writing(StoreError),
+}
+
+impl From<ViewError> for Stopped {
+    fn from(error: ViewError) -> Self {
+        Stopped::Reading(error)
+    }
 }

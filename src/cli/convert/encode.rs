@@ -2,7 +2,9 @@
 
 use std::thread;
 
-use super::{Args, check_target, fill_new, frames, mask};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+
+use super::{Args, check_target, decode, fill_new, frames, mask};
 use crate::cli::Failure;
 use crate::format::Layout;
 use crate::format::registry::{CodecId, FilterId};
@@ -11,20 +13,23 @@ use crate::store::local::system;
 use crate::store::npy_file::NpyFile;
 use crate::store::{Location, NewFrame, local};
 
+/// Filters that a chunk can have.
+const SLOTS: usize = 6;
+
 /// How an array is to be made.
 #[derive(Debug, Clone, clap::Args)]
 pub(super) struct ArrayArgs {
     /// Of a file of NumPy's: items of a chunk along each dimension [default: what Python-Blosc2 takes]
-    #[arg(long, value_name = "N,...", value_delimiter = ',')]
+    #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = items)]
     chunks: Option<Vec<u32>>,
     /// Likewise: items of a block [default: what Python-Blosc2 takes]
-    #[arg(long, value_name = "N,...", value_delimiter = ',')]
+    #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = items)]
     blocks: Option<Vec<u32>>,
-    /// Likewise: blosclz, lz4, lz4hc, zlib or zstd [default: zstd]
-    #[arg(long, value_name = "CODEC", value_parser = codec)]
+    /// Likewise: the codec [default: zstd]
+    #[arg(long, value_name = "CODEC", value_parser = codecs())]
     codec: Option<CodecId>,
     /// Likewise: how hard to compress, from 0, not at all, to 9 [default: 5]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=9))]
+    #[arg(long, value_name = "N", value_parser = level)]
     level: Option<u8>,
     /// Likewise: up to six of shuffle, bitshuffle, delta and trunc_prec=BITS, in the order in which they are applied, or none [default:
     /// shuffle]
@@ -40,36 +45,56 @@ impl ArrayArgs {
     }
 
     /// # Errors
-    /// More filters than there are slots.
-    pub(super) fn new_array(&self) -> Result<NewArray, String> {
+    /// More filters than there are slots: wrong usage.
+    pub(super) fn check(&self) -> Result<(), String> {
+        match self.filters.as_ref().map_or(0, Vec::len) {
+            ..=SLOTS => Ok(()),
+            count => Err(format!("found {count} filters in '--filters'; expected at most {SLOTS}")),
+        }
+    }
+
+    /// What an array is to be like.
+    pub(super) fn new_array(&self) -> NewArray {
         let standard = NewArray::default();
         let filters = match &self.filters {
             None => standard.filters,
             Some(filters) => {
-                let mut slots = [(FilterId::NONE, 0); 6];
+                let mut slots = [(FilterId::NONE, 0); SLOTS];
                 // The library's own are in the last ones.
-                let Some(free) = slots.len().checked_sub(filters.len()) else {
-                    return Err(format!("{} filters; expected at most {}", filters.len(), slots.len()));
-                };
+                let free = slots.len().saturating_sub(filters.len());
                 for (slot, filter) in slots.iter_mut().skip(free).zip(filters) {
                     *slot = *filter;
                 }
                 slots
             }
         };
-        Ok(NewArray {
+        NewArray {
             chunks: self.chunks.clone(),
             blocks: self.blocks.clone(),
             codec: self.codec.unwrap_or(standard.codec),
             level: self.level.unwrap_or(standard.level),
             filters,
-        })
+        }
     }
 }
 
-fn codec(text: &str) -> Result<CodecId, String> {
-    let known = [0, 1, 2, 4, 5].map(CodecId).into_iter().find(|codec| codec.name() == Some(text));
-    known.ok_or_else(|| "expected blosclz, lz4, lz4hc, zlib or zstd".into())
+/// The codecs that there is an encoder for.
+const CODECS: [CodecId; 5] = [CodecId(0), CodecId(1), CodecId(2), CodecId(4), CodecId(5)];
+
+fn codecs() -> impl TypedValueParser<Value = CodecId> {
+    let names = CODECS.into_iter().filter_map(CodecId::name);
+    let find = |text: String| CODECS.into_iter().find(|codec| codec.name() == Some(&text)).ok_or("expected a codec");
+    PossibleValuesParser::new(names).try_map(find)
+}
+
+fn items(text: &str) -> Result<u32, String> {
+    let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+    let number = text.parse().ok().filter(|number| digits && *number > 0);
+    number.ok_or_else(|| "expected numbers of items, at least 1, separated by commas, such as 100,200".into())
+}
+
+fn level(text: &str) -> Result<u8, String> {
+    text.parse().ok().filter(|level| text.len() == 1 && *level <= 9).ok_or_else(|| "expected a number from 0 to 9".into())
 }
 
 fn filter(text: &str) -> Result<(FilterId, u8), String> {
@@ -95,10 +120,21 @@ pub(super) fn source(args: &Args) -> Result<Option<(Location, NpyFile)>, Failure
     Ok(NpyFile::open(&location)?.map(|file| (location, file)))
 }
 
+/// # Errors
+/// The copy of a NumPy file is to have a name that only another one has.
+pub(super) fn check_name(args: &Args) -> Result<(), Failure> {
+    if !decode::is_meant(args) {
+        return Ok(());
+    }
+    let reason = "is the name of a NumPy file (.npy), and SRC is one already; expected the name of a frame, such as x.b2nd";
+    Err(Failure::new(&args.dst, reason))
+}
+
 pub(super) fn run(args: &Args, (src, file): (Location, NpyFile)) -> Result<(), Failure> {
-    let new = args.array.new_array().map_err(|reason| Failure::new(&args.dst, reason))?;
+    let new = args.array.new_array();
     let dst = frames::to_be(&args.dst)?;
     let replaced = check_target(&src, &dst, args.force)?;
+    check_name(args)?;
     let copy = ArrayCopy::of(file, &new, system::caches())?;
     let to = args.show.map_or(Layout::Contiguous, Layout::from);
     let mode = copy.mode();

@@ -64,6 +64,7 @@ fn convert(args: &Args, access: &Access, src: &Place, dst: &Place) -> Result<(),
             return Err(Failure::new(path, "is a directory without chunks.b2frame; expected one frame to upload"));
         }
         if let Some((_, file)) = encode::source(args)? {
+            encode::check_name(args)?;
             return upload_array(args, access, file, address);
         }
     }
@@ -77,6 +78,7 @@ fn convert(args: &Args, access: &Access, src: &Place, dst: &Place) -> Result<(),
         (Place::There(src), Place::Here(path)) if decode::is_meant(args) => {
             let target = frames::to_be(path)?;
             let replaced = check_found(&target, args.force)?;
+            decode::check_file(&target, replaced.as_ref())?;
             decode::write(args, decode::Source::Remote(open(src, access)?), &target, replaced)
         }
         (Place::There(src), Place::Here(path)) => download(args, open(src, access)?, path),
@@ -158,7 +160,7 @@ fn upload_array(args: &Args, access: &Access, file: NpyFile, dst: &Address) -> R
              frame on this machine first",
         ));
     }
-    let new = args.array.new_array().map_err(|reason| Failure::new(&shown, reason))?;
+    let new = args.array.new_array();
     let copy = ArrayCopy::of(file, &new, system::caches())?;
     let threads = thread::available_parallelism().map_or(1, usize::from);
     let begin = |new: &NewUpload<'_>| Upload::sparse(new, copy.count());

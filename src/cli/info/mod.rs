@@ -42,56 +42,66 @@ const MOST_FINDINGS: usize = 20;
 /// `b2fuse check` for what counts as a frame.
 #[derive(clap::Args)]
 #[command(after_long_help = "\
-Fields of --json:
-  One object a line for each frame. Fields may be added, and are not removed or changed.
-  Sizes are in bytes. null means not known, or not present where the list says so.
+JSON output:
+  One object a line for each frame. Fields may be added, and are not
+  removed or changed. Sizes are in bytes. null means not known, or not
+  present where the list says so.
 
-  frame            the path; for a frame in a directory, with the directory's path before it
-  error            only if the frame cannot be read at all; then no other fields but frame
-  layout           \"cframe\" or \"sframe\"
-  version          of the frame format
-  nbytes, cbytes   as in the header
-  ratio            nbytes / cbytes; null where cbytes is 0
-  file_size        of the file; of a directory the sum of chunks.b2frame and the chunk
-                   files, null if their headers were not read
+  frame         the path; for a frame in a directory, with the directory's
+                path before it
+  error         only if the frame cannot be read at all; then no other
+                fields but frame
+  layout        \"cframe\" or \"sframe\"
+  version       of the frame format
+  nbytes, cbytes
+                as in the header
+  ratio         nbytes / cbytes; null where cbytes is 0
+  file_size     of the file; of a directory the sum of chunks.b2frame and
+                the chunk files, null if their headers were not read
   typesize, chunksize, blocksize
-                   chunksize 0: chunks vary in size; null: not set before the first chunk;
-                   blocksize 0: chosen by the compressor
+                chunksize 0: chunks vary in size; null: not set before the
+                first chunk; blocksize 0: chosen by the compressor
   varying_chunks, vl_blocks
-                   flags of the header: chunks, or blocks, that vary in size
-  codec            {id, name, meta, level}; name is null for numbers without one
-  filters          [{id, name, meta}, ...] in the order of compression, without empty slots
-  splitmode        \"always\", \"never\", \"auto\" or \"forward_compat\"
-  dictionary       true or false
-  threads          {compress, decompress}
-  chunks           entries of the index: {count, stored, zeros, nan, uninit}; null if it
-                   cannot be read
-  stored           what headers of stored chunks say, null if they were not read:
-                   {cbytes, smallest, largest, copies, repeated, zeros, nan, uninit,
-                   dictionary, vl_blocks, unreadable, codecs, unused}: cbytes is their
-                   sum, smallest and largest are cbytes of one; the next are numbers of
-                   chunks: plain copies, those that are one value repeated or nothing but
-                   a special value, those with a dictionary or VL-blocks, those whose
-                   header cannot be read; codecs is {name: number of chunks, ...} of those
-                   that are compressed; unused
-                   is {holes, bytes} between chunks or behind them, null if a header
-                   cannot be read
-  array            null for none, {kind, error} for one whose metalayer is wrong, or
-                   {kind, version, ndim, shape, chunkshape, blockshape, dtype_format,
-                   dtype}; kind is \"b2nd\" or \"caterva\"; dtype is null without one
-  metalayers       [{name, nbytes, hex, msgpack}, ...]: hex is the content. msgpack is
-                   only there if it is MessagePack and nothing else (and no more than
-                   1 MiB in all metalayers before and with it): numbers, strings,
-                   true, false, null and arrays as in JSON; maps with different strings
-                   as keys as objects, others as {\"map\": [[key, value], ...]}; bytes as
-                   {\"bytes\": HEX}, extensions as {\"ext\": TYPE, \"bytes\": HEX}; floats
-                   that JSON cannot hold as {\"float\": \"nan\", \"inf\" or \"-inf\"}
-  vlmetalayers     likewise, decompressed, and with cbytes; null if they cannot be read.
-                   Where the content cannot be read, or would make more than 16 MiB of all
-                   metalayers, there is error in place of hex
-  findings         [{severity, kind, position, what}, ...] as of check
+                flags of the header: chunks, or blocks, that vary in size
+  codec         {id, name, meta, level}; name is null for numbers without
+                one
+  filters       [{id, name, meta}, ...] in the order of compression,
+                without empty slots
+  splitmode     \"always\", \"never\", \"auto\" or \"forward_compat\"
+  dictionary    true or false
+  threads       {compress, decompress}
+  chunks        entries of the index: {count, stored, zeros, nan, uninit};
+                null if it cannot be read
+  stored        what headers of stored chunks say, null if they were not
+                read: {cbytes, smallest, largest, copies, repeated, zeros,
+                nan, uninit, dictionary, vl_blocks, unreadable, codecs,
+                unused}: cbytes is their sum, smallest and largest are
+                cbytes of one; the next are numbers of chunks: plain
+                copies, those that are one value repeated or nothing but a
+                special value, those with a dictionary or VL-blocks, those
+                whose header cannot be read; codecs is {name: number of
+                chunks, ...} of those that are compressed; unused is
+                {holes, bytes} between chunks or behind them, null if a
+                header cannot be read
+  array         null for none, {kind, error} for one whose metalayer is
+                wrong, or {kind, version, ndim, shape, chunkshape,
+                blockshape, dtype_format, dtype}; kind is \"b2nd\" or
+                \"caterva\"; dtype is null without one
+  metalayers    [{name, nbytes, hex, msgpack}, ...]: hex is the content.
+                msgpack is only there if it is MessagePack and nothing else
+                (and no more than 1 MiB in all metalayers before and with
+                it): numbers, strings, true, false, null and arrays as in
+                JSON; maps with different strings as keys as objects,
+                others as {\"map\": [[key, value], ...]}; bytes as {\"bytes\":
+                HEX}, extensions as {\"ext\": TYPE, \"bytes\": HEX}; floats
+                that JSON cannot hold as {\"float\": \"nan\", \"inf\" or \"-inf\"}
+  vlmetalayers  likewise, decompressed, and with cbytes; null if they
+                cannot be read. Where the content cannot be read, or would
+                make more than 16 MiB of all metalayers, there is error in
+                place of hex
+  findings      [{severity, kind, position, what}, ...] as of check
   findings_left_out
-                   number of further findings about chunks
+                number of further findings about chunks
 
 Examples:
   b2fuse info pressure.b2frame

@@ -41,6 +41,8 @@ pub(super) struct Plan {
     /// As the user named it, for messages.
     pub(super) shown_point: PathBuf,
     pub(super) read_only: bool,
+    /// It was asked for a mount that takes writes.
+    pub(super) asked_to_write: bool,
     pub(super) cache_size: u64,
     /// Where decoded blocks go that find no room.
     pub(super) spill: Option<Arc<dyn Directory>>,
@@ -94,9 +96,6 @@ impl Plan {
             flags |= libc::MS_RDONLY;
         }
         let read_only = flags & libc::MS_RDONLY != 0;
-        if options.follow_links && !read_only {
-            return Err(Failure::new(&source, "links are followed only in a read-only mount (-o ro,follow_links)"));
-        }
         let source_path = std::path::absolute(&source)
             .map_err(|error| Failure::new(&source, format_args!("cannot be found: {}", in_words(&error))))?;
         let locking = args.locking || options.locking || locking_by_default();
@@ -116,7 +115,7 @@ impl Plan {
             (SourceKind::Frame(frame), point)
         };
         let spill = args.spill.as_deref().map(SpillTo::from).or_else(|| options.spill.clone());
-        let spill = spill_dir(&source, spill, wanted.is_decoded())?;
+        let spill = spill_dir(spill, wanted.is_decoded())?;
         let config = config(&options, args.threads.or(options.threads).unwrap_or(THREADS), point, &source_path, flags);
         Ok(Plan {
             source,
@@ -124,6 +123,7 @@ impl Plan {
             kind,
             shown_point: args.mountpoint,
             read_only,
+            asked_to_write: options.read_write,
             cache_size: args.cache_size.or(options.cache_size).unwrap_or(CACHE_SIZE),
             spill,
             wait: options.wait,
@@ -136,12 +136,11 @@ impl Plan {
     fn remote(args: Args, options: Options, address: Address) -> Result<Self, Failure> {
         // Neither messages nor the table of mounts have a secret of it.
         let source = PathBuf::from(address.to_string());
-        let (create, locking) = (args.create || options.create, args.locking || options.locking);
         let show = args.show.or(options.show);
         let access = options.remote.clone();
-        let (remote, point) = remote::RemotePlan::new(address, &args.mountpoint, &options, access, (create, locking), show)?;
+        let (remote, point) = remote::RemotePlan::new(address, &args.mountpoint, &options, access, show)?;
         let spill = args.spill.as_deref().map(SpillTo::from).or_else(|| options.spill.clone());
-        let spill = spill_dir(&source, spill, show.unwrap_or_default().is_decoded())?;
+        let spill = spill_dir(spill, show.unwrap_or_default().is_decoded())?;
         let threads = args.threads.or(options.threads).unwrap_or(remote::THREADS);
         let config = config(&options, threads, point, &source, options.flags | libc::MS_RDONLY);
         Ok(Plan {
@@ -150,6 +149,7 @@ impl Plan {
             kind: SourceKind::Remote(Box::new(remote)),
             shown_point: args.mountpoint,
             read_only: true,
+            asked_to_write: options.read_write,
             cache_size: args.cache_size.or(options.cache_size).unwrap_or(remote::CACHE_SIZE),
             spill,
             wait: options.wait,
@@ -172,13 +172,15 @@ fn config(options: &Options, threads: usize, point: PathBuf, source: &Path, flag
 }
 
 /// The directory for decoded blocks that find no room.
-fn spill_dir(source: &Path, spill: Option<SpillTo>, is_decoded: bool) -> Result<Option<Arc<dyn Directory>>, Failure> {
+fn spill_dir(spill: Option<SpillTo>, is_decoded: bool) -> Result<Option<Arc<dyn Directory>>, Failure> {
     let open = |dir: &Path| FileBackend::open(dir).map(|dir| Some(Arc::new(dir) as Arc<dyn Directory>));
+    // Later nobody would see that no file can be made there.
+    let tried = |dir: Option<Arc<dyn Directory>>| match &dir {
+        Some(there) => there.create_unnamed().map(|_file| dir.clone()),
+        None => Ok(None),
+    };
     match spill {
-        Some(_) if !is_decoded => {
-            Err(Failure::new(source, "is not shown decompressed; expected --show npy or --show raw with --spill"))
-        }
-        Some(SpillTo::Dir(dir)) => open(&dir).map_err(|error| {
+        Some(SpillTo::Dir(dir)) => open(&dir).and_then(tried).map_err(|error| {
             Failure::new(&dir, format_args!("cannot take decoded blocks: {} (--spill none goes without)", in_words(&error)))
         }),
         None if is_decoded => Ok(open(&std::env::temp_dir()).unwrap_or_else(|error| {
@@ -208,9 +210,6 @@ impl FramePlan {
             Show::Other => Show::Contiguous,
             show => show,
         };
-        if options.dtype.is_some() && show != Show::Npy {
-            return Err(Failure::new(source, "is not shown as npy; expected --show npy with -o dtype="));
-        }
         if new && show != Show::Sparse {
             let reason = "does not exist, and --create makes it only in a mount with --show sparse (the default)";
             return Err(Failure::new(source, reason));

@@ -39,35 +39,14 @@ impl RemotePlan {
         point: &Path,
         options: &Options,
         access: Access,
-        (create, locking): (bool, bool),
         show: Option<Show>,
     ) -> Result<(Self, PathBuf), Failure> {
         let source = PathBuf::from(address.to_string());
-        let failed =
-            |option: &str| Err(Failure::new(&source, format_args!("is remote, so the mount is read-only; expected no {option}")));
-        if create {
-            return failed("--create");
-        }
-        if locking {
-            return failed("--locking");
-        }
-        if options.follow_links {
-            return failed("-o follow_links");
-        }
-        if options.tree.cross || options.tree.archives {
-            return failed(if options.tree.cross { "-o cross" } else { "-o b2z=dir" });
-        }
         let is_tree_wanted = options.tree != TreeOptions::default();
-        if is_tree_wanted && address.is_http() {
-            return Err(Failure::new(&source, "is one frame; -o suffixes, frames, noframes and timeouts are for directories"));
-        }
         let mut rules = super::tree::rules(&source, options, (false, false), show, true)?;
         // What others change is seen no later than that.
         let Timeouts { entry, attr } = &mut rules.timeouts;
         (*entry, *attr) = ((*entry).min(access.refresh), (*attr).min(access.refresh));
-        if options.dtype.is_some() && show != Some(Show::Npy) {
-            return Err(Failure::new(&source, "is not shown as npy; expected --show npy with -o dtype="));
-        }
         let is_one_file = show.is_some_and(|show| show != Show::Sparse);
         let (point, on_file) = point::check(point, Fits::one_file(is_one_file), None)?;
         if on_file && options.access == kernel::Access::Root {

@@ -14,8 +14,17 @@ use super::plan::Plan;
 #[cfg(feature = "remote")]
 use super::plan::SourceKind;
 use crate::fs::session::{Mounted, Signal};
-use crate::store::in_words;
+use crate::store::{StoreError, in_words};
 use crate::view::ViewError;
+
+/// What is possible where a frame cannot be written to.
+const READ_ONLY: &str = " (-r mounts it read-only)";
+
+/// Whether SOURCE may not be written to.
+fn is_refused(error: &StoreError) -> bool {
+    matches!(error, StoreError::Io { action: "open for writing", .. })
+        && matches!(error.errno(), libc::EACCES | libc::EROFS | libc::EPERM)
+}
 
 /// Opens, mounts, leaves who waits for that when the mount answers, and returns when all is over. Ends at once if nobody waits any more.
 pub(super) fn serve(plan: &Plan, hangup: Hangup, starter: &mut Option<Starter>) -> Result<(), Failure> {
@@ -26,6 +35,9 @@ pub(super) fn serve(plan: &Plan, hangup: Hangup, starter: &mut Option<Starter>) 
     let mut signals = Signals::new(wanted)
         .map_err(|error| Failure::new(&plan.shown_point, format_args!("cannot handle signals: {}", in_words(&error))))?;
     let failed = |error: ViewError| match error {
+        ViewError::Store(error) if !plan.read_only && is_refused(&error) => {
+            Failure::from_text(format_args!("{error}{READ_ONLY}"))
+        }
         ViewError::Store(error) => frames::damaged(error),
         error => Failure::new(&plan.source, error),
     };
@@ -38,7 +50,7 @@ pub(super) fn serve(plan: &Plan, hangup: Hangup, starter: &mut Option<Starter>) 
             None => eprintln!("{text}"),
         }
     };
-    let open = || wait::until_released(plan.wait, say, failed, || open(plan));
+    let open = || wait::until_released(plan.wait, READ_ONLY, say, failed, || open(plan));
     #[cfg(feature = "remote")]
     let view = match &plan.kind {
         SourceKind::Remote(_) => opening::unless_ended(&mut signals, hangup, &plan.source, open)?,
@@ -79,6 +91,9 @@ pub(super) fn serve(plan: &Plan, hangup: Hangup, starter: &mut Option<Starter>) 
             Failure::new(&plan.shown_point, format_args!("cannot go to the background: {}", in_words(&error)))
         })?;
         super::super::log::leave();
+    }
+    if plan.asked_to_write && plan.read_only {
+        info!("{}: is shown read-only, so -o rw is ignored", plan.source.display());
     }
     info!("{}: mounted on {}", plan.source.display(), plan.config.mount.point.display());
     memory::serving();

@@ -2,6 +2,7 @@
 
 use super::super::{Error, Result};
 use super::BlockMap;
+use super::block_map::field_of;
 use super::codec::Codecs;
 use super::copy::fill_run;
 use super::decode::{Block, Decoder, Steps, streams_in};
@@ -58,7 +59,7 @@ impl ChunkDecoder<'_> {
         let size = out.len();
         // In VL-blocks the stream comes after the block's size, as a csize before the others.
         let streams = if header.vl_blocks { 1 } else { streams_in(header, size)? };
-        let block = Block { n, field: self.map.stored(n).start.into(), start: 0, end: stored.len(), offset: 0, size, streams };
+        let block = Block { n, field: field_of(header, n).into(), start: 0, end: stored.len(), offset: 0, size, streams };
         let first = first.and_then(|first| first.get(..size));
         self.decoder.decode_block(header, stored, &block, steps, first, out)
     }

@@ -403,36 +403,47 @@ pub(super) fn each_block(
     header: &ChunkHeader,
     chunk: &[u8],
     blocks: &Blocks,
-    mut visit: impl FnMut(Block) -> Result<()>,
+    visit: impl FnMut(Block) -> Result<()>,
 ) -> Result<()> {
+    each_block_by(header, chunk.len(), blocks, |start| read_i32(chunk, start, "chunk: VL-block size"), visit)
+}
+
+/// The same of a chunk of that length, of whose VL-blocks `size_at` says the size that stands where one begins.
+pub(super) fn each_block_by<E: From<Error>>(
+    header: &ChunkHeader,
+    len: usize,
+    blocks: &Blocks,
+    mut size_at: impl FnMut(usize) -> std::result::Result<i32, E>,
+    mut visit: impl FnMut(Block) -> std::result::Result<(), E>,
+) -> std::result::Result<(), E> {
     let nbytes = header.nbytes as usize;
     let mut offset = 0_usize;
     let mut starts = blocks.starts().peekable();
     let mut n = 0_u32;
     while let Some((field, start)) = starts.next() {
         let outside = |expected: &dyn std::fmt::Display| Error::new("chunk: block start", field, start, expected);
-        let Some(start) = usize::try_from(start).ok().filter(|start| (1..chunk.len()).contains(start)) else {
-            return Err(outside(&format_args!("1 to {}, inside the chunk", chunk.len().saturating_sub(1))));
+        let Some(start) = usize::try_from(start).ok().filter(|start| (1..len).contains(start)) else {
+            return Err(outside(&format_args!("1 to {}, inside the chunk", len.saturating_sub(1))).into());
         };
         let left = nbytes.saturating_sub(offset);
         let (size, streams, end);
         if header.vl_blocks {
-            let next = starts.peek().map_or(chunk.len(), |(_, next)| usize::try_from(*next).unwrap_or(0));
-            if start < blocks.starts_end || next > chunk.len() || next.saturating_sub(start) <= 4 {
+            let next = starts.peek().map_or(len, |(_, next)| usize::try_from(*next).unwrap_or(0));
+            if start < blocks.starts_end || next > len || next.saturating_sub(start) <= 4 {
                 let expected = format_args!("at least {} and 5 or more before the next, {next}", blocks.starts_end);
-                return Err(outside(&expected));
+                return Err(outside(&expected).into());
             }
-            let announced = read_i32(chunk, start, "chunk: VL-block size")?;
+            let announced = size_at(start)?;
             size = usize::try_from(announced).unwrap_or(0);
             if size == 0 || size > left {
                 let expected = format_args!("1 to {left}, what is left of nbytes");
-                return Err(Error::new("chunk: VL-block size", start as u64, announced, expected));
+                return Err(Error::new("chunk: VL-block size", start as u64, announced, expected).into());
             }
             (streams, end) = (1, next);
         } else {
             let blocksize = header.blocksize as usize;
             size = blocksize.min(left);
-            end = chunk.len();
+            end = len;
             streams = streams_in(header, size)?;
         }
         visit(Block { n, field, start, end, offset, size, streams })?;
@@ -440,7 +451,8 @@ pub(super) fn each_block(
         n = n.saturating_add(1);
     }
     if offset != nbytes {
-        return Err(Error::new("chunk: nbytes", field::NBYTES as u64, nbytes, format_args!("{offset}, what the blocks hold")));
+        let expected = format_args!("{offset}, what the blocks hold");
+        return Err(Error::new("chunk: nbytes", field::NBYTES as u64, nbytes, expected).into());
     }
     Ok(())
 }

@@ -22,7 +22,7 @@ pub(super) const CBYTES: usize = 12;
 pub(super) const FILTERS: usize = 16;
 pub(super) const USER_CODEC: usize = 22;
 pub(super) const FILTERS_META: usize = 24;
-const FLAGS2: usize = 30;
+pub(super) const FLAGS2: usize = 30;
 pub(super) const BLOSC2_FLAGS: usize = 31;
 
 /// Bytes of a Blosc1 header, which is how a Blosc2 header begins.
@@ -338,11 +338,6 @@ impl ChunkHeader {
         self.pipeline().contains(&Filter::Delta)
     }
 
-    /// Each byte of the items has a stream of its own, where the compressor found it of use.
-    pub fn is_split(&self) -> bool {
-        self.split
-    }
-
     /// How many blocks the chunk has.
     pub fn nblocks(&self) -> u32 {
         if self.vl_blocks { self.blocksize } else { self.nbytes.div_ceil(self.blocksize.max(1)) }
@@ -364,20 +359,30 @@ impl ChunkHeader {
         let mut dict = None;
         // The library reads the dictionary of any chunk that is said to have one, needed or not.
         if self.use_dict && !empty {
-            let size = read_i32(chunk, end, "chunk: dictionary size")?;
-            let Some(size) = u32::try_from(size).ok().filter(|size| (1..=MAX_DICT).contains(size)) else {
-                let expected = format_args!("1 to {MAX_DICT}");
-                return Err(Error::new("chunk: dictionary size", end as u64, size, expected));
-            };
-            let rest = chunk.get(end.saturating_add(4)..).unwrap_or_default();
-            let Some(content) = rest.get(..size as usize) else {
-                let expected = format_args!("a dictionary of {size}");
-                return Err(Error::new("chunk: dictionary", end as u64, format_args!("{} bytes", rest.len()), expected));
-            };
-            dict = Some(content);
+            dict = Some(dictionary(chunk.get(end..).unwrap_or_default(), end as u64)?);
         }
         Ok(Blocks { starts, dict, starts_end: end })
     }
+}
+
+/// The dictionary that stands at the beginning of `bytes`, which is `at` in its chunk.
+pub(super) fn dictionary(bytes: &[u8], at: u64) -> Result<&[u8]> {
+    let size = match bytes.first_chunk() {
+        Some(size) => i32::from_le_bytes(*size),
+        None => {
+            let expected = format_args!("at least {}", at.saturating_add(4));
+            let there = at.saturating_add(bytes.len() as u64);
+            return Err(Error::new("chunk: dictionary size", at, format_args!("{there} bytes in all"), expected));
+        }
+    };
+    let Some(size) = u32::try_from(size).ok().filter(|size| (1..=MAX_DICT).contains(size)) else {
+        return Err(Error::new("chunk: dictionary size", at, size, format_args!("1 to {MAX_DICT}")));
+    };
+    let rest = bytes.get(4..).unwrap_or_default();
+    rest.get(..size as usize).ok_or_else(|| {
+        let expected = format_args!("a dictionary of {size}");
+        Error::new("chunk: dictionary", at, format_args!("{} bytes", rest.len()), expected)
+    })
 }
 
 /// What stands between header and streams.

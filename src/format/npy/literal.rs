@@ -88,9 +88,13 @@ impl Parser<'_> {
         found
     }
 
+    /// With comments.
     fn skip_space(&mut self) {
-        while self.peek().is_some_and(|c| matches!(c, ' ' | '\t' | '\n' | '\r' | '\x0c')) {
+        while let Some(c @ (' ' | '\t' | '\n' | '\r' | '\x0c' | '#')) = self.peek() {
             self.next();
+            while c == '#' && self.peek().is_some_and(|c| c != '\n') {
+                self.next();
+            }
         }
     }
 
@@ -105,8 +109,8 @@ impl Parser<'_> {
         self.skip_space();
         let at = self.at as u64;
         let value = match self.peek() {
-            Some('\'' | '"') => Value::Str(self.string()?),
-            Some('-' | '0'..='9') => Value::Int(self.integer()?),
+            Some('\'' | '"') => Value::Str(self.strings()?),
+            Some('-' | '+' | '0'..='9') => Value::Int(self.integer()?),
             Some('(' | '[' | '{') => {
                 let deeper = depth.saturating_add(1);
                 if deeper > MAX_DEPTH {
@@ -125,7 +129,7 @@ impl Parser<'_> {
             }
             Some('u' | 'U') if self.rest().get(1..2).is_some_and(|c| c == "'" || c == "\"") => {
                 self.next();
-                Value::Str(self.string()?)
+                Value::Str(self.strings()?)
             }
             _ => self.word()?,
         };
@@ -196,17 +200,47 @@ impl Parser<'_> {
     /// With an `L` behind it, as Python 2 wrote some.
     fn integer(&mut self) -> Result<i64> {
         let at = self.at;
-        self.eat('-');
-        while self.peek().is_some_and(|c| c.is_ascii_digit()) {
+        let sign = if self.eat('-') { "-" } else { "" };
+        self.eat('+');
+        let radix = match self.rest().get(..2) {
+            Some("0x" | "0X") => 16,
+            Some("0o" | "0O") => 8,
+            Some("0b" | "0B") => 2,
+            _ => 10,
+        };
+        if radix != 10 {
+            self.at = self.at.saturating_add(2);
+        }
+        let mut digits = sign.to_owned();
+        while let Some(c) = self.peek() {
+            // Between digits.
+            let is_underscore = c == '_' && self.rest().get(1..2).is_some_and(|c| c.chars().all(|c| c.is_digit(radix)));
+            if !c.is_digit(radix) && !is_underscore {
+                break;
+            }
+            digits.extend(Some(c).filter(|_| !is_underscore));
             self.next();
         }
-        let digits = self.text.get(at..self.at).unwrap_or_default();
-        let value = digits.parse().map_err(|_| {
-            let shown: String = digits.chars().take(24).collect();
+        let value = i64::from_str_radix(&digits, radix).map_err(|_| {
+            let shown: String = self.text.get(at..self.at).unwrap_or_default().chars().take(24).collect();
             Error::new(self.field, at as u64, shown, "an integer of 64 bits")
         })?;
         self.eat('L');
         Ok(value)
+    }
+
+    /// Strings side by side are one.
+    fn strings(&mut self) -> Result<String> {
+        let mut out = self.string()?;
+        loop {
+            let end = self.at;
+            self.skip_space();
+            if !matches!(self.peek(), Some('\'' | '"')) {
+                self.at = end;
+                return Ok(out);
+            }
+            out.push_str(&self.string()?);
+        }
     }
 
     fn string(&mut self) -> Result<String> {

@@ -255,3 +255,21 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn headers_that_python_reads_are_read() {
+    for (text, shape) in [
+        ("{'descr': '<f8', 'fortran_order': False, 'shape': (3,), } # of 2019\n", &[3][..]),
+        ("{'descr': '<f8', # items\n 'fortran_order': False, 'shape': (+3, 0x1_f, 0b11, 0o17)}", &[3, 31, 3, 15]),
+        ("{'descr': '<' 'f8', 'fortran_order': False, 'shape': (1_000,)}", &[1000]),
+        ("{'descr': '<'\n \"f\" '8', 'fortran_order': False, 'shape': ()}", &[]),
+        ("{'descr': [('#', '<i4'), ('b' '#', '<i4')], 'fortran_order': False, 'shape': ()}", &[]),
+    ] {
+        let header = parsed(&file(1, text.as_bytes()));
+        assert_eq!((header.shape.as_slice(), header.item.size()), (shape, 8), "{text}");
+    }
+    for text in ["0x", "0b2", "_1", "1__0", "1_", "+", "--1", "+-1"] {
+        let text = format!("{{'descr': '<f8', 'fortran_order': False, 'shape': ({text},)}}");
+        assert!(NpyHeader::parse(&file(1, text.as_bytes())).is_err(), "{text}");
+    }
+}

@@ -193,7 +193,7 @@ impl<'a> TreeCopy<'a> {
                 // As empty as it is below what is mounted there.
                 let (path, dir) = (self.path.join(from.location.name()), self.to.last());
                 dir.and_then(|dir| dir.make_inside(from.location.name())).map_err(path.io("create"))?;
-                return Err(from.location.unsupported("was left out: another file system is mounted there"));
+                return Err(from.location.unsupported("was skipped: another file system is mounted there"));
             }
             Step::Other(from) => self.file(&from)?,
         }
@@ -202,7 +202,7 @@ impl<'a> TreeCopy<'a> {
 
     fn enter(&mut self, from: &Entry, index: Option<FileStat>) -> Result<()> {
         if from.stat.same_file(&self.to_stat) {
-            return Err(from.location.unsupported("was left out: it is the copy"));
+            return Err(from.location.unsupported("was skipped: it is the copy"));
         }
         let name = from.location.name();
         let path = self.path.join(name);

@@ -437,11 +437,15 @@ pub fn sync_fs(dir: BorrowedFd<'_>) -> io::Result<()> {
     Ok(rustix::fs::syncfs(dir)?)
 }
 
-/// Syncs what a name stands for: a file, or a directory with all that is in it.
+/// Syncs what a name stands for: a file, or a directory with all that is in it. Nothing else has anything to sync.
 ///
 /// # Errors
 /// What the system refuses.
 pub fn sync_whole(dir: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
+    // Not opened: a link leads elsewhere, and to open a device may do something.
+    if !matches!(look(dir, name)?.stat.mode & libc::S_IFMT, libc::S_IFREG | libc::S_IFDIR) {
+        return Ok(());
+    }
     let file = match openat(dir, component(name)?, OFlags::RDONLY | SAFELY, Mode::empty()) {
         // Who may not read it can sync it only with all others.
         Err(Errno::ACCESS) => return sync_fs(dir),

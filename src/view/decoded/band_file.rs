@@ -3,7 +3,7 @@
 //! A [`BandFile`] has one slot for each block of a band, and serves one band after the other: what a slot says tells of which one its
 //! block is. It holds only copies of blocks that can be decoded again: a file that fails is given up, and nothing else happens.
 //!
-//! A mount has a few of them, in one directory. When there are too many, the oldest goes.
+//! A mount has some of them, in one directory, as far as there is room. One that is in use is never taken away: the next reader gets none.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -11,6 +11,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU64, fence};
+use std::time::{Duration, Instant};
 
 use log::warn;
 use parking_lot::{Mutex, RwLock};
@@ -19,9 +20,12 @@ use crate::store::backend::{Backend, BackendFile, read_exact_at};
 use crate::store::in_words;
 
 /// Files that there are at one time.
-const MOST: usize = 4;
-/// Slots of one file: each takes 8 bytes of memory.
+const MOST: usize = 64;
+/// Slots of one file, and of all: each takes 8 bytes of memory.
 const SLOTS: u64 = 512 << 10;
+const ALL_SLOTS: u64 = 2 << 20;
+/// A file that was not used for so long makes room for another one.
+const IDLE: Duration = Duration::from_secs(10);
 /// What a slot says that is empty, and one that is being written.
 const EMPTY: u64 = u64::MAX;
 const WRITING: u64 = u64::MAX - 1;
@@ -56,8 +60,11 @@ pub struct BandFiles {
     dir: Arc<dyn Directory>,
     /// The newest last.
     files: Mutex<VecDeque<Arc<BandFile>>>,
-    /// Something has failed, and was told.
+    /// Something has failed.
     failed: AtomicBool,
+    /// The log says that blocks are decoded again.
+    told: AtomicBool,
+    begun: Instant,
 }
 
 impl fmt::Debug for BandFiles {
@@ -69,21 +76,27 @@ impl fmt::Debug for BandFiles {
 impl BandFiles {
     /// In a directory.
     pub fn new(dir: Arc<dyn Directory>) -> Self {
-        BandFiles { dir, files: Mutex::default(), failed: AtomicBool::new(false) }
+        BandFiles {
+            dir,
+            files: Mutex::default(),
+            failed: AtomicBool::new(false),
+            told: AtomicBool::new(false),
+            begun: Instant::now(),
+        }
     }
 
-    /// A file for bands of at most so many blocks, of `len` bytes each, which have `bytes` together. `None` if there is no room for them,
-    /// or once something has failed.
+    /// A file for bands of at most so many blocks, of `len` bytes each, which have `bytes` together. `None` if there is no room for them
+    /// beside the files that are in use, or once something has failed.
     pub fn begin(&self, slots: u64, len: u32, bytes: u64) -> Option<Arc<BandFile>> {
+        self.begin_at(self.begun.elapsed(), slots, len, bytes)
+    }
+
+    fn begin_at(&self, now: Duration, slots: u64, len: u32, bytes: u64) -> Option<Arc<BandFile>> {
         if self.failed.load(Relaxed) || slots > SLOTS {
             return None;
         }
         // Not all of what others may need.
-        let available = self.dir.available().unwrap_or(u64::MAX);
-        if bytes > available / 4 * 3 {
-            self.fail(format_args!("{bytes} bytes are needed, and {available} are available"));
-            return None;
-        }
+        let available = self.dir.available().unwrap_or(u64::MAX) / 4 * 3;
         let file = match self.dir.create_unnamed() {
             Ok(file) => file,
             Err(error) => {
@@ -91,16 +104,36 @@ impl BandFiles {
                 return None;
             }
         };
+        let current = RwLock::new(Current { band: 0, file: Some(file) });
         let slots = (0..slots).map(|_| AtomicU64::new(EMPTY)).collect();
-        let file = Arc::new(BandFile { len, slots, current: RwLock::new(Current { band: 0, file: Some(file) }) });
+        let (filled, used) = (AtomicU64::new(0), AtomicU64::new(millis(now)));
+        let file = Arc::new(BandFile { len, bytes, slots, filled, begun: self.begun, used, current });
+        let mut ended = Vec::new();
         let mut files = self.files.lock();
-        files.push_back(Arc::clone(&file));
-        let oldest = if files.len() > MOST { files.pop_front() } else { None };
+        let has_room = loop {
+            let (slots, wanted) = files.iter().chain([&file]).fold((0, 0u64), |(slots, wanted), file| {
+                (slots + file.slots.len() as u64, wanted.saturating_add(file.unwritten()))
+            });
+            let freed: u64 = ended.iter().map(|file: &Arc<BandFile>| file.filled.load(Relaxed)).sum();
+            if files.len() < MOST && slots <= ALL_SLOTS && wanted <= available.saturating_add(freed) {
+                files.push_back(Arc::clone(&file));
+                break true;
+            }
+            let oldest = (0..files.len()).min_by_key(|n| files.get(*n).map(|file| file.used.load(Relaxed)));
+            let is_idle = |file: &Arc<BandFile>| file.used.load(Relaxed).saturating_add(millis(IDLE)) <= millis(now);
+            match oldest.filter(|n| files.get(*n).is_some_and(is_idle)).and_then(|n| files.remove(n)) {
+                Some(idle) => ended.push(idle),
+                None => break false,
+            }
+        };
+        let in_use = files.len();
         drop(files);
-        if let Some(oldest) = oldest {
-            oldest.end();
+        ended.iter().for_each(|file| file.end());
+        if has_room {
+            return Some(file);
         }
-        Some(file)
+        self.tell(format_args!("{bytes} bytes are needed, {available} can be used, and {in_use} files are in use"));
+        None
     }
 
     /// A file is needed no more.
@@ -113,7 +146,12 @@ impl BandFiles {
     pub fn fail(&self, why: impl fmt::Display) {
         let files = std::mem::take(&mut *self.files.lock());
         files.iter().for_each(|file| file.end());
-        if !self.failed.swap(true, Relaxed) {
+        self.failed.store(true, Relaxed);
+        self.tell(why);
+    }
+
+    fn tell(&self, why: impl fmt::Display) {
+        if !self.told.swap(true, Relaxed) {
             warn!(
                 "decoded blocks cannot be kept in a file, and are decoded again instead (--spill names another directory): {why}"
             );
@@ -128,10 +166,16 @@ impl BandFiles {
 
 /// See the module.
 pub struct BandFile {
-    /// Bytes of a slot.
+    /// Bytes of a slot, and of a band.
     len: u32,
+    bytes: u64,
     /// Which band's block each slot has.
     slots: Vec<AtomicU64>,
+    /// Bytes of the slots that were ever written.
+    filled: AtomicU64,
+    begun: Instant,
+    /// When it was used last, in milliseconds from then on.
+    used: AtomicU64,
     /// For writing only to change it: while it is held, no slot is written twice, or for another band.
     current: RwLock<Current>,
 }
@@ -160,6 +204,15 @@ impl BandFile {
 
     fn end(&self) {
         self.current.write().file = None;
+    }
+
+    /// Bytes that it may grow by.
+    fn unwritten(&self) -> u64 {
+        self.bytes.saturating_sub(self.filled.load(Relaxed))
+    }
+
+    fn is_used(&self) {
+        self.used.store(millis(self.begun.elapsed()), Relaxed);
     }
 
     /// Which band it is for now.
@@ -195,6 +248,10 @@ impl BandFile {
             return Ok(false);
         }
         fence(SeqCst);
+        self.is_used();
+        if before == EMPTY {
+            self.filled.fetch_add(self.len.into(), Relaxed);
+        }
         let written = file.write_at(bytes, at);
         slot.store(if written.is_ok() { band } else { EMPTY }, Release);
         written.map(|()| true)
@@ -210,11 +267,16 @@ impl BandFile {
         if !self.has((band, slot)) {
             return Ok(false);
         }
+        self.is_used();
         read_exact_at(&**file, buf, slot.saturating_mul(self.len.into()).saturating_add(from.into()))?;
         // Whoever has begun to write another block there meanwhile has said so before. This one cannot have come back to the slot.
         fence(SeqCst);
         Ok(self.has((band, slot)))
     }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -277,24 +339,44 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_goes_and_what_fails_ends_all() {
+    fn a_file_in_use_is_not_taken_from_its_reader() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = files(dir.path());
+        let all: Vec<_> = (0..MOST).map(|_| files.begin(1, 10, 10).unwrap()).collect();
+        assert!(files.begin(1, 10, 10).is_none());
+        assert!(all.iter().all(|file| file.is_open()), "the newcomer gets none");
+        // All but the first one are not used for a while.
+        let later = files.begun.elapsed() + IDLE;
+        all[0].used.store(millis(later), Relaxed);
+        assert!(files.begin_at(later, 1, 10, 10).is_some());
+        let open: Vec<bool> = all.iter().map(|file| file.is_open()).collect();
+        assert_eq!((open[0], open.iter().filter(|open| !**open).count()), (true, 1));
+    }
+
+    #[test]
+    fn what_fails_ends_all() {
         let dir = tempfile::tempdir().unwrap();
         let files = files(dir.path());
         assert!(files.begin(SLOTS + 1, 1, 1).is_none());
-        let all: Vec<_> = (0..MOST + 2).map(|_| files.begin(1, 10, 10).unwrap()).collect();
-        let open: Vec<bool> = all.iter().map(|file| file.is_open()).collect();
-        assert_eq!(open, [false, false, true, true, true, true]);
-        assert!(!all[0].write((0, 0), &[1; 10]).unwrap());
-        files.end(&all[5]);
-        assert_eq!((files.count(), all[5].is_open()), (3, false));
+        let all: Vec<_> = (0..4).map(|_| files.begin(1, 10, 10).unwrap()).collect();
+        files.end(&all[3]);
+        assert_eq!((files.count(), all[3].is_open()), (3, false));
         files.fail("for a test");
         assert!(all.iter().all(|file| !file.is_open()));
+        assert!(!all[0].write((0, 0), &[1; 10]).unwrap());
         assert!(files.begin(1, 10, 10).is_none());
     }
 
     #[test]
     fn no_file_is_begun_that_would_take_all_room() {
         let dir = tempfile::tempdir().unwrap();
-        assert!(files(dir.path()).begin(1, 10, u64::MAX / 2).is_none());
+        let files = files(dir.path());
+        assert!(files.begin(1, 10, u64::MAX / 2).is_none());
+        // What the others will still write is not there for one more.
+        let available = files.dir.available().unwrap();
+        let half = files.begin(1, 10, available / 2).unwrap();
+        assert!(files.begin(1, 10, available / 2).is_none() && half.is_open());
+        files.end(&half);
+        assert!(files.begin(1, 10, available / 2).is_some());
     }
 }

@@ -7,11 +7,11 @@
 //! Memory is bounded in bytes. The least used block is dropped first. A block that was read to its end is dropped at once: the
 //! kernel keeps what was read, in its page cache, and the memory serves the next block.
 //!
-//! A block is found by the state of the frame that it is of, so that what was read of one state never is shown in another. (Blocks that
-//! were changed, and are not in the frame yet, can stand here under the state that they belong to.)
+//! A block is found by the state of the frame that it is of, so that what was read of one state never is shown in another.
 
 use std::collections::VecDeque;
-use std::ops::Range;
+use std::io;
+use std::ops::{Range, RangeInclusive};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -21,27 +21,26 @@ use lru::LruCache;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::format::Position;
-use crate::format::chunk::{BlockMap, Decoder};
+use crate::format::chunk::BlockMap;
+use crate::store::in_words;
 use crate::store::local::system::run_on_any_core;
 
-use self::memory::{Memory, OVERHEAD, Slot};
+use self::memory::{Memory, OVERHEAD, Slot, cost};
+use self::room::Room;
 use super::band_file::BandFiles;
 
 mod memory;
+mod room;
 #[cfg(test)]
 mod tests;
 
 pub use memory::{Block, Keep};
+pub use room::{Bench, InHand};
 
-/// Bytes of maps that are kept at least.
-const MAPS: u64 = 4 << 20;
-/// Blocks that are being decoded have so many bytes together, with what is needed besides, or are one.
-const IN_FLIGHT: u64 = 12 << 20;
-/// What a block that is being decoded takes, in its own length: as it is stored, and room for filters.
-const SHARE: u64 = 4;
-/// Benches are kept to be used again as long as they have no more bytes than this.
-const BENCHES: u64 = 8 << 20;
-
+/// Bytes of maps that are kept, however small and however large the cache is; the last one is kept in any case.
+const MAPS: RangeInclusive<u64> = 1 << 20..=4 << 20;
+/// Pieces that are kept of the block starts of chunks whose maps have none, 16 KiB each.
+const STARTS: usize = 32;
 /// A state of a frame, of which no other has the number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct StateId(u64);
@@ -65,31 +64,6 @@ pub enum Turn {
     Mine,
 }
 
-/// What is needed to decode blocks, kept from one to the next.
-#[derive(Default)]
-pub struct Bench {
-    decoder: Decoder,
-    /// A block as it is stored.
-    stored: Vec<u8>,
-    /// A block of which only a part is wanted.
-    whole: Vec<u8>,
-    /// How much it has grown to, about.
-    bytes: u64,
-}
-
-impl Bench {
-    /// Room for a block as it is stored.
-    pub fn stored(&mut self, len: usize) -> &mut [u8] {
-        self.stored.resize(len, 0);
-        &mut self.stored
-    }
-
-    /// The decoder, the block that is stored, and room for one that is decoded.
-    pub fn parts(&mut self) -> (&mut Decoder, &[u8], &mut Vec<u8>) {
-        (&mut self.decoder, &self.stored, &mut self.whole)
-    }
-}
-
 /// Something to be decoded.
 pub trait Work: Send + Sync {
     /// Decodes a block, which is claimed, and calls [`Blocks::put`]; or returns, if it cannot be decoded or is of no use any more.
@@ -107,6 +81,8 @@ struct State {
     memory: Memory,
     maps: LruCache<(StateId, Position), Arc<BlockMap>>,
     map_bytes: u64,
+    /// By the chunk, and by where in it they are.
+    starts: LruCache<(StateId, Position, u32), Arc<Vec<u8>>>,
     jobs: VecDeque<Job>,
     /// Threads that wait for something to do.
     idle: usize,
@@ -138,20 +114,9 @@ struct Shared {
     more: Condvar,
     limit: u64,
     threads: usize,
-    benches: Mutex<Benches>,
-    /// A bench is put back.
-    bench: Condvar,
+    room: Room,
     last_state: AtomicU64,
     counts: Counts,
-}
-
-#[derive(Default)]
-struct Benches {
-    idle: Vec<Bench>,
-    /// Bytes of those.
-    bytes: u64,
-    /// Bytes of those that are in use.
-    in_flight: u64,
 }
 
 /// See the module.
@@ -160,15 +125,24 @@ pub struct Blocks {
     /// Where blocks are kept that find no room.
     files: Option<BandFiles>,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    spawn: Spawn,
 }
+
+/// Starts a thread.
+type Spawn = fn(Box<dyn FnOnce() + Send>) -> io::Result<JoinHandle<()>>;
 
 impl Blocks {
     /// At most `limit` bytes, and `threads` threads. What finds no room there goes to `files`, if there are any.
     pub fn new(limit: u64, threads: usize, files: Option<BandFiles>) -> Arc<Self> {
+        Self::spawning(limit, threads, files, |body| std::thread::Builder::new().name("b2fuse-decode".into()).spawn(body))
+    }
+
+    fn spawning(limit: u64, threads: usize, files: Option<BandFiles>, spawn: Spawn) -> Arc<Self> {
         let state = State {
             memory: Memory::new(limit),
             maps: LruCache::unbounded(),
             map_bytes: 0,
+            starts: LruCache::unbounded(),
             jobs: VecDeque::new(),
             idle: 0,
             started: 0,
@@ -180,12 +154,11 @@ impl Blocks {
             more: Condvar::new(),
             limit,
             threads: threads.max(1),
-            benches: Mutex::default(),
-            bench: Condvar::new(),
+            room: Room::default(),
             last_state: AtomicU64::new(0),
             counts: Counts::default(),
         };
-        Arc::new(Blocks { shared: Arc::new(shared), files, threads: Mutex::default() })
+        Arc::new(Blocks { shared: Arc::new(shared), files, threads: Mutex::default(), spawn })
     }
 
     /// With a thread for each core that this process may use.
@@ -240,32 +213,6 @@ impl Blocks {
         )
     }
 
-    /// What is needed to decode a block of so many bytes, for a while. Waits while others decode too much for that.
-    pub fn with_bench<T>(&self, len: u32, work: impl FnOnce(&mut Bench) -> T) -> T {
-        let shared = &*self.shared;
-        let need = u64::from(len).saturating_mul(SHARE);
-        let mut benches = shared.benches.lock();
-        while benches.in_flight > 0 && benches.in_flight.saturating_add(need) > IN_FLIGHT {
-            shared.bench.wait(&mut benches);
-        }
-        benches.in_flight = benches.in_flight.saturating_add(need);
-        let mut bench = benches.idle.pop().unwrap_or_default();
-        benches.bytes = benches.bytes.saturating_sub(bench.bytes);
-        drop(benches);
-        // After a panic, too.
-        let in_flight = InFlight(shared, need);
-        bench.bytes = bench.bytes.max(need);
-        let done = work(&mut bench);
-        let mut benches = shared.benches.lock();
-        if benches.bytes.saturating_add(bench.bytes) <= BENCHES {
-            benches.bytes = benches.bytes.saturating_add(bench.bytes);
-            benches.idle.push(bench);
-        }
-        drop(benches);
-        drop(in_flight);
-        done
-    }
-
     /// A buffer of that length, with anything in it.
     pub fn buffer(&self, len: usize) -> Vec<u8> {
         let buffer = self.shared.state.lock().memory.buffer(len);
@@ -291,9 +238,24 @@ impl Blocks {
         if let Some(before) = state.maps.put((of, chunk), Arc::clone(map)) {
             state.map_bytes -= weight(&before);
         }
-        while state.map_bytes > (self.shared.limit / 16).min(MAPS) {
+        let most = (self.shared.limit / 16).clamp(*MAPS.start(), *MAPS.end());
+        while state.map_bytes > most && state.maps.len() > 1 {
             let Some((_, map)) = state.maps.pop_lru() else { return };
             state.map_bytes -= weight(&map);
+        }
+    }
+
+    /// What a part of a chunk says of where blocks begin, if somebody has asked for that before.
+    pub fn starts(&self, of: StateId, chunk: Position, at: u32) -> Option<Arc<Vec<u8>>> {
+        self.shared.state.lock().starts.get(&(of, chunk, at)).cloned()
+    }
+
+    /// Keeps that.
+    pub fn keep_starts(&self, of: StateId, chunk: Position, at: u32, starts: &Arc<Vec<u8>>) {
+        let mut state = self.shared.state.lock();
+        state.starts.put((of, chunk, at), Arc::clone(starts));
+        if state.starts.len() > STARTS {
+            state.starts.pop_lru();
         }
     }
 
@@ -376,7 +338,7 @@ impl Blocks {
                 continue;
             }
             // What is asked for last must not drive out what was decoded first.
-            if state.memory.waiting().saturating_add(len.into()) > most {
+            if state.memory.waiting().saturating_add(cost(len)) > most {
                 break;
             }
             state.memory.insert(key, Slot::Waiting(len), keep);
@@ -416,6 +378,10 @@ impl Blocks {
                 state.map_bytes -= map.weight() + OVERHEAD;
             }
         }
+        let starts: Vec<_> = state.starts.iter().filter(|(key, _)| key.0 == of).map(|(key, _)| *key).collect();
+        for key in starts {
+            state.starts.pop(&key);
+        }
         drop(state);
         drop(gone);
         self.shared.done.notify_all();
@@ -433,11 +399,26 @@ impl Blocks {
                 drop(claim);
             }
         };
-        match std::thread::Builder::new().name("b2fuse-decode".into()).spawn(body) {
+        match (self.spawn)(Box::new(body)) {
             Ok(thread) => self.threads.lock().push(thread),
-            // Readers decode by themselves what nobody decodes for them.
-            Err(error) => log::debug!("no thread to decode ahead: {error}"),
+            Err(error) => self.not_started(&error),
         }
+    }
+
+    /// There may be a thread the next time. Until then readers decode by themselves what nobody decodes for them.
+    fn not_started(&self, error: &io::Error) {
+        log::debug!("cannot start a thread to decode blocks ahead: {}", in_words(error));
+        let mut state = self.shared.state.lock();
+        state.started -= 1;
+        let jobs = if state.started == 0 { std::mem::take(&mut state.jobs) } else { VecDeque::new() };
+        for job in &jobs {
+            if let Some(Slot::Waiting(_)) = state.memory.get(&job.key) {
+                state.memory.remove(&job.key);
+            }
+        }
+        drop(state);
+        // See `Shared::next`.
+        drop(jobs);
     }
 }
 
@@ -513,18 +494,5 @@ struct Claim<'a> {
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
         self.shared.give_up(self.key);
-    }
-}
-
-/// What a bench takes while it is in use.
-struct InFlight<'a>(&'a Shared, u64);
-
-impl Drop for InFlight<'_> {
-    fn drop(&mut self) {
-        let InFlight(shared, need) = self;
-        let mut benches = shared.benches.lock();
-        benches.in_flight = benches.in_flight.saturating_sub(*need);
-        drop(benches);
-        shared.bench.notify_all();
     }
 }

@@ -18,8 +18,8 @@ use super::shape::{Part, Shape, Span};
 use crate::format::chunk::fill_run;
 use crate::format::tiling::Tile;
 use crate::format::{self, IndexEntry, Position, Special};
-use crate::store::{ChunkKey, FrameStore, ReadGuard};
-use crate::view::error::Result;
+use crate::store::{ChunkKey, FrameStore, ReadGuard, interrupts};
+use crate::view::error::{Result, ViewError};
 
 mod chunks;
 mod holes;
@@ -57,6 +57,8 @@ pub struct Data {
     /// Where the last read began, and where it ended.
     at: AtomicU64,
     end: AtomicU64,
+    /// For which band a file was asked for last.
+    tried: AtomicU64,
     /// Bytes that were read since a file serves its band.
     read_of_band: AtomicU64,
     /// The log says that blocks are decoded more than once.
@@ -136,11 +138,17 @@ impl Data {
             way: Mutex::default(),
             at: AtomicU64::new(0),
             end: AtomicU64::new(0),
+            tried: AtomicU64::new(u64::MAX),
             read_of_band: AtomicU64::new(0),
             told: AtomicBool::new(false),
             shape,
             entries,
         })
+    }
+
+    /// What stands before the data.
+    pub fn head(&self) -> &[u8] {
+        &self.head
     }
 
     /// Length in bytes.
@@ -270,7 +278,7 @@ impl Data {
         out: &mut [u8],
     ) -> Result<()> {
         let (needs, way, state) = (std::mem::take(&mut batch.needs), &batch.way, batch.state);
-        batch.bytes = 0;
+        let _in_hand = self.blocks.in_hand(std::mem::take(&mut batch.bytes));
         let mut blocks = self.blocks.ready(needs.iter().map(|need| (need.key, &need.part)));
         let mut missing = Vec::new();
         for (need, block) in needs.iter().zip(&mut blocks) {
@@ -300,6 +308,10 @@ impl Data {
             let block = match block {
                 Some(block) => block,
                 None if missing.next_if(|(first, ..)| *first == key).is_some() => {
+                    // A read of very many blocks must not keep the mount from its end.
+                    if interrupts::is_ending() {
+                        return Err(ViewError::System(libc::EINTR));
+                    }
                     self.block(&**store, guard, (key, len), &part, way)?
                 }
                 None => continue,

@@ -3,7 +3,7 @@
 //! - [`data`]: the bytes of a frame, and how they are read; `shape`: how they are cut in chunks;
 //! - [`blocks`]: decoded blocks in memory, and the threads that decode ahead;
 //! - [`band_file`]: decoded blocks in files, where there is no room in memory;
-//! - `reader`: who reads without a mount, and `sliced`: a slice of an array.
+//! - `reader`: who reads without a mount; `sliced`: a slice of an array; `boxes`: all of one, block after block.
 
 use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
@@ -20,13 +20,17 @@ use crate::store::{ChunkKey, FrameImage, FrameStore, StoreError};
 
 pub mod band_file;
 pub mod blocks;
+mod boxes;
 pub mod data;
 mod reader;
 mod shape;
 mod sliced;
+#[cfg(test)]
+mod tests;
 
 pub use band_file::BandFiles;
 pub use blocks::Blocks;
+pub use boxes::Boxes;
 pub use reader::Reader;
 pub use sliced::Sliced;
 

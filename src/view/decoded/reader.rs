@@ -3,17 +3,25 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::band_file::BandFiles;
 use super::blocks::Blocks;
 use super::data::Data;
 use super::{Decoded, open};
 use crate::format::Layout;
 use crate::format::array::Array;
+use crate::store::local::FileBackend;
 use crate::store::{Budgets, CframeStore, FrameImage, FrameStore, Location, OpenOptions, Resources, SframeStore};
 use crate::view::Seek;
 use crate::view::error::Result;
 
 /// Bytes of blocks that are kept in memory.
 const CACHE: u64 = 256 << 20;
+
+/// Files for blocks that find no room there, in the directory for temporary files.
+fn temporary() -> Option<BandFiles> {
+    let dir = FileBackend::open(&std::env::temp_dir()).ok()?;
+    Some(BandFiles::new(Arc::new(dir)))
+}
 
 /// A frame that is open to read its data. All that is read is of one state: when others have changed the frame, reading fails.
 pub struct Reader {
@@ -42,7 +50,12 @@ impl Reader {
     /// # Errors
     /// As [`open`].
     pub fn over(store: Arc<dyn FrameStore>, decoded: &Decoded) -> Result<Self> {
-        let (image, data) = open(&*store, decoded, &Blocks::on_all_cores(CACHE, None))?;
+        Self::with(store, decoded, &Blocks::on_all_cores(CACHE, temporary()))
+    }
+
+    /// The same, where blocks are kept elsewhere.
+    pub(super) fn with(store: Arc<dyn FrameStore>, decoded: &Decoded, blocks: &Arc<Blocks>) -> Result<Self> {
+        let (image, data) = open(&*store, decoded, blocks)?;
         Ok(Reader { store, image, data: Arc::new(data) })
     }
 
@@ -59,6 +72,11 @@ impl Reader {
     /// Length in bytes, with what stands before the data.
     pub fn bytes(&self) -> u64 {
         self.data.bytes()
+    }
+
+    /// How many of them take room on a disk that has holes for zeros.
+    pub fn allocated(&self) -> u64 {
+        self.data.blocks().saturating_mul(512).min(self.data.bytes())
     }
 
     /// Reads; a short count means the end. What lies in several blocks is decoded on all cores.

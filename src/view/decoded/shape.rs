@@ -82,13 +82,16 @@ impl Shape {
         if let Shape::Array(tiling) = self { tiling.bands() } else { Vec::new() }
     }
 
-    /// From a place in the data on: the chunk that has it, and how many bytes in a row it has.
-    pub fn run_at(&self, offset: u64) -> Option<(Position, u64)> {
+    /// The first place in the data, not before an offset, of a chunk that `is_wanted` says.
+    pub fn find(&self, offset: u64, mut is_wanted: impl FnMut(Position) -> bool) -> Option<u64> {
         match self {
-            Shape::Array(tiling) | Shape::Chunks(tiling) => tiling.run_at(offset),
+            Shape::Array(tiling) | Shape::Chunks(tiling) => tiling.find(offset, is_wanted),
             Shape::Varying(ends) => {
-                let chunk = ends.partition_point(|end| *end <= offset);
-                Some((Position(chunk as u64), ends.get(chunk)? - offset))
+                let first = ends.partition_point(|end| *end <= offset);
+                (first..ends.len()).find_map(|chunk| {
+                    let place = varying(ends, chunk).filter(|place| !place.is_empty())?;
+                    is_wanted(Position(chunk as u64)).then(|| place.start.max(offset))
+                })
             }
         }
     }

@@ -74,17 +74,47 @@ impl Sliced<'_> {
             turn(&piece.dims, self.reader.typesize() as usize, &mut buf);
             Ok(take(&buf))
         };
+        let is_wide = self.is_wide();
         // One is decoded while the one before it is handed over.
         let mut next: Option<Piece> = None;
         let mut dims = self.slice.dims.clone();
         let more = self.pieces(0, &mut dims, &mut |piece| {
+            let at = if is_wide { self.last(&piece.dims) } else { 0 };
+            if is_wide && data.comes_to_band(at) {
+                // Blocks of another band take the places of those that are still read.
+                if let Some(before) = next.take()
+                    && !finish(before)?
+                {
+                    return Ok(false);
+                }
+                data.begin_band(&**store, at);
+            }
             data.expect_picked(store, &piece.picked);
             next.replace(piece).map_or(Ok(true), &mut finish)
-        })?;
-        match next {
-            Some(last) if more => finish(last).map(drop),
-            _ => Ok(()),
-        }
+        });
+        let done = match (more, next) {
+            (Ok(true), Some(last)) => finish(last).map(drop),
+            (more, _) => more.map(drop),
+        };
+        data.end_way();
+        done
+    }
+
+    /// Whether the slice comes back to more blocks than memory holds.
+    fn is_wide(&self) -> bool {
+        self.reader.data.is_wide_in(|band| {
+            let one = |(n, along): (usize, &Along)| if n <= band.dim { part(along, 0..1) } else { *along };
+            let dims: Vec<Along> = self.slice.dims.iter().enumerate().map(one).collect();
+            Picked::new(&self.array, self.reader.typesize(), &self.tiling, &dims).blocks()
+        })
+    }
+
+    /// Where in the array the last item of a piece is.
+    fn last(&self, dims: &[Along]) -> u64 {
+        let item = dims.iter().zip(&self.array.shape).fold(0u64, |item, (along, size)| {
+            item.saturating_mul(*size).saturating_add(along.item(along.count.saturating_sub(1)))
+        });
+        item.saturating_mul(self.reader.typesize().into())
     }
 
     /// Takes what some dimensions have apart into pieces, in order; those before dimension `n` have one item each.

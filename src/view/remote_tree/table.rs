@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::frame::RemoteFrame;
 use crate::store::remote::Tag;
-use crate::view::regions::OURS;
+use crate::view::regions::{LAST_NODE, OURS, next_free};
 use crate::view::{Decoded, Ino, Kind, ROOT};
 
 /// What a key is found to be.
@@ -95,8 +95,7 @@ impl Table {
             }
             return ino;
         }
-        self.last += 1;
-        let ino = Ino(OURS | self.last);
+        let ino = Ino(OURS | next_free(&mut self.last, LAST_NODE, |number| self.nodes.contains_key(&Ino(OURS | number))));
         let what = match found {
             Found::Directory => What::Directory,
             Found::Object(tag) => What::Object(tag),

@@ -114,7 +114,7 @@ impl Tree {
     /// meanwhile.
     pub(super) fn put_away(&self, frame: &Arc<TreeFrame>) {
         frame.detach();
-        self.frames.remove(frame);
+        self.unlist(frame);
         self.renumber(frame);
         let name = self.table.lock().get(frame.ino).and_then(|node| node.names().first().cloned());
         let mut owed = self.owed.lock();

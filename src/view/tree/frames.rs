@@ -11,6 +11,7 @@ use std::time::Instant;
 use log::{error, info, warn};
 use parking_lot::Mutex;
 
+use super::descriptors::OF_A_FRAME;
 use super::frame::{OpenFrame, Sized, Stamp, TreeFrame, is_damage};
 use super::table::Shown;
 use super::{Tree, forget_name, passed};
@@ -20,14 +21,11 @@ use crate::store::local::FileBackend;
 use crate::store::local::beneath::{self, Found};
 use crate::store::sidecar::SUFFIX;
 use crate::store::times::Records;
-use crate::store::{Budgets, CframeStore, FrameStore, Location, OpenOptions, Resources, SframeStore, StoreError};
+use crate::store::{CframeStore, FrameStore, Location, OpenOptions, Resources, SframeStore, StoreError};
 use crate::view::{
     Attr, ContiguousView, FrameFileSystem, Ino, Invalidation, Invalidations, Kind, Left, Meta, ROOT, Rest, Result, SparseView,
     ViewError, directory_meta,
 };
-
-/// Descriptors that an open frame takes at most, besides chunk files that are kept open.
-const OF_A_FRAME: usize = 6;
 
 /// How often a frame is looked at that changes meanwhile.
 const TRIES: usize = 8;
@@ -38,6 +36,7 @@ pub const BROKEN: NonZeroUsize = NonZeroUsize::new(4096).expect("not zero");
 /// How many there may be of what takes descriptors.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
+    pub descriptors: usize,
     pub frames: usize,
     pub dirs: NonZeroUsize,
 }
@@ -47,14 +46,14 @@ impl Limits {
     pub fn of_this_process() -> Self {
         let limit = crate::store::descriptor_limit();
         let dirs = NonZeroUsize::new((limit / 8).clamp(8, 1024)).unwrap_or(NonZeroUsize::MIN);
-        Limits { frames: (limit / 4 / OF_A_FRAME).clamp(4, 1024), dirs }
+        Limits { descriptors: limit, frames: (limit / 4 / OF_A_FRAME).clamp(4, 1024), dirs }
     }
 }
 
 /// The open frames of a tree.
 pub struct Frames {
     resources: Arc<Resources>,
-    /// For frames that are looked at in passing: nobody listens to their watcher.
+    /// The same, for frames that are looked at in passing: nobody listens to their watcher.
     measuring: Arc<Resources>,
     most: usize,
     open: Mutex<Vec<Arc<TreeFrame>>>,
@@ -64,7 +63,7 @@ pub struct Frames {
 
 impl Frames {
     pub fn new(resources: Arc<Resources>, most: usize) -> Self {
-        let measuring = Resources::new(Budgets::default());
+        let measuring = resources.in_passing();
         Frames { resources, measuring, most, open: Mutex::default(), uses: AtomicU64::new(0), records: Records::of_user().ok() }
     }
 
@@ -75,30 +74,6 @@ impl Frames {
     /// Those that are open just now.
     pub fn all_open(&self) -> Vec<Arc<TreeFrame>> {
         self.open.lock().clone()
-    }
-
-    pub fn add(&self, frame: &Arc<TreeFrame>) {
-        self.open.lock().push(Arc::clone(frame));
-    }
-
-    /// It is not followed any more: that its name is gone is our own doing.
-    pub fn leave(&self, frame: &Arc<TreeFrame>) {
-        if let Some(open) = frame.opened() {
-            open.view.leave_name(true);
-        }
-        self.remove(frame);
-    }
-
-    /// It has kept its name after all.
-    pub fn stay(&self, frame: &Arc<TreeFrame>) {
-        if let Some(open) = frame.opened() {
-            open.view.leave_name(false);
-            self.add(frame);
-        }
-    }
-
-    pub fn remove(&self, frame: &Arc<TreeFrame>) {
-        self.open.lock().retain(|other| !Arc::ptr_eq(other, frame));
     }
 
     /// A number for one more use.
@@ -115,6 +90,40 @@ impl Frames {
 }
 
 impl Tree {
+    /// A frame is open from now on.
+    pub(super) fn list_open(&self, frame: &Arc<TreeFrame>) {
+        self.frames.open.lock().push(Arc::clone(frame));
+        self.table.lock().opened(frame.ino);
+    }
+
+    /// A frame is not open any more, or is about to go.
+    pub(super) fn unlist(&self, frame: &Arc<TreeFrame>) {
+        let is_other_open = {
+            let mut open = self.frames.open.lock();
+            open.retain(|other| !Arc::ptr_eq(other, frame));
+            open.iter().any(|other| other.ino == frame.ino)
+        };
+        if !is_other_open {
+            self.table.lock().closed(frame.ino);
+        }
+    }
+
+    /// A frame is not followed any more: that its name is gone is our own doing.
+    pub(super) fn leave_name(&self, frame: &Arc<TreeFrame>) {
+        if let Some(open) = frame.opened() {
+            open.view.leave_name(true);
+        }
+        self.unlist(frame);
+    }
+
+    /// A frame has kept its name after all.
+    pub(super) fn keep_name(&self, frame: &Arc<TreeFrame>) {
+        if let Some(open) = frame.opened() {
+            open.view.leave_name(false);
+            self.list_open(frame);
+        }
+    }
+
     /// A frame, opened if it is not.
     pub(super) fn enter_frame(&self, frame: &Arc<TreeFrame>) -> Result<Arc<OpenFrame>> {
         if let Some(open) = frame.opened().filter(|open| !open.view.is_outdated()) {
@@ -132,7 +141,9 @@ impl Tree {
         if !self.frame_of(Some(frame.ino)).is_some_and(|now| Arc::ptr_eq(&now, frame)) {
             return Err(ViewError::Gone);
         }
-        self.make_room();
+        self.make_room(1);
+        // Who only reads is at work: it is closed as soon as others need its place.
+        let _ = self.check_room(OF_A_FRAME);
         let (dir, name, found) = self.found(frame.ino)?;
         let opened = self.open_below(frame, dir.as_fd(), &name, &found);
         if is_damage(&opened) {
@@ -155,7 +166,7 @@ impl Tree {
         let used = AtomicU64::new(self.frames.use_number());
         let open = Arc::new(OpenFrame { view, opening: closed.openings, is_busy, used });
         frame.open(Arc::clone(&open));
-        self.frames.add(frame);
+        self.list_open(frame);
         drop(closed);
         self.limit_archives(frame);
         Ok(open)
@@ -274,15 +285,15 @@ impl Tree {
         owed.extend(names.into_iter().map(|(parent, name)| forget_name(parent, &name)));
     }
 
-    /// Closes frames that nobody uses until there is room for one more.
-    pub(super) fn make_room(&self) {
-        let mut open = self.frames.all_open();
-        if open.len() < self.frames.most {
+    /// Closes frames that nobody uses until there is room for so many more.
+    pub(super) fn make_room(&self, more: usize) {
+        if self.frames.open.lock().len() + more <= self.frames.most {
             return;
         }
+        let mut open = self.frames.all_open();
         open.sort_by_key(|frame| frame.opened().map_or(0, |open| open.used.load(Relaxed)));
         // A few at once, so that not each that comes has to look for one.
-        let mut excess = open.len() + 1 - self.frames.most + self.frames.most / 16;
+        let mut excess = (open.len() + more).saturating_sub(self.frames.most) + self.frames.most / 16;
         for frame in open {
             if excess == 0 {
                 return;
@@ -309,7 +320,7 @@ impl Tree {
             error!("{error}");
         }
         drop(open);
-        self.frames.remove(frame);
+        self.unlist(frame);
         closed.left = self.stamp(frame.ino).ok().filter(|_| rest == Rest::Stable);
         if closed.left.is_none() {
             self.renumber(frame);

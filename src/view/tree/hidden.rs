@@ -94,8 +94,11 @@ impl Tree {
         name(self.table.lock().serial())
     }
 
-    /// Gives what is to go, and was `seen`, a name of ours, and has that on disk. Something else that has its name now keeps it.
-    pub(super) fn hide(&self, dir: BorrowedFd<'_>, from: &OsStr, seen: &Found) -> Result<OsString> {
+    /// Gives what is to go, and was `seen`, a name of ours. Something else that has its name now keeps it.
+    fn put_away_below(&self, dir: BorrowedFd<'_>, from: &OsStr, seen: &Found) -> Result<OsString> {
+        // Nobody takes for dead what only passes under such a name.
+        let _making = self.making.read();
+        let _lock = beneath::lock_shared(dir, from);
         loop {
             let ours = self.name_of_ours();
             match beneath::rename((dir, from), (dir, &ours), beneath::Onto::Nothing) {
@@ -107,20 +110,34 @@ impl Tree {
                         beneath::rename((dir, &ours), (dir, from), beneath::Onto::Nothing)?;
                         return Err(ViewError::Gone);
                     }
-                    beneath::sync_dir(dir)?;
                     return Ok(ours);
                 }
             }
         }
     }
 
+    /// The same, and has that on disk.
+    pub(super) fn hide(&self, dir: BorrowedFd<'_>, from: &OsStr, seen: &Found) -> Result<OsString> {
+        let ours = self.put_away_below(dir, from, seen)?;
+        beneath::sync_dir(dir)?;
+        Ok(ours)
+    }
+
+    /// Removes a file that was `seen`. Something else that has its name now keeps it.
+    pub(super) fn remove_file(&self, dir: BorrowedFd<'_>, name: &OsStr, seen: &Found) -> Result<()> {
+        let ours = self.put_away_below(dir, name, seen)?;
+        Ok(gone(beneath::remove(dir, &ours, false))?)
+    }
+
     /// Takes apart what killed daemons have left. That it has these names may not be on disk: a crash could bring back the names that it
     /// had, of a half then.
-    pub(super) fn sweep(&self, dir: BorrowedFd<'_>, dead: &[(OsString, Found)]) {
+    ///
+    /// What is just being made has no lock for a moment, for which the caller `waits`, or comes another time.
+    pub(super) fn sweep(&self, dir: BorrowedFd<'_>, dead: &[(OsString, Found)], waits: bool) {
         for dead in dead.chunks(LOCKED) {
             let locked: Vec<_> = {
-                // A frame that is made has no lock just before it takes its place.
-                let Some(_nothing_is_made) = self.adopting.try_read_recursive() else { return };
+                let alone = if waits { Some(self.making.write()) } else { self.making.try_write() };
+                let Some(_alone) = alone else { return };
                 dead.iter().filter_map(|(name, seen)| Some((name, seen, beneath::lock_alone(dir, name)?))).collect()
             };
             if !locked.is_empty() && beneath::sync_dir(dir).is_ok() {

@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use parking_lot::Mutex;
 
 use super::attributes::index_of_owner;
+use super::descriptors::OF_A_FRAME;
 use super::frame::{OpenFrame, TreeFrame};
 use super::handles::{InsideFile, Open};
 use super::passed;
@@ -19,11 +20,11 @@ use crate::view::nodes::LOCK_FILE;
 use crate::view::regions::ranges;
 use crate::view::{
     Attr, Creation, DirEntry, FileSystem, Handle, Ino, Invalidations, Kind, New, OpenMode, Opened, Push, ROOT, RenameMode,
-    Result, Seek, SetAttr, SetMode, VLMETA, ViewError,
+    Result, Seek, SetAttr, SetMode, ViewError,
 };
 
 /// What names of extended attributes begin with that are the frame's own.
-const OF_FRAMES: &[u8] = b"user.b2frame.";
+const OF_FRAMES: [&str; 3] = ["user.b2frame.", "user.b2nd.", "user.caterva."];
 /// How often a handle is taken that just ended with its frame.
 const TRIES: usize = 4;
 
@@ -141,6 +142,7 @@ impl Tree {
         if self.is_lock_name(frame, name) {
             return self.create_lock_inside(frame, creation.exclusive, mode);
         }
+        self.check_room(OF_A_FRAME)?;
         // What has come since the kernel looked it has not let the caller open: it looks again.
         let masked = Creation { mode: creation.mode & 0o777 & !creation.umask, exclusive: true, ..creation };
         let open = self.enter_to_write(frame)?;
@@ -267,13 +269,16 @@ impl Tree {
 
     /// Whether an extended attribute is the frame's own.
     fn is_of_frame(inner: Ino, name: &OsStr) -> bool {
-        inner != ROOT || name.as_bytes().starts_with(OF_FRAMES) || name.as_bytes().starts_with(VLMETA.as_bytes())
+        inner != ROOT || OF_FRAMES.iter().any(|prefix| name.as_bytes().starts_with(prefix.as_bytes()))
     }
 
     pub(super) fn xattrs_inside(&self, frame: &Arc<TreeFrame>, ino: Ino, inner: Ino) -> Result<Vec<u8>> {
         let mut names = self.ask(frame, |fs| fs.xattrs(inner))?;
         if inner == ROOT {
-            names.extend(self.held(ino, |held| Ok(beneath::xattrs(held)?)).unwrap_or_default());
+            let passed = self.held(ino, |held| Ok(beneath::xattrs(held)?)).unwrap_or_default();
+            // What is the frame's own cannot be the file's.
+            let passed = passed.split_inclusive(|byte| *byte == 0);
+            names.extend(passed.filter(|name| !Self::is_of_frame(inner, OsStr::from_bytes(name))).flatten());
         }
         Ok(names)
     }
@@ -349,6 +354,7 @@ impl Tree {
         if mode.write || mode.truncate {
             self.check_writable()?;
             frame.check_writable()?;
+            self.check_room(OF_A_FRAME)?;
         }
         let open = if mode.write || mode.truncate { self.enter_to_write(frame)? } else { self.enter_frame(frame)? };
         let opened = open.fs().open(inner, mode).map_err(|error| self.refused(&open, error))?;
@@ -434,6 +440,8 @@ impl Tree {
         file.frame.writers.fetch_sub(usize::from(file.mode.write), Relaxed);
         self.end_removed(&file.frame);
         self.close_orphan(&file.frame);
+        // While all were in use, more could have been opened than there is room for.
+        self.make_room(0);
         self.forgotten(file.frame.ino);
     }
 

@@ -65,7 +65,7 @@ impl Tree {
         if goes_on && self.rules.locking {
             self.list_locks(ino, dir.as_fd(), cookie, emit)?;
         }
-        self.sweep(dir.as_fd(), &dead);
+        self.sweep(dir.as_fd(), &dead, false);
         Ok(())
     }
 

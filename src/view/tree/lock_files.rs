@@ -184,11 +184,19 @@ impl Tree {
     /// # Errors
     /// [`ViewError::InUse`].
     pub(super) fn check_unlocked(&self, frame: &TreeFrame) -> Result<()> {
+        self.hold_unlocked(frame).map(drop)
+    }
+
+    /// The lock on a frame: nobody else has it meanwhile. None if there is no lock file.
+    ///
+    /// # Errors
+    /// [`ViewError::InUse`] if somebody has it.
+    pub(super) fn hold_unlocked(&self, frame: &TreeFrame) -> Result<Option<File>> {
         if !self.takes_turns(frame) {
-            return Ok(());
+            return Ok(None);
         }
         let (dir, name) = self.lock_place(frame)?;
-        hold_alone(dir.as_fd(), &name, MOMENT).map(drop)
+        hold_alone(dir.as_fd(), &name, MOMENT)
     }
 
     /// The same, where nobody is waited for.

@@ -249,11 +249,29 @@ impl Tree {
         invalidations: &mut Invalidations,
     ) -> Result<Reread> {
         let locker = Locker::new(on);
-        let before = self.locks.lockers.lock().insert(handle.0, Arc::clone(&locker));
-        if let Some(before) = before {
-            self.unlock_on(&before, None, invalidations)?;
+        if let Some(before) = self.locks.locker(handle)
+            && let Err(error) = self.unlock_on(&before, None, invalidations)
+        {
+            self.end_lock(&locker, invalidations);
+            // The handle keeps a lock that could not be given back yet.
+            if !matches!(error, ViewError::Locked) {
+                self.locks.lockers.lock().remove(&handle.0);
+            }
+            return Err(error);
         }
+        self.locks.lockers.lock().insert(handle.0, Arc::clone(&locker));
         self.lock_on(&locker, lock, until, invalidations)
+    }
+
+    /// What was opened for a lock ends.
+    fn end_lock(&self, locker: &Locker, invalidations: &mut Invalidations) {
+        if let On::Frame { frame, open, handle, is_own: true, .. } = &locker.on {
+            let mut inner = Invalidations::new();
+            open.fs().release(*handle, &mut inner);
+            self.tell(frame, inner, invalidations);
+            frame.handles.fetch_sub(1, SeqCst);
+            self.end_removed(frame);
+        }
     }
 
     fn lock_on(
@@ -421,22 +439,16 @@ impl Tree {
         let unlocked = match &locker.on {
             On::Passed(file) => BackendFile::unlock(&file.file).map(|()| Reread::NEVER).map_err(ViewError::from),
             On::File(file) => BackendFile::unlock(&**file).map(|()| Reread::NEVER).map_err(ViewError::from),
-            On::Frame { frame, open, inner, handle, is_own } => {
+            On::Frame { frame, open, inner, handle, .. } => {
                 let mut inner_invals = Invalidations::new();
                 let unlocked = open.fs().lock(*inner, *handle, None, until, &mut inner_invals);
-                if !matches!(unlocked, Err(ViewError::Locked)) && *is_own {
-                    open.fs().release(*handle, &mut inner_invals);
-                    frame.handles.fetch_sub(1, SeqCst);
-                }
                 self.tell(frame, inner_invals, invalidations);
                 unlocked.map(|reread| self.reread(frame, open, &reread))
             }
         };
         if !matches!(unlocked, Err(ViewError::Locked)) {
             locker.is_held.store(false, SeqCst);
-            if let On::Frame { frame, is_own: true, .. } = &locker.on {
-                self.end_removed(frame);
-            }
+            self.end_lock(locker, invalidations);
         }
         unlocked
     }

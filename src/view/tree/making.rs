@@ -8,12 +8,16 @@
 //! which it is to be stored, beside it and under a name of ours, which then takes its place.
 
 use std::ffi::{OsStr, OsString};
+use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use log::{debug, warn};
+use lru::LruCache;
 
+use super::claims::{Key, With};
+use super::descriptors::OF_A_FRAME;
 use super::frame::{OpenFrame, Stored, TreeFrame};
 use super::passed::caller;
 use super::place::At;
@@ -21,11 +25,12 @@ use super::table::Shown;
 use super::{Show, Tree, hidden, rules};
 use crate::format::{INDEX_NAME, Layout};
 use crate::store::backend::{Backend, BackendFile};
-use crate::store::copy::FrameCopy;
+use crate::store::copy::{FrameCopy, StagedCopy};
 use crate::store::local::FileBackend;
-use crate::store::local::beneath::{self, Found};
-use crate::store::{CframeStore, Like, LocalStore, Location, NewFrame, OpenOptions};
-use crate::view::{Attr, Creation, Ino, Invalidation, Invalidations, Kind, RenameMode, Result, ViewError};
+use crate::store::local::beneath::{self, FileId, Found};
+use crate::store::walk::STORE_MARK;
+use crate::store::{CframeStore, FrameStore, Like, LocalStore, Location, NewFrame, OpenOptions};
+use crate::view::{Attr, Creation, Ino, Invalidation, Invalidations, Kind, ROOT, RenameMode, Result, ViewError};
 
 impl Tree {
     /// Makes a directory, in which a frame may be made if its name says so.
@@ -38,7 +43,7 @@ impl Tree {
 
     /// An empty directory has got a name, with which a frame may be made in it.
     pub(super) fn begin(&self, parent: Ino, name: &OsStr, dir: BorrowedFd<'_>, empty: &Empty) {
-        let was_sparse = || self.layouts.lock().get(&(parent, name.to_owned())) == Some(&Layout::Sparse);
+        let was_sparse = || self.layout_before(parent, name) == Some(Layout::Sparse);
         let begins = self.rules.is_name(name)
             && !(self.rules.show == Show::Sparse && was_sparse())
             && self.is_chosen(parent, name)
@@ -63,7 +68,11 @@ impl Tree {
         let like = Like { frame: Arc::from(FileBackend::of(inside).itself()?), index: None };
         let new = NewFrame { like: Some(like), replaced: Some(found.stat), ..NewFrame::default() };
         let options = OpenOptions { replace: true, ..self.options(false) };
-        let store = Arc::new(CframeStore::create_at(&location, options, new)?);
+        let made = {
+            let _making = self.making.read();
+            CframeStore::create_at(&location, options, new)?
+        };
+        let store = Arc::new(made);
         let view = self.view_of(Kind::Directory, store, false)?;
         let used = AtomicU64::new(self.frames.use_number());
         let frame = {
@@ -81,7 +90,7 @@ impl Tree {
         closed.openings += 1;
         frame.open(Arc::new(OpenFrame { view, opening: closed.openings, is_busy: false, used }));
         drop(closed);
-        self.frames.add(&frame);
+        self.list_open(&frame);
         // It was told to nobody yet.
         self.forget_one(frame.ino);
         Ok(())
@@ -108,8 +117,9 @@ impl Tree {
         if !self.rules.is_name(name) || !self.is_chosen(parent, name) {
             return None;
         }
-        let in_store = self.is_in_store(parent);
-        let before = replaced.or_else(|| self.layouts.lock().get(&(parent, name.to_owned())).copied());
+        // The mark makes a store of the directory that it comes into.
+        let in_store = *name == *STORE_MARK || self.is_in_store(parent);
+        let before = replaced.or_else(|| self.layout_before(parent, name));
         // It is kept for what is made again as what it was shown as.
         match before.filter(|_| self.rules.show == Show::Contiguous && !in_store) {
             Some(layout) => Some(layout),
@@ -119,21 +129,54 @@ impl Tree {
 
     /// Remembers how what had a name was stored.
     pub(super) fn remember(&self, parent: Ino, name: &OsStr, layout: Layout) {
-        const MOST: usize = 1 << 14;
-        let mut layouts = self.layouts.lock();
-        if self.rules.show != Show::Other && layouts.len() < MOST {
-            layouts.insert((parent, name.to_owned()), layout);
+        let parent = self.table.lock().get(parent).map(|node| node.id);
+        if let Some(parent) = parent.filter(|_| self.rules.show != Show::Other) {
+            self.layouts.lock().put((parent, name.to_owned()), layout);
+        }
+    }
+
+    /// How what had a name before was stored, if that is remembered.
+    fn layout_before(&self, parent: Ino, name: &OsStr) -> Option<Layout> {
+        let parent = self.table.lock().get(parent)?.id;
+        self.layouts.lock().get(&(parent, name.to_owned())).copied()
+    }
+
+    /// A directory is removed. Where the file system does not know when files are made, another could be taken for it.
+    pub(super) fn forget_layouts(&self, dir: FileId) {
+        if dir.born == (0, 0) {
+            let mut layouts = self.layouts.lock();
+            let names: Vec<_> = layouts.iter().filter(|((parent, _), _)| *parent == dir).map(|(key, _)| key.clone()).collect();
+            for key in &names {
+                layouts.pop(key);
+            }
         }
     }
 
     /// Nobody has a file open for writing any more: it may be a frame now.
     pub(super) fn written(&self, ino: Ino, invalidations: &mut Invalidations) {
-        let names = self.table.lock().get(ino).map(|node| node.names().to_vec()).unwrap_or_default();
-        let [(parent, name)] = &*names else { return };
-        if !self.rules.is_name(name) {
-            return;
+        let only_name = || match self.table.lock().get(ino)?.names() {
+            [(parent, name)] if self.rules.is_name(name) => Some((*parent, name.clone())),
+            _ => None,
+        };
+        while let Some((parent, name)) = only_name() {
+            let mut keys = self.becoming(parent);
+            keys.extend([(Key::Node(ino), With::Nobody), (Key::Name(parent, name.to_os_string()), With::Nobody)]);
+            let _claim = self.claims.claim(keys);
+            // It may have been renamed before.
+            if only_name().as_ref() == Some(&(parent, name)) {
+                return self.written_alone(ino, parent, invalidations);
+            }
         }
-        let _alone = self.adopting.write();
+    }
+
+    /// What is claimed by who has files become frames in a directory.
+    pub(super) fn becoming(&self, parent: Ino) -> Vec<(Key, With)> {
+        let way = self.table.lock().way(parent).unwrap_or_default();
+        let around = way.into_iter().map(|(ino, _)| ino).chain([ROOT]);
+        around.map(|ino| (Key::Within(ino), With::Others)).chain([(Key::Times(parent), With::Others)]).collect()
+    }
+
+    fn written_alone(&self, ino: Ino, parent: Ino, invalidations: &mut Invalidations) {
         let Ok((dir, name, found)) = self.found(ino) else { return };
         if self.is_written(ino) || found.stat.links != 1 || !rules::is_cframe(dir.as_fd(), &name, found.stat.len) {
             return;
@@ -141,9 +184,10 @@ impl Tree {
         if self.is_postponed(ino, dir.as_fd(), &name) {
             return;
         }
-        match self.wanted(*parent, &name, None) {
-            Some(Layout::Sparse) => self.store_as_directory(ino, *parent, &name),
-            _ => self.take_as_frame(ino, *parent),
+        let _ = self.check_room(OF_A_FRAME);
+        match self.wanted(parent, &name, None) {
+            Some(Layout::Sparse) => self.store_as_directory(ino, parent, &name),
+            _ => self.take_as_frame(ino, parent),
         }
         invalidations.push(Invalidation::Attr(ino));
     }
@@ -186,6 +230,20 @@ impl Tree {
         adopted
     }
 
+    /// Copies a frame to where another is to be, under a name of ours at first.
+    pub(super) fn stage<'a>(&self, copy: &'a FrameCopy, at: &Location, layout: Layout, new: NewFrame) -> Result<Staged<'a>> {
+        let store = {
+            let _making = self.making.read();
+            copy.create(at, layout, new)?
+        };
+        let staged = Staged::of(copy, store);
+        #[cfg(test)]
+        if let Some(then) = self.when_staged.lock().take() {
+            then(self);
+        }
+        staged
+    }
+
     fn adopt_unheld(
         &self,
         ino: Ino,
@@ -198,16 +256,18 @@ impl Tree {
         let made = At { name: beside.as_deref().unwrap_or(to.name), ..to };
         let (source, target) =
             (self.location(from.parent, from.dir, from.name)?, self.location(made.parent, made.dir, made.name)?);
-        // What the client has made there is as old as it was: only how it is stored changes.
-        let around = beneath::look_at(to.dir).ok();
+        let _times = self.keep_times(to.parent, to.dir);
         let copy = FrameCopy::of(&source)?;
         let like = like_copied(&copy, found)?;
         let stat = replaced.filter(|_| kept.is_none()).map(|found| found.stat);
         let new = NewFrame { like: Some(like), replaced: stat, ..NewFrame::default() };
-        let now = store_copy(&copy, &target, Layout::Sparse, new)?;
+        let stored = self.stage(&copy, &target, Layout::Sparse, new)?.commit()?;
         // Nobody takes either of the two for one that a killed daemon has left.
+        let making = self.making.read();
+        let now = stored.close()?;
         let locked = |at: At<'_>| kept.map(|_| beneath::lock_shared(at.dir, at.name));
         let (new, old) = (locked(made), locked(to));
+        drop(making);
         if matches!(new, Some(None)) {
             return Err(ViewError::InUse);
         }
@@ -219,9 +279,6 @@ impl Tree {
                 self.discard(made.dir, made.name, &found);
             }
             return Err(error);
-        }
-        if let Some(around) = around {
-            let _ = beneath::set_times(to.dir, Some(around.stat.atime), Some(around.stat.mtime));
         }
         if let Ok(inside) = beneath::open_dir(to.dir, to.name)
             && beneath::look_at(inside.as_fd()).is_ok_and(|found| found.is(&now))
@@ -263,17 +320,40 @@ pub fn like_copied(copy: &FrameCopy, found: &Found) -> Result<Like> {
     Ok(Like { frame, index: None })
 }
 
-/// Makes a frame of a copy in one step, in place of what is to be replaced.
-///
-/// Answers what was made, by what the store has open: something else may have its name by now.
-pub fn store_copy(copy: &FrameCopy, at: &Location, layout: Layout, new: NewFrame) -> Result<Found> {
-    let store = copy.create(at, layout, new)?;
-    let copied = copy.run(&*store, &mut |_| true);
-    let made = store.local().and_then(LocalStore::source);
-    let closed = store.close();
-    copied?;
-    closed?;
-    Ok(beneath::look_at(made.ok_or(ViewError::Gone)?.0.as_fd())?)
+/// A copy of a frame that has only a name of ours yet. It goes when it is dropped.
+pub struct Staged<'a> {
+    copy: &'a FrameCopy,
+    store: Arc<dyn FrameStore>,
+    chunks: StagedCopy,
+}
+
+impl<'a> Staged<'a> {
+    /// Copies into a store that was made for it.
+    pub fn of(copy: &'a FrameCopy, store: Arc<dyn FrameStore>) -> Result<Self> {
+        let chunks = copy.stage(&*store, &mut |_| true)?.ok_or(ViewError::Gone)?;
+        Ok(Staged { copy, store, chunks })
+    }
+
+    /// Makes a frame of it in one step, in place of what is to be replaced.
+    ///
+    /// # Errors
+    /// What the store refuses; others have changed what was copied.
+    pub fn commit(self) -> Result<Committed> {
+        self.copy.commit(&*self.store, self.chunks)?;
+        Ok(Committed(self.store))
+    }
+}
+
+/// A copy that has its name, and its lock.
+pub struct Committed(Arc<dyn FrameStore>);
+
+impl Committed {
+    /// Answers what was made, by what the store has open: something else may have its name by now.
+    pub fn close(self) -> Result<Found> {
+        let made = self.0.local().and_then(LocalStore::source);
+        self.0.close()?;
+        Ok(beneath::look_at(made.ok_or(ViewError::Gone)?.0.as_fd())?)
+    }
 }
 
 /// An empty directory in which a frame may be made.
@@ -284,5 +364,8 @@ pub enum Empty {
     Seen(Found),
 }
 
-/// Names, and how what had them was stored.
-pub type Layouts = std::collections::HashMap<(Ino, OsString), Layout>;
+/// Names, and how what had them was stored. Those that were used last are remembered.
+pub type Layouts = LruCache<(FileId, OsString), Layout>;
+
+/// So many names are remembered with how what had them was stored.
+pub const LAYOUTS: NonZeroUsize = NonZeroUsize::new(1 << 14).expect("not zero");

@@ -9,14 +9,14 @@ use parking_lot::MutexGuard;
 
 use super::Tree;
 use super::frame::{Closed, Stored, TreeFrame};
-use super::making::{like_copied, store_copy};
+use super::making::like_copied;
 use super::place::At;
 use super::table::Shown;
 use crate::format::Layout;
 use crate::store::NewFrame;
 use crate::store::copy::FrameCopy;
 use crate::store::local::beneath::{self, Found};
-use crate::view::{FileSystem, Invalidations, Kind, ROOT, Result, ViewError};
+use crate::view::{FileSystem, Invalidations, Kind, Meta, ROOT, Result, ViewError};
 
 /// How often a frame is closed that others open again.
 const TRIES: usize = 8;
@@ -65,6 +65,25 @@ impl Tree {
         Err(ViewError::InUse)
     }
 
+    /// Closes a frame to which everything is committed, and keeps it closed while the guard is held: nobody commits to it meanwhile.
+    ///
+    /// # Errors
+    /// [`ViewError::InUse`] if somebody writes to it, or opens it again and again; what cannot be committed.
+    pub(super) fn keep_closed<'a>(
+        &self,
+        frame: &'a Arc<TreeFrame>,
+        invalidations: &mut Invalidations,
+    ) -> Result<MutexGuard<'a, Closed>> {
+        for _ in 0..TRIES {
+            self.quiesce(frame, invalidations)?;
+            let closed = frame.changing.lock();
+            if frame.opened().is_none() {
+                return Ok(closed);
+            }
+        }
+        Err(ViewError::InUse)
+    }
+
     /// Closes a frame whose name something else is about to get, and keeps it closed while the guard is held.
     pub(super) fn closed_for_good<'a>(
         &self,
@@ -99,34 +118,80 @@ impl Tree {
         is_converted && self.rules.is_name(from) && !self.rules.is_name(to)
     }
 
-    /// Stores a frame under a name without a suffix in the layout in which it is shown, and removes it where it was.
+    /// Whether a frame that is shown as a directory gets a suffix by a new name with which it would be shown as a file the next time.
+    pub(super) fn gains_suffix(&self, frame: &TreeFrame, found: &Found, from: &OsStr, to: At<'_>) -> bool {
+        let is_kept = frame.shown == Kind::Directory && found.stat.is_dir() && !self.rules.is_name(from);
+        let is_idle = frame.writers.load(Relaxed) == 0;
+        // Where programs take turns the lock file is in the directory, and the count in it goes with nothing else.
+        is_kept
+            && is_idle
+            && !self.rules.locking
+            && self.rules.is_name(to.name)
+            && self.rules.shown(frame.stored, self.is_in_store(to.parent)) == Kind::File
+            && self.is_chosen(to.parent, to.name)
+    }
+
+    /// Stores a frame under a name with which it is shown as what it is shown as, and removes it where it was: without a suffix in the layout
+    /// in which it is shown, and with one in the other. It can be opened while
+    /// it is copied; what is committed to it meanwhile is copied anew.
     pub(super) fn store_as_shown(
         &self,
         frame: &Arc<TreeFrame>,
-        (from, found): (At<'_>, &Found),
+        from: At<'_>,
         (to, replaced): (At<'_>, Option<&Found>),
+        layout: Layout,
         invalidations: &mut Invalidations,
     ) -> Result<()> {
-        self.quiesce(frame, invalidations)?;
-        let times = self.getattr(frame.ino)?.meta;
-        self.quiesce(frame, invalidations)?;
-        let copy = FrameCopy::of(&self.location(from.parent, from.dir, from.name)?)?;
-        let like = like_copied(&copy, found)?;
-        let layout = if frame.shown == Kind::Directory { Layout::Sparse } else { Layout::Contiguous };
-        let new = NewFrame { like: Some(like), replaced: replaced.map(|found| found.stat), ..NewFrame::default() };
-        let now = store_copy(&copy, &self.location(to.parent, to.dir, to.name)?, layout, new)?;
+        for _ in 0..TRIES {
+            self.quiesce(frame, invalidations)?;
+            let times = self.getattr(frame.ino)?.meta;
+            self.quiesce(frame, invalidations)?;
+            let (_, name, found) = self.found(frame.ino)?;
+            if name != *from.name {
+                return Err(ViewError::Gone);
+            }
+            let before = self.stamp(frame.ino)?;
+            let copy = FrameCopy::of(&self.location(from.parent, from.dir, from.name)?)?;
+            let like = like_copied(&copy, &found)?;
+            let new = NewFrame { like: Some(like), replaced: replaced.map(|found| found.stat), ..NewFrame::default() };
+            let staged = self.stage(&copy, &self.location(to.parent, to.dir, to.name)?, layout, new)?;
+            // From here on nobody commits to it, neither by this mount nor by another.
+            let closed = self.keep_closed(frame, invalidations)?;
+            let _turn = self.hold_unlocked(frame)?;
+            let _alone = beneath::lock_alone(from.dir, from.name).ok_or(ViewError::InUse)?;
+            if copy.is_changed()? || self.stamp(frame.ino)? != before {
+                continue;
+            }
+            let now = staged.commit()?.close()?;
+            let removed = self.becomes_as_shown(frame, (from, &found), to, (&now, times));
+            drop(closed);
+            return removed;
+        }
+        Err(ViewError::InUse)
+    }
+
+    /// A frame has been stored as what it is shown as, and goes where it was.
+    fn becomes_as_shown(
+        &self,
+        frame: &Arc<TreeFrame>,
+        (from, found): (At<'_>, &Found),
+        to: At<'_>,
+        (now, times): (&Found, Meta),
+    ) -> Result<()> {
         if frame.shown == Kind::File
             && let Ok(held) = beneath::hold(to.dir, to.name)
-            && beneath::look_at(held.as_fd()).is_ok_and(|found| found.is(&now))
+            && beneath::look_at(held.as_fd()).is_ok_and(|found| found.is(now))
         {
             let _ = beneath::set_times(held.as_fd(), Some(times.atime), Some(times.mtime));
         }
-        let removed = match found.stat.is_dir() {
-            true => self.remove_whole(from.dir, from.name, found),
-            false => beneath::remove(from.dir, from.name, false).map_err(ViewError::from),
+        let removed = match self.remove_whole(from.dir, from.name, found) {
+            // Others have put something else there, which stays.
+            Err(ViewError::Gone | ViewError::NotFound) => Ok(()),
+            removed => removed,
         };
+        let layout = Self::layout_of(now);
         let mut table = self.table.lock();
-        table.becomes(frame.ino, &now);
+        table.becomes(frame.ino, now);
         if let Some(node) = table.get_mut(frame.ino) {
             node.shown = match frame.shown {
                 Kind::Directory => Shown::Frame(TreeFrame::new(frame.ino, Stored::Frame(layout), Kind::Directory)),

@@ -9,7 +9,8 @@ use super::table::Shown;
 use super::{Tree, hidden, kind_of};
 use crate::store::local::beneath::{self, Caller, Found};
 use crate::view::{
-    Attr, Creation, Handle, Ino, Invalidations, Kind, Meta, New, OpenMode, Opened, Pages, Result, SetAttr, SetMode, ViewError,
+    Attr, Creation, FileSystem, Handle, Ino, Invalidations, Kind, Meta, New, OpenMode, Opened, Pages, Result, SetAttr, SetMode,
+    ViewError,
 };
 
 /// Attributes as they are below.
@@ -84,6 +85,7 @@ impl Tree {
         if mode.write || mode.truncate {
             self.check_writable()?;
         }
+        self.check_room(1)?;
         let flags = match (mode.read, mode.write) {
             (true, true) => libc::O_RDWR,
             (false, true) => libc::O_WRONLY,
@@ -131,6 +133,7 @@ impl Tree {
         }
         self.check_writable()?;
         self.check_new(parent, name)?;
+        self.check_room(1)?;
         let dir = self.dir(parent)?;
         // Opened for reading as well, for who opens it through this file when it has no name any more.
         let made = beneath::create(dir.as_fd(), name, creation.mode, libc::O_RDWR, caller(&creation));
@@ -142,6 +145,7 @@ impl Tree {
             made => made?,
         };
         let found = beneath::look_at(file.as_fd())?;
+        self.names_change(parent);
         let ino = self.table.lock().enter(&found, parent, name, |_| Shown::Plain);
         if let Some(stem) = self.locked_name(name) {
             return Ok((attr(ino, &found), self.keep_lock_beside(ino, (parent, stem), file, mode)));
@@ -152,7 +156,6 @@ impl Tree {
     }
 
     pub(super) fn forget_one(&self, ino: Ino) {
-        use super::FileSystem;
         self.forget(ino, 1, false);
     }
 
@@ -174,6 +177,7 @@ impl Tree {
         self.check_new(parent, name)?;
         let (dir, caller) = (self.dir(parent)?, caller(&creation));
         let dir = dir.as_fd();
+        self.names_change(parent);
         match new {
             New::File => beneath::make_special(dir, name, libc::S_IFREG | creation.mode, 0, caller)?,
             New::Directory => return self.make_directory(parent, name, &creation),

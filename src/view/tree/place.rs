@@ -4,8 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use parking_lot::RwLockReadGuard;
-
+use super::claims::{Claim, Key};
 use super::frame::TreeFrame;
 use super::handles::Open;
 use super::table::Shown;
@@ -55,17 +54,16 @@ impl Tree {
         }
     }
 
-    /// Who answers for an inode, and does for as long as the guard is held: a file that may be a frame does not become one meanwhile.
-    pub(super) fn settled(&self, ino: Ino) -> Result<(Option<RwLockReadGuard<'_, ()>>, Whose)> {
+    /// Who answers for an inode, and does for as long as the claim is held: a file that may be a frame does not become one meanwhile.
+    pub(super) fn settled(&self, ino: Ino) -> Result<(Option<Claim<'_>>, Whose)> {
         let may_become = {
             let table = self.table.lock();
-            let plain = table.get(ino).filter(|node| node.frame().is_none());
-            plain.is_some_and(|node| node.names().iter().any(|(_, name)| self.rules.is_name(name)))
+            table.get(ino).is_some_and(|node| node.frame().is_none() && node.kind == libc::S_IFREG)
         };
-        let guard = may_become.then(|| self.adopting.read());
+        let claim = may_become.then(|| self.claims.share(Key::Node(ino)));
         let whose = self.whose(ino)?;
         // Inside a frame there is nothing to wait for.
-        Ok((guard.filter(|_| matches!(whose, Whose::Passed)), whose))
+        Ok((claim.filter(|_| matches!(whose, Whose::Passed)), whose))
     }
 
     /// A directory, open.
@@ -124,8 +122,16 @@ impl Tree {
             None => return Err(ViewError::Gone),
         };
         for (parent, name) in names {
-            let Ok((dir, name)) = self.below(parent, &name) else { continue };
-            let Ok(found) = beneath::look(dir.as_fd(), &name) else { continue };
+            let looked = self.below(parent, &name).and_then(|(dir, name)| {
+                let found = beneath::look(dir.as_fd(), &name)?;
+                Ok((dir, name, found))
+            });
+            let (dir, name, found) = match looked {
+                // That says nothing of the name.
+                Err(error) if matches!(error.errno(), libc::EMFILE | libc::ENFILE | libc::ENOMEM) => return Err(error),
+                Err(_) => continue,
+                Ok(looked) => looked,
+            };
             if self.check_same(ino, &found).is_ok() || self.is_now(parent, &name, &found) == Some(ino) {
                 return Ok((dir, name, found));
             }
@@ -138,12 +144,8 @@ impl Tree {
         if !self.rules.is_name(name) && !found.stat.is_dir() {
             return None;
         }
-        let open = self.frames.all_open();
-        let frame = {
-            let table = self.table.lock();
-            let has_name = |frame: &Arc<TreeFrame>| table.get(frame.ino).is_some_and(|node| node.has_name(parent, name));
-            open.into_iter().find(has_name)?
-        };
+        let ino = self.table.lock().open_frame(parent, name)?;
+        let frame = self.frame_of(Some(ino))?;
         let (source, _) = frame.opened()?.fs().source()?;
         if !beneath::look_at(source.as_fd()).is_ok_and(|now| now.is(found)) {
             return None;

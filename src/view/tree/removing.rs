@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use super::Tree;
+use super::claims::Key;
 use super::frame::{Removed, TreeFrame};
 use super::hidden;
 use crate::store::is_part_of_frame;
@@ -24,8 +25,8 @@ impl Tree {
         let dir = self.dir(parent)?;
         let dir = dir.as_fd();
         let mut found = beneath::look(dir, name)?;
-        let settled = self.may_be_frame(name, Some(&found)).then(|| self.adopting.read());
-        if settled.is_some() {
+        let claim = self.may_be_frame(name, Some(&found)).then(|| self.claims.share(Key::Name(parent, name.to_owned())));
+        if claim.is_some() {
             // It may have become a frame before.
             found = beneath::look(dir, name)?;
         }
@@ -44,6 +45,11 @@ impl Tree {
         if let Some(ino) = known {
             self.table.lock().unname(ino, parent, name);
         }
+        if is_dir {
+            self.forget_layouts(found.id);
+        }
+        self.names_change(parent);
+        self.leaves_mark((parent, name));
         Ok(())
     }
 
@@ -60,7 +66,7 @@ impl Tree {
             Err(error) if is_dir && error.raw_os_error() == Some(libc::ENOTEMPTY) => {
                 let inside = beneath::open_dir(dir, name)?;
                 let left = check_dead(inside.as_fd())?;
-                self.sweep(inside.as_fd(), &left);
+                self.sweep(inside.as_fd(), &left, true);
                 Ok(beneath::remove(dir, name, true)?)
             }
             removed => Ok(removed?),
@@ -95,10 +101,10 @@ impl Tree {
         let removed = {
             // Nobody opens it meanwhile.
             let _changing = frame.changing.lock();
-            self.frames.leave(frame);
+            self.leave_name(frame);
             let removed = self.remove_below(frame, name, dir, found, (is_made, is_open));
             if removed.is_err() {
-                self.frames.stay(frame);
+                self.keep_name(frame);
             }
             removed
         };
@@ -163,7 +169,7 @@ impl Tree {
             open.view.leave_name(true);
             open.view.drop_all();
         }
-        self.frames.remove(frame);
+        self.unlist(frame);
         self.renumber(frame);
         *frame.sized.lock() = None;
     }
@@ -172,7 +178,8 @@ impl Tree {
     pub(super) fn end_removed(&self, frame: &Arc<TreeFrame>) {
         if frame.removed.load(SeqCst) && frame.handles.load(SeqCst) == 0 {
             self.drop_frame(frame);
-            if let Some(rest) = frame.rest.lock().take() {
+            let rest = frame.rest.lock().take();
+            if let Some(rest) = rest {
                 self.discard(rest.dir.as_fd(), &rest.name, &rest.found);
             }
         }
@@ -188,12 +195,14 @@ impl Tree {
             return Ok(());
         }
         self.fsync_inside(frame, crate::view::ROOT, invalidations)?;
+        // Its own commit may have put another file in place of the one that its node is known by.
+        let _ = self.found(frame.ino);
         if !self.close_frame(frame) {
             let _changing = frame.changing.lock();
             if let Some(open) = frame.detach() {
                 open.view.end()?;
             }
-            self.frames.remove(frame);
+            self.unlist(frame);
             self.renumber(frame);
         }
         Ok(())

@@ -8,17 +8,58 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use log::warn;
 
+use super::claims::{Claim, Key, With};
 use super::frame::{Stored, TreeFrame, is_damage};
+use super::lock_files::LockOf;
 use super::making::Empty;
 use super::place::At;
 use super::removing::{check_dead, check_parts};
 use super::table::Shown;
-use super::{Tree, forget_name, hidden, rules};
+use super::{LOOKS, Tree, forget_name, hidden, rules};
 use crate::format::Layout;
 use crate::store::local::beneath::{self, Found, Onto};
 use crate::view::{Ino, Invalidation, Invalidations, Kind, RenameMode, Result, ViewError};
 
+/// What two names were found to stand for, each with the node of that, and the claim that they go on to.
+struct Claimed<'a> {
+    source: (Option<Ino>, Found),
+    target: (Option<Ino>, Option<Found>),
+    _claim: Option<Claim<'a>>,
+}
+
 impl Tree {
+    /// What two names stand for, one of which is to become the other, or to change with it. If one may be a frame, or is to become one, they
+    /// stand for that as long as the claim is held.
+    fn claim_names(&self, from: At<'_>, to: At<'_>) -> Result<Claimed<'_>> {
+        let known = |at: At<'_>, found: &Found| {
+            let known = self.table.lock().find(found);
+            known.or_else(|| self.is_now(at.parent, at.name, found))
+        };
+        let look = || {
+            let (source, target) = (beneath::look(from.dir, from.name)?, beneath::look(to.dir, to.name).ok());
+            let (ino, other) = (known(from, &source), target.as_ref().and_then(|target| known(to, target)));
+            Ok::<_, ViewError>(((ino, source), (other, target)))
+        };
+        for _ in 0..LOOKS {
+            let (source, target) = look()?;
+            if !self.may_be_frame(from.name, Some(&source.1)) && !self.may_be_frame(to.name, target.1.as_ref()) {
+                return Ok(Claimed { source, target, _claim: None });
+            }
+            let nodes = [source.0, target.0];
+            let mut keys = self.becoming(to.parent);
+            keys.extend(self.becoming(from.parent));
+            keys.extend(nodes.iter().flatten().map(|ino| (Key::Node(*ino), With::Nobody)));
+            keys.extend([from, to].map(|at| (Key::Name(at.parent, at.name.to_owned()), With::Nobody)));
+            let claim = self.claims.claim(keys);
+            // One may have become a frame before, or gone.
+            let (source, target) = look()?;
+            if [source.0, target.0] == nodes {
+                return Ok(Claimed { source, target, _claim: Some(claim) });
+            }
+        }
+        Err(ViewError::Gone)
+    }
+
     pub(super) fn rename_passed(
         &self,
         from: (Ino, &OsStr),
@@ -35,172 +76,19 @@ impl Tree {
             return Err(ViewError::NotPermitted);
         }
         let (from_dir, to_dir) = (self.dir(from.0)?, self.dir(to.0)?);
-        let (below_from, below_to) = ((from_dir.as_fd(), from.1), (to_dir.as_fd(), to.1));
-        let look = || Ok::<_, ViewError>((beneath::look(below_from.0, from.1)?, beneath::look(below_to.0, to.1).ok()));
-        let (mut source, mut target) = look()?;
-        let may_be = self.may_be_frame(from.1, Some(&source)) || self.may_be_frame(to.1, target.as_ref());
-        let alone = may_be.then(|| self.adopting.write());
-        if alone.is_some() {
-            // One may have become a frame before.
-            (source, target) = look()?;
-        }
-        let (ino, other) = {
-            let table = self.table.lock();
-            (table.find(&source), target.as_ref().and_then(|target| table.find(target)))
-        };
-        let ino = ino.or_else(|| self.is_now(from.0, from.1, &source));
-        let other = other.or_else(|| target.as_ref().and_then(|target| self.is_now(to.0, to.1, target)));
-        self.check_named(ino, from.0, from.1)?;
+        let from = At { parent: from.0, dir: from_dir.as_fd(), name: from.1 };
+        let to = At { parent: to.0, dir: to_dir.as_fd(), name: to.1 };
+        let Claimed { source: (ino, source), target: (other, target), _claim } = self.claim_names(from, to)?;
+        self.check_named(ino, from.parent, from.name)?;
         if target.is_some() {
-            self.check_named(other, to.0, to.1)?;
+            self.check_named(other, to.parent, to.name)?;
         }
         if ino.is_some() && ino == other && mode != RenameMode::NoReplace {
             // Two names of one file: nothing is done, as natively.
-            return Ok(beneath::rename(below_from, below_to, Onto::Anything)?);
+            return Ok(beneath::rename(from.below(), to.below(), Onto::Anything)?);
         }
         let (frame, replaced) = (self.frame_of(ino), self.frame_of(other));
-        replaced.as_ref().map_or(Ok(()), |replaced| self.check_unlocked(replaced))?;
-        let locks = [(&frame, Some(&source)), (&replaced, target.as_ref())]
-            .map(|(frame, found)| Some(self.lock_of(frame.as_ref()?, found?)));
-        if mode == RenameMode::NoReplace && target.is_some() {
-            return Err(ViewError::Exists);
-        }
-        self.check_rename(frame.as_ref(), to.1, replaced.as_ref(), (target.is_some(), mode))?;
-        let at_from = At { parent: from.0, dir: below_from.0, name: from.1 };
-        let at_to = At { parent: to.0, dir: below_to.0, name: to.1 };
-        let loses = frame.as_ref().is_some_and(|frame| self.loses_suffix(frame, &source, from.1, to.1));
-        if mode == RenameMode::Exchange {
-            let other_loses = match (&replaced, &target) {
-                (Some(replaced), Some(target)) => self.loses_suffix(replaced, target, to.1, from.1),
-                _ => false,
-            };
-            if loses || other_loses {
-                return Err(ViewError::CrossDevice);
-            }
-            self.ends_by_name(frame.as_ref(), to.1, invalidations)?;
-            self.ends_by_name(replaced.as_ref(), from.1, invalidations)?;
-            let frames = (frame.as_ref(), replaced.as_ref());
-            self.exchange((ino, frames.0, at_from), (other, frames.1, at_to), invalidations)?;
-            self.locks_move(locks, below_from, below_to, true);
-            self.named_anew(ino, to, &source);
-            if let Some(target) = &target {
-                self.named_anew(other, from, target);
-            }
-            return Ok(());
-        }
-        if frame.is_some() && replaced.is_none() && target.as_ref().is_some_and(|target| target.stat.is_dir()) {
-            // Below the two may change places, for which it need not be empty.
-            check_dead(beneath::open_dir(below_to.0, to.1)?.as_fd())?;
-        }
-        if let Some(frame) = frame.as_ref().filter(|_| loses) {
-            if replaced.is_some() {
-                return Err(ViewError::CrossDevice);
-            }
-            self.store_as_shown(frame, (at_from, &source), (at_to, target.as_ref()), invalidations)?;
-            self.locks_move(locks, below_from, below_to, false);
-            self.lock_in(below_to.0, below_to.1);
-            self.unname(other, to);
-            self.has_moved(ino, from, to);
-            invalidations.extend([Invalidation::Data(frame.ino), forget_name(to.0, to.1)]);
-            return Ok(());
-        }
-        let begins = match &frame {
-            Some(frame) => self.unbegin(frame)?,
-            None => false,
-        };
-        let frame = frame.filter(|_| !begins);
-        // Who has what is replaced open goes on reading it.
-        let kept = replaced.as_ref().filter(|replaced| self.is_being_read(replaced));
-        // A file that gets a frame's name, and is one.
-        if let (None, Some(ino)) = (&frame, ino)
-            && is_single_file(&source)
-            && self.rules.is_name(to.1)
-            && !self.is_written(ino)
-            && rules::is_cframe(below_from.0, from.1, source.stat.len)
-            && replaced.as_ref().is_none_or(|replaced| replaced.shown == Kind::File)
-        {
-            let layout = target.as_ref().filter(|_| replaced.is_some()).map(Self::layout_of);
-            if self.wanted(to.0, to.1, layout) == Some(Layout::Sparse) {
-                if target.as_ref().is_some_and(|target| target.stat.is_dir()) {
-                    check_parts(below_to.0, to.1)?;
-                }
-                // Nobody opens it meanwhile.
-                let changing = replaced.as_ref().map(|replaced| match kept {
-                    Some(kept) => kept.changing.lock(),
-                    None => self.closed_for_good(replaced, invalidations),
-                });
-                if let Some(kept) = kept {
-                    self.frames.leave(kept);
-                }
-                let adopted = self.adopt(ino, (at_from, &source), at_to, (target.as_ref(), kept));
-                if let (Some(kept), Err(_)) = (kept, &adopted) {
-                    self.frames.stay(kept);
-                }
-                drop(changing);
-                // What somebody has just cut to write it anew is no frame now, and moves as any file does.
-                if !is_damage(&adopted) {
-                    adopted?;
-                    match (&replaced, kept) {
-                        (_, Some(kept)) => self.ends_with_last_close(kept),
-                        (Some(replaced), None) => self.drop_frame(replaced),
-                        (None, None) => {}
-                    }
-                    beneath::remove(below_from.0, from.1, false)?;
-                    self.unname(other, to);
-                    self.has_moved(Some(ino), from, to);
-                    invalidations.push(Invalidation::Attr(ino));
-                    return Ok(());
-                }
-            }
-        }
-        // A directory and a file change places, and so do two directories that are not empty.
-        let by_frames = frame.is_some() || replaced.is_some();
-        let mixed = target.as_ref().filter(|target| by_frames && (target.stat.is_dir() || source.stat.is_dir()));
-        if let (Some(replaced), Some(target)) = (&replaced, &target) {
-            if replaced.shown == Kind::Directory && !self.is_empty(replaced, &*self.enter_frame(replaced)?) {
-                return Err(ViewError::NotEmpty);
-            }
-            if target.stat.is_dir() && replaced.opened().is_none_or(|open| open.view.is_made()) {
-                check_parts(below_to.0, to.1)?;
-            }
-        }
-        let mixed = mixed.map(|target| (target, replaced.is_some()));
-        self.ends_by_name(frame.as_ref(), to.1, invalidations)?;
-        // Nobody opens it meanwhile.
-        let changing = replaced.as_ref().map(|replaced| replaced.changing.lock());
-        if let Some(replaced) = &replaced {
-            self.frames.leave(replaced);
-        }
-        let moved = self.carry(frame.as_ref(), at_to, invalidations, &mut || {
-            if replaced.is_some() {
-                self.sync_comer(frame.as_ref(), at_from)?;
-            }
-            self.rename_below(at_from, at_to, mixed, mode, kept)?;
-            self.unname(other, to);
-            self.has_moved(ino, from, to);
-            Ok(())
-        });
-        if let (Some(replaced), Err(_)) = (&replaced, &moved) {
-            self.frames.stay(replaced);
-        }
-        drop(changing);
-        if let (Some(replaced), Some(target)) = (&replaced, &target) {
-            match &moved {
-                Ok(()) if kept.is_some() => self.ends_with_last_close(replaced),
-                Ok(()) => self.drop_frame(replaced),
-                Err(_) => {}
-            }
-            if moved.is_ok() {
-                self.remember(to.0, to.1, Self::layout_of(target));
-            }
-        }
-        moved?;
-        self.locks_move(locks, below_from, below_to, false);
-        if begins {
-            self.begin(to.0, to.1, below_to.0, &Empty::Seen(source));
-        }
-        self.named_anew(ino, to, &source);
-        Ok(())
+        Rename { tree: self, from, to, mode, ino, source, frame, other, target, replaced }.run(invalidations)
     }
 
     /// Closes a file that is stored as it is shown, where its new name makes it an ordinary one. Nobody can be writing to it.
@@ -277,7 +165,8 @@ impl Tree {
             (true, Some(kept)) => self.put_aside(kept, from.dir, from.name, replaced),
             (true, None) => self.remove_whole(from.dir, from.name, replaced),
             // In a directory that is no frame there may be something by now, which stays.
-            (false, _) => self.remove_plain(from.dir, from.name, replaced.stat.is_dir()),
+            (false, _) if replaced.stat.is_dir() => self.remove_plain(from.dir, from.name, true),
+            (false, _) => self.remove_file(from.dir, from.name, replaced),
         });
         if let Err(error) = removed {
             warn!("{}: what was replaced is left under the name {}: {error}", self.path.display(), from.name.display());
@@ -328,6 +217,231 @@ impl Tree {
         let mut table = self.table.lock();
         table.unname(ino, from.0, from.1);
         table.name(ino, to.0, to.1);
+    }
+}
+
+/// A name that becomes another, or changes with it. What they stand for is claimed.
+struct Rename<'a> {
+    tree: &'a Tree,
+    from: At<'a>,
+    to: At<'a>,
+    mode: RenameMode,
+    /// What gets the name: its node, what it is below, and as a frame.
+    ino: Option<Ino>,
+    source: Found,
+    frame: Option<Arc<TreeFrame>>,
+    /// The same of what has it.
+    other: Option<Ino>,
+    target: Option<Found>,
+    replaced: Option<Arc<TreeFrame>>,
+}
+
+impl Rename<'_> {
+    fn run(mut self, invalidations: &mut Invalidations) -> Result<()> {
+        let tree = self.tree;
+        self.replaced.as_ref().map_or(Ok(()), |replaced| tree.check_unlocked(replaced))?;
+        if self.mode == RenameMode::NoReplace && self.target.is_some() {
+            return Err(ViewError::Exists);
+        }
+        let onto = (self.target.is_some(), self.mode);
+        tree.check_rename(self.frame.as_ref(), self.to.name, self.replaced.as_ref(), onto)?;
+        if self.mode == RenameMode::Exchange {
+            return self.exchange(invalidations);
+        }
+        if self.frame.is_some() && self.replaced.is_none() && self.target.is_some_and(|target| target.stat.is_dir()) {
+            // Below the two may change places, for which it need not be empty.
+            check_dead(beneath::open_dir(self.to.dir, self.to.name)?.as_fd())?;
+        }
+        let locks = self.locks();
+        if let Some(frame) = self.frame.as_ref().filter(|frame| self.loses_suffix(frame)) {
+            let layout = if frame.shown == Kind::Directory { Layout::Sparse } else { Layout::Contiguous };
+            return self.store_as_shown(frame, layout, locks, invalidations);
+        }
+        if let Some(frame) = self.frame.as_ref().filter(|frame| self.gains_suffix(frame)) {
+            return self.store_as_shown(frame, Layout::Contiguous, locks, invalidations);
+        }
+        let begins = self.frame.as_ref().map_or(Ok(false), |frame| tree.unbegin(frame))?;
+        self.frame = self.frame.filter(|_| !begins);
+        // Who has what is replaced open goes on reading it.
+        let kept = self.replaced.clone().filter(|replaced| tree.is_being_read(replaced));
+        if let Some(ino) = self.ino.filter(|ino| self.becomes_directory(*ino))
+            && self.store_as_directory(ino, kept.as_ref(), invalidations)?
+        {
+            return Ok(());
+        }
+        self.change_name(kept.as_ref(), invalidations)?;
+        tree.locks_move(locks, self.from.below(), self.to.below(), false);
+        if begins {
+            tree.begin(self.to.parent, self.to.name, self.to.dir, &Empty::Seen(self.source));
+        }
+        tree.named_anew(self.ino, self.to.named(), &self.source);
+        Ok(())
+    }
+
+    /// What is to become of the lock files.
+    fn locks(&self) -> [Option<LockOf>; 2] {
+        [(&self.frame, Some(&self.source)), (&self.replaced, self.target.as_ref())]
+            .map(|(frame, found)| Some(self.tree.lock_of(frame.as_ref()?, found?)))
+    }
+
+    fn loses_suffix(&self, frame: &TreeFrame) -> bool {
+        self.tree.loses_suffix(frame, &self.source, self.from.name, self.to.name)
+    }
+
+    /// The two change their names.
+    fn exchange(&self, invalidations: &mut Invalidations) -> Result<()> {
+        let Rename { tree, from, to, frame, replaced, .. } = self;
+        let other_loses = match (replaced, &self.target) {
+            (Some(replaced), Some(target)) => tree.loses_suffix(replaced, target, to.name, from.name),
+            _ => false,
+        };
+        if other_loses || frame.as_ref().is_some_and(|frame| self.loses_suffix(frame)) {
+            return Err(ViewError::CrossDevice);
+        }
+        let locks = self.locks();
+        tree.ends_by_name(frame.as_ref(), to.name, invalidations)?;
+        tree.ends_by_name(replaced.as_ref(), from.name, invalidations)?;
+        tree.exchange((self.ino, frame.as_ref(), *from), (self.other, replaced.as_ref(), *to), invalidations)?;
+        tree.locks_move(locks, from.below(), to.below(), true);
+        tree.named_anew(self.ino, to.named(), &self.source);
+        if let Some(target) = &self.target {
+            tree.named_anew(self.other, from.named(), target);
+        }
+        Ok(())
+    }
+
+    /// Onto a free name.
+    fn gains_suffix(&self, frame: &TreeFrame) -> bool {
+        self.target.is_none() && self.tree.gains_suffix(frame, &self.source, self.from.name, self.to)
+    }
+
+    /// A frame loses its suffix, or gets one, and is stored so that it is shown as it was.
+    fn store_as_shown(
+        &self,
+        frame: &Arc<TreeFrame>,
+        layout: Layout,
+        locks: [Option<LockOf>; 2],
+        invalidations: &mut Invalidations,
+    ) -> Result<()> {
+        let Rename { tree, from, to, target, .. } = self;
+        // Tools copy over a frame, and over what is neither a file nor a directory.
+        let is_special = |found: &Found| !matches!(found.stat.mode & libc::S_IFMT, libc::S_IFREG | libc::S_IFDIR | libc::S_IFLNK);
+        if self.replaced.is_some() || target.as_ref().is_some_and(is_special) {
+            return Err(ViewError::CrossDevice);
+        }
+        tree.store_as_shown(frame, *from, (*to, target.as_ref()), layout, invalidations)?;
+        tree.locks_move(locks, from.below(), to.below(), false);
+        tree.lock_in(to.dir, to.name);
+        self.names_change();
+        invalidations.push(Invalidation::Data(frame.ino));
+        // The kernel goes on knowing a directory as one.
+        if frame.shown != Kind::Directory {
+            invalidations.push(forget_name(to.parent, to.name));
+        }
+        Ok(())
+    }
+
+    /// Whether a file that is a frame gets a name with which it is to be stored as a directory.
+    fn becomes_directory(&self, ino: Ino) -> bool {
+        let Rename { tree, from, to, replaced, .. } = self;
+        let layout = self.target.as_ref().filter(|_| replaced.is_some()).map(Tree::layout_of);
+        self.frame.is_none()
+            && is_single_file(&self.source)
+            && tree.rules.is_name(to.name)
+            && !tree.is_written(ino)
+            && rules::is_cframe(from.dir, from.name, self.source.stat.len)
+            && replaced.as_ref().is_none_or(|replaced| replaced.shown == Kind::File)
+            && tree.wanted(to.parent, to.name, layout) == Some(Layout::Sparse)
+    }
+
+    /// Stores a file that is a frame under its new name, in place of what has that, which is `kept` for who has it open. Answers whether it
+    /// was a frame.
+    fn store_as_directory(&self, ino: Ino, kept: Option<&Arc<TreeFrame>>, invalidations: &mut Invalidations) -> Result<bool> {
+        let Rename { tree, from, to, target, replaced, .. } = self;
+        if target.is_some_and(|target| target.stat.is_dir()) {
+            check_parts(to.dir, to.name)?;
+        }
+        // Nobody opens it meanwhile.
+        let changing = replaced.as_ref().map(|replaced| match kept {
+            Some(kept) => kept.changing.lock(),
+            None => tree.closed_for_good(replaced, invalidations),
+        });
+        if let Some(kept) = kept {
+            tree.leave_name(kept);
+        }
+        let adopted = tree.adopt(ino, (*from, &self.source), *to, (target.as_ref(), kept));
+        if let (Some(kept), Err(_)) = (kept, &adopted) {
+            tree.keep_name(kept);
+        }
+        drop(changing);
+        // What somebody has just cut to write it anew is no frame now, and moves as any file does.
+        if is_damage(&adopted) {
+            return Ok(false);
+        }
+        adopted?;
+        match (replaced, kept) {
+            (_, Some(kept)) => tree.ends_with_last_close(kept),
+            (Some(replaced), None) => tree.drop_frame(replaced),
+            (None, None) => {}
+        }
+        match tree.remove_file(from.dir, from.name, &self.source) {
+            // Others have put something else there, which stays.
+            Err(ViewError::Gone | ViewError::NotFound) => {}
+            removed => removed?,
+        }
+        self.names_change();
+        invalidations.push(Invalidation::Attr(ino));
+        Ok(true)
+    }
+
+    /// What has the old name gets the new one, in place of what has that.
+    fn change_name(&self, kept: Option<&Arc<TreeFrame>>, invalidations: &mut Invalidations) -> Result<()> {
+        let Rename { tree, from, to, frame, target, replaced, .. } = self;
+        if let (Some(replaced), Some(target)) = (replaced, target) {
+            if replaced.shown == Kind::Directory && !tree.is_empty(replaced, &*tree.enter_frame(replaced)?) {
+                return Err(ViewError::NotEmpty);
+            }
+            if target.stat.is_dir() && replaced.opened().is_none_or(|open| open.view.is_made()) {
+                check_parts(to.dir, to.name)?;
+            }
+        }
+        // A directory and a file change places, and so do two directories that are not empty.
+        let by_frames = frame.is_some() || replaced.is_some();
+        let mixed = target.as_ref().filter(|target| by_frames && (target.stat.is_dir() || self.source.stat.is_dir()));
+        let mixed = mixed.map(|target| (target, replaced.is_some()));
+        tree.ends_by_name(frame.as_ref(), to.name, invalidations)?;
+        // Nobody opens it meanwhile.
+        let changing = replaced.as_ref().map(|replaced| replaced.changing.lock());
+        if let Some(replaced) = replaced {
+            tree.leave_name(replaced);
+        }
+        let moved = tree.carry(frame.as_ref(), *to, invalidations, &mut || {
+            if replaced.is_some() {
+                tree.sync_comer(frame.as_ref(), *from)?;
+            }
+            tree.rename_below(*from, *to, mixed, self.mode, kept)?;
+            self.names_change();
+            Ok(())
+        });
+        if let (Some(replaced), Err(_)) = (replaced, &moved) {
+            tree.keep_name(replaced);
+        }
+        drop(changing);
+        moved?;
+        if let (Some(replaced), Some(target)) = (replaced, target) {
+            match kept {
+                Some(_) => tree.ends_with_last_close(replaced),
+                None => tree.drop_frame(replaced),
+            }
+            tree.remember(to.parent, to.name, Tree::layout_of(target));
+        }
+        Ok(())
+    }
+
+    /// Has the nodes known by their new names.
+    fn names_change(&self) {
+        self.tree.unname(self.other, self.to.named());
+        self.tree.has_moved(self.ino, self.from.named(), self.to.named());
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::frame::TreeFrame;
 use crate::store::local::beneath::{FileId, Found};
-use crate::view::regions::OURS;
+use crate::view::regions::{LAST_NODE, OURS, next_free};
 use crate::view::{Handle, Ino, ROOT};
 
 /// So many names of a file are remembered, the last ones.
@@ -27,6 +27,8 @@ pub struct Node {
     pub open: Vec<Handle>,
     /// One of them was, or one that is closed, to be written to.
     pub was_written: bool,
+    /// It stands for a frame that is open.
+    is_open: bool,
     pub shown: Shown,
     /// Another file system is mounted here, which is not shown.
     pub is_covered: bool,
@@ -46,8 +48,12 @@ pub struct Table {
     /// Boxed, as there may be millions, and a map has room to spare.
     nodes: HashMap<Ino, Box<Node>>,
     by_id: HashMap<FileId, Ino>,
+    /// The nodes of frames that are open, by directory and name.
+    open: HashMap<Ino, HashMap<Box<OsStr>, Ino>>,
     /// The device whose inode numbers are shown as they are.
     device: u64,
+    /// The number of ours that a node got last.
+    last_node: u64,
     last: u64,
     moves: u64,
 }
@@ -57,7 +63,7 @@ impl Table {
     pub fn new(root: &Found) -> Self {
         let node = Node::new(root, Shown::Plain);
         let (nodes, by_id) = (HashMap::from([(ROOT, Box::new(node))]), HashMap::from([(root.id, ROOT)]));
-        Table { nodes, by_id, device: root.id.dev, last: 0, moves: 0 }
+        Table { nodes, by_id, open: HashMap::new(), device: root.id.dev, last_node: 0, last: 0, moves: 0 }
     }
 
     pub fn get(&self, ino: Ino) -> Option<&Node> {
@@ -79,7 +85,7 @@ impl Table {
         self.moves
     }
 
-    /// A number never given before.
+    /// A number never given before, of an open file or a name.
     pub fn serial(&mut self) -> u64 {
         self.last += 1;
         self.last
@@ -91,11 +97,8 @@ impl Table {
             Some(ino) => ino,
             None => {
                 // What has the number of a node of before is another.
-                if let Some(before) = self.by_id.remove(&found.id)
-                    && before != ROOT
-                    && let Some(node) = self.nodes.get_mut(&before)
-                {
-                    node.names.clear();
+                if let Some(before) = self.by_id.remove(&found.id).filter(|before| *before != ROOT) {
+                    self.clear_names(before);
                 }
                 let ino = self.number(found);
                 self.nodes.insert(ino, Box::new(Node::new(found, shown(ino))));
@@ -105,8 +108,8 @@ impl Table {
         };
         if let Some(node) = self.nodes.get_mut(&ino) {
             node.lookups += 1;
-            node.named(parent, name);
         }
+        self.add_name(ino, parent, name);
         ino
     }
 
@@ -119,7 +122,16 @@ impl Table {
     fn number(&mut self, found: &Found) -> Ino {
         let below = Ino(found.id.ino);
         let is_good = found.id.dev == self.device && below.0 & OURS == 0 && below.0 > ROOT.0;
-        if is_good && !self.nodes.contains_key(&below) { below } else { Ino(OURS | self.serial()) }
+        if is_good && !self.nodes.contains_key(&below) {
+            return below;
+        }
+        // Those of nodes that the kernel has forgotten come again at last: what is above them stands for files of frames.
+        Ino(OURS | next_free(&mut self.last_node, LAST_NODE, |number| self.nodes.contains_key(&Ino(OURS | number))))
+    }
+
+    #[cfg(test)]
+    pub fn count_nodes_from(&mut self, last: u64) {
+        self.last_node = last;
     }
 
     /// The kernel gives back what it was told. Answers a node that nobody knows any more.
@@ -133,6 +145,7 @@ impl Table {
     pub fn drop_unknown(&mut self, ino: Ino) -> Option<Node> {
         let is_used = |node: &Node| node.frame().is_some_and(|frame| frame.opened().is_some());
         self.nodes.get(&ino).filter(|node| ino != ROOT && node.lookups == 0 && !is_used(node))?;
+        self.closed(ino);
         let node = self.nodes.remove(&ino)?;
         if self.by_id.get(&node.id) == Some(&ino) {
             self.by_id.remove(&node.id);
@@ -147,21 +160,19 @@ impl Table {
                 self.by_id.remove(&node.id);
             }
             (node.id, node.kind) = (found.id, found.stat.mode & libc::S_IFMT);
-            if let Some(before) = self.by_id.insert(found.id, ino).filter(|before| *before != ino)
-                && let Some(before) = self.nodes.get_mut(&before)
-            {
-                before.names.clear();
+            if let Some(before) = self.by_id.insert(found.id, ino).filter(|before| *before != ino) {
+                self.clear_names(before);
             }
         }
     }
 
     /// A node stands for nothing any more; what it stood for gets another.
     pub fn abandon(&mut self, ino: Ino) {
-        if let Some(node) = self.nodes.get_mut(&ino) {
-            node.names.clear();
-            if self.by_id.get(&node.id) == Some(&ino) {
-                self.by_id.remove(&node.id);
-            }
+        self.clear_names(ino);
+        if let Some(node) = self.nodes.get(&ino)
+            && self.by_id.get(&node.id) == Some(&ino)
+        {
+            self.by_id.remove(&node.id);
         }
     }
 
@@ -171,14 +182,61 @@ impl Table {
         if let Some(node) = self.nodes.get_mut(&ino) {
             node.names.retain(|(dir, text)| !(*dir == parent && **text == *name));
         }
+        self.unindex(ino, parent, name);
     }
 
     /// A name that a node has got.
     pub fn name(&mut self, ino: Ino, parent: Ino, name: &OsStr) {
         self.moves += 1;
-        if let Some(node) = self.nodes.get_mut(&ino) {
-            node.named(parent, name);
+        self.add_name(ino, parent, name);
+    }
+
+    fn add_name(&mut self, ino: Ino, parent: Ino, name: &OsStr) {
+        let Some(node) = self.nodes.get_mut(&ino) else { return };
+        let before = if node.is_open { node.names.clone() } else { Vec::new() };
+        node.named(parent, name);
+        if node.is_open {
+            before.iter().for_each(|(dir, name)| self.unindex(ino, *dir, name));
+            self.opened(ino);
         }
+    }
+
+    fn clear_names(&mut self, ino: Ino) {
+        let names = self.nodes.get_mut(&ino).map(|node| std::mem::take(&mut node.names)).unwrap_or_default();
+        names.iter().for_each(|(dir, name)| self.unindex(ino, *dir, name));
+    }
+
+    fn unindex(&mut self, ino: Ino, parent: Ino, name: &OsStr) {
+        if let Some(names) = self.open.get_mut(&parent)
+            && names.get(name) == Some(&ino)
+        {
+            names.remove(name);
+            if names.is_empty() {
+                self.open.remove(&parent);
+            }
+        }
+    }
+
+    /// The frame of a node is open from now on.
+    pub fn opened(&mut self, ino: Ino) {
+        let Some(node) = self.nodes.get_mut(&ino) else { return };
+        node.is_open = true;
+        for (parent, name) in &node.names {
+            self.open.entry(*parent).or_default().insert(name.clone(), ino);
+        }
+    }
+
+    /// The frame of a node is not open any more.
+    pub fn closed(&mut self, ino: Ino) {
+        let Some(node) = self.nodes.get_mut(&ino) else { return };
+        node.is_open = false;
+        let names = node.names.clone();
+        names.iter().for_each(|(dir, name)| self.unindex(ino, *dir, name));
+    }
+
+    /// The node of the frame of that name, if that is open.
+    pub fn open_frame(&self, parent: Ino, name: &OsStr) -> Option<Ino> {
+        self.open.get(&parent)?.get(name).copied()
     }
 
     /// All nodes.
@@ -208,7 +266,17 @@ const MAX_DEPTH: usize = 1 << 16;
 impl Node {
     fn new(found: &Found, shown: Shown) -> Self {
         let kind = found.stat.mode & libc::S_IFMT;
-        Node { id: found.id, kind, names: Vec::new(), lookups: 0, open: Vec::new(), was_written: false, shown, is_covered: false }
+        Node {
+            id: found.id,
+            kind,
+            names: Vec::new(),
+            lookups: 0,
+            open: Vec::new(),
+            was_written: false,
+            is_open: false,
+            shown,
+            is_covered: false,
+        }
     }
 
     fn named(&mut self, parent: Ino, name: &OsStr) {

@@ -7,7 +7,13 @@ use std::path::Path;
 use super::*;
 use crate::format::Layout;
 use crate::store::copy::FrameCopy;
+use crate::store::local::beneath::Found;
 use crate::store::{Budgets, Location, NewFrame};
+use crate::view::regions::{LAST_NODE, OURS};
+use crate::view::{Attr, Creation, FileSystem, New, OpenMode, ROOT, RenameMode, SetAttr};
+
+/// What is done at some point.
+pub type Then = Box<dyn FnOnce(&Tree) + Send>;
 
 fn names(dir: &Path) -> Vec<String> {
     let mut names: Vec<_> =
@@ -18,6 +24,10 @@ fn names(dir: &Path) -> Vec<String> {
 
 /// A directory with two frames of each layout, as a tree.
 fn tree() -> (tempfile::TempDir, Tree) {
+    shown_as(Show::Other)
+}
+
+fn shown_as(show: Show) -> (tempfile::TempDir, Tree) {
     let dir = tempfile::tempdir().unwrap();
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/cframe/chunks-3.b2frame");
     let copy = FrameCopy::of(&Location::existing(&source).unwrap()).unwrap();
@@ -25,10 +35,11 @@ fn tree() -> (tempfile::TempDir, Tree) {
         [("a.b2nd", Layout::Contiguous), ("b.b2nd", Layout::Contiguous), ("c.b2nd", Layout::Sparse), ("d.b2nd", Layout::Sparse)]
     {
         let at = Location::to_be(&dir.path().join(name)).unwrap();
-        making::store_copy(&copy, &at, layout, NewFrame::default()).unwrap();
+        let store = copy.create(&at, layout, NewFrame::default()).unwrap();
+        making::Staged::of(&copy, store).unwrap().commit().unwrap().close().unwrap();
     }
     let rules = Rules {
-        show: Show::Other,
+        show,
         dtype: None,
         suffixes: vec![".b2nd".to_owned()],
         frames: Vec::new(),
@@ -62,9 +73,8 @@ fn another_directory_is_not_stored_as_a_file() {
     let (dir, tree) = tree();
     let root = tree.root.as_fd();
     let look = |name: &str| beneath::look(root, OsStr::new(name)).unwrap();
-    let rewrite = |found: &Found| {
-        tree.rewrite_frame(root, OsStr::new("c.b2nd"), &dir.path().join("c.b2nd"), found, &mut Invalidations::new())
-    };
+    let at = place::At { parent: ROOT, dir: root, name: OsStr::new("c.b2nd") };
+    let rewrite = |found: &Found| tree.rewrite_frame(Ino(7), at, found, &mut Invalidations::new());
     let refused = rewrite(&look("d.b2nd"));
     assert!(matches!(refused, Err(ViewError::Gone)), "{refused:?}");
     assert_eq!(names(dir.path()), ["a.b2nd", "b.b2nd", "c.b2nd", "d.b2nd"]);
@@ -86,7 +96,8 @@ fn a_directory_stored_as_a_file_is_no_more_public() {
         names(&path).iter().for_each(|name| set(&path.join(name), files));
         set(&path, around);
         let found = beneath::look(tree.root.as_fd(), OsStr::new("c.b2nd")).unwrap();
-        tree.rewrite_frame(tree.root.as_fd(), OsStr::new("c.b2nd"), &path, &found, &mut Invalidations::new()).unwrap();
+        let at = place::At { parent: ROOT, dir: tree.root.as_fd(), name: OsStr::new("c.b2nd") };
+        tree.rewrite_frame(Ino(7), at, &found, &mut Invalidations::new()).unwrap();
         assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, expected, "{around:o} {files:o}");
     }
 }
@@ -103,4 +114,293 @@ fn another_directory_gets_no_frame() {
     assert!(matches!(begun, Err(ViewError::Gone)), "{begun:?}");
     assert_eq!(tree.frames.all_open().len(), 0);
     assert!(!names(dir.path()).iter().any(|name| name.starts_with('.')));
+}
+
+const CREATION: Creation = Creation { uid: 0, gid: 0, mode: 0o644, umask: 0, exclusive: false };
+const WRITE: OpenMode = OpenMode { read: false, write: true, truncate: false, drop_privileges: false };
+
+fn me() -> Creation {
+    Creation { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw(), ..CREATION }
+}
+
+/// Writes a file that is a whole frame; it is one when this returns.
+fn write_frame(tree: &Tree, name: &str) -> Ino {
+    let bytes = std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/cframe/chunks-3.b2frame")).unwrap();
+    let (attr, opened) = tree.create(ROOT, OsStr::new(name), me(), WRITE).unwrap();
+    tree.write(opened.handle, 0, &bytes).unwrap();
+    tree.release(opened.handle, &mut Invalidations::new());
+    attr.ino
+}
+
+fn lookup(tree: &Tree, name: &str) -> Attr {
+    tree.lookup(ROOT, OsStr::new(name)).unwrap()
+}
+
+fn rename(tree: &Tree, from: &str, to: &str) -> Result<()> {
+    tree.rename((ROOT, OsStr::new(from)), (ROOT, OsStr::new(to)), RenameMode::Replace, &mut Invalidations::new())
+}
+
+/// Has something done when a frame has been copied and has no name yet, on a thread of its own, which must not wait for it.
+fn meanwhile(tree: &Tree, work: impl FnOnce(&Tree) + Send + 'static) {
+    *tree.when_staged.lock() = Some(Box::new(|tree| {
+        let (done, is_done) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                work(tree);
+                done.send(()).unwrap();
+            });
+            if is_done.recv_timeout(std::time::Duration::from_secs(20)).is_err() {
+                eprintln!("what was done meanwhile failed, or waits");
+                std::process::abort();
+            }
+        });
+    }));
+}
+
+#[test]
+fn nothing_else_waits_while_a_frame_is_stored() {
+    let (dir, tree) = tree();
+    let invals = Invalidations::new;
+    let other = tree.create(ROOT, OsStr::new("plain"), me(), WRITE).unwrap().0.ino;
+    lookup(&tree, "a.b2nd");
+    lookup(&tree, "b.b2nd");
+    meanwhile(&tree, move |tree| {
+        let times = SetAttr { mtime: Some(std::time::UNIX_EPOCH), ..SetAttr::default() };
+        tree.setattr(other, None, times, &mut invals()).unwrap();
+        tree.make(ROOT, OsStr::new("dir"), New::Directory, Creation { mode: 0o755, ..me() }, &mut invals()).unwrap();
+        tree.rmdir(ROOT, OsStr::new("dir"), &mut invals()).unwrap();
+        rename(tree, "a.b2nd", "e.b2nd").unwrap();
+        tree.rmdir(ROOT, OsStr::new("b.b2nd"), &mut invals()).unwrap_err();
+        let (attr, opened) = tree.create(ROOT, OsStr::new("f.b2nd"), me(), WRITE).unwrap();
+        tree.flush(opened.handle, &mut invals()).unwrap();
+        tree.release(opened.handle, &mut invals());
+        let opened = tree.open(attr.ino, WRITE).unwrap();
+        tree.release(opened.handle, &mut invals());
+        tree.unlink(ROOT, OsStr::new("f.b2nd"), &mut invals()).unwrap();
+    });
+    write_frame(&tree, "new.b2nd");
+    assert!(tree.when_staged.lock().is_none() && dir.path().join("new.b2nd").is_dir());
+}
+
+#[test]
+fn the_times_of_a_directory_stay_when_a_frame_is_stored_in_it() {
+    let (dir, tree) = tree();
+    let mtime = || dir.path().metadata().unwrap().modified().unwrap();
+    let set = |tree: &Tree, seconds| {
+        let mtime = Some(std::time::UNIX_EPOCH + std::time::Duration::from_secs(seconds));
+        tree.setattr(ROOT, None, SetAttr { mtime, ..SetAttr::default() }, &mut Invalidations::new()).unwrap().meta.mtime
+    };
+    let made = |tree: &Tree, name: &str| {
+        let bytes = std::fs::read(dir.path().join("a.b2nd")).unwrap();
+        let (_, opened) = tree.create(ROOT, OsStr::new(name), me(), WRITE).unwrap();
+        tree.write(opened.handle, 0, &bytes).unwrap();
+        set(tree, 5);
+        opened.handle
+    };
+    // Who sets them waits.
+    let file = made(&tree, "x.b2nd");
+    let (begun, has_begun) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let other = &tree;
+        *tree.when_staged.lock() = Some(Box::new(move |tree| {
+            begun.send(()).unwrap();
+            while tree.claims.waiting() == 0 {
+                std::thread::yield_now();
+            }
+        }));
+        scope.spawn(move || {
+            has_begun.recv().unwrap();
+            set(other, 6);
+        });
+        tree.release(file, &mut Invalidations::new());
+    });
+    assert_eq!(mtime(), std::time::UNIX_EPOCH + std::time::Duration::from_secs(6));
+    let file = made(&tree, "y.b2nd");
+    tree.release(file, &mut Invalidations::new());
+    assert_eq!(mtime(), std::time::UNIX_EPOCH + std::time::Duration::from_secs(5));
+    // What is made meanwhile counts.
+    let file = made(&tree, "z.b2nd");
+    meanwhile(&tree, move |tree| {
+        tree.create(ROOT, OsStr::new("made"), me(), WRITE).unwrap();
+    });
+    tree.release(file, &mut Invalidations::new());
+    assert!(mtime() > std::time::UNIX_EPOCH + std::time::Duration::from_secs(7));
+    assert!(["x", "y", "z"].into_iter().all(|name| dir.path().join(name).with_extension("b2nd").is_dir()));
+}
+
+/// Whoever opens the file of a frame that is just losing its suffix, and is told that what was written is committed, finds it there.
+#[test]
+fn a_commit_to_a_frame_that_loses_its_suffix_is_not_lost() {
+    let (dir, tree) = tree();
+    let frame = lookup(&tree, "a.b2nd").ino;
+    let chunk = move |tree: &Tree, number: u32, mode: OpenMode| {
+        let attr = tree.lookup(frame, OsStr::new(&format!("{number:08X}.chunk"))).unwrap();
+        (tree.open(attr.ino, mode).unwrap().handle, attr)
+    };
+    let (first, attr) = chunk(&tree, 0, OpenMode { read: true, write: false, ..WRITE });
+    let mut bytes = vec![0; attr.size as usize];
+    tree.read(attr.ino, Some(first), 0, &mut bytes).unwrap();
+    tree.release(first, &mut Invalidations::new());
+    let written = bytes.clone();
+    meanwhile(&tree, move |tree| {
+        let (last, _) = chunk(tree, 2, OpenMode { truncate: true, ..WRITE });
+        tree.write(last, 0, &written).unwrap();
+        tree.flush(last, &mut Invalidations::new()).unwrap();
+        tree.fsync(frame, &mut Invalidations::new()).unwrap();
+        tree.release(last, &mut Invalidations::new());
+    });
+    rename(&tree, "a.b2nd", "a.bak").unwrap();
+    assert!(tree.when_staged.lock().is_none());
+    assert_eq!(std::fs::read(dir.path().join("a.bak/00000002.chunk")).unwrap(), bytes);
+    assert_eq!(names(dir.path()), ["a.bak", "b.b2nd", "c.b2nd", "d.b2nd"]);
+}
+
+#[test]
+fn a_frame_takes_the_place_of_a_directory_that_holds_what_is_dead() {
+    let (dir, tree) = tree();
+    std::fs::create_dir(dir.path().join("e.b2nd")).unwrap();
+    std::fs::write(dir.path().join("e.b2nd/.b2fuse-gone-1-1"), "x").unwrap();
+    lookup(&tree, "a.b2nd");
+    lookup(&tree, "e.b2nd");
+    rename(&tree, "a.b2nd", "e.b2nd").unwrap();
+    assert_eq!(names(dir.path()), ["b.b2nd", "c.b2nd", "d.b2nd", "e.b2nd"]);
+    assert!(dir.path().join("e.b2nd").is_file());
+}
+
+#[test]
+fn what_has_taken_the_name_of_a_file_is_not_removed() {
+    let (dir, tree) = tree();
+    let root = tree.root.as_fd();
+    let look = |name: &str| beneath::look(root, OsStr::new(name)).unwrap();
+    let refused = tree.remove_file(root, OsStr::new("a.b2nd"), &look("b.b2nd"));
+    assert!(matches!(refused, Err(ViewError::Gone)), "{refused:?}");
+    tree.remove_file(root, OsStr::new("b.b2nd"), &look("b.b2nd")).unwrap();
+    assert_eq!(names(dir.path()), ["a.b2nd", "c.b2nd", "d.b2nd"]);
+}
+
+#[test]
+fn the_layouts_of_the_last_names_are_remembered() {
+    let (_dir, tree) = shown_as(Show::Contiguous);
+    for number in 0..=making::LAYOUTS.get() {
+        tree.remember(ROOT, OsStr::new(&format!("{number}.b2nd")), Layout::Contiguous);
+    }
+    let last = format!("{}.b2nd", making::LAYOUTS);
+    assert_eq!(tree.wanted(ROOT, OsStr::new(&last), None), Some(Layout::Contiguous));
+    assert_eq!(tree.wanted(ROOT, OsStr::new("0.b2nd"), None), Some(Layout::Sparse));
+}
+
+#[test]
+fn numbers_of_nodes_begin_again_before_those_of_frames_begin() {
+    let (_dir, tree) = tree();
+    let found = |number: u64| {
+        let mut found = beneath::look(tree.root.as_fd(), OsStr::new("a.b2nd")).unwrap();
+        found.id.ino = OURS | number;
+        found
+    };
+    let mut table = tree.table.lock();
+    let enter = |table: &mut Table, number| table.enter(&found(number), ROOT, OsStr::new("x"), |_| table::Shown::Plain);
+    let first = enter(&mut table, 1);
+    table.count_nodes_from(LAST_NODE - 1);
+    assert_eq!(enter(&mut table, 2), Ino(OURS | LAST_NODE));
+    assert_ne!(enter(&mut table, 3), first);
+}
+
+#[test]
+fn frames_that_are_open_are_found_by_their_names() {
+    let (_dir, tree) = tree();
+    let ino = lookup(&tree, "a.b2nd").ino;
+    let named = |name: &str| tree.table.lock().open_frame(ROOT, OsStr::new(name));
+    assert_eq!(named("a.b2nd"), None);
+    tree.lookup(ino, OsStr::new("00000000.chunk")).unwrap();
+    assert_eq!(named("a.b2nd"), Some(ino));
+    rename(&tree, "a.b2nd", "e.b2nd").unwrap();
+    assert_eq!((named("a.b2nd"), named("e.b2nd")), (None, Some(ino)));
+    assert!(tree.close_frame(&tree.frame_of(Some(ino)).unwrap()));
+    assert_eq!(named("e.b2nd"), None);
+    tree.lookup(ino, OsStr::new("00000000.chunk")).unwrap();
+    tree.table.lock().abandon(ino);
+    assert_eq!(named("e.b2nd"), None);
+}
+
+/// As rsync does it, and mv: what was stored as a directory before is a file when the name is there that makes a store.
+#[test]
+fn a_directory_becomes_a_store_by_a_rename() {
+    let (dir, tree) = shown_as(Show::Contiguous);
+    lookup(&tree, "c.b2nd");
+    write_frame(&tree, ".embed.b2e.Ab12");
+    rename(&tree, ".embed.b2e.Ab12", "embed.b2e").unwrap();
+    let is_file = |name: &str| dir.path().join(name).is_file();
+    assert!(["a.b2nd", "c.b2nd", "embed.b2e"].into_iter().all(is_file));
+    // It can be made again.
+    tree.unlink(ROOT, OsStr::new("embed.b2e"), &mut Invalidations::new()).unwrap();
+    write_frame(&tree, "e.b2nd");
+    assert!(!is_file("e.b2nd"));
+    write_frame(&tree, "x");
+    rename(&tree, "x", "embed.b2e").unwrap();
+    assert!(is_file("e.b2nd"));
+}
+
+#[test]
+fn what_comes_into_a_store_by_a_rename_is_a_file() {
+    for show in [Show::Other, Show::Sparse, Show::Contiguous] {
+        let (dir, tree) = shown_as(show);
+        let invals = Invalidations::new;
+        let made = |name: &str| {
+            let creation = Creation { mode: 0o755, ..me() };
+            tree.make(ROOT, OsStr::new(name), New::Directory, creation, &mut invals()).unwrap().ino
+        };
+        let (store, plain) = (made("x.b2d"), made("work"));
+        for (name, parent) in [("a.b2nd", store), ("b.b2nd", plain), ("c.b2nd", store), ("d.b2nd", plain)] {
+            let frame = lookup(&tree, name);
+            if frame.kind == Kind::Directory {
+                tree.lookup(frame.ino, OsStr::new("00000000.chunk")).unwrap();
+            }
+            let to = (parent, OsStr::new(name));
+            tree.rename((ROOT, OsStr::new(name)), to, RenameMode::Replace, &mut invals()).unwrap();
+        }
+        rename(&tree, "work", "y.b2d").unwrap();
+        for (parent, name) in [("x.b2d", "a.b2nd"), ("y.b2d", "b.b2nd"), ("x.b2d", "c.b2nd"), ("y.b2d", "d.b2nd")] {
+            let around = lookup(&tree, parent).ino;
+            assert_eq!(tree.lookup(around, OsStr::new(name)).unwrap().kind, Kind::File, "{show:?} {name}");
+            assert!(dir.path().join(parent).join(name).is_file(), "{show:?} {name}");
+        }
+    }
+}
+
+#[test]
+fn what_is_no_file_replaces_a_frame() {
+    let (dir, tree) = tree();
+    let invals = Invalidations::new;
+    tree.make(ROOT, OsStr::new("link"), New::Symlink(OsStr::new("/nowhere")), me(), &mut invals()).unwrap();
+    tree.make(ROOT, OsStr::new("fifo"), New::Special(Kind::Fifo, 0), me(), &mut invals()).unwrap();
+    for (from, to) in [("link", "c.b2nd"), ("fifo", "d.b2nd")] {
+        lookup(&tree, to);
+        rename(&tree, from, to).unwrap();
+    }
+    lookup(&tree, "a.b2nd");
+    let swapped = tree.rename((ROOT, OsStr::new("c.b2nd")), (ROOT, OsStr::new("a.b2nd")), RenameMode::Exchange, &mut invals());
+    swapped.unwrap();
+    assert!(dir.path().join("a.b2nd").is_symlink() && dir.path().join("c.b2nd").is_file());
+    // A frame that loses its suffix is copied, and so it is by tools.
+    let refused = rename(&tree, "c.b2nd", "d.b2nd");
+    refused.unwrap();
+    tree.make(ROOT, OsStr::new("fifo"), New::Special(Kind::Fifo, 0), me(), &mut invals()).unwrap();
+    let refused = rename(&tree, "d.b2nd", "fifo");
+    assert!(matches!(refused, Err(ViewError::CrossDevice)), "{refused:?}");
+}
+
+#[test]
+fn a_frame_shown_as_a_directory_stays_one_without_its_suffix_and_with_it_again() {
+    let (dir, tree) = tree();
+    let before = lookup(&tree, "a.b2nd");
+    let mut invals = Invalidations::new();
+    tree.rename((ROOT, OsStr::new("a.b2nd")), (ROOT, OsStr::new("a")), RenameMode::Replace, &mut invals).unwrap();
+    assert!(!invals.iter().any(|inval| matches!(inval, Invalidation::Entry(_, name) if name == "a")), "{invals:?}");
+    let now = lookup(&tree, "a");
+    assert_eq!((now.ino, now.kind), (before.ino, Kind::Directory));
+    assert!(dir.path().join("a").is_dir());
+    rename(&tree, "a", "a.b2nd").unwrap();
+    let now = lookup(&tree, "a.b2nd");
+    assert_eq!((now.ino, now.kind), (before.ino, Kind::Directory));
+    assert!(dir.path().join("a.b2nd").is_file(), "the next mount shows it as a directory too");
 }

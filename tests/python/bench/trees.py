@@ -11,7 +11,8 @@ from pathlib import Path
 from mounts import ROOT, Mount, is_mounted
 
 from .harness import Case, Row, Skip, drop_caches, shell, timed
-from .sides import Side, native, other_mount
+from .library import change
+from .sides import Side, native, other_mount, view
 
 # With its header and options; scripts/bench builds it.
 PASSTHROUGH_HP = ROOT / "target" / "tools" / "bin" / "passthrough_hp"
@@ -168,6 +169,40 @@ def crowd(bench):
 CROWD = {"find files": "find files >/dev/null", "find files -size": "find files -size +1M", "find frames -size": "find frames -size +1M"}
 
 
+def inside(bench):
+    """One frame in a mounted directory, and the same in a mount of its own: all chunk files by cat, and changes by the library."""
+    frame = bench.data.plain()
+    with bench.data.copies(frame.cframe, frame.cframe) as (alone, source):
+        directory = source.parent / "tree"
+        directory.mkdir()
+        try:
+            source = source.rename(directory / source.name)
+            sides = [(view(bench, "own", alone), alone), (inside_of(bench, directory, source.name), source)]
+            for _ in bench.rounds:
+                for side, _ in sides:
+                    with side.open() as path:
+                        bench.cold_and_warm(f"tree-inside/{side.name}/cat", lambda: shell("cat *.chunk >/dev/null", path))
+            change(bench, "tree-inside", sides, appends=50, inserts=20)
+        finally:
+            shutil.rmtree(directory)
+
+
+def inside_of(bench, directory, name):
+    """A frame in the mount of its directory."""
+
+    @contextmanager
+    def opened():
+        with Mount(directory, bench.point):
+            yield bench.point / name
+
+    return Side("tree", opened)
+
+
+def inside_rows():
+    for what in ("cat/cold", "cat/warm", "update", "append", "insert", "delete"):
+        yield Row(f"{what.replace('/', ', ')}, over a mount of its own", f"tree-inside/tree/{what}", f"tree-inside/own/{what}", at_most=1.1)
+
+
 def memory_of(name, path):
     """Of the process that serves a mount, at its peak, in MiB."""
     command = [name, "mount"]
@@ -222,5 +257,6 @@ CASES = [
         list(rows()), rounds=3,
     ),
     Case("tree-frames", "ls -lR of a directory of 2,000 small frames", frames, list(frame_rows()), rounds=3),
+    Case("tree-inside", "a frame in a mounted directory, over a mount of its own", inside, list(inside_rows()), rounds=3),
     Case("tree-crowd", "a mounted directory of a million files and 100,000 frames", crowd, list(crowd_rows()), rounds=1, full=True),
 ]  # fmt: skip

@@ -10,6 +10,11 @@ use super::BlockKey;
 /// What an entry costs beside its bytes.
 pub const OVERHEAD: u64 = 160;
 
+/// What a block of that length takes.
+pub fn cost(len: u32) -> u64 {
+    OVERHEAD + u64::from(len)
+}
+
 /// A decoded block, or a part of one.
 #[derive(Debug)]
 pub struct Block {
@@ -67,11 +72,10 @@ pub enum Slot {
 
 impl Slot {
     fn weight(&self) -> u64 {
-        OVERHEAD
-            + match self {
-                Slot::Ready(block) => block.bytes.len() as u64,
-                Slot::Waiting(len) | Slot::Busy(len) => u64::from(*len),
-            }
+        match self {
+            Slot::Ready(block) => OVERHEAD + block.bytes.len() as u64,
+            Slot::Waiting(len) | Slot::Busy(len) => cost(*len),
+        }
     }
 }
 
@@ -99,7 +103,7 @@ pub struct Memory {
     kept_bytes: u64,
     /// Bytes of all slots.
     bytes: u64,
-    /// Bytes of the blocks that wait for their turn.
+    /// What the blocks that wait for their turn take.
     waiting: u64,
     /// Bytes of all slots that there ever were.
     clock: u64,
@@ -160,7 +164,7 @@ impl Memory {
         let change = |place: &mut Slot| {
             old = place.weight();
             if let Slot::Waiting(len) = place {
-                waited = u64::from(*len);
+                waited = cost(*len);
             }
             *place = slot;
         };
@@ -184,7 +188,7 @@ impl Memory {
         self.bytes += weight;
         self.clock += weight;
         if let Slot::Waiting(len) = slot {
-            self.waiting += u64::from(len);
+            self.waiting += cost(len);
         }
         self.release();
         match keep {
@@ -239,7 +243,7 @@ impl Memory {
         if let Some(slot) = slot {
             self.bytes -= slot.weight();
             if let Slot::Waiting(len) = slot {
-                self.waiting -= u64::from(len);
+                self.waiting -= cost(len);
             }
         }
     }

@@ -1,6 +1,7 @@
 use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
+use super::room::{BENCHES, IN_FLIGHT, IN_HAND, SHARE};
 use super::*;
 
 fn key(of: StateId, n: u32) -> BlockKey {
@@ -197,7 +198,49 @@ fn few_are_decoded_at_one_time_when_they_are_large() {
         }
     });
     assert_eq!(most.into_inner(), 1);
-    assert!(blocks.shared.benches.lock().bytes <= BENCHES);
+    assert!(blocks.shared.room.benches.lock().bytes <= BENCHES);
+}
+
+#[test]
+fn readers_hold_no_more_than_there_is_room_for() {
+    let blocks = Blocks::new(0, 4, None);
+    let (held, most) = (AtomicU64::new(0), AtomicU64::new(0));
+    for size in [IN_HAND / 4, IN_HAND / 2 + 1, IN_HAND * 2] {
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for _ in 0..50 {
+                        let _in_hand = blocks.in_hand(size);
+                        most.fetch_max(held.fetch_add(size, Relaxed) + size, Relaxed);
+                        std::thread::yield_now();
+                        held.fetch_sub(size, Relaxed);
+                    }
+                });
+            }
+        });
+        assert!(most.swap(0, Relaxed) <= size.max(IN_HAND), "{size}");
+    }
+}
+
+#[test]
+fn where_no_thread_can_be_started_nothing_waits_for_one() {
+    static STARTS: AtomicUsize = AtomicUsize::new(0);
+    let blocks = Blocks::spawning(10_000, 2, None, |body| match STARTS.fetch_add(1, Relaxed) {
+        0..3 => Err(io::Error::from_raw_os_error(libc::EAGAIN)),
+        _ => std::thread::Builder::new().spawn(body),
+    });
+    let of = blocks.new_state();
+    let ((begun, begins), (order, orders)) = (channel(), channel());
+    let gate = Gate { blocks: Arc::clone(&blocks), begun, orders: Mutex::new(orders), count: AtomicUsize::new(0) };
+    let gate = Arc::new(gate);
+    for n in 0..3 {
+        expect(&blocks, &gate, &[key(of, n)]);
+        let state = blocks.shared.state.lock();
+        assert_eq!((state.started, state.jobs.len(), state.memory.bytes(), state.memory.waiting()), (0, 0, 0, 0));
+    }
+    order.send(Order::Succeed).unwrap();
+    expect(&blocks, &gate, &[key(of, 3)]);
+    assert_eq!(begins.recv(), Ok(key(of, 3)), "a thread is tried again");
 }
 
 /// Forgets its blocks when nobody has it any more, as the data of a frame does.

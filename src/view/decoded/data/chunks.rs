@@ -32,6 +32,10 @@ impl Data {
             Turn::Ready(block) => Ok(block),
             Turn::Mine => {
                 let claim = Claim { blocks: &self.blocks, key };
+                // Whoever had it before has just put it to the file.
+                if let Some(block) = self.restore(way, key, len, part) {
+                    return Ok(block);
+                }
                 let bytes = self.decode(store, guard, key, len, way)?;
                 std::mem::forget(claim);
                 Ok(self.put(key, bytes, way))
@@ -45,8 +49,9 @@ impl Data {
             Shape::Array(tiling) => tiling.visible_in_block(key.chunk, key.start),
             Shape::Chunks(_) | Shape::Varying(_) => bytes.len() as u64,
         };
+        // Who waits for it gets it from memory, before it is in the file.
         let block = self.blocks.put(key, bytes, u32::try_from(visible).unwrap_or(u32::MAX));
-        self.spill(way, key, &block);
+        self.spill(way, key, block.bytes());
         block
     }
 
@@ -89,7 +94,10 @@ impl Data {
         let IndexEntry::Stored(chunk) = self.entry(key.chunk) else { return Ok(out) };
         for (place, part) in blocks_of(map, &wanted) {
             let n = map.block_at(place.start);
-            let extent = map.stored(n);
+            let extent = match map.stored(n) {
+                Some(extent) => extent,
+                None => self.find_stored(store, guard, key, map, n)?,
+            };
             let stored = bench.stored((extent.end - extent.start) as usize);
             read_whole(store, guard, (chunk, map.header().cbytes), extent.start, stored)?;
             let (decoder, stored, whole) = bench.parts();
@@ -134,16 +142,40 @@ impl Data {
             let expected = format_args!("{block_len}, as the array's blocks have");
             return Err(self.damaged(store, chunk, format::Error::new("chunk: blocksize", 8, header.blocksize, expected)));
         }
-        let mut beginning = vec![0; BlockMap::need(&header) as usize];
-        read_whole(store, guard, (key, header.cbytes), 0, &mut beginning)?;
-        let map = BlockMap::parse(&beginning).map_err(|source| self.damaged(store, chunk, source))?;
+        let read = |at: u32, buf: &mut [u8]| read_whole(store, guard, (key, header.cbytes), at, buf).map_err(Failed::Read);
+        let map = BlockMap::read(&header, read).map_err(|failed| match failed {
+            Failed::Read(error) => error,
+            Failed::Format(source) => self.damaged(store, chunk, source),
+        })?;
         // What was read twice is the same, or somebody is writing it.
-        if *map.header() != header {
-            return Err(ViewError::Gone);
-        }
+        let map = map.ok_or(ViewError::Gone)?;
         let map = Arc::new(map);
         self.blocks.keep_map(state, chunk, &map);
         Ok(map)
+    }
+
+    /// Which bytes of a chunk make a block, where its map does not hold that.
+    fn find_stored(
+        &self,
+        store: &dyn FrameStore,
+        guard: &ReadGuard<'_>,
+        key: BlockKey,
+        map: &BlockMap,
+        n: u32,
+    ) -> Result<Range<u32>> {
+        let IndexEntry::Stored(chunk) = self.entry(key.chunk) else { return Err(ViewError::Gone) };
+        let place = map.starts_of(n);
+        let starts = match self.blocks.starts(key.of, key.chunk, place.start) {
+            Some(starts) => starts,
+            None => {
+                let mut starts = vec![0; (place.end - place.start) as usize];
+                read_whole(store, guard, (chunk, map.header().cbytes), place.start, &mut starts)?;
+                let starts = Arc::new(starts);
+                self.blocks.keep_starts(key.of, key.chunk, place.start, &starts);
+                starts
+            }
+        };
+        map.stored_by(n, &starts).map_err(|source| self.damaged(store, key.chunk, source))
     }
 
     /// What keeps from a chunk, if that is the chunk itself.
@@ -164,7 +196,19 @@ impl Data {
         if reported.len() < REPORTS && reported.insert(chunk) {
             error!("{}: chunk {} cannot be read: {source}", format::plain::plain(&path), chunk.0);
         }
-        ViewError::Unreadable(source)
+        ViewError::BadChunk(chunk.0, source)
+    }
+}
+
+/// Why there is no map of a chunk.
+enum Failed {
+    Read(ViewError),
+    Format(format::Error),
+}
+
+impl From<format::Error> for Failed {
+    fn from(source: format::Error) -> Self {
+        Failed::Format(source)
     }
 }
 

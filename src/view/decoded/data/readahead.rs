@@ -9,6 +9,7 @@ use log::debug;
 use super::Data;
 use super::chunks::blocks_of;
 use super::way::{Bands, Way};
+use crate::format::plain::plain;
 use crate::format::{IndexEntry, Position};
 use crate::store::{FrameStore, Want};
 use crate::view::decoded::blocks::{BlockKey, StateId, Work};
@@ -17,6 +18,9 @@ use crate::view::error::ViewError;
 
 /// What will be read soon begins at most so far ahead of what is read now.
 const BEHIND: u64 = 16 << 20;
+/// Blocks that are asked for at once, at most.
+pub(super) const MOST: usize = 16 << 10;
+
 impl Data {
     /// A part of the file will be read soon. Has it decoded, and with it all blocks that are read together with it.
     pub fn expect(self: &Arc<Self>, store: &Arc<dyn FrameStore>, part: Range<u64>) {
@@ -39,7 +43,7 @@ impl Data {
         }
         let state = *self.state.lock();
         let most = self.blocks.room() / 2;
-        let (mut wanted, mut bytes) = (Vec::new(), 0u64);
+        let (mut wanted, mut bytes, mut is_enough) = (Vec::new(), 0u64, false);
         let guard = store.enter();
         let found = self.shape.parts(range, |part| {
             let chunk = part.chunk();
@@ -52,23 +56,29 @@ impl Data {
                     wanted.push((key, len, way.keep(&part)));
                     bytes += u64::from(len);
                 }
+                is_enough = bytes > most || wanted.len() >= MOST;
+                is_enough
             };
             match part {
-                Part::Tile(tile) => want(BlockKey { of: state, chunk, start: tile.start }, self.block_len(), tile.span()),
+                Part::Tile(tile) => {
+                    want(BlockKey { of: state, chunk, start: tile.start }, self.block_len(), tile.span());
+                }
                 Part::Span(span) => {
                     let map = self.map(&**store, &guard, state, chunk)?;
                     if map.run().is_none() {
                         for (place, part) in blocks_of(&map, &span.place) {
-                            want(BlockKey { of: state, chunk, start: place.start }, place.end - place.start, part);
+                            if want(BlockKey { of: state, chunk, start: place.start }, place.end - place.start, part) {
+                                break;
+                            }
                         }
                     }
                 }
             }
             // No more than can be decoded ahead.
-            if bytes > most { Err(ViewError::Gone) } else { Ok(()) }
+            if is_enough { Err(ViewError::Gone) } else { Ok(()) }
         });
-        if let (Err(error), true) = (found, bytes <= most) {
-            debug!("not read ahead: {error}");
+        if let (Err(error), false) = (found, is_enough) {
+            debug!("{}: not read ahead: {error}", plain(&store.path()));
         }
         self.blocks.expect(&self.work(store), &wanted, most, false);
     }
@@ -118,6 +128,9 @@ impl Work for Ahead {
             return;
         }
         let way = self.data.way.lock().clone();
+        if self.data.is_spilled(&way, key) {
+            return;
+        }
         if let Ok(bytes) = self.data.decode(&*store, &guard, key, len, &way) {
             self.data.put(key, bytes, &way);
         }

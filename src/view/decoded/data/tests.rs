@@ -128,6 +128,25 @@ fn a_band_that_does_not_fit_is_decoded_once_where_it_may_go_to_a_file() {
 }
 
 #[test]
+fn of_many_who_read_in_order_none_loses_its_file() {
+    let dirs: Vec<_> = (0..6).map(|_| tempfile::tempdir().unwrap()).collect();
+    let files = BandFiles::new(Arc::new(FileBackend::open(dirs[0].path()).unwrap()));
+    let blocks = Blocks::new(BAND / 2, 1, Some(files));
+    let stores: Vec<_> = dirs.iter().map(|dir| array(dir.path())).collect();
+    let all: Vec<_> = stores.iter().map(|store| (store, data(&**store, &blocks))).collect();
+    for row in 0..u64::from(ROWS) * LAYERS {
+        for (store, data) in &all {
+            check(data, store, row * ROW, ROW);
+        }
+    }
+    // The first row is read before anybody knows that others follow.
+    let most = 6 * (CHUNKS * LAYERS + CHUNKS);
+    let decoded = blocks.counts().decoded.load(Relaxed);
+    assert!(decoded <= most, "{decoded}, expected {most}");
+    assert_eq!(blocks.files().unwrap().count(), 0, "all was read");
+}
+
+#[test]
 fn who_reads_here_and_there_has_nothing_spilled() {
     let dir = tempfile::tempdir().unwrap();
     let store = array(dir.path());

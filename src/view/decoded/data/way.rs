@@ -88,7 +88,11 @@ impl Data {
         let (number, end) = tiling.band_at(band, at);
         // What is left of the last band, while others read it too, is not worth another file.
         let is_over = end == tiling.bytes() && end - at < band.period / 2;
-        if matches!(&*way, Way::Memory) && !is_over {
+        // There may be room for a file now that another band begins.
+        let is_another = self.tried.load(Relaxed) != number && self.blocks.files().is_some();
+        let is_free = matches!(&*way, Way::Memory) || matches!(&*way, Way::Some(_)) && is_another;
+        if is_free && !is_over {
+            self.tried.store(number, Relaxed);
             let begun = self.blocks.files().and_then(|files| files.begin(tiling.slots(band), tiling.block_len(), band.len));
             *way = match begun {
                 Some(file) => {
@@ -167,7 +171,7 @@ impl Data {
     }
 
     /// Nothing is kept any more.
-    pub(super) fn end_way(&self) {
+    pub(in crate::view::decoded) fn end_way(&self) {
         let way = std::mem::take(&mut *self.way.lock());
         if let (Way::File(file), Some(files)) = (way, self.blocks.files()) {
             files.end(&file);
@@ -187,11 +191,11 @@ impl Data {
     }
 
     /// Has the file keep a block.
-    pub(super) fn spill(&self, way: &Way, key: BlockKey, block: &Block) {
+    pub(super) fn spill(&self, way: &Way, key: BlockKey, bytes: &[u8]) {
         let (Way::File(file), Some(place)) = (way, self.place_in_file(key)) else { return };
-        match file.write(place, block.bytes()) {
+        match file.write(place, bytes) {
             Ok(false) => {}
-            Ok(true) => drop(self.blocks.counts().spilled_bytes.fetch_add(block.bytes().len() as u64, Relaxed)),
+            Ok(true) => drop(self.blocks.counts().spilled_bytes.fetch_add(bytes.len() as u64, Relaxed)),
             Err(error) => self.give_files_up(&error),
         }
     }

@@ -1,0 +1,149 @@
+//! Looks names up: finds what a name stands for below, decides what that is shown as, and gives its attributes.
+
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::PathBuf;
+
+use super::frame::{Stored, TreeFrame};
+use super::table::Shown;
+use super::{LOOKS, Tree, passed};
+use crate::format::Layout;
+use crate::store::local::beneath::{self, Found};
+use crate::view::{Attr, Decoded, FileSystem, Ino, Invalidations, Result, ViewError};
+
+impl Tree {
+    /// What a name in a directory stands for, told to the kernel once more.
+    pub(super) fn enter(&self, parent: Ino, name: &OsStr) -> Result<Attr> {
+        let name = &self.name_below(parent, name)?;
+        let (dir, below) = self.below(parent, name)?;
+        let (ino, found) = self.enter_at(parent, name, dir.as_fd(), &below)?;
+        self.attr_of(ino, &found).inspect_err(|_| self.forget(ino, 1, false))
+    }
+
+    /// The node of what a name in a directory stands for, told to the kernel once more.
+    pub(super) fn enter_node(&self, parent: Ino, name: &OsStr) -> Result<Ino> {
+        let dir = self.dir(parent)?;
+        Ok(self.enter_at(parent, name, dir.as_fd(), name)?.0)
+    }
+
+    /// The same, and what it is; below it has another name, perhaps in another directory.
+    pub(super) fn enter_at(&self, parent: Ino, name: &OsStr, dir: BorrowedFd<'_>, below: &OsStr) -> Result<(Ino, Found)> {
+        for attempt in 1.. {
+            // What is found may be renamed before it is in the table, which then has its other name already.
+            let moves = Some(self.table.lock().moves()).filter(|_| attempt < LOOKS);
+            let found = beneath::look(dir, below)?;
+            if let Some(ino) = self.enter_found(parent, name, dir, &found, moves) {
+                return Ok((ino, found));
+            }
+        }
+        Err(ViewError::Gone)
+    }
+
+    /// The node of what was found, told to the kernel once more; none if something was renamed since there were so many `moves`.
+    pub(super) fn enter_found(
+        &self,
+        parent: Ino,
+        name: &OsStr,
+        dir: BorrowedFd<'_>,
+        found: &Found,
+        moves: Option<u64>,
+    ) -> Option<Ino> {
+        let known = self.table.lock().find(found);
+        let known = known.or_else(|| self.is_now(parent, name, found));
+        let known = known.filter(|ino| {
+            let stays = self.is_shown_rightly(*ino, parent, name, dir, found);
+            if !stays {
+                self.shows_anew(*ino);
+            }
+            stays
+        });
+        let settled = || Some(self.table.lock()).filter(|table| moves.is_none_or(|moves| moves == table.moves()));
+        Some(match known {
+            Some(_) => settled()?.enter(found, parent, name, |_| Shown::Plain),
+            None => {
+                let is_covered = self.is_covering(found);
+                let stored = if is_covered { None } else { self.stored_at(parent, name, dir, found) };
+                let (stored, decoded) = self.data_at(name, dir, found, stored);
+                let in_store = matches!(stored, Some(Stored::Frame(_))) && self.is_in_store(parent);
+                let mut table = settled()?;
+                let ino = table.enter(found, parent, name, |ino| match stored {
+                    None => Shown::Plain,
+                    Some(stored) => {
+                        let shown = self.rules.shown(stored, in_store);
+                        Shown::Frame(TreeFrame::of_data(ino, stored, shown, decoded.clone()))
+                    }
+                });
+                if let Some(node) = table.get_mut(ino).filter(|_| is_covered) {
+                    node.is_covered = true;
+                }
+                ino
+            }
+        })
+    }
+
+    /// Whether another file system is mounted on what was found, which is not shown.
+    pub(super) fn is_covering(&self, found: &Found) -> bool {
+        found.stat.is_dir() && found.id.dev != self.device && !self.rules.cross
+    }
+
+    /// The layout of the frame that a name stands for, if it is one that the user wants shown.
+    pub(super) fn frame_at(&self, parent: Ino, name: &OsStr, dir: BorrowedFd<'_>, found: &Found) -> Option<Layout> {
+        let layout = self.rules.look(dir, name, found)?;
+        if self.is_broken(found) {
+            return None;
+        }
+        self.is_chosen(parent, name).then_some(layout)
+    }
+
+    /// Whether the user wants what has a name shown as a frame, if it is one.
+    pub(super) fn is_chosen(&self, parent: Ino, name: &OsStr) -> bool {
+        let is_all = self.rules.frames.is_empty() && self.rules.noframes.is_empty();
+        is_all || self.rules.is_chosen(self.path_of(parent, name).as_os_str().as_encoded_bytes())
+    }
+
+    /// Attributes of a node below, which are these just now, as they are shown.
+    pub(super) fn attr_of(&self, ino: Ino, found: &Found) -> Result<Attr> {
+        let shown = {
+            let table = self.table.lock();
+            table.get(ino).map(|node| (node.shown.clone(), node.is_covered))
+        };
+        match shown {
+            Some((Shown::Frame(frame), _)) => self.frame_attr(&frame, found),
+            Some((Shown::Plain, _)) => Ok(passed::attr(ino, found)),
+            None => Err(ViewError::Gone),
+        }
+    }
+
+    /// A path beneath the root, for messages and patterns.
+    pub(super) fn path_of(&self, parent: Ino, name: &OsStr) -> PathBuf {
+        let way = self.table.lock().way(parent).unwrap_or_default();
+        let mut path: PathBuf = way.into_iter().map(|(_, name)| name).collect();
+        path.push(name);
+        path
+    }
+
+    /// What is owed to the kernel from before.
+    pub(super) fn pay(&self, invalidations: &mut Invalidations) {
+        let mut owed = std::mem::take(&mut *self.owed.lock());
+        self.in_shown_names(&mut owed);
+        invalidations.append(&mut owed);
+    }
+
+    /// What a frame that was found is stored as, and what its data is shown as: of nothing but frames whose data can be shown, where that
+    /// is what is shown.
+    pub(super) fn data_at(
+        &self,
+        name: &OsStr,
+        dir: BorrowedFd<'_>,
+        found: &Found,
+        stored: Option<Stored>,
+    ) -> (Option<Stored>, Option<Decoded>) {
+        match stored {
+            Some(Stored::Frame(layout)) if self.shows_data() => match self.decoded_at(name, dir, found, layout) {
+                Some(decoded) => (stored, Some(decoded)),
+                None => (None, None),
+            },
+            _ => (stored, None),
+        }
+    }
+}
