@@ -5,7 +5,7 @@
 //! | layer | knows | has no |
 //! | --- | --- | --- |
 //! | [`mod@format`] | the bytes of frames and chunks: parsing and writing them | input or output, `unsafe`, panic on bytes from disk |
-//! | [`store`] | frames on disk: reading, staging, free space, commits | names in a mount |
+//! | [`store`] | frames on disk and in object stores: reading, staging, free space, commits | names in a mount |
 //! | [`view`] | names and bytes in a mount, and what a write to them means; its page is the contract with users | FUSE |
 //! | [`fs`] | FUSE: inodes, replies, sessions, signals | decisions about frames |
 //! | [`cli`] | arguments, messages, exit codes | anything else |

@@ -121,9 +121,6 @@ impl Count {
     }
 }
 
-/// Threads that each wait for a chunk of a remote frame.
-const REMOTE_THREADS: usize = 32;
-
 pub(super) fn run(args: &Args) -> Outcome {
     #[cfg(feature = "remote")]
     if let Err(what) = super::remote::reach(&args.remote, &args.frames) {
@@ -138,7 +135,7 @@ pub(super) fn run(args: &Args) -> Outcome {
             Ok(Some(verdict)) => verdict,
             Ok(None) => {
                 memory::end_with(frame);
-                let threads = if frames::is_remote(frame) { threads.max(REMOTE_THREADS) } else { threads };
+                let threads = if frames::is_remote(frame) { threads.max(frames::threads(true)) } else { threads };
                 match frames::location(frame) {
                     Ok(location) => one(&location, Depth { threads, ..depth }, args.json, &mut out),
                     Err(failure) => unread(&frames::shown(frame), &failure, args.json, &mut out),
@@ -189,7 +186,7 @@ fn all_in(path: &Path, depth: Depth, as_json: bool, out: &mut impl Write) -> Res
 /// What cannot be read at all.
 fn unread(path: &Path, Failure(error): &Failure, as_json: bool, out: &mut impl Write) -> Verdict {
     if as_json {
-        let object = json!({ "frame": path.to_string_lossy(), "error": error });
+        let object = json!({ "frame": frames::shown(path).to_string_lossy(), "error": error });
         let _ = out.write_all(output::json_line(&object).as_bytes());
     }
     eprintln!("{error}");

@@ -37,8 +37,11 @@ mod tree;
 ///
 /// Each of SRC and DST may be a URL: s3://, gs:// or az://BUCKET/KEY; SRC also http:// or https://. Many chunks are sent and fetched at a
 /// time. At a URL nobody sees a half-written frame: the index of a sparse one is sent last, and a contiguous one is there when it is whole.
-/// A sparse upload that was interrupted goes on with the chunks that are there. --force replaces a frame of the same layout, if nobody else
-/// has changed it meanwhile. A NumPy file becomes a sparse frame at a URL.
+/// A sparse upload that was interrupted goes on with the chunks that are there; a contiguous upload and a download begin anew. --force
+/// replaces a frame of the same layout, if nobody else has changed it meanwhile. An object of more than 32 MiB is sent in parts, without a
+/// condition: before, it is looked whether others have made one of that name, but do not upload such chunks, or such a contiguous frame, to
+/// one name twice at the same time. If the command is killed, its parts stay in the store until its rules remove them. A NumPy file becomes
+/// a sparse frame at a URL.
 ///
 /// With --show, SRC may be a directory. Everything in it is copied, at any depth: each frame (see `b2fuse check`) in that
 /// layout, and all other files as they are, with owner, mode, times and extended attributes, links as links. DST must not exist, or be an

@@ -62,12 +62,12 @@ fn known(location: &Location) -> Result<Option<Layout>, Failure> {
 /// A path as messages have it: of a URL, nothing that could be a secret.
 pub(super) fn shown(path: &Path) -> Cow<'_, Path> {
     #[cfg(feature = "remote")]
-    if let Some(address) = crate::store::remote::Address::parse(path) {
-        return match address {
-            Ok(address) => Cow::Owned(address.to_string().into()),
-            Err(_) => Cow::Owned(crate::store::remote::without_secrets(path.as_os_str()).into_owned().into()),
-        };
-    }
+    return match crate::store::remote::Address::parse(path) {
+        Some(Ok(address)) => Cow::Owned(address.to_string().into()),
+        // It may be spelled wrong.
+        _ => Cow::Owned(crate::store::remote::without_secrets(path.as_os_str()).into_owned().into()),
+    };
+    #[cfg(not(feature = "remote"))]
     Cow::Borrowed(path)
 }
 
@@ -94,6 +94,16 @@ pub(super) fn is_remote(path: &Path) -> bool {
     }
 }
 
+/// How many threads look at chunks. Of a frame far away each waits for a request most of the time.
+pub(super) fn threads(is_remote: bool) -> usize {
+    #[cfg(feature = "remote")]
+    if is_remote {
+        return super::remote::connections();
+    }
+    let _ = is_remote;
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
 /// That a frame is none at a URL, for a command that writes to it. Nothing is asked of its server.
 ///
 /// # Errors
@@ -118,7 +128,11 @@ pub(super) fn explained(path: &Path, error: StoreError) -> Failure {
 
 /// As [`explained`], of the frame at a location.
 pub(super) fn explained_at(location: &Location, error: StoreError) -> Failure {
-    known(location).err().unwrap_or_else(|| Failure::from_text(error))
+    match known(location) {
+        Err(failure) => failure,
+        Ok(None) if is_remote(location.path()) => missing(location.path(), ""),
+        Ok(_) => Failure::from_text(error),
+    }
 }
 
 /// What opening a frame has come to; of a damaged one, with what to do.
@@ -133,6 +147,9 @@ pub(super) fn damaged(error: StoreError) -> Failure {
         StoreError::Format { .. } => "",
         _ => return Failure::from_text(error),
     };
+    if is_remote(error.path()) {
+        return Failure::from_text(format_args!("{error}; {what}b2fuse check shows all damage"));
+    }
     Failure::from_text(format_args!("{error}; {what}b2fuse check shows all damage, and b2fuse repair shows what can be repaired"))
 }
 

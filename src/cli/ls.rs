@@ -12,6 +12,7 @@ use crate::format::array::Array;
 use crate::format::chunk::ChunkHeader;
 use crate::format::registry::{CodecId, FilterId};
 use crate::format::{Fit, IndexEntry, Layout, Position, Special};
+use crate::store::StoreError;
 use crate::store::inspect::{ChunkPlace, Inspection, Severity};
 
 mod tree;
@@ -122,10 +123,15 @@ fn ls(args: &Args) -> Result<(), Failure> {
         true => list(&shown, args, &mut damaged, &mut |row| json_line(&mut out, &shown, &row)),
         false => {
             let mut table = Table::new(&shown, &mut out);
-            list(&shown, args, &mut damaged, &mut |row| table.add(row)).and_then(|()| table.print_held())
+            let read = list(&shown, args, &mut damaged, &mut |row| table.add(row));
+            read.and_then(|read| table.print_held().map(|()| read))
         }
     };
-    output::written(printed.and_then(|()| out.flush()))?;
+    let read = match printed.and_then(|read| out.flush().map(|()| read)) {
+        Ok(read) => read,
+        Err(error) => return output::written(Err(error)),
+    };
+    read.map_err(Failure::from_text)?;
     if damaged > 0 {
         wrong.push(format!("{damaged} of {count} chunks are damaged"));
     }
@@ -233,16 +239,22 @@ impl Row {
     }
 }
 
-/// Gives `print` a row for each chunk, in the order that is asked for, and counts those that are damaged.
-fn list(shown: &Shown<'_>, args: &Args, damaged: &mut u64, print: &mut dyn FnMut(Row) -> io::Result<()>) -> io::Result<()> {
+/// Gives `print` a row for each chunk, in the order that is asked for, and counts those that are damaged. Answers whether the frame could
+/// be read.
+fn list(
+    shown: &Shown<'_>,
+    args: &Args,
+    damaged: &mut u64,
+    print: &mut dyn FnMut(Row) -> io::Result<()>,
+) -> io::Result<Result<(), StoreError>> {
     let inspection = shown.inspection;
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = frames::threads(frames::is_remote(&args.frame));
     let (count, chunksize) = (inspection.nchunks().unwrap_or(0), inspection.header().chunksize());
     // Only sorting has to see all rows before it prints one.
     let at_once = args.sort == Sort::Position && !args.reverse;
     let mut rows = Vec::with_capacity(if at_once { 0 } else { usize::try_from(count).unwrap_or(0) });
     let mut printed = Ok(());
-    inspection.chunks(threads, &mut |position, entry, seen| {
+    let read = inspection.chunks(threads, &mut |position, entry, seen| {
         let (header, mut wrong) = match seen {
             Some(Ok(seen)) => (Some(seen.header), None),
             Some(Err(finding)) => (None, Some(finding.what)),
@@ -265,7 +277,8 @@ fn list(shown: &Shown<'_>, args: &Args, damaged: &mut u64, print: &mut dyn FnMut
         let order = shown.compare(one, other, args.sort);
         if args.reverse { order.reverse() } else { order }
     });
-    rows.into_iter().try_for_each(print)
+    rows.into_iter().try_for_each(print)?;
+    Ok(read)
 }
 
 fn json_line(out: &mut impl Write, shown: &Shown<'_>, row: &Row) -> io::Result<()> {

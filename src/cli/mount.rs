@@ -95,7 +95,8 @@ Frames at URLs:
       (as of signed URLs) are sent, and shown nowhere
 
   -o endpoint=URL         address of the store: http://HOST:PORT or
-                          https://HOST
+                          https://HOST; of Azure, with /ACCOUNT behind it,
+                          which is added to an IP address or localhost
   -o region=NAME          region of the bucket
   -o anonymous            do not sign requests, as for public buckets; the
                           default if there are no credentials

@@ -37,6 +37,14 @@ pub(super) fn connect(address: &Address, access: &Access) -> Result<Connected, S
 /// How commands reach frames at URLs, if they were told.
 static ACCESS: OnceLock<Access> = OnceLock::new();
 
+/// Threads that each wait for one request.
+const MOST_THREADS: usize = 256;
+
+/// How many requests there are at one time, for a command that makes each in a thread.
+pub(super) fn connections() -> usize {
+    ACCESS.get().map_or_else(|| Access::default().connections, |access| access.connections).min(MOST_THREADS)
+}
+
 /// A command was told how to reach frames at URLs, of which some paths may be.
 ///
 /// # Errors
@@ -61,8 +69,8 @@ fn located(path: &Path) -> Result<Option<(Location, Arc<Client>)>, Failure> {
     if let Some((_, location, client)) = LAST.lock().as_ref().filter(|(last, ..)| last == path) {
         return Ok(Some((location.clone(), Arc::clone(client))));
     }
-    let Some((Connected { client, path: shown, .. }, _)) = connected(path)? else { return Ok(None) };
-    let location = remote::location(&client, &shown);
+    let Some((Connected { client, path: shown, .. }, access)) = connected(path)? else { return Ok(None) };
+    let location = remote::location(&client, &shown, access.unsafe_immutable);
     *LAST.lock() = Some((path.to_owned(), location.clone(), Arc::clone(&client)));
     Ok(Some((location, client)))
 }
@@ -75,7 +83,7 @@ pub(super) fn walk(path: &Path) -> Result<Option<remote::Walk>, Failure> {
     let Some((location, client)) = located(path)? else { return Ok(None) };
     let may_be = match location.layout() {
         Ok(layout) => layout.is_none(),
-        Err(_) => client.is_empty_object(),
+        Err(error) => client.is_empty_object(&error),
     };
     if !client.can_list() || !may_be {
         return Ok(None);
@@ -100,6 +108,16 @@ pub(super) fn open(path: &Path, failed: impl Fn(StoreError) -> Failure) -> Resul
     let Access { refresh, unsafe_immutable, .. } = access;
     let options = remote::Options { refresh, unsafe_immutable, ..remote::Options::default() };
     let resources = Resources::new(Budgets { cache_bytes: 0, ..Budgets::default() });
-    let store = RemoteStore::open(client, &path, options, &resources).map_err(failed)?;
+    let store = RemoteStore::open(client, &path, options, &resources).map_err(|error| failed(no_such_object(error)))?;
     Ok(Some(Arc::new(store)))
+}
+
+/// An error in the words of a store: what is missing there is no file.
+pub(super) fn no_such_object(error: StoreError) -> StoreError {
+    match error {
+        StoreError::Io { path, source, .. } if source.raw_os_error() == Some(libc::ENOENT) => {
+            StoreError::Unsupported { path, reason: "no such object; expected a Blosc2 frame".to_owned() }
+        }
+        error => error,
+    }
 }

@@ -61,7 +61,7 @@ impl Adapter {
     /// mount point.
     pub(super) fn new(shared: Arc<Shared>, auto_unmount: bool, xattrs: bool, pm_qos: Option<Arc<PmQos>>) -> Self {
         let no_open = shared.features.read_only && !shared.features.handles;
-        let no_opendir = !auto_unmount && shared.features.passes_on.is_none();
+        let no_opendir = !auto_unmount && shared.features.passes_on.is_none() && shared.features.far.is_none();
         Adapter { no_open, no_opendir, xattrs, pm_qos, shared }
     }
 
@@ -77,9 +77,16 @@ impl Adapter {
     }
 
     /// A request that changes nothing.
-    fn ask<R: Reply>(&self, what: &str, req: &Request, ino: INodeNo, reply: R, call: impl Ask<R>) {
+    fn ask<R: Reply>(&self, what: &'static str, req: &Request, ino: INodeNo, reply: R, call: impl Ask<R> + Send + 'static) {
         let Some((shared, _entered)) = self.enter(req) else { return reply.send(Err(Errno::ENODEV)) };
-        reply.send(call(shared, Ino(ino.0)).map_err(|refusal| errno(what, Ino(ino.0), &refusal)));
+        self.unless_far(shared, req, move |shared| {
+            reply.send(call(shared, Ino(ino.0)).map_err(|refusal| errno(what, Ino(ino.0), &refusal)));
+        });
+    }
+
+    /// Does what changes nothing: at once, or as the executor allows it where all is far away.
+    fn unless_far(&self, shared: &Arc<Shared>, req: &Request, work: impl FnOnce(&Arc<Shared>) + Send + 'static) {
+        if shared.features.far.is_some() { shared.run_far(req.pid(), work) } else { work(shared) }
     }
 
     /// See [`Shared::perform`].
@@ -174,7 +181,10 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        self.ask("lookup", req, parent, reply, |shared, parent| shared.view.lookup(parent, name).map(|attr| shared.entry(&attr)));
+        let name = name.to_owned();
+        self.ask("lookup", req, parent, reply, move |shared, parent| {
+            shared.view.lookup(parent, &name).map(|attr| shared.entry(&attr))
+        });
     }
 
     fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
@@ -303,13 +313,16 @@ impl fuser::Filesystem for Adapter {
                 Ok(shared.opened(ino, outcome?, mode))
             });
         }
-        match shared.view.open(inode, mode) {
-            Ok(file) => reply.send(Ok(shared.opened(inode, file, mode))),
-            Err(refusal) => return reply.error(errno("open", inode, &refusal)),
-        }
-        if writable {
-            shared.touched(req.pid(), inode, None);
-        }
+        let client = req.pid();
+        self.unless_far(shared, req, move |shared| {
+            match shared.view.open(inode, mode) {
+                Ok(file) => reply.send(Ok(shared.opened(inode, file, mode))),
+                Err(refusal) => return reply.error(errno("open", inode, &refusal)),
+            }
+            if writable {
+                shared.touched(client, inode, None);
+            }
+        });
     }
 
     fn create(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, flags: i32, reply: ReplyCreate) {
@@ -342,21 +355,24 @@ impl fuser::Filesystem for Adapter {
         let handle = (!self.no_open).then_some(Handle(fh.0));
         let len = (size as usize).min(MAX_READ);
         shared.reads.fetch_add(1, Relaxed);
-        let mut buffer = shared.buffers.take(len);
-        match shared.view.read(ino, handle, offset, &mut buffer[..len]) {
-            Ok(n) => reply.data(&buffer[..n]),
-            Err(ViewError::Locked) => shared.read_waiting(ino, handle, offset, len, reply),
-            Err(refusal) => {
-                reply.error(errno("read", ino, &refusal));
-                // A client whose kernel sends no OPEN must look the name up again.
-                if matches!(refusal, ViewError::Gone) && self.no_open {
-                    let name = shared.view.last_name(ino).map(|(parent, name)| Invalidation::Entry(parent, name));
-                    shared.notify.forget(name.into_iter().collect());
+        let client = req.pid();
+        self.unless_far(shared, req, move |shared| {
+            let mut buffer = shared.buffers.take(len);
+            match shared.view.read(ino, handle, offset, &mut buffer[..len]) {
+                Ok(n) => reply.data(&buffer[..n]),
+                Err(ViewError::Locked) => shared.read_waiting(ino, handle, offset, len, reply),
+                Err(refusal) => {
+                    reply.error(errno("read", ino, &refusal));
+                    // A client whose kernel sends no OPEN must look the name up again.
+                    if matches!(refusal, ViewError::Gone) && handle.is_none() {
+                        let name = shared.view.last_name(ino).map(|(parent, name)| Invalidation::Entry(parent, name));
+                        shared.notify.forget(name.into_iter().collect());
+                    }
                 }
             }
-        }
-        shared.buffers.give_back(buffer);
-        shared.touched(req.pid(), ino, Some((offset, size)));
+            shared.buffers.give_back(buffer);
+            shared.touched(client, ino, Some((offset, size)));
+        });
     }
 
     fn write(
@@ -456,11 +472,13 @@ impl fuser::Filesystem for Adapter {
     /// nobody may execute. This is decided here because only this layer knows the permissions that the mount shows.
     fn access(&self, req: &Request, ino: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
         let Some((shared, _entered)) = self.enter(req) else { return reply.error(Errno::ENODEV) };
-        match shared.view.getattr(Ino(ino.0)).map(|attr| shared.attr(&attr).attr.perm) {
-            Ok(perm) if mask.contains(AccessFlags::X_OK) && perm & 0o111 == 0 => reply.error(Errno::EACCES),
-            Ok(_) => reply.ok(),
-            Err(refusal) => reply.error(errno("access", Ino(ino.0), &refusal)),
-        }
+        self.unless_far(shared, req, move |shared| {
+            match shared.view.getattr(Ino(ino.0)).map(|attr| shared.attr(&attr).attr.perm) {
+                Ok(perm) if mask.contains(AccessFlags::X_OK) && perm & 0o111 == 0 => reply.error(Errno::EACCES),
+                Ok(_) => reply.ok(),
+                Err(refusal) => reply.error(errno("access", Ino(ino.0), &refusal)),
+            }
+        });
     }
 
     fn fsync(&self, req: &Request, ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
@@ -479,14 +497,15 @@ impl fuser::Filesystem for Adapter {
         if let Some(errno) = self.no_xattr(name) {
             return reply.error(errno);
         }
-        self.ask("getxattr", req, ino, reply, |shared, ino| Ok((size, shared.view.xattr(ino, name)?)));
+        let name = name.to_owned();
+        self.ask("getxattr", req, ino, reply, move |shared, ino| Ok((size, shared.view.xattr(ino, &name)?)));
     }
 
     fn listxattr(&self, req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
         if !self.xattrs {
             return reply.error(Errno::ENOSYS);
         }
-        self.ask("listxattr", req, ino, reply, |shared, ino| Ok((size, shared.view.xattrs(ino)?)));
+        self.ask("listxattr", req, ino, reply, move |shared, ino| Ok((size, shared.view.xattrs(ino)?)));
     }
 
     fn setxattr(&self, req: &Request, ino: INodeNo, name: &OsStr, value: &[u8], flags: i32, _position: u32, reply: ReplyEmpty) {
@@ -510,31 +529,36 @@ impl fuser::Filesystem for Adapter {
         self.perform(req, op, reply, move |shared, ino, invalidations| shared.remove_xattr(ino, &name, invalidations));
     }
 
-    fn opendir(&self, _req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+    fn opendir(&self, req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         if self.no_opendir {
             return reply.error(Errno::ENOSYS);
         }
-        let kept = match self.shared.view.keeps_listing(Ino(ino.0)) {
-            true => FopenFlags::FOPEN_KEEP_CACHE,
-            false => FopenFlags::empty(),
-        };
-        reply.opened(FileHandle(0), FopenFlags::FOPEN_CACHE_DIR | kept);
+        let Some((shared, _entered)) = self.enter(req) else { return reply.error(Errno::ENODEV) };
+        self.unless_far(shared, req, move |shared| {
+            let kept = match shared.view.keeps_listing(Ino(ino.0)) {
+                true => FopenFlags::FOPEN_KEEP_CACHE,
+                false => FopenFlags::empty(),
+            };
+            reply.opened(FileHandle(0), FopenFlags::FOPEN_CACHE_DIR | kept);
+        });
     }
 
     fn readdir(&self, req: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
         let Some((shared, _entered)) = self.enter(req) else { return reply.error(Errno::ENODEV) };
-        match shared.names(Ino(ino.0), offset, |ino, cookie, kind, name| reply.add(ino, cookie, kind, name)) {
-            Ok(()) => reply.ok(),
-            Err(refusal) => reply.error(errno("readdir", Ino(ino.0), &refusal)),
-        }
+        self.unless_far(shared, req, move |shared| {
+            match shared.names(Ino(ino.0), offset, |ino, cookie, kind, name| reply.add(ino, cookie, kind, name)) {
+                Ok(()) => reply.ok(),
+                Err(refusal) => reply.error(errno("readdir", Ino(ino.0), &refusal)),
+            }
+        });
     }
 
     fn readdirplus(&self, req: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
         let Some((shared, _entered)) = self.enter(req) else { return reply.error(Errno::ENODEV) };
-        match shared.readdirplus(Ino(ino.0), offset, &mut reply) {
+        self.unless_far(shared, req, move |shared| match shared.readdirplus(Ino(ino.0), offset, &mut reply) {
             Ok(()) => reply.ok(),
             Err(refusal) => reply.error(errno("readdir", Ino(ino.0), &refusal)),
-        }
+        });
     }
 
     fn statfs(&self, req: &Request, ino: INodeNo, reply: ReplyStatfs) {

@@ -6,9 +6,10 @@
 //!
 //! | | waits for | at one time |
 //! | --- | --- | --- |
-//! | `Never` | at most what it reads from the disk: look-ups, reads, listings | as many as come |
+//! | `Never` | at most what it reads from the disk: look-ups, reads, listings of what is on this machine | as many as come |
 //! | `Disk` | all that changes something, commits or syncs | half of the event loops |
 //! | `Others` | other processes, until they give back a lock: 5 seconds at most | a quarter |
+//! | `Far` | a network: look-ups, reads and listings of what is far away | three quarters, and others in threads of their own |
 //!
 //! So a quarter of the event loops, and no less than one, is there for those who read, however many others wait for the disk.
 //! What finds its number used up is queued, and done by the event loop that is done with its own first. A
@@ -17,18 +18,27 @@
 //! What is `Disk` goes on without any other request, and what is `Others` ends of its own accord. A lock is given back by
 //! what is `Disk`, and who waits for one for as long as it takes has a thread besides ([`Shared::lock`]). So nobody waits in
 //! a queue for a request that is behind it.
+//!
+//! What is `Far` may be here already, or not come for a long time, and nobody knows which before it is looked for. So it is not queued:
+//! when its number is used up, it gets a thread, up to [`THREADS`] of them.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 
 use super::shared::Shared;
+use super::spawn;
+use crate::store::interrupts;
 use crate::view::Wait;
 
 /// The fewest event loops: one for each of the above, and one that does what comes next.
 pub const LEAST: usize = 4;
+
+/// The most threads beside the event loops that wait for what is far away.
+const THREADS: usize = 1024;
 
 type Work = Box<dyn FnOnce(&Arc<Shared>) + Send>;
 
@@ -36,6 +46,9 @@ type Work = Box<dyn FnOnce(&Arc<Shared>) + Send>;
 pub(super) struct Executor {
     disk: Mutex<Lane>,
     others: Mutex<Lane>,
+    far: Mutex<Lane>,
+    /// Threads for what is far away.
+    threads: AtomicUsize,
 }
 
 /// What waits for one thing. A leaf lock.
@@ -53,7 +66,8 @@ impl Lane {
 
 impl Executor {
     pub(super) fn new(loops: usize) -> Self {
-        Executor { disk: Lane::new(disk(loops)), others: Lane::new(loops / 4) }
+        let far = Lane::new(loops - (loops / 4).max(1));
+        Executor { disk: Lane::new(disk(loops)), others: Lane::new(loops / 4), far, threads: AtomicUsize::new(0) }
     }
 
     fn lane(&self, wait: Wait) -> Option<&Mutex<Lane>> {
@@ -61,6 +75,7 @@ impl Executor {
             Wait::Never => None,
             Wait::Disk => Some(&self.disk),
             Wait::Others => Some(&self.others),
+            Wait::Far => Some(&self.far),
         }
     }
 }
@@ -81,6 +96,32 @@ impl Shared {
             lane.running += 1;
         }
         self.run_with_queue(wait, work);
+    }
+
+    /// Runs `work` for a client, which may have to wait for what is far away: now, or in a thread of its own.
+    pub(super) fn run_far(self: &Arc<Self>, client: u32, work: impl FnOnce(&Arc<Self>) + Send + 'static) {
+        let mut work = Some(work);
+        self.try_run(Wait::Far, |shared| {
+            if let Some(work) = work.take() {
+                work(shared);
+            }
+        });
+        let Some(work) = work else { return };
+        if self.executor.threads.fetch_add(1, Relaxed) >= THREADS {
+            self.executor.threads.fetch_sub(1, Relaxed);
+            return self.run(Wait::Far, work);
+        }
+        let shared = Arc::clone(self);
+        let is_begun = spawn("b2fuse-far", "a request for what is far away, which fails", move || {
+            interrupts::serve(client);
+            if let Some(_entered) = shared.enter() {
+                shared.attempt(work);
+            }
+            shared.executor.threads.fetch_sub(1, Relaxed);
+        });
+        if !is_begun {
+            self.executor.threads.fetch_sub(1, Relaxed);
+        }
     }
 
     /// Runs `work`, unless it would have to be queued.
@@ -175,6 +216,38 @@ mod tests {
                 assert!(order.is_sorted());
                 drop(block(&shared, full));
             }
+        }
+    }
+
+    #[test]
+    fn what_is_far_away_keeps_no_event_loop_from_what_is_here() {
+        for loops in [LEAST, 8] {
+            let shared = shared(loops);
+            let (until, began) = (channel::<()>(), channel());
+            let blocked = Arc::new(Mutex::new(until.1));
+            // On event loops.
+            for _ in 0..loops - loops / 4 {
+                let (shared, blocked, began) = (Arc::clone(&shared), Arc::clone(&blocked), began.0.clone());
+                spawn(move || {
+                    shared.run_far(0, move |_| {
+                        began.send(()).unwrap();
+                        let _ = blocked.lock().recv();
+                    });
+                });
+            }
+            (0..loops - loops / 4).for_each(|_| began.1.recv_timeout(IN_TIME).unwrap());
+            shared.try_run(Wait::Far, |_| panic!("it is full"));
+            // This one comes back at once, and what it has to do is done all the same.
+            let (done, is_done) = channel();
+            let here = std::thread::current().id();
+            shared.run_far(0, move |_| done.send(std::thread::current().id()).unwrap());
+            assert_ne!(is_done.recv_timeout(IN_TIME).unwrap(), here);
+            for free in [Wait::Never, Wait::Disk, Wait::Others] {
+                let mut ran = false;
+                shared.try_run(free, |_| ran = true);
+                assert!(ran);
+            }
+            drop(until.0);
         }
     }
 

@@ -202,7 +202,7 @@ impl Shared {
         };
         let attr = self.private.as_ref().map_or(shown, |private| private.shown(shown));
         let forever = Timeouts { entry: FOREVER, attr: FOREVER };
-        Shown { attr, valid: self.features.passes_on.filter(|_| volatile).unwrap_or(forever) }
+        Shown { attr, valid: self.features.passes_on.or(self.features.far).filter(|_| volatile).unwrap_or(forever) }
     }
 
     /// The attributes of a file under a name that the kernel is told of.

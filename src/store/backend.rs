@@ -119,6 +119,15 @@ pub trait Backend: Send + Sync {
     }
     /// Opens a regular file that exists; anything else is an error, ELOOP for a symbolic link. Waits for nobody.
     fn open(&self, name: &OsStr, write: bool) -> io::Result<Box<dyn BackendFile>>;
+    /// The same of a file that will be read whole, for reading.
+    fn open_whole(&self, name: &OsStr) -> io::Result<Box<dyn BackendFile>> {
+        self.open(name, false)
+    }
+    /// Why what was read so far says nothing about a frame: a store far away did not answer, or others have changed the frame meanwhile.
+    /// `look` asks whether it is still the same.
+    fn out_of_reach(&self, _look: bool) -> Option<io::Error> {
+        None
+    }
     /// Makes a file for reading and writing; it is an error if the name exists, whatever it stands for. `mode` is cut by the umask.
     fn create(&self, name: &OsStr, mode: u32) -> io::Result<Box<dyn BackendFile>>;
     /// Makes a file for reading and writing that has no name and goes with its last handle.
@@ -201,6 +210,10 @@ pub trait BackendFile: Send + Sync {
     /// The file descriptor, where there is one: with two of them, bytes can be copied inside the kernel.
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         None
+    }
+    /// As [`Backend::out_of_reach`].
+    fn is_out_of_reach(&self) -> bool {
+        false
     }
     /// These bytes will be read soon: a hint.
     fn will_need(&self, _offset: u64, _len: u64) {}

@@ -214,6 +214,11 @@ impl dyn FrameStore + '_ {
         self.source_store().map_or(Some(Ok(Others::Nothing)), SourceStore::glance)
     }
 
+    /// See [`SourceStore::refreshes`].
+    pub fn refreshes(&self) -> Option<Duration> {
+        self.source_store().and_then(SourceStore::refreshes)
+    }
+
     /// See [`SourceStore::is_as_seen`].
     pub fn is_as_seen(&self) -> bool {
         self.source_store().is_none_or(SourceStore::is_as_seen)
@@ -348,6 +353,10 @@ pub trait SourceStore: FrameStore {
 
     /// Whether SOURCE looks unchanged. A quick check, which waits for nothing.
     fn is_as_seen(&self) -> bool;
+    /// Of a source far away, how long nobody looks at it again; `None` of one on this machine.
+    fn refreshes(&self) -> Option<Duration> {
+        None
+    }
 
     /// Reads SOURCE again after others have changed or replaced it. Keys given out before are not good any more, and reads with an older
     /// guard fail. The caller holds no staged and no pinned chunk. If SOURCE is not a frame, nothing changes.

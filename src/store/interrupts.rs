@@ -6,14 +6,11 @@
 use std::cell::Cell;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-#[cfg(feature = "remote")]
 use std::{io, time::Duration};
 
-#[cfg(feature = "remote")]
 use parking_lot::{Mutex, MutexGuard};
 
 /// Between two looks at a client.
-#[cfg(feature = "remote")]
 pub(super) const PAUSE: Duration = Duration::from_millis(100);
 
 thread_local! {
@@ -47,7 +44,6 @@ pub fn is_ending() -> bool {
 }
 
 /// Whether the client that this thread serves has a signal to handle, or is gone.
-#[cfg(feature = "remote")]
 pub(super) fn is_unwanted() -> bool {
     let client = CLIENT.get();
     ALL.load(Relaxed) || client != 0 && LOOK.get().is_some_and(|look| look(client))
@@ -57,7 +53,6 @@ pub(super) fn is_unwanted() -> bool {
 ///
 /// # Errors
 /// EINTR if nobody wants it any more.
-#[cfg(feature = "remote")]
 pub fn lock<T>(mutex: &Mutex<T>) -> io::Result<MutexGuard<'_, T>> {
     loop {
         match mutex.try_lock_for(PAUSE) {

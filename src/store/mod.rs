@@ -1,4 +1,4 @@
-//! Frames on disk: reading chunks, staging new ones, free space, and the one path by which a change becomes durable.
+//! Frames, on disk and far away: reading chunks, staging new ones, free space, and the one path by which a change becomes durable.
 //!
 //! To a view, a store is a list of chunks between a header and a trailer. The view finds each chunk by a [`ChunkKey`], which means nothing
 //! outside the store. It stages new chunks as they come, and commits a whole [`FrameImage`].
@@ -9,7 +9,7 @@
 //! | `disk_store` | opens, reads, stages, commits and closes a frame of either layout, and notices changes by others |
 //! | `cframe`, `sframe` | where the chunks of each layout lie, and the steps that write a state |
 //! | `chunks` | the life of a chunk |
-//! | `copy`, `check`, `repair`, `inspection` | what the commands do to a frame |
+//! | `copy`, `check`, `repair`, `inspect` | what the commands do to a frame |
 //! | `array_copy`, `npy_file` | makes a frame of an array in a file of NumPy's |
 //! | `new_file` | a file that is no frame, made whole |
 //! | `disk_cache` | data of remote frames, kept on the local disk from mount to mount |
@@ -17,7 +17,7 @@
 //! | `walk` | goes through a directory for the frames in it |
 //! | `backend`, `local` | files and directories, and the local file system |
 //! | `interrupts` | whether a client still needs what a thread waits for |
-//! | `remote` | frames in object stores and on web servers, for reading |
+//! | `remote` | frames in object stores and on web servers: reading them, and uploads |
 //! | `resources` | what all frames of a mount share |
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::indexing_slicing))]

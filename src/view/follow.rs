@@ -19,7 +19,7 @@ use super::meta::Meta;
 use super::single::{Single, State};
 use super::state_lock::Changing;
 use super::{Invalidation, Invalidations, Result, ViewError};
-use crate::store::{FrameStore, Others, ReadGuard, StoreError, Watch};
+use crate::store::{FrameStore, Others, ReadGuard, StoreError, Watch, interrupts};
 
 /// How often SOURCE is looked at where nothing tells of changes.
 const WATCH_EVERY: Duration = Duration::from_millis(200);
@@ -29,6 +29,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(25);
 /// Pauses between tries to read a SOURCE that is in the middle of a change: the first, and up to which they double. Then the next change is
 /// waited for.
 const TRY_AGAIN: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(1000));
+/// How long a look-up of what is far away does not look again, however soon it is to be looked for changes otherwise.
+const GLANCE_AGAIN: Duration = Duration::from_secs(1);
 /// Lines of the log about a SOURCE that cannot be shown, until it can be shown again.
 const MOST_REASONS: u32 = 20;
 /// How often a read is begun again that another version of SOURCE has overtaken.
@@ -90,7 +92,7 @@ impl<V: FrameView> Single<V> {
                 return state;
             }
             drop(state);
-            self.following.wait_for_reload();
+            drop(self.following.reloading.lock());
         }
     }
 
@@ -127,6 +129,22 @@ impl<V: FrameView> Single<V> {
         }
     }
 
+    /// Before names are listed of what is far away, or are looked up, which nobody tells of: a glance if it is time for one. For a look-up
+    /// alone, that is no sooner than [`GLANCE_AGAIN`] after the last one.
+    pub(super) fn glance_afar(&self, list: bool) -> Result<()> {
+        if self.store.refreshes().is_none() || self.store.is_as_seen() {
+            return Ok(());
+        }
+        let now = Instant::now();
+        let is_soon = self.following.glanced.lock().is_some_and(|last| now < last + GLANCE_AGAIN);
+        if is_soon && !list {
+            return Ok(());
+        }
+        let glance = self.glance_before(true);
+        *self.following.glanced.lock() = Some(Instant::now());
+        glance
+    }
+
     /// Before a file is opened or read: where nothing tells of changes, or `open` says that this is the moment.
     pub(super) fn glance_before(&self, open: bool) -> Result<()> {
         let following = &self.following;
@@ -136,7 +154,7 @@ impl<V: FrameView> Single<V> {
             false if open || self.store.watch().is_some_and(Watch::is_blind) => {
                 self.glance();
                 // Who opens a file after a change by others is to get what it is now.
-                following.wait_for_reload();
+                following.wait_for_reload()?;
             }
             _ => return following.check_in_step(),
         }
@@ -160,7 +178,7 @@ impl<V: FrameView> Single<V> {
             if self.store.local().is_none() && matches!(error, StoreError::Stale { .. }) {
                 self.glance();
             }
-            self.following.wait_for_reload();
+            self.following.wait_for_reload()?;
             is_overtaken |= self.following.reloads.load(SeqCst) != reloads;
             match error {
                 _ if is_overtaken => {}
@@ -294,6 +312,8 @@ pub struct Following {
     by_turns: AtomicBool,
     /// Held while SOURCE is read again, and taken before the state.
     reloading: Mutex<()>,
+    /// When a look-up of what is far away looked last. A leaf lock.
+    glanced: Mutex<Option<Instant>>,
     /// Counts when that begins, and when what was read is shown.
     reloads: AtomicU64,
 }
@@ -349,14 +369,22 @@ impl Following {
     pub(super) fn check_in_step(&self) -> Result<()> {
         if self.out_of_step.load(SeqCst) {
             // So it is for a moment in every change.
-            self.wait_for_reload();
+            self.wait_for_reload()?;
         }
         if self.out_of_step.load(SeqCst) { Err(ViewError::Gone) } else { Ok(()) }
     }
 
-    /// Waits until SOURCE has been read again, if that is under way.
-    fn wait_for_reload(&self) {
-        drop(self.reloading.lock());
+    /// Waits until SOURCE has been read again, if that is under way: it may be far away.
+    ///
+    /// # Errors
+    /// [`ViewError::Interrupted`] if nobody wants it any more.
+    fn wait_for_reload(&self) -> Result<()> {
+        interrupts::lock(&self.reloading).map(drop).map_err(|_| ViewError::Interrupted)
+    }
+
+    /// Counts when SOURCE begins to be read again, and when what was read is shown.
+    pub fn reloads(&self) -> u64 {
+        self.reloads.load(SeqCst)
     }
 
     /// From now on somebody else says when to look.

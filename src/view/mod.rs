@@ -251,6 +251,9 @@ pub struct Features {
     pub lists_attributes: bool,
     /// How far the kernel should read ahead in a file, in bytes; `None` for what it does without being told.
     pub read_ahead: Option<u32>,
+    /// All is far away: whatever is asked for may have to be waited for; and for how long names and attributes are good, which others may
+    /// change unheard.
+    pub far: Option<Timeouts>,
     /// Files of another file system are passed on, with everything that a file system has; and for how long names and attributes are
     /// good that others may change.
     pub passes_on: Option<Timeouts>,
@@ -320,6 +323,8 @@ pub enum Wait {
     Disk,
     /// Other processes, until they give back their locks.
     Others,
+    /// A network, which may be silent.
+    Far,
 }
 
 /// What is made under a new name.

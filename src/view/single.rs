@@ -14,7 +14,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use log::debug;
@@ -33,7 +33,7 @@ use super::writing::Change;
 use super::xattr::{find, names};
 use super::{
     Attr, Creation, DirEntry, Features, FileSystem, Flock, Handle, Ino, Invalidations, Kind, Left, Lost, New, OpenMode, Opened,
-    Pages, ROOT, RenameMode, Reread, Result, Seek, SetAttr, SetMode, ViewError, Wait,
+    Pages, ROOT, RenameMode, Reread, Result, Seek, SetAttr, SetMode, Timeouts, ViewError, Wait,
 };
 use crate::store::{ChunkKey, DraftPool, FrameStore, FsSpace, ReadAt, Want, Watcher};
 
@@ -75,6 +75,8 @@ pub struct Single<V: FrameView> {
     pub(super) prefetcher: Prefetcher,
     /// The paths of what was saved beside SOURCE, by its name and by two numbers that identify the content. A leaf lock.
     saved: Mutex<HashMap<(String, [u64; 2]), PathBuf>>,
+    /// How often SOURCE had been read again when names were last listed, of what is far away.
+    told: AtomicU64,
     /// Held for look-ups and changes in memory, and never across I/O.
     pub(super) state: StateLock<State<V>>,
 }
@@ -107,6 +109,7 @@ impl<V: FrameView> Single<V> {
             commit_throttle: Pacing::new(),
             prefetcher: Prefetcher::default(),
             saved: Mutex::default(),
+            told: AtomicU64::new(0),
         })
     }
 
@@ -119,11 +122,12 @@ impl<V: FrameView> Single<V> {
         if ino == LOCK_FILE {
             return self.lock_file_attr();
         }
+        let volatile = self.store.refreshes().is_some();
         self.of_one_version(|guard| {
             let (content, mut meta, nlink) = {
                 let state = self.state.read();
                 if state.place(ino)? == Place::Root {
-                    return Ok(state.nodes.directory.attr(ROOT, Kind::Directory, 4096));
+                    return Ok(Attr { volatile, ..state.nodes.directory.attr(ROOT, Kind::Directory, 4096) });
                 }
                 let is_removed = state.nodes.get(ino).is_some_and(|node| node.name.is_none());
                 (state.content(ino)?, state.meta(ino), u32::from(!is_removed))
@@ -134,7 +138,7 @@ impl<V: FrameView> Single<V> {
             }
             let attr = meta.attr(ino, Kind::File, self.len(guard, ino, &content)?);
             let blocks = if let Content::Data(data) = &content { data.blocks() } else { attr.blocks };
-            Ok(Attr { nlink, blocks, ..attr })
+            Ok(Attr { nlink, blocks, volatile, ..attr })
         })
     }
 
@@ -264,11 +268,13 @@ impl<V: FrameView> FileSystem for Single<V> {
             holes: V::HAS_HOLES,
             lists_attributes: self.store.local().is_some(),
             read_ahead: Some(V::READ_AHEAD),
+            far: self.store.refreshes().map(|time| Timeouts { entry: time, attr: time }),
             passes_on: None,
         }
     }
 
     fn lookup(&self, parent: Ino, name: &OsStr) -> Result<Attr> {
+        self.glance_afar(false)?;
         let ino = self.find(parent, name)?;
         self.prefetch_looked_up(ino);
         self.attr(ino)
@@ -281,7 +287,20 @@ impl<V: FrameView> FileSystem for Single<V> {
     }
 
     fn getattr(&self, ino: Ino) -> Result<Attr> {
+        if ino == ROOT {
+            self.glance_afar(false)?;
+        }
         self.attr(ino)
+    }
+
+    fn keeps_listing(&self, _ino: Ino) -> bool {
+        if self.store.refreshes().is_none() {
+            return true;
+        }
+        // Who lists names after a change by others is to get what they are now.
+        let _ = self.glance_afar(true);
+        let reloads = self.following.reloads();
+        self.told.swap(reloads, Relaxed) == reloads
     }
 
     fn setattr(&self, ino: Ino, handle: Option<Handle>, set: SetAttr, invalidations: &mut Invalidations) -> Result<Attr> {

@@ -236,6 +236,7 @@ class Run:
             self.put(sample)
             test("the server goes away", failing.away, sample, self.proxy.away)
             test("the server is silent", failing.away, sample, self.proxy.silent)
+            test("many wait for a silent server", failing.crowded, sample)
             test("a read that waits is interrupted", failing.interrupted, sample)
             test("unmounted while the server is silent", failing.unmounted_while_silent, sample)
             test("ended while the server is silent at the opening", failing.ended_while_opening, sample)
@@ -268,16 +269,17 @@ class Run:
         self.point.mkdir(exist_ok=True)
         if self.server.validator == "none":
             with self.test("nothing tells states apart: refused"):
-                done = run("mount", self.source(sample).name, self.point)
-                expect("exit code", done.returncode, 1)
-                if b"unsafe-immutable" not in done.stderr:
-                    raise Wrong(f"no word of unsafe-immutable: {done.stderr!r}")
+                for words in (["mount", self.source(sample).name, self.point], ["info", self.source(sample).name]):
+                    done = run(*words)
+                    expect("exit code", done.returncode, 1)
+                    if b"unsafe-immutable" not in done.stderr:
+                        raise Wrong(f"no word of unsafe-immutable: {done.stderr!r}")
         if not self.server.ranges:
             with self.test("no ranges: refused"):
                 done = run("mount", self.source(sample).name, self.point)
                 expect("exit code", done.returncode, 1)
-                if b"ranges" not in done.stderr:
-                    raise Wrong(f"no word of ranges: {done.stderr!r}")
+                if b"range requests" not in done.stderr:
+                    raise Wrong(f"no word of range requests: {done.stderr!r}")
         if self.is_thorough:
             with self.test("writes are refused"):
                 failing.read_only(self.server, sample, self.point)

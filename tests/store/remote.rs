@@ -2,14 +2,18 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
-use std::time::Duration;
+use std::sync::{Arc, Barrier};
+use std::time::{Duration, Instant};
 
+use b2fuse::format::header::{FrameHeader, HeaderFields};
+use b2fuse::format::metalayer::Metalayer;
 use b2fuse::format::{IndexEntry, Layout};
+use b2fuse::store::check::{Checked, Depth, Finding, Kind, check_at};
 use b2fuse::store::disk_cache::DiskCache;
 use b2fuse::store::remote::{Client, Options, RemoteStore};
 use b2fuse::store::{self, Budgets, ChunkKey, FrameStore, OpenOptions, Others, Resources, StoreError, Want};
+use b2fuse::view::{ContiguousView, FileSystem, ROOT, Shown, SparseView};
 use futures_util::stream::BoxStream;
 use object_store::list::{PaginatedListOptions, PaginatedListResult, PaginatedListStore};
 use object_store::memory::InMemory;
@@ -39,6 +43,10 @@ struct Door {
     before: Mutex<Option<Before>>,
     /// Listings are not answered.
     holds_lists: AtomicBool,
+    /// They are refused.
+    fails_lists: AtomicBool,
+    /// Objects are not answered.
+    hangs: AtomicBool,
     /// What a listing says instead of what is there.
     lie: Mutex<Option<Lie>>,
 }
@@ -57,6 +65,8 @@ impl Door {
             lists: AtomicUsize::new(0),
             before: Mutex::default(),
             holds_lists: AtomicBool::new(false),
+            fails_lists: AtomicBool::new(false),
+            hangs: AtomicBool::new(false),
             lie: Mutex::default(),
         })
     }
@@ -158,6 +168,9 @@ impl ObjectStore for Door {
         if let Some(before) = &*self.before.lock() {
             before(number)?;
         }
+        if self.hangs.load(SeqCst) {
+            std::future::pending::<()>().await;
+        }
         self.inner.get_opts(key, options).await
     }
 
@@ -172,6 +185,10 @@ impl ObjectStore for Door {
         self.lists.fetch_add(1, SeqCst);
         if self.holds_lists.load(SeqCst) {
             return Box::pin(futures_util::stream::pending());
+        }
+        if self.fails_lists.load(SeqCst) {
+            let away = Error::Generic { store: "Door", source: "away".into() };
+            return Box::pin(futures_util::stream::iter([Err(away)]));
         }
         self.inner.list(prefix)
     }
@@ -528,6 +545,208 @@ fn a_store_that_is_away_is_not_asked_for_each_length() {
     door.before(|_| Err(Error::Generic { store: "memory", source: "away".into() }));
     assert_eq!(store.lens_of(&store.enter(), &keys(&store)), vec![None; 100]);
     assert!(door.asked() <= 10, "neighbours together, and one of them again");
+}
+
+#[test]
+fn a_store_that_is_away_is_asked_once_by_a_command() {
+    let door = Door::new();
+    let client = door.client("frame");
+    let location = store::remote::location(&client, Path::new("memory://frame"), false);
+    door.before(|_| Err(Error::Generic { store: "Door", source: "away".into() }));
+    for _ in 0..3 {
+        assert!(location.layout().is_err_and(|error| error.to_string().ends_with("away")));
+        assert!(location.open().is_err() && location.open_dir().is_err());
+        assert!(!client.is_empty_object(&location.stat().unwrap_err()));
+    }
+    assert_eq!(door.asked(), 1);
+}
+
+/// What a check says of the sparse frame of 100 chunks, while requests from the third on are answered so, or after `meanwhile` was done.
+fn checked(
+    deep: bool,
+    answer: impl Fn() -> Answer + Send + Sync + 'static,
+    meanwhile: impl Fn(&Door),
+) -> (store::Result<Checked>, Vec<Finding>, usize) {
+    let door = Door::new();
+    let _frames = frames(&door, 100, 6000);
+    let location = store::remote::location(&door.client("sparse"), Path::new("memory://sparse"), false);
+    location.layout().unwrap();
+    door.asked();
+    door.before(move |number| if number < 2 { Ok(()) } else { answer() });
+    meanwhile(&door);
+    let mut found = Vec::new();
+    let checked = check_at(&location, Depth { deep, threads: 2 }, &mut |finding| found.push(finding), &mut |_, _| true);
+    // Its header is no real one.
+    found.retain(|finding| finding.kind != Kind::Size);
+    (checked, found, door.asked())
+}
+
+#[test]
+fn a_check_of_a_store_that_fails_says_so_and_ends() {
+    for deep in [false, true] {
+        let away = || Err(Error::Generic { store: "Door", source: "away".into() });
+        let (checked, found, asked) = checked(deep, away, |_| {});
+        let error = checked.unwrap_err().to_string();
+        assert!(error.ends_with("cannot read: away") && found.is_empty(), "{error}, {found:?}");
+        assert!(asked <= 6, "{asked}");
+    }
+}
+
+#[test]
+fn a_check_of_a_frame_that_is_replaced_or_removed_meanwhile_finds_no_damage_in_it() {
+    let nothing = || Ok(());
+    let (replaced, found, _) = checked(true, nothing, |door| {
+        door.remove_object("sparse/00000005.chunk");
+        door.copy_object("one", "sparse/chunks.b2frame");
+    });
+    let error = replaced.unwrap_err().to_string();
+    assert!(error.contains("was changed by others") && found.is_empty(), "{error}, {found:?}");
+    let (removed, found, _) = checked(false, nothing, |door| {
+        door.remove_object("sparse/00000005.chunk");
+        door.remove_object("sparse/chunks.b2frame");
+    });
+    let error = removed.unwrap_err().to_string();
+    assert!(error.contains("was removed") && found.is_empty(), "{error}, {found:?}");
+    // A chunk alone is damage.
+    let (damaged, found, _) = checked(true, nothing, |door| door.remove_object("sparse/00000005.chunk"));
+    assert!(damaged.is_ok() && found.len() == 1, "{damaged:?}, {found:?}");
+    assert_eq!((found[0].kind, found[0].position.map(|position| position.0)), (Kind::Missing, Some(5)));
+    // An empty one too.
+    let (damaged, found, _) = checked(true, nothing, |door| door.store_object("sparse/00000005.chunk", Vec::new()));
+    assert!(damaged.is_ok() && found.len() == 1, "{damaged:?}, {found:?}");
+}
+
+#[test]
+fn a_deep_check_asks_for_each_chunk_once() {
+    let (sound, found, asked) = checked(true, || Ok(()), |_| {});
+    assert_eq!((sound.unwrap().stored, found), (100, Vec::new()));
+    assert_eq!(asked, 100);
+}
+
+#[test]
+fn names_and_lengths_of_a_frame_that_others_replace_are_seen_when_they_are_listed() {
+    let door = Door::new();
+    let (_first, _) = frames(&door, 3, 6000);
+    let open = || Arc::new(door.open("sparse", Options { refresh: Duration::ZERO, ..Options::default() }).unwrap());
+    let names = |view: &dyn FileSystem| {
+        let mut names = Vec::new();
+        view.readdir(ROOT, 0, &mut |entry| {
+            names.push(entry.name.to_owned());
+            true
+        })
+        .unwrap();
+        names.len()
+    };
+    let sparse = SparseView::new(open(), true).unwrap();
+    let contiguous = ContiguousView::new(open(), Shown::As("frame".into()), true).unwrap();
+    let len = || contiguous.lookup(ROOT, "frame".as_ref()).unwrap().size;
+    assert!(sparse.keeps_listing(ROOT) && names(&sparse) == 4);
+    let before = len();
+    let (_second, _) = frames(&door, 5, 6000);
+    assert!(!sparse.keeps_listing(ROOT), "others have replaced it");
+    assert_eq!(names(&sparse), 6);
+    assert!(sparse.keeps_listing(ROOT));
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while len() < before + 2 * 6000 {
+        assert!(Instant::now() < deadline, "nobody has looked");
+    }
+    assert_eq!(sparse.features().far.map(|time| time.attr), Some(Duration::ZERO));
+}
+
+#[test]
+fn many_who_wait_for_a_look_share_one() {
+    let door = Door::new();
+    let (_dir, _) = frames(&door, 3, 6000);
+    let store = door.open("sparse", Options { refresh: Duration::ZERO, ..Options::default() }).unwrap();
+    let source = store.source_store().unwrap();
+    door.asked();
+    let (begun, until) = (Arc::new(Barrier::new(2)), Arc::new(Barrier::new(2)));
+    let (first, last) = (Arc::clone(&begun), Arc::clone(&until));
+    door.before(move |number| {
+        if number == 0 {
+            first.wait();
+            last.wait();
+        }
+        Ok(())
+    });
+    std::thread::scope(|scope| {
+        scope.spawn(|| source.look().unwrap());
+        begun.wait();
+        let waiting: Vec<_> = (0..8).map(|_| scope.spawn(|| source.look().unwrap())).collect();
+        // All of them ask while the first look is under way, or share the next one.
+        until.wait();
+        waiting.into_iter().for_each(|waits| assert!(matches!(waits.join().unwrap(), Others::Nothing)));
+    });
+    assert!(door.asked() <= 9);
+}
+
+#[test]
+fn a_listing_that_has_failed_is_asked_for_again() {
+    let door = Door::new();
+    let (_dir, _) = frames(&door, 20, 6000);
+    let remote = door.open("sparse", Options { refresh: Duration::ZERO, ..Options::default() }).unwrap();
+    let keys = keys(&remote);
+    door.asked();
+    door.fails_lists.store(true, SeqCst);
+    assert_eq!(remote.lens_of(&remote.enter(), &keys), vec![None; 20]);
+    door.fails_lists.store(false, SeqCst);
+    assert_eq!(remote.lens_of(&remote.enter(), &keys), vec![None; 20], "not within a second");
+    assert_eq!(door.lists.load(SeqCst), 1);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while remote.lens_of(&remote.enter(), &keys) != vec![Some(6032); 20] {
+        assert!(Instant::now() < deadline, "it is not listed again");
+        std::thread::yield_now();
+    }
+    assert_eq!((door.lists.load(SeqCst), door.asked()), (2, 0));
+}
+
+#[test]
+fn a_store_that_is_away_is_waited_for_once() {
+    let door = Door::new();
+    let (_dir, _) = frames(&door, 8, 6000);
+    let store: Arc<dyn ObjectStore> = Arc::clone(&door) as _;
+    let client = Client::new(store, Key::from("sparse"), 16, Duration::from_secs(4)).unwrap();
+    let path = PathBuf::from("memory://sparse");
+    let remote = RemoteStore::open(client, &path, Options::default(), &Resources::new(Budgets::default())).unwrap();
+    door.hangs.store(true, SeqCst);
+    let keys = keys(&remote);
+    let read = |key: ChunkKey| {
+        let began = Instant::now();
+        let read = remote.chunk_header(&remote.enter(), key);
+        (read.is_ok(), began.elapsed())
+    };
+    let (is_read, took) = read(keys[0]);
+    assert!(!is_read && took >= Duration::from_secs(4), "{took:?}");
+    for key in &keys[1..4] {
+        let (is_read, took) = read(*key);
+        assert!(!is_read && took < Duration::from_secs(4), "{took:?}");
+    }
+    door.hangs.store(false, SeqCst);
+    // Hints have asked for it too, and are heard again when they have failed.
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !read(keys[5]).0 {
+        assert!(Instant::now() < deadline, "it is not heard of again");
+    }
+}
+
+#[test]
+fn a_long_header_costs_one_request_more() {
+    let door = Door::new();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("long");
+    let store = store::CframeStore::create(&path, OpenOptions::default()).unwrap();
+    let guard = store.enter();
+    let entries = (0..10).map(|n| IndexEntry::Stored(store.stage(&chunk(60_000, n).as_slice()).unwrap()));
+    let mut image = crate::frames::image(entries.collect());
+    let content = vec![7; 200_000];
+    let fields = HeaderFields { frame_len: 1 << 30, ..image.header.fields() };
+    image.header = FrameHeader::encode(&fields, &[Metalayer { name: b"long", content: &content }]).unwrap();
+    store.commit(guard, image).unwrap();
+    store.close().unwrap();
+    door.upload(&path, "long");
+    let store = door.open("long", Options { layout: Some(Layout::Contiguous), ..Options::default() }).unwrap();
+    assert_eq!(door.asked(), 3, "its beginning, the rest of the header, and the end");
+    assert!(self::content(&store) == local(&path));
 }
 
 #[test]

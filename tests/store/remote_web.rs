@@ -145,7 +145,7 @@ fn a_content_range_that_cannot_be_is_an_error() {
 fn a_whole_object_is_no_part_of_one() {
     let server = Server::start(|_, _, stream| answer(stream, "200 OK", "ETag: \"a\"\r\n", &[1; 100]));
     let error = client(&server.url("x")).read("", Some(0..100), None).unwrap_err();
-    assert!(error.to_string().contains("ranges"), "{error}");
+    assert!(error.to_string().contains("range requests"), "{error}");
 }
 
 /// A server whose object is another one from the second request on, and whose first answer ends too early.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread;
 
 use super::{Args, check_found, decode, encode, frames, interruptible, is_interrupted, make, mask, progress};
-use crate::cli::remote::{Connected, connect};
+use crate::cli::remote::{Connected, connect, no_such_object};
 use crate::cli::{Failure, Outcome, log, memory};
 use crate::format::Layout;
 use crate::store::array_copy::ArrayCopy;
@@ -13,7 +13,7 @@ use crate::store::copy::FrameCopy;
 use crate::store::local::system;
 use crate::store::npy_file::NpyFile;
 use crate::store::remote::upload::{NewUpload, Upload};
-use crate::store::remote::{Access, Address, Options, RemoteStore};
+use crate::store::remote::{self, Access, Address, Options, RemoteStore};
 use crate::store::walk::Walk;
 use crate::store::{Budgets, NewFrame, Resources};
 
@@ -118,7 +118,13 @@ fn open(src: &Address, access: &Access) -> Result<Arc<RemoteStore>, Failure> {
         ..Options::default()
     };
     let resources = Resources::new(Budgets { cache_bytes: 0, ..Budgets::default() });
-    Ok(Arc::new(RemoteStore::open(client, &path, options, &resources)?))
+    match RemoteStore::open(Arc::clone(&client), &path, options, &resources) {
+        Ok(store) => Ok(Arc::new(store)),
+        Err(error) if error.errno() == libc::ENOENT && client.can_list() && remote::Walk::of(&client, &path)?.is_some() => {
+            Err(Failure::new(&path, "is a prefix without chunks.b2frame; expected one frame to download or copy"))
+        }
+        Err(error) => Err(no_such_object(error).into()),
+    }
 }
 
 fn reach(address: &Address, access: &Access) -> Result<Connected, Failure> {

@@ -6,11 +6,12 @@ use serde_json::{Value, json};
 
 use super::{Facts, Failure, Specials};
 use crate::cli::check::as_value;
+use crate::cli::frames;
 use crate::format::Layout;
 use crate::format::registry::FilterId;
 
 pub(super) fn failure(frame: &Path, failure: &Failure) -> Value {
-    json!({ "frame": frame.to_string_lossy(), "error": failure.0 })
+    json!({ "frame": frames::shown(frame).to_string_lossy(), "error": failure.0 })
 }
 
 pub(super) fn frame(facts: &Facts<'_>) -> Value {

@@ -24,8 +24,6 @@ const MOST_IN_FILE: u64 = 1 << 20;
 const MOST_IN_DIRECTORY: u64 = 1 << 16;
 /// The same at a URL, where each may take a request.
 const MOST_AFAR: u64 = 64;
-/// How many of these are asked for at the same time.
-const THREADS_AFAR: usize = 32;
 /// Findings about chunks that are told; of the others, how many there are.
 const MOST_FINDINGS: usize = 20;
 
@@ -219,6 +217,8 @@ struct Facts<'a> {
     vlmetalayers: Option<Vec<Layer>>,
     findings: Vec<Finding>,
     left_out: u64,
+    /// Why headers were not read.
+    unread: Option<Failure>,
 }
 
 /// What an index says.
@@ -306,6 +306,7 @@ impl<'a> Facts<'a> {
             vlmetalayers: None,
             findings: inspection.findings().to_vec(),
             left_out: 0,
+            unread: None,
         };
         facts.find_array();
         if let Some(trailer) = inspection.trailer() {
@@ -326,8 +327,7 @@ impl<'a> Facts<'a> {
                 Layout::Contiguous => MOST_IN_FILE,
             };
             if all || entries.stored <= most {
-                let threads = std::thread::available_parallelism().map_or(1, usize::from);
-                facts.read_headers(if is_far { THREADS_AFAR } else { threads });
+                facts.read_headers(frames::threads(is_far));
             }
         }
         facts
@@ -350,7 +350,7 @@ impl<'a> Facts<'a> {
         let (mut behind, mut found) = (Unused::default(), Vec::new());
         let mut left_out = 0;
         let mut tell = |finding| if found.len() < MOST_FINDINGS { found.push(finding) } else { left_out += 1 };
-        self.inspection.chunks(threads, &mut |position, entry, seen| {
+        let read = self.inspection.chunks(threads, &mut |position, entry, seen| {
             let (IndexEntry::Stored(place), Some(seen)) = (entry, seen) else { return true };
             match seen {
                 Err(finding) => {
@@ -372,6 +372,10 @@ impl<'a> Facts<'a> {
             }
             true
         });
+        if let Err(error) = read {
+            self.unread = Some(Failure::from_text(error));
+            return;
+        }
         let unused = match extents {
             Some(extents) => extents.unused(&mut |position, what| tell(Finding::damage(Kind::Overlap, what).at(position))),
             None => behind,
@@ -403,6 +407,9 @@ impl<'a> Facts<'a> {
 
     /// The line for stderr, where something cannot be read.
     fn failure(&self) -> Option<Failure> {
+        if let Some(Failure(line)) = &self.unread {
+            return Some(Failure(line.clone()));
+        }
         let mut damage = self.findings.iter().filter(|finding| finding.severity == Severity::Damage);
         let first = damage.next()?;
         let more = damage.count() as u64 + self.left_out;

@@ -271,6 +271,7 @@ impl FileSystem for MemoryView {
             holes: false,
             lists_attributes: true,
             read_ahead: self.read_ahead,
+            far: None,
             passes_on: None,
         }
     }

@@ -77,15 +77,15 @@ pub fn check_at(
     found: &mut dyn FnMut(Finding),
     progress: &mut dyn FnMut(usize, usize) -> bool,
 ) -> Result<Checked> {
-    let inspection = Inspection::open_at(location)?;
+    let inspection = &Inspection::open_at(location)?;
     inspection.findings().iter().cloned().for_each(&mut *found);
-    check_metadata(&inspection, depth.deep, found);
+    check_metadata(inspection, depth.deep, found);
     let sum = match &inspection.frame {
         Frame::Contiguous(parts, chunks) => {
             let mut extents = inspection.extents();
-            let sum = walk(parts, chunks, depth, found, progress, &mut |position, offset, cbytes| {
+            let sum = walk(inspection, (parts, chunks), depth, found, progress, &mut |position, offset, cbytes| {
                 extents.iter_mut().for_each(|extents| extents.add(offset, cbytes, position));
-            });
+            })?;
             let unused = extents
                 .map(|extents| extents.unused(&mut |position, what| found(Finding::damage(Kind::Overlap, what).at(position))));
             match unused {
@@ -95,7 +95,7 @@ pub fn check_at(
             sum
         }
         Frame::Sparse(parts, chunks) => {
-            let sum = walk(parts, chunks, depth, found, progress, &mut |_, _, _| {});
+            let sum = walk(inspection, (parts, chunks), depth, found, progress, &mut |_, _, _| {})?;
             if let Some(entries) = &parts.entries {
                 names(location, &*chunks.0, &parts.header, entries, found)?;
             }
@@ -158,17 +158,17 @@ struct Sum {
 }
 
 /// Looks at every chunk of an index, in several threads, a round at a time; `sound` learns the places of those whose headers
-/// can be believed. Without an index there is nothing to look at.
+/// can be believed. Without an index there is nothing to look at. Damage is told of only if the frame is still the one that is looked at.
 fn walk<P: Place + Send + Sync>(
-    parts: &FrameParts<P>,
-    chunks: &impl Chunks<P>,
+    inspection: &Inspection,
+    (parts, chunks): (&FrameParts<P>, &impl Chunks<P>),
     depth: Depth,
     found: &mut dyn FnMut(Finding),
     progress: &mut dyn FnMut(usize, usize) -> bool,
     sound: &mut dyn FnMut(Position, P, u32),
-) -> Sum {
+) -> Result<Sum> {
     let mut sum = Sum { complete: true, ..Sum::default() };
-    let Some(entries) = &parts.entries else { return sum };
+    let Some(entries) = &parts.entries else { return Ok(sum) };
     let header = &parts.header;
     let count = entries.len() as u64;
     // A deep look takes long, and whoever watches wants to see it move.
@@ -178,8 +178,15 @@ fn walk<P: Place + Send + Sync>(
         one(chunks, place, fit, depth.deep.then_some(bench))
     };
     let mut plugins = BTreeMap::<String, u64>::new();
+    let mut is_damaged = false;
     let mut tell = |position, entry: IndexEntry<P>, looked: Option<Looked>| {
         let (IndexEntry::Stored(place), Some(looked)) = (entry, looked) else { return true };
+        if !is_damaged && looked.findings.iter().any(|finding| finding.severity == Severity::Damage) {
+            is_damaged = true;
+            if inspection.check_reach(true).is_err() {
+                return false;
+            }
+        }
         sum.stored += 1;
         if let Some(chunk) = looked.header {
             sum.bytes = sum.bytes.saturating_add(u64::from(chunk.cbytes));
@@ -196,6 +203,7 @@ fn walk<P: Place + Send + Sync>(
         true
     };
     let whole = in_order(chunks, entries, depth.threads, pace, &look, &mut tell, &mut |done| progress(done, entries.len()));
+    inspection.check_reach(is_damaged)?;
     for (plugin, count) in plugins {
         let chunks = if count == 1 { "1 chunk was" } else { &format!("{count} chunks were") };
         found(Finding::note(Kind::Plugin, format!("{chunks} not decoded: needed is {plugin}")));
@@ -210,7 +218,7 @@ fn walk<P: Place + Send + Sync>(
             format!("header: nbytes at byte 30: found {}, expected {}, the sum of the chunks", header.nbytes(), sum.nbytes);
         found(Finding::damage(Kind::Size, what));
     }
-    sum
+    Ok(sum)
 }
 
 /// What a thread decodes with.
@@ -230,7 +238,20 @@ struct Looked {
 }
 
 fn one<P: Place>(chunks: &impl Chunks<P>, place: P, fit: Fit, deep: Option<&mut Bench>) -> Looked {
-    let Seen { header, room } = match see(chunks, place) {
+    let (mut decoder, mut read) = (None, Ok(()));
+    let seen = match deep {
+        None => see(chunks, place),
+        Some(bench) => {
+            let (with, bytes) = (&mut bench.decoder, &mut bench.bytes);
+            let whole = chunks.whole(place, bytes);
+            decoder = Some((with, bytes));
+            whole.map(|(seen, whole)| {
+                read = whole;
+                seen
+            })
+        }
+    };
+    let Seen { header, room } = match seen {
         Ok(seen) => seen,
         Err(finding) => return Looked { header: None, plugin: None, findings: vec![*finding] },
     };
@@ -243,8 +264,8 @@ fn one<P: Place>(chunks: &impl Chunks<P>, place: P, fit: Fit, deep: Option<&mut 
     if let Err(error) = fit.check(header.nbytes) {
         findings.push(bad(Kind::Size, &error));
     }
-    if let Some(Bench { decoder, bytes }) = deep {
-        match chunks.whole(place, header.cbytes, bytes) {
+    if let Some((decoder, bytes)) = decoder {
+        match read {
             Err(error) => findings.push(bad(Kind::Data, &format!("cannot be read: {}", crate::store::in_words(&error)))),
             Ok(()) => match decoder.verify(bytes) {
                 Ok(verified) => plugin = verified.plugin(),

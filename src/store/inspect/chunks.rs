@@ -27,12 +27,14 @@ pub(in crate::store) trait Chunks<P>: Sync {
     /// Reads the first bytes of a chunk, as many of a header's as there are, and says how many, and how much room it has; or says
     /// what is wrong.
     fn head(&self, place: P, head: &mut Head) -> Result<(usize, u64), Box<Finding>>;
-    /// Reads a whole chunk, known to lie in its room.
-    fn whole(&self, place: P, cbytes: u32, buf: &mut Vec<u8>) -> io::Result<()>;
+    /// Looks at a chunk's header and then reads all of it, known to lie in its room.
+    fn whole(&self, place: P, buf: &mut Vec<u8>) -> Result<(Seen, io::Result<()>), Box<Finding>>;
     /// How a message calls the place.
     fn name(&self, place: P) -> String;
     /// Whether the room must be exactly the chunk's.
     fn exact(&self) -> bool;
+    /// Whether what is read says nothing about the frame any more: see [`Backend::out_of_reach`].
+    fn is_out_of_reach(&self) -> bool;
     /// Headers of these will be read soon: a hint.
     fn expect(&self, _entries: &[IndexEntry<P>]) {}
 }
@@ -43,12 +45,16 @@ pub(in crate::store) fn damage<P>(chunks: &impl Chunks<P>, place: P, kind: Kind,
 }
 
 /// Reads a chunk's header, or says what is wrong with it.
-#[expect(clippy::indexing_slicing, reason = "no more was read than a header")]
 pub(in crate::store) fn see<P: Copy>(chunks: &impl Chunks<P>, place: P) -> Result<Seen, Box<Finding>> {
     let mut head = [0; ChunkHeader::LEN];
     let (len, room) = chunks.head(place, &mut head)?;
+    believed(chunks, place, head.get(..len).unwrap_or_default(), room)
+}
+
+/// A chunk's header, if it can be believed.
+fn believed<P: Copy>(chunks: &impl Chunks<P>, place: P, head: &[u8], room: u64) -> Result<Seen, Box<Finding>> {
     let bad = |what: &dyn std::fmt::Display| Box::new(damage(chunks, place, Kind::Chunk, what));
-    let header = ChunkHeader::parse(&head[..len]).map_err(|error| bad(&error))?;
+    let header = ChunkHeader::parse(head).map_err(|error| bad(&error))?;
     let cbytes = u64::from(header.cbytes);
     if cbytes > room {
         return Err(bad(&format_args!(
@@ -60,10 +66,9 @@ pub(in crate::store) fn see<P: Copy>(chunks: &impl Chunks<P>, place: P) -> Resul
 
 /// Reads a whole chunk, or says what is wrong with it; its data are not looked at.
 pub(in crate::store) fn read<P: Copy>(chunks: &impl Chunks<P>, place: P, buf: &mut Vec<u8>) -> Result<(), Box<Finding>> {
-    let Seen { header, .. } = see(chunks, place)?;
     let unread =
         |error: io::Error| Box::new(damage(chunks, place, Kind::Data, &format_args!("cannot be read: {}", in_words(&error))));
-    chunks.whole(place, header.cbytes, buf).map_err(unread)
+    chunks.whole(place, buf)?.1.map_err(unread)
 }
 
 /// The chunks of a cframe.
@@ -95,9 +100,10 @@ impl Chunks<ChunkOffset> for InFile {
         }
     }
 
-    fn whole(&self, offset: ChunkOffset, cbytes: u32, buf: &mut Vec<u8>) -> io::Result<()> {
-        buf.resize(cbytes as usize, 0);
-        read_exact_at(&*self.file, buf, self.start(offset))
+    fn whole(&self, offset: ChunkOffset, buf: &mut Vec<u8>) -> Result<(Seen, io::Result<()>), Box<Finding>> {
+        let seen = see(self, offset)?;
+        buf.resize(seen.header.cbytes as usize, 0);
+        Ok((seen, read_exact_at(&*self.file, buf, self.start(offset))))
     }
 
     fn name(&self, offset: ChunkOffset) -> String {
@@ -106,6 +112,10 @@ impl Chunks<ChunkOffset> for InFile {
 
     fn exact(&self) -> bool {
         false
+    }
+
+    fn is_out_of_reach(&self) -> bool {
+        self.file.is_out_of_reach()
     }
 
     fn expect(&self, entries: &[IndexEntry<ChunkOffset>]) {
@@ -123,30 +133,39 @@ impl Chunks<ChunkOffset> for InFile {
 /// The chunk files of an sframe.
 pub(in crate::store) struct InDirectory(pub(in crate::store) Arc<dyn Backend>);
 
-impl InDirectory {
-    fn open(&self, id: ChunkId) -> io::Result<Box<dyn BackendFile>> {
-        self.0.open(OsStr::new(&id.file_name()), false)
-    }
-}
+/// A chunk's file, with how many bytes of a header it has, and how many bytes.
+type Opened = (Box<dyn BackendFile>, (usize, u64));
 
-impl Chunks<ChunkId> for InDirectory {
-    #[expect(clippy::indexing_slicing, reason = "no more is counted than there is in the buffer")]
-    fn head(&self, id: ChunkId, head: &mut Head) -> Result<(usize, u64), Box<Finding>> {
+impl InDirectory {
+    /// A chunk's file, and what `head` reads of it.
+    fn opened(&self, id: ChunkId, whole: bool, head: &mut Head) -> Result<Opened, Box<Finding>> {
         let bad = |kind, what: &dyn std::fmt::Display| Box::new(damage(self, id, kind, what));
-        let file = self.open(id).map_err(|error| match error.kind() {
+        let name = id.file_name();
+        let name = OsStr::new(&name);
+        let file = if whole { self.0.open_whole(name) } else { self.0.open(name, false) };
+        let file = file.map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => bad(Kind::Missing, &"is not there"),
             _ => bad(Kind::Chunk, &format_args!("cannot be opened: {}", in_words(&error))),
         })?;
         let unread = |error: io::Error| bad(Kind::Chunk, &format_args!("cannot be read: {}", in_words(&error)));
         let stat = file.stat().map_err(unread)?;
         let len = stat.len.min(head.len() as u64) as usize;
-        read_exact_at(&*file, &mut head[..len], 0).map_err(unread)?;
-        Ok((len, stat.len))
+        read_exact_at(&*file, head.get_mut(..len).unwrap_or_default(), 0).map_err(unread)?;
+        Ok((file, (len, stat.len)))
+    }
+}
+
+impl Chunks<ChunkId> for InDirectory {
+    fn head(&self, id: ChunkId, head: &mut Head) -> Result<(usize, u64), Box<Finding>> {
+        Ok(self.opened(id, false, head)?.1)
     }
 
-    fn whole(&self, id: ChunkId, cbytes: u32, buf: &mut Vec<u8>) -> io::Result<()> {
-        buf.resize(cbytes as usize, 0);
-        read_exact_at(&*self.open(id)?, buf, 0)
+    fn whole(&self, id: ChunkId, buf: &mut Vec<u8>) -> Result<(Seen, io::Result<()>), Box<Finding>> {
+        let mut head = [0; ChunkHeader::LEN];
+        let (file, (len, room)) = self.opened(id, true, &mut head)?;
+        let seen = believed(self, id, head.get(..len).unwrap_or_default(), room)?;
+        buf.resize(seen.header.cbytes as usize, 0);
+        Ok((seen, read_exact_at(&*file, buf, 0)))
     }
 
     fn name(&self, id: ChunkId) -> String {
@@ -156,12 +175,17 @@ impl Chunks<ChunkId> for InDirectory {
     fn exact(&self) -> bool {
         true
     }
+
+    fn is_out_of_reach(&self) -> bool {
+        self.0.out_of_reach(false).is_some()
+    }
 }
 
 /// Looks at the stored chunks of an index in several threads, which take a `share` of entries at once, and after every `round` tells of
 /// these entries in order: of stored ones with what was seen. Each thread has an `S` of its own.
 ///
-/// `go_on` is asked before every round, with the number of entries that are done. Answers whether all were told of.
+/// `go_on` is asked before every round, with the number of entries that are done. Answers whether all were told of: not if the frame was
+/// out of reach, of which rounds nothing is told.
 pub(in crate::store) fn in_order<P: Copy + Send + Sync, S: Default, T: Send>(
     chunks: &impl Chunks<P>,
     entries: &[IndexEntry<P>],
@@ -176,6 +200,8 @@ pub(in crate::store) fn in_order<P: Copy + Send + Sync, S: Default, T: Send>(
         if !go_on(done) {
             return false;
         }
+        // Files far away are waited for one by one: all threads are to have some.
+        let share = if chunks.exact() { share.min(batch.len().div_ceil(threads.max(1) * 4)).max(1) } else { share };
         let shares = batch.chunks(share);
         let next = AtomicUsize::new(0);
         let results = Mutex::new(Vec::with_capacity(shares.len()));
@@ -187,7 +213,8 @@ pub(in crate::store) fn in_order<P: Copy + Send + Sync, S: Default, T: Send>(
                 chunks.expect(mine);
                 let first = done + n * share;
                 let seen = |(at, entry): (usize, &IndexEntry<P>)| {
-                    entry.stored().map(|place| look(&mut state, Position(at as u64), place))
+                    let place = entry.stored().filter(|_| !chunks.is_out_of_reach());
+                    place.map(|place| look(&mut state, Position(at as u64), place))
                 };
                 let mine: Vec<Option<T>> = (first..).zip(mine).map(seen).collect();
                 results.lock().push((n, mine));
@@ -202,6 +229,9 @@ pub(in crate::store) fn in_order<P: Copy + Send + Sync, S: Default, T: Send>(
             }
             work();
         });
+        if chunks.is_out_of_reach() {
+            return false;
+        }
         let mut results = results.into_inner();
         results.sort_unstable_by_key(|(n, _)| *n);
         let seen = results.into_iter().flat_map(|(_, share)| share);

@@ -66,6 +66,8 @@ pub struct Inspection {
     path: PathBuf,
     len: u64,
     findings: Vec<Finding>,
+    /// Where the frame is.
+    around: Arc<dyn Backend>,
     pub(in crate::store) frame: Frame,
 }
 
@@ -116,7 +118,7 @@ impl Inspection {
             let chunks = InFile { file, base, end: parts.chunks_end };
             (len, Frame::Contiguous(parts, chunks))
         };
-        Ok(Inspection { path: path.to_owned(), len, findings, frame })
+        Ok(Inspection { path: path.to_owned(), len, findings, around: Arc::clone(location.backend()), frame })
     }
 
     /// The path that it was opened by.
@@ -178,11 +180,14 @@ impl Inspection {
 
     /// Reads every chunk's header and tells of each entry, in the order of the index: of a stored chunk with what was seen, or with
     /// what is wrong with it; of a special one with nothing. Ends early when `tell` answers `false`.
+    ///
+    /// # Errors
+    /// A frame far away that is out of reach, or is another one.
     pub fn chunks(
         &self,
         threads: usize,
         tell: &mut dyn FnMut(Position, IndexEntry<ChunkPlace>, Option<std::result::Result<Seen, Finding>>) -> bool,
-    ) {
+    ) -> Result<()> {
         either!(self, parts, chunks => {
             let look = |_: &mut (), _, place| chunks::see(chunks, place).map_err(|finding| *finding);
             let entries = parts.entries.as_deref().unwrap_or_default();
@@ -190,6 +195,23 @@ impl Inspection {
                 tell(position, entry.map(ChunkPlace::from), seen)
             }, &mut |_| true);
         });
+        self.check_reach(false)
+    }
+
+    /// That all that was read is the frame's: a frame far away may be out of reach, or another one. `look` asks whether it is the same.
+    ///
+    /// # Errors
+    /// What keeps from it.
+    pub(in crate::store) fn check_reach(&self, look: bool) -> Result<()> {
+        let Some(source) = self.around.out_of_reach(look) else { return Ok(()) };
+        let path = self.path.clone();
+        Err(match source.raw_os_error() {
+            Some(libc::ESTALE) => {
+                StoreError::Unsupported { path, reason: "was changed by others while it was read; try again".to_owned() }
+            }
+            Some(libc::ENOENT) => StoreError::Unsupported { path, reason: "was removed while it was read".to_owned() },
+            _ => StoreError::Io { path, action: "read", source },
+        })
     }
 
     /// Reads the bytes of a chunk. Of a special one it makes the chunk that would decode to the same: 32 bytes, which stand nowhere.
@@ -213,6 +235,9 @@ impl Inspection {
                     (Frame::Sparse(_, chunks), ChunkPlace::Id(id)) => chunks::read(chunks, id, &mut bytes),
                     _ => Ok(()),
                 };
+                if read.is_err() {
+                    self.check_reach(true)?;
+                }
                 read.map_err(|finding| bad(&finding.what))?;
                 Ok(bytes)
             }

@@ -13,10 +13,11 @@ type Told = Vec<(Position, IndexEntry<ChunkPlace>, Option<std::result::Result<Se
 
 fn told(inspection: &Inspection, threads: usize) -> Told {
     let mut told = Vec::new();
-    inspection.chunks(threads, &mut |position, entry, seen| {
+    let read = inspection.chunks(threads, &mut |position, entry, seen| {
         told.push((position, entry, seen));
         true
     });
+    read.unwrap();
     told
 }
 
@@ -93,10 +94,11 @@ fn room_that_nothing_uses() {
 fn whoever_has_seen_enough_can_stop() {
     let inspection = Inspection::open(&data("cframe/chunks-2500.b2frame")).unwrap();
     let mut count = 0;
-    inspection.chunks(2, &mut |_, _, _| {
+    let read = inspection.chunks(2, &mut |_, _, _| {
         count += 1;
         count < 7
     });
+    read.unwrap();
     assert_eq!(count, 7);
 }
 

@@ -30,11 +30,11 @@ use log::debug;
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
 use object_store::client::ClientConfigKey;
-use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
+use object_store::gcp::{GcpCredential, GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::http::HttpBuilder;
 use object_store::list::PaginatedListStore;
 use object_store::path::Path as Key;
-use object_store::{BackoffConfig, ClientOptions, ObjectStore, RetryConfig};
+use object_store::{BackoffConfig, ClientOptions, ObjectStore, RetryConfig, StaticCredentialProvider};
 use url::Url;
 
 use self::environment::{Environment, Host};
@@ -42,6 +42,7 @@ use self::profile::Profile;
 use super::address::{Address, Kind};
 use super::connector::Connector;
 use super::words::in_words;
+use crate::format::plain::plain;
 
 mod environment;
 mod headers;
@@ -134,7 +135,8 @@ impl Access {
             Kind::Google => {
                 let builder = self.google(address, environment)?;
                 let origin = origin([GoogleConfigKey::BaseUrl], |key| builder.get_config_value(key));
-                let store = Arc::new(builder.build().map_err(|error| in_words(&error))?);
+                let settings = google_settings(&builder, environment);
+                let store = Arc::new(builder.build().map_err(|error| format!("{settings}{}", in_words(&error)))?);
                 (store.clone(), pages(store), origin)
             }
             Kind::Azure => {
@@ -218,6 +220,7 @@ impl Access {
         if let Some(used) = &used {
             check_endpoint(used)?;
         }
+        check_amazon(&builder, anonymous)?;
         let signs = known(&builder, Setting::AccessKeyId)
             || known(&builder, Setting::SecretAccessKey)
             || known(&builder, Setting::WebIdentityTokenFile)
@@ -270,7 +273,9 @@ impl Access {
             || emulator.is_none() && (has_default() || environment.host() == Host::Google);
         let anonymous = self.anonymous || skipped;
         if anonymous || !signs {
-            builder = builder.with_skip_signature(true);
+            // The crate asks for credentials all the same where it writes.
+            let nobody = StaticCredentialProvider::new(GcpCredential { bearer: String::new() });
+            builder = builder.with_skip_signature(true).with_credentials(Arc::new(nobody));
         }
         let options = Self::client(options, used.is_some_and(|used| is_without_tls(&used)));
         let builder = builder.with_bucket_name(address.bucket()).with_client_options(options);
@@ -312,7 +317,8 @@ impl Access {
             builder = builder.with_account(account).with_use_fabric_endpoint(rest.ends_with("fabric.microsoft.com"));
         }
         if let Some(endpoint) = &self.endpoint {
-            builder = builder.with_endpoint(endpoint.clone());
+            let account = builder.get_config_value(&Setting::AccountName).unwrap_or_default();
+            builder = builder.with_endpoint(with_account(endpoint, &account));
         }
         let is = |key: Setting| builder.get_config_value(&key).is_some_and(|value| value == "true");
         let known = |key: Setting| builder.get_config_value(&key).is_some();
@@ -323,9 +329,22 @@ impl Access {
                     .to_owned(),
             );
         }
+        if emulator && self.endpoint.is_some() {
+            return Err(
+                "AZURE_STORAGE_USE_EMULATOR says where the store is, and so does endpoint=; expected one of both".to_owned()
+            );
+        }
         let used = builder.get_config_value(&Setting::Endpoint);
         if let Some(used) = &used {
             check_endpoint(used)?;
+        }
+        let key = builder.get_config_value(&Setting::AccessKey);
+        if key.is_some_and(|key| BASE64_STANDARD.decode(key).is_err()) {
+            return Err(
+                "AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_KEY or AccountKey of AZURE_STORAGE_CONNECTION_STRING is not Base64; \
+                        expected the account's key"
+                    .to_owned(),
+            );
         }
         let signs = emulator
             || [Setting::AccessKey, Setting::SasKey, Setting::Token, Setting::ClientId, Setting::ClientSecret]
@@ -371,6 +390,62 @@ impl Access {
             (self.timeout.min(Duration::from_secs(4)) / 40, self.timeout.min(Duration::from_secs(24)) / 8);
         let backoff = BackoffConfig { init_backoff, max_backoff, base: 2.0 };
         RetryConfig { backoff, max_retries: TRIES, retry_timeout: self.timeout * 3 / 4 }
+    }
+}
+
+/// That the keys of Amazon can be sent, and are whole. Errors name the variables, which count more than a profile's settings.
+fn check_amazon(builder: &AmazonS3Builder, anonymous: bool) -> Result<(), String> {
+    use AmazonS3ConfigKey as Setting;
+    let value = |key: Setting| builder.get_config_value(&key);
+    // The crate panics at them.
+    for (key, name) in
+        [(Setting::AccessKeyId, "AWS_ACCESS_KEY_ID"), (Setting::Token, "AWS_SESSION_TOKEN"), (Setting::Region, "AWS_REGION")]
+    {
+        if value(key).is_some_and(|value| HeaderValue::from_str(&value).is_err()) {
+            return Err(format!(
+                "{name}, or the profile's setting, has a character that no header can have; expected letters, digits and signs of ASCII"
+            ));
+        }
+    }
+    match (value(Setting::AccessKeyId), value(Setting::SecretAccessKey)) {
+        (Some(_), None) if !anonymous => {
+            Err("there is a key id without its secret; expected AWS_SECRET_ACCESS_KEY, or aws_secret_access_key in the profile"
+                .to_owned())
+        }
+        (None, Some(_)) if !anonymous => {
+            Err("there is a secret without its key id; expected AWS_ACCESS_KEY_ID, or aws_access_key_id in the profile"
+                .to_owned())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Where the settings of Google come from, to stand before what is wrong with them.
+fn google_settings(builder: &GoogleCloudStorageBuilder, environment: &Environment) -> String {
+    let value = |key: GoogleConfigKey| builder.get_config_value(&key);
+    let default = || environment.path("", ".config/gcloud/application_default_credentials.json");
+    match (value(GoogleConfigKey::ServiceAccount), value(GoogleConfigKey::ServiceAccountKey)) {
+        (Some(path), _) => format!("the service account in {}: ", plain(&path)),
+        (None, Some(_)) => "the key in GOOGLE_SERVICE_ACCOUNT_KEY: ".to_owned(),
+        (None, None) => match value(GoogleConfigKey::ApplicationCredentials) {
+            Some(path) => format!("GOOGLE_APPLICATION_CREDENTIALS, {}: ", plain(&path)),
+            None => default().map(|path| format!("{}: ", plain(&path))).unwrap_or_default(),
+        },
+    }
+}
+
+/// An endpoint with the account behind it, where its host is no name that could have it.
+fn with_account(endpoint: &str, account: &str) -> String {
+    let is_alone = |url: &Url| {
+        let is_nobodys = match url.host() {
+            Some(url::Host::Domain(name)) => name.eq_ignore_ascii_case("localhost"),
+            host => host.is_some(),
+        };
+        is_nobodys && url.path() == "/"
+    };
+    match Url::parse(endpoint) {
+        Ok(url) if is_alone(&url) && !account.is_empty() => format!("{}/{account}", endpoint.trim_end_matches('/')),
+        _ => endpoint.to_owned(),
     }
 }
 

@@ -277,24 +277,37 @@ impl Address {
 }
 
 /// Where in a text there are secrets, if it is an address, a good one or not, or the value of an option: user info, and from a query on,
-/// all.
+/// all. An address may be spelled wrong: any word with `:/` behind it is taken for one.
 pub fn secrets(text: &[u8]) -> Vec<Range<usize>> {
-    let Some(scheme) = text.windows(3).position(|three| three == b"://") else { return Vec::new() };
-    let name = text.get(..scheme).unwrap_or_default().rsplit(|byte| matches!(byte, b'=' | b',')).next();
-    let name = name.unwrap_or_default().to_ascii_lowercase();
-    let name = str::from_utf8(&name).unwrap_or_default();
-    // Before the `@` there is a container.
-    let has_container = matches!(name, "az" | "azure" | "abfs" | "abfss");
-    if !has_container && !matches!(name, "s3" | "s3a" | "gs" | "http" | "https") {
-        return Vec::new();
-    }
-    let begin = scheme + 3;
+    let colons = text.windows(2).enumerate().filter(|(_, two)| *two == b":/").map(|(at, _)| at);
+    let places: Vec<(String, usize)> = colons
+        .filter_map(|colon| {
+            let slashes = text.iter().skip(colon + 1).take_while(|byte| **byte == b'/').count();
+            Some((scheme_before(text.get(..colon)?)?, colon + 1 + slashes))
+        })
+        .collect();
+    let Some((_, first)) = places.first() else { return Vec::new() };
+    let query = text.iter().skip(*first).position(|byte| *byte == b'?').map(|at| first + at);
     let is_end = |byte: &u8| matches!(byte, b'/' | b'?' | b'#' | b'\\');
-    let rest = text.get(begin..).unwrap_or_default();
-    let place = rest.get(..rest.iter().position(is_end).unwrap_or(rest.len())).unwrap_or_default();
-    let user = place.iter().rposition(|byte| *byte == b'@').filter(|_| !has_container).map(|end| begin..begin + end);
-    let query = rest.iter().position(|byte| *byte == b'?').map(|at| begin + at + 1..text.len());
-    [user, query].into_iter().flatten().filter(|range| !range.is_empty()).collect()
+    let user = |(scheme, begin): &(String, usize)| {
+        // Before the `@` there is a container.
+        let has_container = matches!(scheme.as_str(), "az" | "azure" | "abfs" | "abfss");
+        let rest = text.get(*begin..).unwrap_or_default();
+        let place = rest.get(..rest.iter().position(is_end).unwrap_or(rest.len())).unwrap_or_default();
+        place.iter().rposition(|byte| *byte == b'@').filter(|_| !has_container).map(|end| *begin..begin + end)
+    };
+    let before_query = places.iter().filter(|(_, begin)| query.is_none_or(|query| *begin <= query));
+    let query = query.map(|query| query + 1..text.len());
+    before_query.filter_map(user).chain(query).filter(|range| !range.is_empty()).collect()
+}
+
+/// The scheme that a text ends in, in small letters: a word at its beginning, or one that an option has for its value.
+fn scheme_before(text: &[u8]) -> Option<String> {
+    let word = text.rsplit(|byte| matches!(byte, b'=' | b',')).next()?;
+    let word = str::from_utf8(word).ok().filter(|word| word.len() > 1)?;
+    let good = word.starts_with(|c: char| c.is_ascii_alphabetic())
+        && word.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte));
+    good.then(|| word.to_ascii_lowercase())
 }
 
 /// A text without the secrets of an address in it.

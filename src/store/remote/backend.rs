@@ -11,7 +11,8 @@ use std::time::SystemTime;
 
 use parking_lot::Mutex;
 
-use super::client::{Client, Got, Listed, Tag};
+use super::NO_TAG;
+use super::client::{Client, Got, Listed, NOT_IN_OBJECT, Tag};
 use crate::format::{INDEX_NAME, Layout};
 use crate::store::Location;
 use crate::store::backend::{Backend, BackendFile, FileStat, FsSpace};
@@ -24,12 +25,15 @@ const LOOK: u64 = 4 << 10;
 const NEAR: u64 = 64 << 10;
 /// Names that a command looks at.
 const MOST_NAMES: usize = 1 << 24;
+/// Bytes of a chunk that will be read whole, at first.
+const WHOLE: u64 = 4 << 20;
 /// Bytes of parts of a file that are kept; at least the last part is.
 const KEPT: usize = 16 << 20;
 
-/// The location of a frame: `path` is how messages call it, without secrets.
-pub fn location(client: &Arc<Client>, path: &Path) -> Location {
-    of_kind(client, path, OnceLock::new())
+/// The location of a frame: `path` is how messages call it, without secrets. It is read `regardless` of whether its states can be told
+/// apart, or only then.
+pub fn location(client: &Arc<Client>, path: &Path, regardless: bool) -> Location {
+    of_kind(client, path, OnceLock::new(), regardless, Arc::default())
 }
 
 /// The location of a frame that is an object, or a prefix with an index, as a listing tells; what it is, and how it begins.
@@ -37,19 +41,28 @@ pub fn location(client: &Arc<Client>, path: &Path) -> Location {
 /// # Errors
 /// What the store answers.
 pub fn found(client: &Arc<Client>, path: &Path, layout: Layout) -> io::Result<(Location, FileStat, Arc<Vec<u8>>)> {
+    let failure = Arc::default();
     let (file, kind): (_, fn(Arc<Remote>) -> Kind) = match layout {
-        Layout::Contiguous => (Arc::new(Remote::opened(client, "", BLOCK)?), Kind::Object),
-        Layout::Sparse => (Arc::new(Remote::of(client, INDEX_NAME, client.read(INDEX_NAME, None, None)?)), Kind::Prefix),
+        Layout::Contiguous => (Arc::new(Remote::opened(client, "", BLOCK, &failure)?), Kind::Object),
+        Layout::Sparse => {
+            (Arc::new(Remote::of(client, INDEX_NAME, client.read(INDEX_NAME, None, None)?, &failure)), Kind::Prefix)
+        }
     };
     let beginning = file.part(0).map_or_else(Arc::default, |(_, bytes)| bytes);
     let stat = if layout == Layout::Contiguous { file.stat()? } else { directory_stat() };
-    Ok((of_kind(client, path, OnceLock::from(kind(file))), stat, beginning))
+    Ok((of_kind(client, path, OnceLock::from(Ok(kind(file))), true, failure), stat, beginning))
 }
 
-fn of_kind(client: &Arc<Client>, path: &Path, kind: OnceLock<Kind>) -> Location {
+fn of_kind(
+    client: &Arc<Client>,
+    path: &Path,
+    kind: OnceLock<io::Result<Kind>>,
+    regardless: bool,
+    failure: Arc<Failure>,
+) -> Location {
     let name = path.file_name().unwrap_or(OsStr::new("frame")).to_owned();
     let dir = path.parent().unwrap_or(Path::new("")).to_owned();
-    let around = Around { client: Arc::clone(client), name: name.clone(), kind };
+    let around = Around { client: Arc::clone(client), name: name.clone(), kind, regardless, failure };
     Location::in_backend(Arc::new(around), path, &dir, &name)
 }
 
@@ -66,8 +79,26 @@ enum Kind {
 struct Around {
     client: Arc<Client>,
     name: OsString,
-    /// Asked for once: a command looks at one state.
-    kind: OnceLock<Kind>,
+    /// Asked for once: a command looks at one state, and waits once for a store that is away.
+    kind: OnceLock<io::Result<Kind>>,
+    regardless: bool,
+    failure: Arc<Failure>,
+}
+
+/// The first failure that says nothing about the frame: of the store, or that others have changed the frame.
+#[derive(Default)]
+struct Failure(OnceLock<io::Error>);
+
+impl Failure {
+    /// Keeps an error that is none of the frame's. A file that is not there, or is empty, is one, unless it is what `must` be there.
+    fn of<T>(&self, result: io::Result<T>, must: bool) -> io::Result<T> {
+        if let Err(error) = &result
+            && (must || error.raw_os_error() != Some(libc::ENOENT) && error.kind() != NOT_IN_OBJECT)
+        {
+            let _ = self.0.set(same(error));
+        }
+        result
+    }
 }
 
 impl Around {
@@ -75,16 +106,30 @@ impl Around {
         if name != self.name {
             return Err(io::ErrorKind::NotFound.into());
         }
-        if let Some(kind) = self.kind.get() {
-            return Ok(kind.clone());
+        match self.kind.get_or_init(|| self.ask()) {
+            Ok(kind) => Ok(kind.clone()),
+            Err(error) => Err(same(error)),
         }
-        let kind = match self.client.has_prefixes().then(|| self.client.read(INDEX_NAME, None, None)) {
-            Some(Ok(got)) => Kind::Prefix(Arc::new(Remote::of(&self.client, INDEX_NAME, got))),
-            Some(Err(error)) if error.raw_os_error() != Some(libc::ENOENT) => return Err(error),
-            _ => Kind::Object(Arc::new(Remote::opened(&self.client, "", BLOCK)?)),
-        };
-        Ok(self.kind.get_or_init(|| kind).clone())
     }
+
+    fn ask(&self) -> io::Result<Kind> {
+        let kind = self.there()?;
+        let (Kind::Prefix(file) | Kind::Object(file)) = &kind;
+        if self.regardless || file.tag.tells() { Ok(kind) } else { Err(io::Error::other(NO_TAG)) }
+    }
+
+    fn there(&self) -> io::Result<Kind> {
+        match self.client.has_prefixes().then(|| self.client.read(INDEX_NAME, None, None)) {
+            Some(Ok(got)) => Ok(Kind::Prefix(Arc::new(Remote::of(&self.client, INDEX_NAME, got, &self.failure)))),
+            Some(Err(error)) if error.raw_os_error() != Some(libc::ENOENT) => Err(error),
+            _ => Ok(Kind::Object(Arc::new(Remote::opened(&self.client, "", BLOCK, &self.failure)?))),
+        }
+    }
+}
+
+/// An error once more.
+fn same(error: &io::Error) -> io::Error {
+    error.raw_os_error().map_or_else(|| io::Error::new(error.kind(), error.to_string()), io::Error::from_raw_os_error)
 }
 
 fn read_only<T>() -> io::Result<T> {
@@ -144,7 +189,9 @@ impl Backend for Around {
 
     fn open_dir(&self, name: &OsStr) -> io::Result<Box<dyn Backend>> {
         match self.kind(name)? {
-            Kind::Prefix(index) => Ok(Box::new(Prefix { client: Arc::clone(&self.client), index })),
+            Kind::Prefix(index) => {
+                Ok(Box::new(Prefix { client: Arc::clone(&self.client), index, failure: Arc::clone(&self.failure) }))
+            }
             Kind::Object(_) => Err(io::ErrorKind::NotADirectory.into()),
         }
     }
@@ -160,6 +207,17 @@ impl Backend for Around {
         }
     }
 
+    fn out_of_reach(&self, look: bool) -> Option<io::Error> {
+        // All that is read of one object is of one state.
+        if let (true, Some(Ok(Kind::Prefix(index)))) = (look && self.failure.0.get().is_none(), self.kind.get()) {
+            let now = self.failure.of(self.client.look(INDEX_NAME), true);
+            if now.is_ok_and(|now| now != index.tag) {
+                let _ = self.failure.0.set(io::Error::from_raw_os_error(libc::ESTALE));
+            }
+        }
+        self.failure.0.get().map(same)
+    }
+
     names_cannot_be_changed!();
 }
 
@@ -167,21 +225,31 @@ impl Backend for Around {
 struct Prefix {
     client: Arc<Client>,
     index: Arc<Remote>,
+    failure: Arc<Failure>,
 }
 
 impl Prefix {
-    fn file(&self, name: &OsStr) -> io::Result<Arc<Remote>> {
+    fn file(&self, name: &OsStr, begin: u64) -> io::Result<Arc<Remote>> {
         if name == INDEX_NAME {
             return Ok(Arc::clone(&self.index));
         }
         let name = name.to_str().filter(|name| !name.is_empty() && !name.contains('/'));
-        Ok(Arc::new(Remote::opened(&self.client, name.ok_or(io::ErrorKind::NotFound)?, LOOK)?))
+        let opened = Remote::opened(&self.client, name.ok_or(io::ErrorKind::NotFound)?, begin, &self.failure);
+        self.failure.of(opened.map(Arc::new), false)
     }
 }
 
 impl Backend for Prefix {
     fn open(&self, name: &OsStr, write: bool) -> io::Result<Box<dyn BackendFile>> {
-        if write { read_only() } else { Ok(Box::new(Shared(self.file(name)?))) }
+        if write { read_only() } else { Ok(Box::new(Shared(self.file(name, LOOK)?))) }
+    }
+
+    fn open_whole(&self, name: &OsStr) -> io::Result<Box<dyn BackendFile>> {
+        Ok(Box::new(Shared(self.file(name, WHOLE)?)))
+    }
+
+    fn out_of_reach(&self, _look: bool) -> Option<io::Error> {
+        self.failure.0.get().map(same)
     }
 
     fn open_dir(&self, _name: &OsStr) -> io::Result<Box<dyn Backend>> {
@@ -196,7 +264,7 @@ impl Backend for Prefix {
     }
 
     fn stat(&self, name: &OsStr) -> io::Result<FileStat> {
-        self.file(name)?.stat()
+        self.file(name, LOOK)?.stat()
     }
 
     names_cannot_be_changed!();
@@ -221,16 +289,17 @@ struct Remote {
     tag: Tag,
     /// Parts that were read, and where they begin; the oldest first. A leaf lock.
     parts: Mutex<Vec<(u64, Arc<Vec<u8>>)>>,
+    failure: Arc<Failure>,
 }
 
 impl Remote {
-    fn opened(client: &Arc<Client>, name: &str, begin: u64) -> io::Result<Self> {
-        Ok(Self::of(client, name, client.read(name, Some(0..begin), None)?))
+    fn opened(client: &Arc<Client>, name: &str, begin: u64, failure: &Arc<Failure>) -> io::Result<Self> {
+        Ok(Self::of(client, name, client.read(name, Some(0..begin), None)?, failure))
     }
 
-    fn of(client: &Arc<Client>, name: &str, got: Got) -> Self {
+    fn of(client: &Arc<Client>, name: &str, got: Got, failure: &Arc<Failure>) -> Self {
         let parts = Mutex::new(vec![(0, Arc::new(got.bytes))]);
-        Remote { client: Arc::clone(client), name: name.to_owned(), tag: got.tag, parts }
+        Remote { client: Arc::clone(client), name: name.to_owned(), tag: got.tag, parts, failure: Arc::clone(failure) }
     }
 
     fn stat(&self) -> io::Result<FileStat> {
@@ -269,7 +338,7 @@ impl Remote {
             Some(part) => part,
             None => {
                 let Range { start, end } = self.around(offset, buf.len() as u64);
-                let got = self.client.read(&self.name, Some(start..end), Some(&self.tag))?;
+                let got = self.failure.of(self.client.read(&self.name, Some(start..end), Some(&self.tag)), true)?;
                 let bytes = Arc::new(got.bytes);
                 let mut parts = self.parts.lock();
                 parts.push((start, Arc::clone(&bytes)));
@@ -322,6 +391,10 @@ impl BackendFile for Shared {
 
     fn stat(&self) -> io::Result<FileStat> {
         self.0.stat()
+    }
+
+    fn is_out_of_reach(&self) -> bool {
+        self.0.failure.0.get().is_some()
     }
 
     bytes_cannot_be_changed!();

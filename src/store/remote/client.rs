@@ -9,7 +9,7 @@ use std::io;
 use std::ops::Range;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -21,7 +21,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::connector::{ServerTime, WeakTag};
-use super::words::{errno, in_words};
+use super::words::{errno, in_words, is_not_in_object};
 use crate::format::plain::plain;
 use crate::store::interrupts;
 
@@ -36,6 +36,13 @@ const STEP: u64 = 1024;
 const ROOM: u32 = 64 << 10;
 /// How often an object is asked for whose body ends too early each time.
 const ATTEMPTS: usize = 4;
+
+/// The kind of an error that says that an object has no such range: an empty one has none.
+pub const NOT_IN_OBJECT: io::ErrorKind = io::ErrorKind::UnexpectedEof;
+
+/// How long a store is waited for that has been silent for all of a request's time. The request goes on all the same, so that an answer
+/// that comes later is heard.
+const AWAY: Duration = Duration::from_secs(1);
 
 /// What tells one state of an object from another.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -153,6 +160,8 @@ pub struct Asked {
     began: Instant,
     /// Milliseconds from then on to the last sign of life.
     heard: AtomicU64,
+    /// A request has waited for all its time, and nothing came since: until something does, others are not waited for as long.
+    is_away: AtomicBool,
     /// Requests that read an object or a part of one.
     pub gets: AtomicU64,
     /// Bytes that came of them.
@@ -280,6 +289,11 @@ impl Client {
         self.timeout
     }
 
+    /// The same while the store is away; `None` if it is not.
+    pub(super) fn short_patience(&self) -> Option<Duration> {
+        self.asked.is_away.load(Relaxed).then(|| self.timeout.min(AWAY))
+    }
+
     /// How many requests there are at one time at most.
     pub fn connections(&self) -> usize {
         self.connections
@@ -314,9 +328,15 @@ impl Client {
         self.start(async move {
             let _ = done.send(work.await);
         });
+        let began = Instant::now();
+        let is_over = |patience: Duration| began.elapsed() >= patience;
+        let is_away = self.short_patience().is_some();
         loop {
             match answer.recv_timeout(interrupts::PAUSE) {
                 Ok(answer) => return answer,
+                Err(RecvTimeoutError::Timeout) if is_away && self.short_patience().is_some_and(is_over) => {
+                    return Err(self.no_answer());
+                }
                 Err(RecvTimeoutError::Timeout) if interrupts::is_unwanted() => {
                     return Err(io::Error::from_raw_os_error(libc::EINTR));
                 }
@@ -478,15 +498,22 @@ impl Client {
 
     /// Waits for one sign of life, no longer than the time that is set.
     pub(super) async fn in_time<T>(&self, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
-        match tokio::time::timeout(self.timeout, work).await {
-            Ok(done) => {
-                if done.is_ok() {
-                    self.asked.hear();
-                }
-                done
-            }
+        let began = self.asked.now();
+        let waited = Instant::now();
+        let done = match tokio::time::timeout(self.timeout, work).await {
+            Ok(done) => done,
             Err(_) => Err(self.no_answer()),
+        };
+        match &done {
+            Err(error) if !is_an_answer(error) => {
+                // Others may have had answers meanwhile.
+                if waited.elapsed() >= self.timeout / 2 && self.asked.heard.load(Relaxed) <= began {
+                    self.asked.is_away.store(true, Relaxed);
+                }
+            }
+            _ => self.asked.hear(),
         }
+        done
     }
 
     /// Without a number of the system's: to clients it is EIO.
@@ -502,20 +529,40 @@ impl Client {
             _ => {
                 let kind = io::Error::from_raw_os_error(number).kind();
                 log::debug!("{}: {}", self.base, in_words(error));
-                io::Error::new(kind, in_words(error))
+                io::Error::new(if is_not_in_object(error) { NOT_IN_OBJECT } else { kind }, in_words(error))
             }
         }
     }
 }
 
+/// Whether the store has said something, and not only failed.
+fn is_an_answer(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESTALE))
+        || matches!(error.kind(), io::ErrorKind::PermissionDenied | NOT_IN_OBJECT)
+}
+
 impl Asked {
     fn new() -> Self {
         let none = AtomicU64::default;
-        Asked { began: Instant::now(), heard: none(), gets: none(), bytes: none(), heads: none(), lists: none() }
+        Asked {
+            began: Instant::now(),
+            heard: none(),
+            is_away: AtomicBool::new(false),
+            gets: none(),
+            bytes: none(),
+            heads: none(),
+            lists: none(),
+        }
+    }
+
+    /// Milliseconds since this began.
+    fn now(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
     fn hear(&self) {
-        self.heard.store(u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX), Relaxed);
+        self.heard.store(self.now(), Relaxed);
+        self.is_away.store(false, Relaxed);
     }
 
     /// How long nothing has come.

@@ -16,7 +16,7 @@ use std::pin::Pin;
 use std::time::{Duration, SystemTime};
 
 use futures_util::TryStreamExt;
-use http::header::{ACCEPT_ENCODING, CONTENT_RANGE, DATE, ETAG};
+use http::header::{ACCEPT_ENCODING, AUTHORIZATION, CONTENT_RANGE, DATE, ETAG};
 use http::{HeaderMap, HeaderValue, Method};
 use object_store::ClientOptions;
 use object_store::client::{
@@ -186,6 +186,11 @@ impl HttpService for Bounded {
         Self: 'b,
     {
         Box::pin(async move {
+            let mut request = request;
+            // Of who has no credentials, and goes unsigned.
+            if request.headers().get(AUTHORIZATION).is_some_and(|value| value.as_bytes().trim_ascii() == b"Bearer") {
+                request.headers_mut().remove(AUTHORIZATION);
+            }
             let lists = is_listing(request.uri().query().unwrap_or_default());
             let is_short = lists || *request.method() != Method::GET;
             let (mut parts, body) = self.inner.execute(request).await?.into_parts();

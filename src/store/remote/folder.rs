@@ -12,7 +12,9 @@ use object_store::ListResult;
 use object_store::list::{PaginatedListOptions, PaginatedListResult};
 use object_store::path::Path as Key;
 
-use super::client::{Client, Got, Tag};
+use super::client::{Client, Got, NOT_IN_OBJECT, Tag};
+use crate::format::ChunkId;
+use crate::store::StoreError;
 
 /// Bytes of a name.
 pub const LONGEST_NAME: usize = 255;
@@ -50,9 +52,24 @@ impl Client {
         self.pages.is_some()
     }
 
-    /// Whether there is an object at the key, with nothing in it: some programs, and some stores, make one for each directory.
-    pub fn is_empty_object(self: &Arc<Self>) -> bool {
-        self.look("").is_ok_and(|tag| tag.len() == 0)
+    /// Whether there is an object at the key, with nothing in it: some programs, and some stores, make one for each directory. It is
+    /// asked for only if `error`, of a read of the object, may come of that.
+    pub fn is_empty_object(self: &Arc<Self>, error: &StoreError) -> bool {
+        let may_be = match error {
+            StoreError::Format { .. } => true,
+            StoreError::Io { source, .. } => source.kind() == NOT_IN_OBJECT,
+            _ => false,
+        };
+        may_be && self.look("").is_ok_and(|tag| tag.len() == 0)
+    }
+
+    /// Whether there is anything beneath the key, taken for a prefix.
+    ///
+    /// # Errors
+    /// As [`Client::page`].
+    pub fn is_prefix(self: &Arc<Self>) -> io::Result<bool> {
+        let page = self.page_of(&format!("{}/", self.base()), "", None, Some(1))?;
+        Ok(!page.entries.is_empty() || page.next.is_some())
     }
 
     /// The names beneath `dir` that begin so, a thousand at most or what the server thinks fit. `dir` is empty, or ends in a slash; `next`
@@ -125,6 +142,16 @@ impl Client {
         all
     }
 }
+
+/// Whether names are those of chunk files, all of them, as an upload of a sparse frame leaves them that is not finished.
+pub fn are_chunks<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> bool {
+    let mut entries = entries.into_iter().peekable();
+    let is_chunk = |entry: &Entry| entry.object.is_some() && ChunkId::from_file_name(entry.name.as_bytes()).is_some();
+    entries.peek().is_some() && entries.all(is_chunk)
+}
+
+/// What such a prefix is, in words for after its path.
+pub const NO_INDEX: &str = "has chunk files and no chunks.b2frame: an upload that is not finished?";
 
 /// Whether a file can have this name.
 pub fn is_name(name: &str) -> bool {

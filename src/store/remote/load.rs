@@ -37,7 +37,7 @@ const MOST_OTHERS: usize = 1 << 20;
 /// # Errors
 /// What the store answers; ESTALE if the object is in another state; ENOENT if there is none.
 pub fn now(state: &Arc<State>, key: PieceKey) -> io::Result<Arc<Piece>> {
-    match state.pieces.want(key, likely(state, key), state.client.patience()) {
+    match state.pieces.want(key, likely(state, key), state.client.patience(), state.client.short_patience()) {
         Wanted::Here(piece) => Ok(piece),
         Wanted::Failed => Err(io::Error::other("another request for the same data timed out")),
         Wanted::Unwanted => Err(io::Error::from_raw_os_error(libc::EINTR)),
@@ -136,7 +136,7 @@ fn start(state: &Arc<State>, groups: Vec<Vec<Claim>>) {
             if let Err(error) = fill(&state, group).await {
                 // Whoever wants it asks again, and hears why.
                 let name = first.map_or_else(String::new, |key| state.name(key.place));
-                debug!("{name}: not read ahead: {}", in_words(&error));
+                debug!("{}: {name}: not read ahead: {}", state.client.base(), in_words(&error));
             }
         });
     }

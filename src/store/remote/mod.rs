@@ -1,4 +1,4 @@
-//! Frames in object stores and on web servers, for reading.
+//! Frames in object stores and on web servers: reading them, and making new ones.
 //!
 //! A frame there is what it is on a disk: an object for a cframe; for an sframe a prefix with `chunks.b2frame` and a file for each chunk.
 //! A mount shows one state of a frame: that of its index object, or of its only object. Bytes of another state are an error. Others'
@@ -18,7 +18,9 @@
 //! | `upload` | a frame on its way into a store |
 //! | `words` | what a store answers, without secrets |
 //!
-//! Lock order: `looked`, then the state, then the leaves. No lock but `looked` is held while an answer is waited for.
+//! Lock order: `looked`, then the state, then the leaves. Held while an answer is waited for are only `looked`, a state's `listed` (one
+//! listing is asked for, and all wait for that), and what an upload of one object has `filled`. Who waits for the first two gives up
+//! when nobody wants it any more.
 
 mod access;
 mod address;
@@ -48,7 +50,7 @@ use parking_lot::{Mutex, RwLock};
 pub use self::pieces::Pool;
 use self::pieces::{PIECE, PieceKey};
 use self::sequence::Sequences;
-use self::state::State;
+use self::state::{Lens, State};
 use super::disk_cache::DiskCache;
 use super::interrupts;
 use super::local::watch::Watch;
@@ -72,6 +74,13 @@ const WORTH_A_LISTING: usize = 4;
 const LOOKS: (u32, u32) = (3, 32);
 /// Chunks of one file whose lengths are then asked for ahead.
 const LOOKED_AHEAD: u32 = 256;
+
+/// Of a source whose changes nobody could notice.
+const NO_TAG: &str = "has neither an ETag nor a time of its last change, so changes cannot be noticed; -o unsafe-immutable reads it all the \
+                      same";
+
+/// A store that could not list is not asked to before that.
+const LIST_AGAIN: Duration = Duration::from_secs(1);
 
 /// How a remote frame is read.
 #[derive(Debug, Clone)]
@@ -125,6 +134,12 @@ impl Looks {
     }
 }
 
+/// When a look for others' commits began, and when it ended.
+struct Looked {
+    began: Instant,
+    ended: Instant,
+}
+
 /// A frame in an object store.
 pub struct RemoteStore {
     client: Arc<Client>,
@@ -138,8 +153,8 @@ pub struct RemoteStore {
     sequences: Mutex<Sequences>,
     /// What was looked at and not read. A leaf lock.
     looks: Mutex<Looks>,
-    /// When others' commits were last looked for. Held while that is done.
-    looked: Mutex<Instant>,
+    /// The last look for others' commits. Held while that is done.
+    looked: Mutex<Looked>,
     /// The same without a lock: no look is due before.
     due: Mutex<Instant>,
     /// It is known to be in another state.
@@ -153,11 +168,10 @@ impl RemoteStore {
     /// What is there and no frame; a source whose states nothing tells apart; what the store answers.
     pub fn open(client: Arc<Client>, path: &Path, options: Options, resources: &Resources) -> Result<Self> {
         let pool = options.pool.clone().unwrap_or_else(|| Pool::new(options.cache_bytes));
+        let began = Instant::now();
         let state = State::read(&client, path, options.layout, 0, &pool)?.kept_in(options.disk.as_ref(), path, &options.origin);
         if !state.tag.tells() && !options.unsafe_immutable {
-            let reason = "has neither an ETag nor a time of its last change, so changes cannot be noticed; \
-                          -o unsafe-immutable reads it all the same";
-            return Err(StoreError::Unsupported { path: path.to_owned(), reason: reason.to_owned() });
+            return Err(StoreError::Unsupported { path: path.to_owned(), reason: NO_TAG.to_owned() });
         }
         Ok(RemoteStore {
             client,
@@ -168,7 +182,7 @@ impl RemoteStore {
             state: RwLock::new(Arc::new(state)),
             sequences: Mutex::default(),
             looks: Mutex::default(),
-            looked: Mutex::new(Instant::now()),
+            looked: Mutex::new(Looked { began, ended: Instant::now() }),
             due: Mutex::new(Instant::now() + options.refresh),
             is_changed: AtomicBool::new(false),
             options,
@@ -237,19 +251,24 @@ impl RemoteStore {
         matches!(self.look_again(Duration::ZERO), Ok(Others::Changed(_)))
     }
 
-    /// Looks at the frame, unless that was done a moment ago.
+    /// Looks at the frame, unless that was done a moment ago. All who wait for a look share the next one.
     fn look_again(&self, pause: Duration) -> Result<Others> {
-        let mut looked = self.looked.lock();
+        let asked = Instant::now();
+        let mut looked = match interrupts::lock(&self.looked) {
+            Ok(looked) => looked,
+            Err(source) => return Err(StoreError::Io { path: self.path.clone(), action: "look for changes", source }),
+        };
         if self.is_changed.load(SeqCst) {
             return Ok(Others::Changed("its object is another".to_owned()));
         }
-        if looked.elapsed() < pause {
+        if looked.ended.elapsed() < pause || looked.began >= asked {
             return Ok(Others::Nothing);
         }
         let state = self.now();
+        let began = Instant::now();
         let now = self.client.look(if state.layout() == Layout::Sparse { format::INDEX_NAME } else { "" });
-        *looked = Instant::now();
-        *self.due.lock() = *looked + self.options.refresh;
+        *looked = Looked { began, ended: Instant::now() };
+        *self.due.lock() = looked.ended + self.options.refresh;
         match now {
             Ok(tag) if tag == state.tag => Ok(Others::Nothing),
             Ok(_) => {
@@ -317,25 +336,28 @@ impl RemoteStore {
 
     /// Lengths of chunk files by place, by a listing.
     fn listed(&self, state: &Arc<State>) -> Option<Arc<Vec<Option<u32>>>> {
-        let mut listed = loop {
-            match state.listed.try_lock_for(interrupts::PAUSE) {
-                Some(listed) => break listed,
-                None if interrupts::is_unwanted() => return None,
-                None => {}
+        let mut listed = interrupts::lock(&state.listed).ok()?;
+        match &*listed {
+            Lens::Known(lens) => return Some(Arc::clone(lens)),
+            Lens::Refused(again) if again.is_none_or(|again| Instant::now() < again) => return None,
+            Lens::Unknown | Lens::Refused(_) => {}
+        }
+        match load::list(state) {
+            Ok(lens) => {
+                let lens = Arc::new(lens);
+                *listed = Lens::Known(Arc::clone(&lens));
+                return Some(lens);
             }
-        };
-        if listed.is_none() {
-            match load::list(state) {
-                Ok(lens) => *listed = Some(Arc::new(lens)),
-                // Of whoever does not want it any more. The next one may.
-                Err(error) if error.raw_os_error() == Some(libc::EINTR) => return None,
-                Err(error) => {
-                    warn!("{}: cannot be listed: {}", self.path.display(), in_words(&error));
-                    *listed = Some(Arc::default());
-                }
+            // Of whoever does not want it any more. The next one may.
+            Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
+            Err(error) => {
+                warn!("{}: cannot be listed: {}", self.path.display(), in_words(&error));
+                let is_forbidden = error.kind() == io::ErrorKind::PermissionDenied;
+                let again = Instant::now() + self.options.refresh.max(LIST_AGAIN);
+                *listed = Lens::Refused(Some(again).filter(|_| !is_forbidden));
             }
         }
-        listed.clone()
+        None
     }
 }
 
@@ -472,6 +494,10 @@ impl SourceStore for RemoteStore {
 
     fn glance(&self) -> Option<Result<Others>> {
         Some(self.look())
+    }
+
+    fn refreshes(&self) -> Option<Duration> {
+        Some(self.options.refresh)
     }
 
     fn is_as_seen(&self) -> bool {

@@ -73,7 +73,7 @@ impl RemoteObject {
                 self.client.start(async move { drop(object.fetch(claim).await) });
             }
         }
-        match self.pieces.want(PieceKey { place, number: 0 }, BLOCK, self.client.patience()) {
+        match self.pieces.want(PieceKey { place, number: 0 }, BLOCK, self.client.patience(), self.client.short_patience()) {
             Wanted::Here(piece) => Ok(piece),
             Wanted::Failed => Err(io::Error::other("another request for the same data timed out")),
             Wanted::Unwanted => Err(io::Error::from_raw_os_error(libc::EINTR)),

@@ -143,8 +143,9 @@ impl Pieces {
     }
 
     /// The piece, when it is here; or the duty to load it, where it is not even on its way. `likely` is how many bytes it may have. Whoever
-    /// has waited for at least half of `patience` for another's request does not begin anew when that fails.
-    pub fn want(self: &Arc<Self>, key: PieceKey, likely: u64, patience: Duration) -> Wanted {
+    /// has waited for at least half of `patience` for another's request does not begin anew when that fails, and does not wait for longer
+    /// than `most`.
+    pub fn want(self: &Arc<Self>, key: PieceKey, likely: u64, patience: Duration, most: Option<Duration>) -> Wanted {
         let began = Instant::now();
         let mut table = self.pool.table.lock();
         let mut has_waited = false;
@@ -163,8 +164,13 @@ impl Pieces {
             }
             table.hits += u64::from(!has_waited);
             has_waited = true;
-            if self.pool.settled.wait_for(&mut table, interrupts::PAUSE).timed_out() && interrupts::is_unwanted() {
-                return Wanted::Unwanted;
+            if self.pool.settled.wait_for(&mut table, interrupts::PAUSE).timed_out() {
+                if interrupts::is_unwanted() {
+                    return Wanted::Unwanted;
+                }
+                if most.is_some_and(|most| began.elapsed() >= most) {
+                    return Wanted::Failed;
+                }
             }
         }
     }
@@ -274,10 +280,10 @@ mod tests {
     #[test]
     fn a_piece_is_asked_for_once() {
         let pieces = Pieces::new(&Pool::new(1000));
-        let Wanted::Mine(claim) = pieces.want(KEY, 10, LONG) else { panic!("somebody has it") };
+        let Wanted::Mine(claim) = pieces.want(KEY, 10, LONG, None) else { panic!("somebody has it") };
         assert!(pieces.claim(KEY, 10).is_none());
         std::thread::scope(|scope| {
-            let waits = scope.spawn(|| match pieces.want(KEY, 10, LONG) {
+            let waits = scope.spawn(|| match pieces.want(KEY, 10, LONG, None) {
                 Wanted::Here(piece) => piece.bytes.len(),
                 _ => 0,
             });
@@ -292,7 +298,7 @@ mod tests {
         let pieces = Pieces::new(&Pool::new(1000));
         let claim = pieces.claim(KEY, 10).unwrap();
         std::thread::scope(|scope| {
-            let waits = scope.spawn(|| matches!(pieces.want(KEY, 10, LONG), Wanted::Mine(_)));
+            let waits = scope.spawn(|| matches!(pieces.want(KEY, 10, LONG, None), Wanted::Mine(_)));
             drop(claim);
             assert!(waits.join().unwrap());
         });
@@ -306,7 +312,7 @@ mod tests {
         let (waiting, waits) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
             for _ in 0..3 {
-                scope.spawn(|| waiting.send(matches!(pieces.want(KEY, 10, Duration::from_millis(20)), Wanted::Failed)));
+                scope.spawn(|| waiting.send(matches!(pieces.want(KEY, 10, Duration::from_millis(20), None), Wanted::Failed)));
             }
             // All are counted as soon as they wait.
             while pieces.counts().hits < 3 {

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use log::warn;
 use parking_lot::Mutex;
@@ -35,6 +35,18 @@ pub enum Places {
     Ranges(Vec<Range<u64>>),
 }
 
+/// What a listing has told.
+#[derive(Default)]
+pub enum Lens {
+    /// It was not asked for.
+    #[default]
+    Unknown,
+    /// Lengths by place.
+    Known(Arc<Vec<Option<u32>>>),
+    /// Nothing. It is asked for again after this moment, if ever.
+    Refused(Option<Instant>),
+}
+
 /// A state.
 pub struct State {
     pub client: Arc<Client>,
@@ -50,8 +62,8 @@ pub struct State {
     pub disk: Option<Arc<Kept>>,
     /// Bytes on their way there.
     pub keeping: AtomicU64,
-    /// Lengths by place, as a listing gives them. Asked for once.
-    pub listed: Mutex<Option<Arc<Vec<Option<u32>>>>>,
+    /// Lengths by place, as a listing gives them. Held while that is asked for.
+    pub listed: Mutex<Lens>,
     /// What chunk files were when they were first seen, by place: a short form of it. A leaf lock.
     pub seen: Mutex<HashMap<u32, u64>>,
 }
@@ -88,13 +100,16 @@ impl State {
     }
 
     fn contiguous(client: &Arc<Client>, path: &Path, head: Got, generation: u32, pool: &Arc<Pool>) -> Result<Self> {
-        let Got { bytes, tag, .. } = head;
-        let tail = tail_of(&bytes, &tag);
+        let Got { mut bytes, tag, .. } = head;
         let have = bytes.len() as u64;
+        let failed = |source| StoreError::Io { path: path.to_owned(), action: "read the index", source };
+        if let Some(rest) = rest_of_header(&bytes, &tag) {
+            bytes.extend(client.read("", Some(rest), Some(&tag)).map_err(failed)?.bytes);
+        }
+        let tail = tail_of(&bytes, &tag);
         let parts = Mutex::new(vec![(0, bytes)]);
         let known = Known { client, name: "", tag: &tag, parts };
         if let Some(tail) = tail.filter(|tail| tail.end > have) {
-            let failed = |source| StoreError::Io { path: path.to_owned(), action: "read the index", source };
             known.fetch(tail).map_err(failed)?;
         }
         let Frame { header, trailer, entries, sections } = frame::<ChunkOffset>(&known, path)?;
@@ -136,7 +151,7 @@ impl State {
 
     /// Whether lengths by a listing are here, without waiting for one that is on its way.
     pub fn is_listed(&self) -> bool {
-        self.listed.try_lock().is_some_and(|listed| listed.is_some())
+        self.listed.try_lock().is_some_and(|listed| matches!(*listed, Lens::Known(_)))
     }
 
     /// The layout of the frame.
@@ -188,6 +203,12 @@ impl State {
     pub fn name(&self, place: u32) -> String {
         self.id(place).map_or_else(String::new, |id| id.file_name())
     }
+}
+
+/// What is missing of a long header.
+fn rest_of_header(head: &[u8], tag: &Tag) -> Option<Range<u64>> {
+    let (have, end) = (head.len() as u64, u64::from(FrameHeader::announced_len(head).ok()?));
+    (have < end && end <= tag.len().min(TAIL)).then_some(have..end)
 }
 
 /// The bytes behind the chunks, as the header announces them: index and trailer.

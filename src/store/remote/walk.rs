@@ -13,7 +13,7 @@ use object_store::path::Path as Key;
 
 use super::backend::{directory_stat, found};
 use super::client::Client;
-use super::folder::{Entry as Name, Page};
+use super::folder::{Entry as Name, NO_INDEX, Page, are_chunks};
 use crate::format::header::FrameHeader;
 use crate::format::{INDEX_NAME, Layout};
 use crate::store::walk::{Entry, Step, has_frame_suffix};
@@ -21,6 +21,9 @@ use crate::store::{Result, StoreError};
 
 /// Bytes of memory for the names of one directory.
 const MOST: usize = 64 << 20;
+/// The same for all directories that a walk is in, and how many these are.
+const MOST_ALTOGETHER: usize = 4 * MOST;
+const DEEPEST: usize = 512;
 /// Answers that a listing takes at most: some may have nothing in them.
 const MOST_PAGES: usize = 10_000;
 
@@ -35,6 +38,15 @@ struct Level {
     dir: String,
     path: PathBuf,
     rest: std::vec::IntoIter<Name>,
+    /// Bytes of memory that the names take.
+    weight: usize,
+}
+
+impl Level {
+    fn new(dir: String, path: &Path, names: Vec<Name>) -> Self {
+        let weight = names.iter().map(Name::weight).sum();
+        Level { dir, path: path.to_owned(), rest: names.into_iter(), weight }
+    }
 }
 
 /// What is beneath a prefix.
@@ -55,8 +67,11 @@ impl Walk {
         };
         let beneath = beneath(client, &dir).map_err(|source| failed(path, "list", source))?;
         Ok(match beneath {
+            Beneath::Names(names) if are_chunks(&names) => {
+                return Err(StoreError::Unsupported { path: path.to_owned(), reason: NO_INDEX.to_owned() });
+            }
             Beneath::Names(names) if !names.is_empty() => {
-                let level = Level { dir, path: path.to_owned(), rest: names.into_iter() };
+                let level = Level::new(dir, path, names);
                 Some(Walk { client: Arc::clone(client), levels: vec![level] })
             }
             _ => None,
@@ -85,8 +100,17 @@ impl Walk {
                 Ok(Some(Step::Frame(entry(location, stat), Layout::Sparse)))
             }
             Beneath::Names(names) => {
-                self.levels.push(Level { dir, path: path.to_owned(), rest: names.into_iter() });
-                Ok(Some(Step::Enter(entry(super::location(&here, path), directory_stat()))))
+                let level = Level::new(dir, path, names);
+                let weight: usize = self.levels.iter().map(|level| level.weight).sum();
+                if self.levels.len() >= DEEPEST || weight + level.weight > MOST_ALTOGETHER {
+                    return Err(failed(
+                        path,
+                        "list",
+                        io::Error::other("it lies deeper, or beside more names, than can be listed"),
+                    ));
+                }
+                self.levels.push(level);
+                Ok(Some(Step::Enter(entry(super::location(&here, path, true), directory_stat()))))
             }
         }
     }

@@ -28,6 +28,15 @@ pub fn errno(error: &Error) -> i32 {
     }
 }
 
+/// Whether an object was asked for a range that it does not have.
+pub fn is_not_in_object(error: &Error) -> bool {
+    let says_so = |text: &str| {
+        // A store, and the crate itself.
+        of_status(text).is_some_and(|(status, _)| status.starts_with("416")) || text.starts_with("Wanted range starting at")
+    };
+    chain(error).any(|error| says_so(&error.to_string()))
+}
+
 /// In words: one line, without URLs, without secrets.
 pub fn in_words(error: &Error) -> String {
     let said = || chain(error).find_map(|error| of_status(&error.to_string()));
@@ -85,6 +94,9 @@ fn of_connection(error: &HttpError) -> String {
     }
     let said = shortened(&without_urls(&last.to_string()));
     match error.kind() {
+        _ if said.contains("InvalidContentType") => {
+            "the server does not encrypt; expected a port that speaks https, or http:// in the URL or endpoint".to_owned()
+        }
         HttpErrorKind::Timeout => "the server did not respond in time".to_owned(),
         HttpErrorKind::Connect => format!("the server cannot be reached: {said}"),
         HttpErrorKind::Interrupted | HttpErrorKind::Request => format!("the connection ended: {said}"),

@@ -139,6 +139,7 @@ impl FileSystem for ArchiveView {
             holes: false,
             lists_attributes: true,
             read_ahead: None,
+            far: None,
             passes_on: None,
         }
     }

@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 
 use crate::store::interrupts;
 use crate::store::remote::Client;
-use crate::store::remote::folder::{Entry, Page};
+use crate::store::remote::folder::{Entry, Page, are_chunks};
 
 /// Bytes of memory for listings.
 const MOST: usize = 64 << 20;
@@ -59,6 +59,15 @@ struct State {
     is_told: bool,
 }
 
+/// What there is beneath a prefix.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Beneath {
+    Nothing,
+    /// Chunk files only.
+    Chunks,
+    Names,
+}
+
 /// Names of a directory.
 pub struct Listing {
     began: Instant,
@@ -97,13 +106,17 @@ impl Directories {
         Directories { client, refresh, hasher: RandomState::new(), known }
     }
 
-    /// Whether there is nothing beneath a prefix.
+    /// What there is beneath a prefix.
     ///
     /// # Errors
     /// What the store answers.
-    pub fn is_empty(&self, dir: &str) -> io::Result<bool> {
+    pub fn beneath(&self, dir: &str) -> io::Result<Beneath> {
         let listing = self.ask(&self.directory(dir), dir, 1)?;
-        Ok(listing.entries.is_empty() && listing.rest.is_none())
+        Ok(match () {
+            () if listing.entries.is_empty() && listing.rest.is_none() => Beneath::Nothing,
+            () if are_chunks(listing.entries.iter().map(|(_, entry)| entry)) => Beneath::Chunks,
+            () => Beneath::Names,
+        })
     }
 
     fn directory(&self, dir: &str) -> Arc<Directory> {

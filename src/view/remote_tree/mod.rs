@@ -30,7 +30,7 @@ use log::debug;
 use lru::LruCache;
 use parking_lot::{Mutex, RwLock};
 
-use self::directory::Directories;
+use self::directory::{Beneath, Directories};
 use self::frame::RemoteFrame;
 use self::frames::Frames;
 use self::inside::InsideFile;
@@ -42,6 +42,7 @@ use super::{
     New, OpenMode, Opened, Pages, Push, ROOT, RenameMode, Reread, Result, Rules, Seek, SetAttr, SetMode, ViewError, Wait,
 };
 use crate::format::plain::plain;
+use crate::store::remote::folder::NO_INDEX;
 use crate::store::remote::{Client, Options, Pool, RemoteObject};
 use crate::store::{FsSpace, Resources, SourceStat, StoreError, Watch, Watcher};
 
@@ -106,7 +107,7 @@ impl RemoteTree {
     /// `blocks`.
     ///
     /// # Errors
-    /// What the store answers; ENOENT if nothing lies beneath the key.
+    /// What the store answers; ENOENT if nothing lies beneath the key; chunks of a frame whose upload is not finished.
     pub fn open(
         client: Arc<Client>,
         path: &Path,
@@ -124,8 +125,12 @@ impl RemoteTree {
         let now = SystemTime::now();
         let stat = SourceStat { mode: 0o444, atime: now, mtime: now, ctime: now, ..SourceStat::of_this_process() };
         let directories = Directories::new(Arc::clone(&client), options.refresh);
-        if directories.is_empty(&root).map_err(|error| failed(path.to_owned(), "list", error))? {
-            return Err(failed(path.to_owned(), "read", io::Error::from_raw_os_error(libc::ENOENT)));
+        match directories.beneath(&root).map_err(|error| failed(path.to_owned(), "list", error))? {
+            Beneath::Nothing => return Err(failed(path.to_owned(), "read", io::Error::from_raw_os_error(libc::ENOENT))),
+            Beneath::Chunks => {
+                return Err(StoreError::Unsupported { path: path.to_owned(), reason: NO_INDEX.to_owned() }.into());
+            }
+            Beneath::Names => {}
         }
         Ok(RemoteTree {
             directories,
@@ -230,6 +235,7 @@ impl FileSystem for RemoteTree {
             // Of a frame that is shown as a file, the size is not.
             lists_attributes: false,
             read_ahead: Some(READ_AHEAD),
+            far: Some(self.rules.timeouts),
             passes_on: Some(self.rules.timeouts),
         }
     }
@@ -387,7 +393,7 @@ impl FileSystem for RemoteTree {
         match self.node(ino) {
             Ok(Node { key, what: What::Directory, .. }) => self.directories.is_told(&key),
             // One that is closed may be another when it is opened again.
-            Ok(Node { what: What::Frame(frame), .. }) => frame.opened().is_some(),
+            Ok(Node { what: What::Frame(frame), .. }) => frame.opened().is_some_and(|open| open.fs().keeps_listing(ROOT)),
             _ => true,
         }
     }

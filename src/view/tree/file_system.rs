@@ -29,6 +29,7 @@ impl FileSystem for Tree {
             holes: false,
             lists_attributes: true,
             read_ahead: Some(READ_AHEAD),
+            far: None,
             passes_on: Some(self.rules.timeouts),
         }
     }

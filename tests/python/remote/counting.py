@@ -7,7 +7,8 @@ import numpy as np
 
 from bigframes import stored, write_frame
 
-from .mounting import RemoteMount, Wrong, b2fuse
+from .mounting import RemoteMount, Wrong, b2fuse, expect, run
+from .proxy import Fault
 
 # Of the frames that are counted on. The library would read as many.
 CHUNKS, CHUNKSIZE = 200, 20_000
@@ -153,6 +154,22 @@ def commands(server, proxy, point):
             raise Wrong(f"{word} of {key}: {len(proxy.requests) - lists} requests, {lists} lists, {sent} bytes: {shown}")
 
 
+def refused(server, proxy, point):
+    """What a store refuses, or cannot do, is asked for once."""
+    environment = server.environment(via=proxy.address)
+    url = server.url("counted-s.b2frame", via=proxy.address)
+    proxy.fault = lambda request: Fault(status=403)
+    try:
+        point.mkdir(exist_ok=True)
+        for word, *words in (["info"], ["ls"], ["check"], ["cat", "0"], ["mount", point], ["convert", point.with_name("refused.b2frame")]):
+            proxy.clear()
+            done = run(word, url, *words, environment=environment)
+            expect(f"exit code of {word}: {done.stderr!r}", done.returncode, 1)
+            expect(f"requests of {word} that is refused", len(proxy.requests), 1)
+    finally:
+        proxy.fault = None
+
+
 def together(server, proxy, point):
     """A scan asks for many chunks at a time."""
     with Counter(server, proxy, "counted-s.b2frame", point, ["--connections", "16"]):
@@ -176,5 +193,5 @@ def closed_early(server, proxy, point):
 
 
 SPARSE = [open_sparse, one_chunk_of_sparse, scan_of_sparse, scan_after_listing, scan_as_a_file, listing_of_sparse, with_disk_cache]
-SPARSE += [together, closed_early, commands]
+SPARSE += [together, closed_early, commands, refused]
 CONTIGUOUS = [open_contiguous, look_at_contiguous, one_chunk_of_contiguous, scan_of_contiguous]

@@ -6,6 +6,7 @@ import random
 import re
 import signal
 import subprocess
+import threading
 import time
 from pathlib import Path
 from urllib.parse import parse_qsl, quote, urlsplit
@@ -115,6 +116,48 @@ def away(server, proxy, sample, point, gone):
         finally:
             proxy.back()
         expect_all(sample, "sparse", point)
+
+
+def crowded(server, proxy, sample, point):
+    """However many wait for a silent server, what is cached is read, and the mount can be asked."""
+    expected = sample.shown["sparse"]
+    names = sorted(name for name in expected if name.endswith(".chunk"))
+    # Not one behind the other, which would have the store list them.
+    cached, others = names[-1], names[:-1:3]
+    with through(server, proxy, sample, point, [*SMALL, "-o", "timeout=60"]) as mount:
+        expect_bytes(cached, (point / cached).read_bytes(), expected[cached])
+        proxy.silent()
+        readers = [threading.Thread(target=read_or_not, args=(point / name,)) for name in others]
+        try:
+            for reader in readers:
+                reader.start()
+            deadline = time.monotonic() + LATE
+            while not has_more_threads(mount.daemon.pid):
+                if time.monotonic() > deadline:
+                    raise Wrong(f"{len(others)} readers wait on the event loops")
+                time.sleep(0.005)
+            began = time.monotonic()
+            expect_bytes(f"{cached}, cached", (point / cached).read_bytes(), expected[cached])
+            os.statvfs(point)
+            if time.monotonic() - began > LATE:
+                raise Wrong(f"what is cached is read after {time.monotonic() - began:.1f} s while {len(others)} wait")
+        finally:
+            proxy.back()
+            for reader in readers:
+                reader.join()
+        expect_all(sample, "sparse", point)
+
+
+def has_more_threads(pid):
+    """Whether more requests wait than may do so on event loops."""
+    return any(name.read_text().strip() == "b2fuse-far" for name in Path(f"/proc/{pid}/task").glob("*/comm"))
+
+
+def read_or_not(path):
+    try:
+        path.read_bytes()
+    except OSError:
+        pass
 
 
 def interrupted(server, proxy, sample, point):
@@ -317,14 +360,19 @@ def hidden(url, environment, secrets, proxy, sample, point, background, telling=
             done = run("info", "-o", "timeout=1", url, environment=environment)
             look(f"what info says of {fault}", done.stdout + done.stderr, secrets)
         proxy.away()
+        # What a program reads, what a check finds, and a scheme that is spelled wrong.
+        wrong = url.replace("://", "x://", 1)
         try:
-            done = run("info", "-o", "timeout=1", url, environment=environment)
+            for words in (["info"], ["info", "--json"], ["check"], ["check", "--json"], ["ls", "--json"]):
+                for name in (url, wrong):
+                    options = ["-o", "timeout=0.2"] if name == url else []
+                    done = run(*words, *options, name, environment=environment)
+                    look(f"what {' '.join(words)} says without a server", done.stdout + done.stderr, secrets)
+                    if not done.stderr:
+                        raise Wrong(f"{' '.join(words)} says nothing without a server")
         finally:
             proxy.back()
             proxy.fault = None
-        look("what info says without a server", done.stdout + done.stderr, secrets)
-        if not done.stderr:
-            raise Wrong("info says nothing without a server")
     finally:
         proxy.fault = None
         if mount:

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::super::super::frames::shown_name;
 use super::super::super::options::Show;
-use super::super::super::remote::{Connected, connect};
+use super::super::super::remote::{Connected, connect, no_such_object};
 use super::super::plan::Plan;
 use super::super::remote::RemotePlan;
 use super::blocks;
@@ -40,10 +40,10 @@ pub(super) fn open(plan: &Plan, remote: &RemotePlan) -> Result<Arc<dyn FileSyste
     };
     let resources = Resources::new(Budgets { cache_bytes: 0, ..Budgets::default() });
     let store = match RemoteStore::open(Arc::clone(&client), &path, options.clone(), &resources) {
-        Err(error) if client.can_list() && (error.errno() == libc::ENOENT || client.is_empty_object()) => {
+        Err(error) if client.can_list() && (error.errno() == libc::ENOENT || client.is_empty_object(&error)) => {
             let blocks = remote.decoded.as_ref().map(|_| blocks(plan));
             return match RemoteTree::open(client, &path, remote.rules.clone(), options, resources, blocks) {
-                Err(listed) if listed.errno() == libc::ENOENT => Err(error.into()),
+                Err(listed) if listed.errno() == libc::ENOENT => Err(no_such_object(error).into()),
                 Ok(_) if remote.on_file => Err(on_file(plan, remote, "a directory").into()),
                 tree => Ok(Arc::new(tree?)),
             };
@@ -52,7 +52,7 @@ pub(super) fn open(plan: &Plan, remote: &RemotePlan) -> Result<Arc<dyn FileSyste
             let reason = "ends in '/', and a web server cannot list what lies beneath; expected the URL of one frame";
             return Err(unsupported(reason.to_owned()).into());
         }
-        store => store?,
+        store => store.map_err(no_such_object)?,
     };
     if remote.is_tree_wanted {
         let reason = "is one frame; -o suffixes, frames, noframes and timeouts are for directories";

@@ -90,7 +90,52 @@ fn profiles_whose_keys_are_elsewhere_are_refused() {
     assert!(amazon(&Access::default(), &[("AWS_PROFILE", "sso"), KEYS[0], KEYS[1]], FILES, "").is_ok());
     assert!(amazon(&Access::default(), &[("AWS_PROFILE", "none")], FILES, "").unwrap_err().contains("'none'"));
     let error = amazon(&Access::default(), &[KEYS[1]], &[], "").unwrap_err();
-    assert!(!error.contains("SECRET") && error.contains("Missing AccessKeyId"), "{error}");
+    assert!(!error.contains("SECRET") && error.contains("expected AWS_ACCESS_KEY_ID"), "{error}");
+    let error = amazon(&Access::default(), &[KEYS[0]], &[], "").unwrap_err();
+    assert!(error.contains("expected AWS_SECRET_ACCESS_KEY"), "{error}");
+}
+
+#[test]
+fn keys_that_no_header_can_have_are_refused() {
+    for name in ["AWS_ACCESS_KEY_ID", "AWS_SESSION_TOKEN", "AWS_REGION"] {
+        for value in ["x\nHIDDEN", "HIDDEN\r", "HIDDEN\0"] {
+            let others = KEYS.into_iter().filter(|(other, _)| *other != name);
+            let variables: Vec<_> = others.chain([(name, value)]).collect();
+            let error = amazon(&Access::default(), &variables, &[], "").unwrap_err();
+            assert!(error.contains(name) && !error.contains("HIDDEN"), "{error}");
+        }
+    }
+}
+
+#[test]
+fn settings_that_cannot_be_read_are_named() {
+    let error = |url: &str, variables: &[(&str, &str)]| {
+        let (_dir, environment) = with(variables, &[], "");
+        Access::default().open_in(&address(url), &environment).unwrap_err()
+    };
+    let of_azure = error("az://c/k", &[("AZURE_STORAGE_ACCOUNT", "a"), ("AZURE_STORAGE_KEY", "not base64")]);
+    assert!(of_azure.contains("AZURE_STORAGE_KEY") && !of_azure.contains("not base64"), "{of_azure}");
+    let missing = error("gs://b/k", &[("GOOGLE_APPLICATION_CREDENTIALS", "/none/key.json")]);
+    assert!(missing.contains("GOOGLE_APPLICATION_CREDENTIALS, /none/key.json"), "{missing}");
+    let missing = error("gs://b/k", &[("GOOGLE_SERVICE_ACCOUNT", "/none/sa.json")]);
+    assert!(missing.contains("the service account in /none/sa.json"), "{missing}");
+}
+
+#[test]
+fn an_endpoint_of_azure_has_the_account_behind_it() {
+    for (endpoint, whole) in [
+        ("http://127.0.0.1:10000", "http://127.0.0.1:10000/dev"),
+        ("http://localhost:10000/", "http://localhost:10000/dev"),
+        ("http://[::1]:80", "http://[::1]:80/dev"),
+        ("http://127.0.0.1:10000/other", "http://127.0.0.1:10000/other"),
+        ("https://dev.blob.core.windows.net", "https://dev.blob.core.windows.net"),
+    ] {
+        assert_eq!(with_account(endpoint, "dev"), whole);
+        assert_eq!(with_account(endpoint, ""), endpoint);
+    }
+    let access = Access { endpoint: Some("http://127.0.0.1:1".into()), ..Access::default() };
+    let (_dir, emulated) = with(&[("AZURE_STORAGE_USE_EMULATOR", "true")], &[], "");
+    assert!(access.open_in(&address("az://c/k"), &emulated).unwrap_err().contains("AZURE_STORAGE_USE_EMULATOR"));
 }
 
 #[test]
@@ -140,6 +185,31 @@ fn google() {
 }
 
 #[test]
+fn google_is_written_to_without_credentials() {
+    use std::io::{Read, Write};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    let server = std::thread::spawn(move || {
+        let (mut client, _) = listener.accept().unwrap();
+        let mut asked = Vec::new();
+        while !asked.ends_with(b"\r\n\r\nbytes") {
+            let mut byte = [0];
+            client.read_exact(&mut byte).unwrap();
+            asked.push(byte[0]);
+        }
+        let answer = "HTTP/1.1 200 OK\r\nConnection: close\r\nETag: \"1\"\r\nx-goog-generation: 1\r\nContent-Length: 0\r\n\r\n";
+        client.write_all(answer.as_bytes()).unwrap();
+        String::from_utf8(asked).unwrap().to_ascii_lowercase()
+    });
+    let access = Access { endpoint: Some(endpoint), anonymous: true, ..Access::default() };
+    let opened = access.open_in(&address("gs://bucket/key"), &with(&[], &[], "").1).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(opened.store.put_opts(&opened.key, "bytes".into(), object_store::PutOptions::default())).unwrap();
+    let asked = server.join().unwrap();
+    assert!(asked.starts_with("put /bucket/key") && !asked.contains("authorization"), "{asked}");
+}
+
+#[test]
 fn azure() {
     let access = Access::default();
     let value = |builder: &MicrosoftAzureBuilder, key| builder.get_config_value(&key).unwrap_or_default();
@@ -150,11 +220,11 @@ fn azure() {
     assert_eq!(value(&builder, AzureConfigKey::AccountName), "acc");
     assert_eq!(value(&builder, AzureConfigKey::SkipSignature), "true");
     builder.build().unwrap();
-    let connection = "DefaultEndpointsProtocol=http;AccountName=dev;AccountKey=c2VjcmV0==;BlobEndpoint=http://127.0.0.1:1/dev;";
+    let connection = "DefaultEndpointsProtocol=http;AccountName=dev;AccountKey=c2VjcmV0cw==;BlobEndpoint=http://127.0.0.1:1/dev;";
     let (_dir, named) = with(&[("AZURE_STORAGE_CONNECTION_STRING", connection)], &[], "");
     let builder = access.azure(&address("az://c/k"), &named).unwrap();
     let all = [AzureConfigKey::AccountName, AzureConfigKey::AccessKey, AzureConfigKey::Endpoint, AzureConfigKey::SkipSignature];
-    assert_eq!(all.map(|key| value(&builder, key)), ["dev", "c2VjcmV0==", "http://127.0.0.1:1/dev", "false"]);
+    assert_eq!(all.map(|key| value(&builder, key)), ["dev", "c2VjcmV0cw==", "http://127.0.0.1:1/dev", "false"]);
     assert_eq!(value(&builder, AzureConfigKey::Client(ClientConfigKey::AllowHttp)), "true");
     let (_dir, named) = with(&[("AZURE_STORAGE_ACCOUNT", "a"), ("AZURE_STORAGE_KEY", "c2VjcmV0")], &[], "");
     let builder = access.azure(&address("az://c/k"), &named).unwrap();

@@ -175,7 +175,12 @@ fn secrets_are_found_in_what_is_no_address_too() {
         ("endpoint=http://u:SECRET@h", "endpoint=http://...@h"),
         ("https://h/?", "https://h/?"),
         ("/x/a@b?c", "/x/a@b?c"),
-        ("ftp://u@h/?x", "ftp://u@h/?x"),
+        ("htps://u:SECRET@h/p?SECRET", "htps://...@h/p?..."),
+        ("https:/u:SECRET@h/p?SECRET", "https:/...@h/p?..."),
+        ("ro,fsname=htps:///u:SECRET@h/p?SECRET", "ro,fsname=htps:///...@h/p?..."),
+        ("log-file=ab:/x,fsname=https://u:SECRET@h/p?SECRET", "log-file=ab:/x,fsname=https://...@h/p?..."),
+        ("a:/x?y", "a:/x?y"),
+        ("/a/bc:/x@y?z", "/a/bc:/x@y?z"),
         ("", ""),
     ] {
         let found = without_secrets(text.as_ref());

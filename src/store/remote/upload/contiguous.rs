@@ -101,6 +101,10 @@ impl Contiguous {
         if before.is_some() && !replace {
             return refuse("exists already; expected a new name (--force replaces what is there)");
         }
+        let client = sending.client();
+        if before.is_none() && client.can_list() && client.is_prefix().unwrap_or(false) {
+            return refuse("is a prefix with objects beneath it, and a contiguous frame is one object; expected another name");
+        }
         let (header, tail, len) = plan(image, rooms).map_err(|source| StoreError::Format { path: path.to_owned(), source })?;
         let mut body = if len <= WHOLE {
             Body::Small(Vec::with_capacity(usize::try_from(len).unwrap_or(0)))

@@ -5,6 +5,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
 use object_store::path::Path as Key;
@@ -26,6 +27,8 @@ const ATTEMPTS: usize = 4;
 /// Bytes of a part of a large object, at least: a store takes [`PARTS`] of them.
 const PART: u64 = 8 << 20;
 const PARTS: u64 = 10_000;
+/// How long it is waited for that parts of an object that will not be are removed.
+const ABORT: Duration = Duration::from_secs(5);
 
 /// What became of an object that must be a new one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -348,13 +351,16 @@ impl Parts {
 impl Drop for Parts {
     fn drop(&mut self) {
         if let Some(mut upload) = self.upload.take() {
-            // Parts that are on their way arrive at nothing. What cannot be removed is left for the store's own rules.
-            let _ = self.sending.client().wait(async move {
+            // Parts that are on their way arrive at nothing. What cannot be removed is left for the store's own rules. It is waited for
+            // though this process may be ending: that would leave them.
+            let (done, is_done) = sync_channel(1);
+            self.sending.client().start(async move {
                 if let Err(error) = upload.abort().await {
                     log::debug!("parts of an object are left: {}", super::super::words::in_words(&error));
                 }
-                Ok(())
+                let _ = done.send(());
             });
+            let _ = is_done.recv_timeout(ABORT);
         }
     }
 }

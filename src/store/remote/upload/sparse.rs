@@ -9,6 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, SystemTime};
 
 use futures_util::{StreamExt, TryStreamExt};
 use log::{info, warn};
@@ -17,7 +18,7 @@ use object_store::path::Path as Key;
 use object_store::{Error, GetOptions, ObjectMeta, PutMode, PutOptions, PutPayload, UpdateVersion};
 use parking_lot::Mutex;
 
-use super::super::client::Client;
+use super::super::client::{Client, Tag};
 use super::super::words::in_words;
 use super::sending::{Created, Parts, Put, Sending};
 use super::{Resumed, WHOLE, read};
@@ -34,6 +35,8 @@ const ATTEMPTS: usize = 8;
 const GAP: u64 = 1 << 16;
 /// Chunks that no index names, at most: some gigabytes of memory.
 const MOST_ORPHANS: usize = 1 << 24;
+/// What an interrupted upload has left is not removed before, where another upload may go on with it.
+const LEFT_FOR: Duration = Duration::from_secs(24 * 3600);
 /// Bytes that are compared at once.
 const PIECE: u64 = 8 << 20;
 
@@ -51,6 +54,8 @@ struct Before {
 struct Orphan {
     len: u64,
     md5: Option<[u8; 16]>,
+    /// When it was made, by the store's clock.
+    made: SystemTime,
 }
 
 /// An upload.
@@ -242,9 +247,9 @@ impl Sparse {
         image.header.set_cbytes(bytes);
         let mut file = IndexFile { header: image.header, trailer: image.trailer, entries: Arc::new(entries) };
         let bytes = file.make_file().map_err(wrong)?;
-        self.put_index(bytes)?;
+        self.put_index(bytes.clone())?;
         let named: HashSet<u32> = file.entries.iter().filter_map(|entry| entry.stored()).map(|id| id.0).collect();
-        self.remove_others(&named);
+        self.remove_others(&named, bytes);
         Ok(())
     }
 
@@ -273,18 +278,31 @@ impl Sparse {
         }
     }
 
-    /// Removes the chunks of the frame before, and what interrupted uploads have left.
-    fn remove_others(&self, named: &HashSet<u32>) {
+    /// Removes the chunks of the frame before, and what interrupted uploads have left. Ids above those of this frame are where the next
+    /// upload looks for chunks that are there already, and one may have begun since the index was put: such chunks are left for a day.
+    fn remove_others(&self, named: &HashSet<u32>, index: Vec<u8>) {
         if self.shared.has_no_conditions() {
             return;
         }
-        let before = self.before.iter().flat_map(|before| &before.ids);
-        let gone: Vec<u32> = before.chain(self.shared.orphans.keys()).copied().filter(|id| !named.contains(id)).collect();
-        if gone.is_empty() {
+        let largest = named.iter().copied().max();
+        let orphans = self.shared.orphans.keys().filter(|id| !named.contains(id));
+        let (mut gone, above): (Vec<u32>, Vec<u32>) = orphans.partition(|id| largest.is_some_and(|largest| **id < largest));
+        gone.extend(self.before.iter().flat_map(|before| &before.ids).filter(|id| !named.contains(id)));
+        if gone.is_empty() && above.is_empty() {
             return;
         }
         let (shared, path) = (Arc::clone(&self.shared), self.path.clone());
         let removed = self.shared.sending.client().wait(async move {
+            let sending = &shared.sending;
+            if !above.is_empty()
+                && sending.has(INDEX_NAME, &PutPayload::from(index)).await?
+                && let Some(now) = sending.head(&sending.client().key(INDEX_NAME)).await?
+            {
+                let now = Tag::of(&now).modified();
+                let age = |id: &u32| now.duration_since(shared.orphans.get(id)?.made).ok();
+                let is_old = |id: &u32| age(id).is_some_and(|age| age > LEFT_FOR);
+                gone.extend(above.into_iter().filter(is_old));
+            }
             let keys: Vec<_> = gone.iter().map(|id| Ok(shared.key(*id))).collect();
             let keys = futures_util::stream::iter(keys).boxed();
             let mut answers = shared.sending.client().store().delete_stream(keys);
@@ -406,7 +424,8 @@ impl Shared {
             heeds = self.sending.client().store().put_opts(&key, payload, options).await.is_err();
         }
         if !heeds {
-            info!("the store ignores conditions: two uploads at the same time would not notice each other");
+            let place = self.sending.client().base();
+            info!("{place}: the store ignores conditions: two uploads at the same time would not notice each other");
             self.ignores.store(true, Relaxed);
         }
         Ok(())
@@ -484,7 +503,7 @@ fn list(client: &Arc<Client>, is_frame: bool, largest: Option<u32>) -> io::Resul
                 Ok(None) => return Ok(Listed::Chunks(chunks)),
                 Err(error @ Error::PermissionDenied { .. }) => {
                     // Who may write need not be allowed to list. Nothing is overwritten all the same.
-                    info!("cannot list the prefix, so chunks of an earlier upload are not found: {}", in_words(&error));
+                    info!("{base}: cannot be listed, so chunks of an earlier upload are not found: {}", in_words(&error));
                     return Ok(Listed::Chunks(chunks));
                 }
                 Err(error) => return Err(asked.complain(&error)),
@@ -495,7 +514,7 @@ fn list(client: &Arc<Client>, is_frame: bool, largest: Option<u32>) -> io::Resul
                     return Err(io::Error::other(format!("there are more than {MOST_ORPHANS} chunks that no index names")));
                 }
                 Some(ChunkId(id)) if u64::from(id) <= MOST_ID => {
-                    chunks.insert(id, Orphan { len: meta.size, md5: md5(&meta) });
+                    chunks.insert(id, Orphan { len: meta.size, md5: md5(&meta), made: Tag::of(&meta).modified() });
                 }
                 _ if is_frame || name.is_empty() || name == INDEX_NAME => {}
                 _ => return Ok(Listed::Foreign(name.to_owned())),
