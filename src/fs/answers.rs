@@ -1,5 +1,7 @@
 //! Turns each request into a call of the file system, and the result or the error into a reply.
 
+use std::ffi::OsString;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use fuser::{
@@ -11,8 +13,12 @@ use log::{debug, error, warn};
 use super::notify::KernelLock;
 use super::shared::{GENERATION, OpenReply, Shared, Shown};
 use super::xattr;
+use crate::format::plain::plain;
 use crate::store::FsSpace;
 use crate::view::{Handle, Ino, Invalidations, Result, ViewError, Wait};
+
+/// A path of more names is not told whole.
+const DEEPEST: usize = 64;
 
 /// A reply with a value or with an error.
 pub(super) trait Reply: Send + 'static {
@@ -71,7 +77,7 @@ pub(super) fn errno(what: &str, ino: Ino, refusal: &ViewError) -> Errno {
     let ino = ino.0;
     match refusal {
         ViewError::Store(_) => error!("{what}: {refusal}"),
-        ViewError::Rejected(_) => warn!("{what} of inode {ino}: {refusal}"),
+        ViewError::Rejected(_) => warn!("{what} of inode {ino}: {refusal}"), // what changes something says it with the path
         _ => debug!("{what} of inode {ino}: {refusal}"),
     }
     Errno::from_i32(refusal.errno())
@@ -121,12 +127,27 @@ impl Shared {
         });
     }
 
+    /// The path of a file in the mount, for messages; its number where it has none any more.
+    fn called(&self, ino: Ino) -> PathBuf {
+        let mut names: Vec<OsString> = Vec::new();
+        let mut at = ino;
+        while let Some((parent, name)) = self.view.last_name(at).filter(|_| names.len() < DEEPEST) {
+            names.push(name);
+            at = parent;
+        }
+        if names.is_empty() { PathBuf::from(format!("inode {}", ino.0)) } else { names.iter().rev().collect() }
+    }
+
     /// Replies once the kernel has dropped what `call` made out of date, as far as that can be awaited.
     pub(super) fn answer<R: Reply>(&self, op: Op, reply: R, call: impl Call<R>) {
         let mut invalidations = Invalidations::new();
         let outcome = call(self, op.ino, &mut invalidations).map_err(|refusal| {
             if matches!(refusal, ViewError::NotPermitted) && self.features.passes_on.is_none() {
                 self.say_what_makes_frames();
+            }
+            if matches!(refusal, ViewError::Rejected(_)) {
+                warn!("{}: {}: {refusal}", plain(&self.called(op.ino)), op.what);
+                return Errno::from_i32(refusal.errno());
             }
             errno(op.what, op.ino, &refusal)
         });

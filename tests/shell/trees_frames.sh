@@ -25,6 +25,16 @@ test_no_frame_replaces_a_directory_that_is_not_empty() {
     done
 }
 
+# The log names the file whose close was refused.
+test_the_log_names_what_was_refused() {
+    mkdir -p "$D/deep"
+    cp "$FX/base.b2frame" "$D/deep/a.b2frame"
+    tree
+    fails "Invalid argument" cp "$FX/base.b2frame" "$M/deep/a.b2frame/00000000.chunk"
+    await grep -q "WARN .* deep/a.b2frame/00000000.chunk: close: " "$T/log"
+    down
+}
+
 # ---- Reading
 
 # reads_as KINDS [OPTION ...]: with these the two frames are shown as such, in the first listing.
