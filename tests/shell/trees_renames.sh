@@ -159,3 +159,18 @@ test_an_empty_directory_renamed_before_a_frame_is_made_in_it() {
     equal "$(cat "$D/directory/file")" text
     clean
 }
+
+# What others have put into the directory of a frame does not go with it unseen.
+test_a_frame_that_holds_something_else_keeps_its_suffix() {
+    mkdir -p "$D"
+    cp -r "$FX/sparse/base.b2frame" "$D/x.b2frame"
+    echo precious >"$D/x.b2frame/notes.txt"
+    tree
+    fails "Directory not empty" mv "$M/x.b2frame" "$M/y"
+    equal "$(cat "$D/x.b2frame/notes.txt")" precious
+    [ ! -e "$D/y" ]
+    rm "$D/x.b2frame/notes.txt"
+    mv "$M/x.b2frame" "$M/y"
+    down
+    equal "$(ls "$D")" y
+}

@@ -11,6 +11,7 @@ use super::Tree;
 use super::frame::{Closed, Stored, TreeFrame};
 use super::making::like_copied;
 use super::place::At;
+use super::removing::check_parts;
 use super::table::Shown;
 use crate::format::Layout;
 use crate::store::NewFrame;
@@ -150,6 +151,9 @@ impl Tree {
             if name != *from.name {
                 return Err(ViewError::Gone);
             }
+            if found.stat.is_dir() {
+                check_parts(from.dir, from.name)?;
+            }
             let before = self.stamp(frame.ino)?;
             let copy = FrameCopy::of(&self.location(from.parent, from.dir, from.name)?)?;
             let like = like_copied(&copy, &found)?;
@@ -161,6 +165,10 @@ impl Tree {
             let _alone = beneath::lock_alone(from.dir, from.name).ok_or(ViewError::InUse)?;
             if copy.is_changed()? || self.stamp(frame.ino)? != before {
                 continue;
+            }
+            // Others may have put something into it meanwhile.
+            if found.stat.is_dir() {
+                check_parts(from.dir, from.name)?;
             }
             let now = staged.commit()?.close()?;
             let removed = self.becomes_as_shown(frame, (from, &found), to, (&now, times));

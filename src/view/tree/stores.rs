@@ -16,7 +16,7 @@ use super::frame::TreeFrame;
 use super::handles::PassedFile;
 use super::making::like_copied;
 use super::place::At;
-use super::{Tree, forget_name, rules};
+use super::{Tree, forget_name, hidden, rules};
 use crate::format::Layout;
 use crate::store::copy::FrameCopy;
 use crate::store::local::beneath::{self, Found};
@@ -93,7 +93,8 @@ impl Tree {
         let Ok(dir) = self.dir(parent) else { return };
         let mut names = Vec::new();
         let listed = beneath::list(dir.as_fd(), 0, &mut |entry| {
-            if matches!(entry.kind, libc::S_IFDIR | 0) || self.rules.is_name(entry.name) {
+            let may_be_frame = matches!(entry.kind, libc::S_IFDIR | 0) || self.rules.is_name(entry.name);
+            if may_be_frame && !hidden::is_ours(entry.name) {
                 names.push(entry.name.to_owned());
             }
             true

@@ -404,3 +404,19 @@ fn a_frame_shown_as_a_directory_stays_one_without_its_suffix_and_with_it_again()
     assert_eq!((now.ino, now.kind), (before.ino, Kind::Directory));
     assert!(dir.path().join("a.b2nd").is_file(), "the next mount shows it as a directory too");
 }
+
+/// Others may have put something into the directory of a frame, which is shown as a file.
+#[test]
+fn a_frame_that_holds_something_else_keeps_its_suffix() {
+    let (dir, tree) = tree();
+    // Shown as a directory, and stored as one without the suffix.
+    let _known = lookup(&tree, "a.b2nd");
+    rename(&tree, "a.b2nd", "a").unwrap();
+    std::fs::write(dir.path().join("a/notes.txt"), "precious").unwrap();
+    let refused = rename(&tree, "a", "a.b2nd");
+    assert!(matches!(refused, Err(ViewError::NotEmpty)), "{refused:?}");
+    assert_eq!(std::fs::read_to_string(dir.path().join("a/notes.txt")).unwrap(), "precious");
+    assert!(!dir.path().join("a.b2nd").exists());
+    std::fs::remove_file(dir.path().join("a/notes.txt")).unwrap();
+    rename(&tree, "a", "a.b2nd").unwrap();
+}
