@@ -65,7 +65,7 @@ impl Adapter {
         Adapter { no_open, no_opendir, xattrs, pm_qos, shared }
     }
 
-    /// KernelLock while a request is served. After the end of the mount, requests fail with ENODEV.
+    /// Held while a request is served. After the end of the mount, requests fail with ENODEV.
     fn enter(&self, req: &Request) -> Option<(&Arc<Shared>, RwLockReadGuard<'_, bool>)> {
         let open = self.shared.enter()?;
         if let Some(pm_qos) = &self.pm_qos {

@@ -107,20 +107,31 @@ impl Shared {
             }
         });
         let Some(work) = work else { return };
+        // An event loop that does it later has served another client before.
+        let work = move |shared: &Arc<Self>| {
+            interrupts::serve(client);
+            work(shared);
+        };
         if self.executor.threads.fetch_add(1, Relaxed) >= THREADS {
             self.executor.threads.fetch_sub(1, Relaxed);
             return self.run(Wait::Far, work);
         }
-        let shared = Arc::clone(self);
-        let is_begun = spawn("b2fuse-far", "a request for what is far away, which fails", move || {
-            interrupts::serve(client);
-            if let Some(_entered) = shared.enter() {
+        // Where no thread can be started, it waits for an event loop.
+        let work = Arc::new(Mutex::new(Some(work)));
+        let (shared, theirs) = (Arc::clone(self), Arc::clone(&work));
+        let is_begun = spawn("b2fuse-far", "a request for what is far away, which waits", move || {
+            let work = theirs.lock().take();
+            if let (Some(_entered), Some(work)) = (shared.enter(), work) {
                 shared.attempt(work);
             }
             shared.executor.threads.fetch_sub(1, Relaxed);
         });
         if !is_begun {
             self.executor.threads.fetch_sub(1, Relaxed);
+            let work = work.lock().take();
+            if let Some(work) = work {
+                self.run(Wait::Far, work);
+            }
         }
     }
 

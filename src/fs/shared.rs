@@ -119,7 +119,7 @@ pub(super) struct Shared {
     pub(super) executor: Executor,
     pub(super) backings: Arc<Backings>,
     pub(super) placement: Placement,
-    /// True once the view is being shut down while the kernel may still ask. KernelLock for reading through every request, those included
+    /// True once the view is being shut down while the kernel may still ask. Held for reading through every request, those included
     /// that the same event loop does behind it.
     pub(super) closed: RwLock<bool>,
     pub(super) unmounting: Unmounting,

@@ -208,7 +208,7 @@ struct State {
 
 type Waiting = Box<dyn FnOnce(&Arc<Shared>, Option<Change>) + Send>;
 
-/// KernelLock while something is changed that an unmount's report is to have.
+/// Held while something is changed that an unmount's report is to have.
 pub(super) struct Change(Arc<Shared>);
 
 impl Drop for Change {
