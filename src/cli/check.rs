@@ -175,7 +175,8 @@ fn all_in(path: &Path, depth: Depth, as_json: bool, out: &mut impl Write) -> Res
             Item::Unread(path, failure) => unread(&path, &failure, as_json, out),
         };
         worst = worst.max(verdict);
-        out.flush().is_ok()
+        // Who reads no further still wants to know whether all are sound.
+        out.flush().map_or_else(|error| error.kind() == io::ErrorKind::BrokenPipe, |()| true)
     })?;
     if is_tree && !as_json {
         let _ = writeln!(out, "{}: {}", plain(path), count.in_words());

@@ -100,7 +100,9 @@ impl Boxes<'_> {
         let of = |values: &[u64]| values.get(n).copied().unwrap_or(1);
         let (start, side) = (of(place), of(&self.side));
         let chunk = self.array.chunkshape.get(n).map_or(1, |chunk| u64::from(*chunk).max(1));
-        let len = if side.is_multiple_of(chunk) { side } else { side.min(chunk - start % chunk) };
+        // A whole dimension has all its chunks.
+        let is_whole = side >= of(&self.array.shape);
+        let len = if is_whole || side.is_multiple_of(chunk) { side } else { side.min(chunk - start % chunk) };
         Along { start, step: 1, count: len.min(of(&self.array.shape) - start), is_kept: true }
     }
 

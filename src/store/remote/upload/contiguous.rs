@@ -102,7 +102,11 @@ impl Contiguous {
             return refuse("exists already; expected a new name (--force replaces what is there)");
         }
         let client = sending.client();
-        if before.is_none() && client.can_list() && client.is_prefix().unwrap_or(false) {
+        let is_prefix = || match client.is_prefix() {
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => Err(error),
+            found => Ok(found.unwrap_or(false)),
+        };
+        if before.is_none() && client.can_list() && is_prefix().map_err(failed("look at what is there"))? {
             return refuse("is a prefix with objects beneath it, and a contiguous frame is one object; expected another name");
         }
         let (header, tail, len) = plan(image, rooms).map_err(|source| StoreError::Format { path: path.to_owned(), source })?;
