@@ -576,7 +576,7 @@ fn what_has_the_name_already_is_left_alone() {
     for replace in [false, true] {
         let gate = Gate::new();
         upload(&gate, &copy, Layout::Contiguous, false).unwrap();
-        refused(&gate, Layout::Sparse, replace, "is one object there");
+        refused(&gate, Layout::Sparse, replace, "is one object, and a sparse frame needs a prefix");
         let gate = Gate::new();
         upload(&gate, &copy, Layout::Sparse, false).unwrap();
         refused(&gate, Layout::Contiguous, replace, "is the prefix of a sparse frame");
@@ -697,5 +697,5 @@ fn a_frame_is_not_hidden_by_one_that_goes_on_beside_it() {
     // An upload to the same name, which was interrupted before.
     put(&gate.inner, "a/frame/00000000.chunk", b"x");
     let error = upload(&gate, &copy, Layout::Sparse, false).unwrap_err();
-    assert!(error.to_string().contains("is one object there"), "{error}");
+    assert!(error.to_string().contains("is one object, and a sparse frame needs a prefix"), "{error}");
 }
