@@ -370,9 +370,9 @@ pub(super) fn dictionary(bytes: &[u8], at: u64) -> Result<&[u8]> {
     let size = match bytes.first_chunk() {
         Some(size) => i32::from_le_bytes(*size),
         None => {
-            let expected = format_args!("at least {}", at.saturating_add(4));
-            let there = at.saturating_add(bytes.len() as u64);
-            return Err(Error::new("chunk: dictionary size", at, format_args!("{there} bytes in all"), expected));
+            let (least, there) = (at.saturating_add(4), at.saturating_add(bytes.len() as u64));
+            let found = format_args!("{there} bytes in all");
+            return Err(Error::new("chunk: dictionary size", at, found, format_args!("at least {least}")));
         }
     };
     let Some(size) = u32::try_from(size).ok().filter(|size| (1..=MAX_DICT).contains(size)) else {

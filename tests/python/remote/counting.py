@@ -158,7 +158,14 @@ def refused(server, proxy, point):
     """What a store refuses, or cannot do, is asked for once."""
     environment = server.environment(via=proxy.address)
     url = server.url("counted-s.b2frame", via=proxy.address)
-    proxy.fault = lambda request: Fault(status=403)
+    planted = proxy.fault
+
+    def refuse(request):
+        if planted:
+            planted(request)
+        return Fault(status=403)
+
+    proxy.fault = refuse
     try:
         point.mkdir(exist_ok=True)
         for word, *words in (["info"], ["ls"], ["check"], ["cat", "0"], ["mount", point], ["convert", point.with_name("refused.b2frame")]):
@@ -167,7 +174,7 @@ def refused(server, proxy, point):
             expect(f"exit code of {word}: {done.stderr!r}", done.returncode, 1)
             expect(f"requests of {word} that is refused", len(proxy.requests), 1)
     finally:
-        proxy.fault = None
+        proxy.fault = planted
 
 
 def together(server, proxy, point):
