@@ -471,6 +471,11 @@ pub trait FileSystem: Send + Sync {
         true
     }
 
+    /// Whether a directory holds the files of a frame. Who lists such a directory mostly goes on to read the files, all of them.
+    fn is_of_frame(&self, _ino: Ino) -> bool {
+        true
+    }
+
     /// A thread of a client has opened a file for reading, or has read so many bytes of it from an offset on. What it will read next is
     /// asked of the store, and what comes back is worth pushing into the kernel's page cache: hints only.
     fn touched(&self, pid: u32, ino: Ino, read: Option<(u64, u32)>) -> Vec<Push>;

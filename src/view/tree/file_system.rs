@@ -320,6 +320,10 @@ impl FileSystem for Tree {
         }
     }
 
+    fn is_of_frame(&self, ino: Ino) -> bool {
+        matches!(self.whose(ino), Ok(Whose::Frame(..)))
+    }
+
     fn touched(&self, pid: u32, ino: Ino, read: Option<(u64, u32)>) -> Vec<Push> {
         self.touched_inside(pid, ino, read)
     }
