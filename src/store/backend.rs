@@ -10,6 +10,7 @@
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::SystemTime;
 
@@ -156,8 +157,8 @@ pub trait Backend: Send + Sync {
         self.names()?.iter().all(|name| each(name));
         Ok(())
     }
-    /// The directory itself as a file: for its lock, its attributes and its identity.
-    fn itself(&self) -> io::Result<Box<dyn BackendFile>>;
+    /// The directory itself as a file: for its lock, its attributes and its identity. It is the same open file each time.
+    fn itself(&self) -> io::Result<Arc<dyn BackendFile>>;
     /// Whether this process may make and remove names.
     fn check_writable(&self) -> io::Result<()>;
     /// Returns when all names are on disk.

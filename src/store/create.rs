@@ -7,6 +7,7 @@
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
 
 use log::{debug, warn};
 
@@ -34,7 +35,7 @@ pub(super) struct PendingFrame {
 struct Replaced {
     stat: FileStat,
     /// Holds its lock, so that nobody is writing to it.
-    _locked: Option<Box<dyn BackendFile>>,
+    _locked: Option<Arc<dyn BackendFile>>,
 }
 
 /// How names of what is unfinished begin.
@@ -66,7 +67,7 @@ fn claim(source: &Source) -> Result<Option<Replaced>> {
     }
     let locked = match stat.mode & libc::S_IFMT {
         libc::S_IFLNK => None, // the link goes, and what it leads to stays
-        libc::S_IFREG => Some(backend.open(name, false)),
+        libc::S_IFREG => Some(backend.open(name, false).map(Arc::from)),
         libc::S_IFDIR => Some(backend.open_dir(name).and_then(|dir| {
             if let Some(other) = dir.names()?.into_iter().find(|name| !is_part_of_frame(name)) {
                 let words = format!("it holds {}, which is no part of a frame", other.display());

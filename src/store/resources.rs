@@ -90,6 +90,11 @@ impl Resources {
         }
     }
 
+    /// Closes chunk files that are kept open to be read again, all of them: others need the descriptors.
+    pub fn close_kept_files(&self) {
+        while self.open_files.halve() {}
+    }
+
     /// Tells of changes by others, to all frames.
     pub fn watcher(&self) -> &Arc<Watcher> {
         &self.watcher

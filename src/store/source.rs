@@ -145,7 +145,7 @@ pub(super) struct Place {
 
 impl Place {
     fn new(location: &Location) -> Arc<Self> {
-        let around = location.backend().itself().ok().map(Arc::from);
+        let around = location.backend().itself().ok();
         Arc::new(Place { location: location.clone(), around })
     }
 

@@ -558,8 +558,9 @@ impl Backend for Dir {
     fn names(&self) -> io::Result<Vec<OsString>> {
         Ok(Dir::names(self))
     }
-    fn itself(&self) -> io::Result<Box<dyn BackendFile>> {
-        Ok(self.handle(&mut self.state(), Node::Dir(self.id)))
+    fn itself(&self) -> io::Result<Arc<dyn BackendFile>> {
+        let directory: Box<dyn BackendFile> = self.handle(&mut self.state(), Node::Dir(self.id));
+        Ok(directory.into())
     }
     fn check_writable(&self) -> io::Result<()> {
         Ok(())

@@ -199,7 +199,7 @@ fn a_large_directory_is_listed_whole_by_names_and_by_attributes() {
     if !fuse() {
         return;
     }
-    for count in [3000, 6000] {
+    for count in [3000, 12_000] {
         let names: Vec<String> = (0..count).map(|n| format!("file-{:01$}", n, 5 + n % 9)).collect();
         let mount = Mount::new(MemoryView::new(true, names.iter().map(|name| (name.as_str(), vec![1; 7]))));
         let mut expected: Vec<String> = names.iter().cloned().chain([INDEX.into()]).collect();

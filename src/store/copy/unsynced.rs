@@ -14,10 +14,10 @@ use crate::store::backend::{Backend, BackendFile, FileStat, Flock, FsSpace};
 pub(super) struct Unsynced(pub(super) Arc<dyn Backend>);
 
 /// A file in it.
-struct File(Box<dyn BackendFile>);
+struct File(Arc<dyn BackendFile>);
 
 fn unsynced(file: io::Result<Box<dyn BackendFile>>) -> io::Result<Box<dyn BackendFile>> {
-    Ok(Box::new(File(file?)))
+    Ok(Box::new(File(Arc::from(file?))))
 }
 
 impl Backend for Unsynced {
@@ -62,8 +62,8 @@ impl Backend for Unsynced {
     fn names(&self) -> io::Result<Vec<OsString>> {
         self.0.names()
     }
-    fn itself(&self) -> io::Result<Box<dyn BackendFile>> {
-        unsynced(self.0.itself())
+    fn itself(&self) -> io::Result<Arc<dyn BackendFile>> {
+        Ok(Arc::new(File(self.0.itself()?)))
     }
     fn check_writable(&self) -> io::Result<()> {
         self.0.check_writable()

@@ -12,6 +12,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use rustix::fs::{
@@ -550,7 +551,12 @@ pub fn list(dir: BorrowedFd<'_>, from: u64, emit: &mut dyn FnMut(Listed<'_>) -> 
 impl FileBackend {
     /// A directory that is open.
     pub fn of(dir: OwnedFd) -> Self {
-        FileBackend { handle: dir.into(), links: Links::Nowhere }
+        FileBackend::shared(Arc::new(dir.into()))
+    }
+
+    /// A directory that others have open with the same descriptor.
+    pub fn shared(dir: Arc<File>) -> Self {
+        FileBackend { handle: dir, links: Links::Nowhere }
     }
 }
 

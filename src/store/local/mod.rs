@@ -22,6 +22,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, ResolveFlags};
@@ -136,7 +137,8 @@ fn open_step_by_step(path: &Path) -> io::Result<OwnedFd> {
 /// A directory of the local file system, held open.
 #[derive(Debug)]
 pub struct FileBackend {
-    handle: File,
+    /// Shared with who has opened it, and with [`Backend::itself`]: descriptors are scarce.
+    handle: Arc<File>,
     /// Whether trusted links are followed to files, here and in directories inside.
     links: Links,
 }
@@ -166,7 +168,7 @@ impl FileBackend {
     /// What the system refuses.
     pub fn open(dir: &Path) -> io::Result<Self> {
         let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
-        Ok(FileBackend { handle: open_resolved(&resolve(dir)?)?.into(), links: Links::Nowhere })
+        Ok(FileBackend::of(open_resolved(&resolve(dir)?)?))
     }
 
     /// Opens a directory by a path that [`resolve`] gave.
@@ -174,7 +176,7 @@ impl FileBackend {
     /// # Errors
     /// What the system refuses; ELOOP if a part of the path has become a link since.
     pub fn open_resolved(dir: &Path) -> io::Result<Self> {
-        Ok(FileBackend { handle: open_resolved(dir)?.into(), links: Links::Nowhere })
+        Ok(FileBackend::of(open_resolved(dir)?))
     }
 
     /// The same directory. In the directories that are opened from it, links to files are followed if they belong to the user of this
@@ -195,7 +197,7 @@ impl FileBackend {
     fn open_file(&self, name: &OsStr, write: bool) -> io::Result<File> {
         let access = if write { OFlags::RDWR } else { OFlags::RDONLY };
         loop {
-            match openat(&self.handle, component(name)?, access | SAFELY, Mode::empty()) {
+            match openat(&*self.handle, component(name)?, access | SAFELY, Mode::empty()) {
                 Ok(fd) => return regular(fd.into()),
                 Err(rustix::io::Errno::INTR) => {}
                 Err(rustix::io::Errno::LOOP) if self.links == Links::Here && !write => {
@@ -208,8 +210,8 @@ impl FileBackend {
 
     fn new_dir(&self, name: &OsStr, mode: Mode) -> io::Result<File> {
         let since = now();
-        rustix::fs::mkdirat(&self.handle, component(name)?, mode)?;
-        let fd = openat(&self.handle, name, OFlags::RDONLY | DIRECTORY, Mode::empty())?;
+        rustix::fs::mkdirat(&*self.handle, component(name)?, mode)?;
+        let fd = openat(&*self.handle, name, OFlags::RDONLY | DIRECTORY, Mode::empty())?;
         let handle = File::from(fd);
         if !is_new(&handle, since)? {
             return Err(io::Error::other("another process has put something else in its place"));
@@ -218,7 +220,7 @@ impl FileBackend {
     }
 
     fn rename_at(&self, from: &OsStr, to: &OsStr, flags: RenameFlags) -> io::Result<()> {
-        Ok(rustix::fs::renameat_with(&self.handle, component(from)?, &self.handle, component(to)?, flags)?)
+        Ok(rustix::fs::renameat_with(&*self.handle, component(from)?, &*self.handle, component(to)?, flags)?)
     }
 }
 
@@ -299,7 +301,7 @@ fn is_new(dir: &File, since: (i64, u32)) -> io::Result<bool> {
 
 impl Backend for FileBackend {
     fn clock(&self) -> Option<SystemTime> {
-        let system = rustix::fs::fstatfs(&self.handle).ok()?;
+        let system = rustix::fs::fstatfs(&*self.handle).ok()?;
         if REMOTE.contains(&(system.f_type as u32)) {
             return None;
         }
@@ -313,13 +315,13 @@ impl Backend for FileBackend {
 
     fn create(&self, name: &OsStr, mode: u32) -> io::Result<Box<dyn BackendFile>> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | SAFELY;
-        let fd = openat(&self.handle, component(name)?, flags, Mode::from_raw_mode(mode & 0o777))?;
+        let fd = openat(&*self.handle, component(name)?, flags, Mode::from_raw_mode(mode & 0o777))?;
         Ok(Box::new(File::from(fd)))
     }
 
     fn create_unnamed(&self) -> io::Result<Box<dyn BackendFile>> {
         let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
-        if let Ok(fd) = openat(&self.handle, ".", flags, Mode::RUSR | Mode::WUSR) {
+        if let Ok(fd) = openat(&*self.handle, ".", flags, Mode::RUSR | Mode::WUSR) {
             return Ok(Box::new(File::from(fd)));
         }
         // Not every file system has O_TMPFILE.
@@ -347,7 +349,7 @@ impl Backend for FileBackend {
         }
         // A file system without RENAME_NOREPLACE: a second name never replaces either, and a directory, which can have
         // none, replaces at most an empty directory.
-        let linked = rustix::fs::linkat(&self.handle, component(from)?, &self.handle, component(to)?, AtFlags::empty());
+        let linked = rustix::fs::linkat(&*self.handle, component(from)?, &*self.handle, component(to)?, AtFlags::empty());
         let error = match linked {
             Ok(()) => return self.remove(from),
             Err(error) => error.into(),
@@ -363,18 +365,18 @@ impl Backend for FileBackend {
     }
 
     fn remove(&self, name: &OsStr) -> io::Result<()> {
-        Ok(rustix::fs::unlinkat(&self.handle, component(name)?, AtFlags::empty())?)
+        Ok(rustix::fs::unlinkat(&*self.handle, component(name)?, AtFlags::empty())?)
     }
 
     fn create_dir(&self, name: &OsStr, mode: u32) -> io::Result<Box<dyn Backend>> {
         let handle = self.new_dir(name, Mode::from_raw_mode(mode & 0o777))?;
-        Ok(Box::new(FileBackend { handle, links: self.links.inside() }))
+        Ok(Box::new(FileBackend { handle: Arc::new(handle), links: self.links.inside() }))
     }
 
     fn open_dir(&self, name: &OsStr) -> io::Result<Box<dyn Backend>> {
         let name = component(name)?;
-        match openat(&self.handle, name, OFlags::RDONLY | DIRECTORY, Mode::empty()) {
-            Ok(fd) => Ok(Box::new(FileBackend { handle: fd.into(), links: self.links.inside() })),
+        match openat(&*self.handle, name, OFlags::RDONLY | DIRECTORY, Mode::empty()) {
+            Ok(fd) => Ok(Box::new(FileBackend { links: self.links.inside(), ..FileBackend::of(fd) })),
             // With O_DIRECTORY a link is no directory.
             Err(rustix::io::Errno::NOTDIR) if self.stat(name).is_ok_and(|stat| stat.is_link()) => {
                 Err(rustix::io::Errno::LOOP.into())
@@ -384,7 +386,7 @@ impl Backend for FileBackend {
     }
 
     fn remove_dir(&self, name: &OsStr) -> io::Result<()> {
-        Ok(rustix::fs::unlinkat(&self.handle, component(name)?, AtFlags::REMOVEDIR)?)
+        Ok(rustix::fs::unlinkat(&*self.handle, component(name)?, AtFlags::REMOVEDIR)?)
     }
 
     fn exchange(&self, one: &OsStr, other: &OsStr) -> io::Result<()> {
@@ -393,7 +395,7 @@ impl Backend for FileBackend {
 
     fn names(&self) -> io::Result<Vec<OsString>> {
         let mut names = Vec::new();
-        for entry in rustix::fs::Dir::read_from(&self.handle)? {
+        for entry in rustix::fs::Dir::read_from(&*self.handle)? {
             let entry = entry?;
             let name = entry.file_name().to_bytes();
             if !matches!(name, b"." | b"..") {
@@ -407,14 +409,13 @@ impl Backend for FileBackend {
         beneath::list(self.handle.as_fd(), 0, &mut |listed| each(listed.name))
     }
 
-    fn itself(&self) -> io::Result<Box<dyn BackendFile>> {
-        let fd = openat(&self.handle, ".", OFlags::RDONLY | DIRECTORY, Mode::empty())?;
-        Ok(Box::new(File::from(fd)))
+    fn itself(&self) -> io::Result<Arc<dyn BackendFile>> {
+        Ok(Arc::<File>::clone(&self.handle))
     }
 
     fn check_writable(&self) -> io::Result<()> {
         let access = rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK;
-        Ok(rustix::fs::accessat(&self.handle, ".", access, AtFlags::EACCESS)?)
+        Ok(rustix::fs::accessat(&*self.handle, ".", access, AtFlags::EACCESS)?)
     }
 
     fn sync_dir(&self) -> io::Result<()> {
@@ -426,11 +427,11 @@ impl Backend for FileBackend {
     }
 
     fn sync_fs(&self) -> io::Result<()> {
-        Ok(rustix::fs::syncfs(&self.handle)?)
+        Ok(rustix::fs::syncfs(&*self.handle)?)
     }
 
     fn stat(&self, name: &OsStr) -> io::Result<FileStat> {
-        Ok(rustix::fs::statat(&self.handle, component(name)?, AtFlags::SYMLINK_NOFOLLOW)?.into())
+        Ok(rustix::fs::statat(&*self.handle, component(name)?, AtFlags::SYMLINK_NOFOLLOW)?.into())
     }
 
     fn statvfs(&self) -> io::Result<FsSpace> {

@@ -44,10 +44,10 @@ impl OwnLog {
             Err(error) => return Err(error),
         }
         let flags = OFlags::RDONLY | super::DIRECTORY;
-        let handle = rustix::fs::openat(&base.handle, DIR, flags, Mode::empty())?.into();
-        let dir = FileBackend { handle, links: super::Links::Nowhere };
+        let handle = rustix::fs::openat(&*base.handle, DIR, flags, Mode::empty())?;
+        let dir = FileBackend::of(handle);
         let refused = |what: &str| Err(io::Error::other(format!("{DIR} in the runtime directory {what}")));
-        if rustix::fs::fstat(&dir.handle)?.st_uid != me.as_raw() {
+        if rustix::fs::fstat(&*dir.handle)?.st_uid != me.as_raw() {
             return refused("belongs to somebody else");
         }
         let name = name_of(point);

@@ -7,6 +7,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use rustix::fs::{
@@ -27,8 +28,8 @@ impl FileBackend {
     /// # Errors
     /// What the system refuses; what is no directory, a link for one (ENOTDIR).
     pub fn inside(&self, name: &OsStr) -> io::Result<Self> {
-        let fd = openat(&self.handle, component(name)?, OFlags::RDONLY | DIRECTORY, Mode::empty())?;
-        Ok(FileBackend { handle: fd.into(), links: self.links.inside() })
+        let fd = openat(&*self.handle, component(name)?, OFlags::RDONLY | DIRECTORY, Mode::empty())?;
+        Ok(FileBackend { links: self.links.inside(), ..FileBackend::of(fd) })
     }
 
     /// Attributes of the directory itself.
@@ -36,12 +37,12 @@ impl FileBackend {
     /// # Errors
     /// What the system refuses.
     pub fn own_stat(&self) -> io::Result<FileStat> {
-        Ok(rustix::fs::fstat(&self.handle)?.into())
+        Ok(rustix::fs::fstat(&*self.handle)?.into())
     }
 
     /// Whether the directory, which was opened from one on device `around`, is where another file system is mounted.
     pub fn is_mount_point(&self, around: u64) -> bool {
-        if let Ok(stat) = rustix::fs::statx(&self.handle, "", AtFlags::EMPTY_PATH, StatxFlags::empty())
+        if let Ok(stat) = rustix::fs::statx(&*self.handle, "", AtFlags::EMPTY_PATH, StatxFlags::empty())
             && stat.stx_attributes_mask.contains(StatxAttributes::MOUNT_ROOT)
         {
             return stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT);
@@ -55,7 +56,7 @@ impl FileBackend {
     /// # Errors
     /// What the system refuses; a name that exists.
     pub fn make_inside(&self, name: &OsStr) -> io::Result<Self> {
-        Ok(FileBackend { handle: self.new_dir(name, Mode::RWXU)?, links: self.links.inside() })
+        Ok(FileBackend { handle: Arc::new(self.new_dir(name, Mode::RWXU)?), links: self.links.inside() })
     }
 
     /// Copies a file of any kind but a directory into another directory, under the same name, and answers what was made. Of a regular
@@ -69,16 +70,16 @@ impl FileBackend {
         match FileType::from_raw_mode(seen.mode as RawMode) {
             FileType::RegularFile => self.copy_file(name, seen, to, going),
             FileType::Symlink => {
-                let target = rustix::fs::readlinkat(&self.handle, name, Vec::new())?;
-                rustix::fs::symlinkat(target.as_c_str(), &to.handle, name)?;
+                let target = rustix::fs::readlinkat(&*self.handle, name, Vec::new())?;
+                rustix::fs::symlinkat(target.as_c_str(), &*to.handle, name)?;
                 to.dress_by_name(name, seen)
             }
             kind => {
-                let now = rustix::fs::statat(&self.handle, name, AtFlags::SYMLINK_NOFOLLOW)?;
+                let now = rustix::fs::statat(&*self.handle, name, AtFlags::SYMLINK_NOFOLLOW)?;
                 if !FileStat::from(now).same_file(seen) {
                     return Err(io::Error::other("another file has its name now"));
                 }
-                rustix::fs::mknodat(&to.handle, name, kind, Mode::empty(), now.st_rdev)?;
+                rustix::fs::mknodat(&*to.handle, name, kind, Mode::empty(), now.st_rdev)?;
                 to.dress_by_name(name, seen)
             }
         }
@@ -91,7 +92,7 @@ impl FileBackend {
             return Err(io::Error::other("another file has its name now"));
         }
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | SAFELY;
-        let copy = File::from(openat(&to.handle, name, flags, Mode::RUSR | Mode::WUSR)?);
+        let copy = File::from(openat(&*to.handle, name, flags, Mode::RUSR | Mode::WUSR)?);
         let made = BackendFile::stat(&copy)?;
         let copied = copy_content(&from, &copy, before.len, going).and_then(|()| {
             let after = BackendFile::stat(&from)?;
@@ -105,7 +106,7 @@ impl FileBackend {
             Ok(()) => Ok(made),
             Err(error) => {
                 if to.stat_inside(name).is_ok_and(|there| there.same_file(&made)) {
-                    let _ = rustix::fs::unlinkat(&to.handle, name, AtFlags::empty());
+                    let _ = rustix::fs::unlinkat(&*to.handle, name, AtFlags::empty());
                 }
                 Err(error)
             }
@@ -113,12 +114,12 @@ impl FileBackend {
     }
 
     fn stat_inside(&self, name: &OsStr) -> io::Result<FileStat> {
-        Ok(rustix::fs::statat(&self.handle, name, AtFlags::SYMLINK_NOFOLLOW)?.into())
+        Ok(rustix::fs::statat(&*self.handle, name, AtFlags::SYMLINK_NOFOLLOW)?.into())
     }
 
     /// Gives what was made in this directory, and is not opened, owner, mode and times.
     fn dress_by_name(&self, name: &OsStr, like: &FileStat) -> io::Result<FileStat> {
-        let file = openat(&self.handle, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+        let file = openat(&*self.handle, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
         let made: FileStat = rustix::fs::fstat(&file)?.into();
         // What others may have put there is not given to anybody.
         if made.mode & libc::S_IFMT != like.mode & libc::S_IFMT || made.links != 1 {
@@ -132,7 +133,7 @@ impl FileBackend {
             // This link leads to what was found, whatever has become of its name.
             rustix::fs::chmodat(CWD, format!("/proc/self/fd/{}", file.as_raw_fd()), mode(like, 0o777), AtFlags::empty())?;
         }
-        rustix::fs::utimensat(&self.handle, name, &timestamps(like.atime, like.mtime), AtFlags::SYMLINK_NOFOLLOW)?;
+        rustix::fs::utimensat(&*self.handle, name, &timestamps(like.atime, like.mtime), AtFlags::SYMLINK_NOFOLLOW)?;
         Ok(made)
     }
 
@@ -144,9 +145,9 @@ impl FileBackend {
         if !self.stat_inside(component(name)?)?.same_file(made) {
             return Err(io::Error::other("another file has its name now"));
         }
-        rustix::fs::linkat(&self.handle, name, &to.handle, component(new)?, AtFlags::empty())?;
+        rustix::fs::linkat(&*self.handle, name, &*to.handle, component(new)?, AtFlags::empty())?;
         if !to.stat_inside(new)?.same_file(made) {
-            rustix::fs::unlinkat(&to.handle, new, AtFlags::empty())?;
+            rustix::fs::unlinkat(&*to.handle, new, AtFlags::empty())?;
             return Err(io::Error::other("another process has put another file in its place"));
         }
         Ok(())
@@ -157,10 +158,10 @@ impl FileBackend {
     /// # Errors
     /// What the system refuses; what may be refused to a user is left out.
     pub fn become_like(&self, other: &Self, seen: &FileStat) -> io::Result<()> {
-        self.handle.copy_attributes(&other.handle);
+        self.handle.copy_attributes(&*other.handle);
         // What new files in it get, and who may remove them.
-        rustix::fs::fchmod(&self.handle, mode(seen, 0o3777))?;
-        set_times(&self.handle, seen.atime, seen.mtime)
+        rustix::fs::fchmod(&*self.handle, mode(seen, 0o3777))?;
+        set_times(&*self.handle, seen.atime, seen.mtime)
     }
 }
 

@@ -169,8 +169,8 @@ macro_rules! names_cannot_be_changed {
         fn sync_fs(&self) -> io::Result<()> {
             Ok(())
         }
-        fn itself(&self) -> io::Result<Box<dyn BackendFile>> {
-            Ok(Box::new(Directory))
+        fn itself(&self) -> io::Result<Arc<dyn BackendFile>> {
+            Ok(Arc::new(Directory))
         }
         fn statvfs(&self) -> io::Result<FsSpace> {
             Ok(FsSpace { io_size: BLOCK, block_size: 4096, name_max: 255, ..FsSpace::default() })

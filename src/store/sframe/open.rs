@@ -77,7 +77,7 @@ pub(super) fn open_dir(source: &Source, write: bool) -> Result<Handle> {
         }
         // Whoever had the lock may have put another directory here between our open and our lock.
         if place.backend().stat(place.name()).map_err(source.io("stat"))?.same_file(&stat) {
-            return Ok(Handle { file: Arc::from(itself), dir: Some(Arc::from(dir)), stat });
+            return Ok(Handle { file: itself, dir: Some(Arc::from(dir)), stat });
         }
     }
     Err(source.stale(KEPT_CHANGING))

@@ -7,8 +7,9 @@ use super::Tree;
 use crate::store::local::system;
 use crate::view::{Result, ViewError};
 
-/// Descriptors that an open frame takes at most, besides chunk files that are kept open.
-pub const OF_A_FRAME: usize = 6;
+/// Descriptors that an open frame takes at most: its file, or its directory and its index, and the directory that it is in, which it shares
+/// with its neighbours. Chunk files that are kept open are closed when there is need.
+pub const OF_A_FRAME: usize = 3;
 
 /// How many descriptors there may be.
 pub struct Descriptors {
@@ -51,8 +52,9 @@ impl Tree {
         Ok(())
     }
 
-    /// Closes all frames that nobody uses, and all directories that are open only to be found again at once.
+    /// Closes all frames that nobody uses, and all directories and chunk files that are open only to be found again at once.
     fn close_idle(&self) {
+        self.frames.close_kept_files();
         for frame in self.frames.all_open() {
             self.close_frame(&frame);
         }

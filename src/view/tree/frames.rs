@@ -3,7 +3,6 @@
 use std::ffi::OsStr;
 use std::num::NonZeroUsize;
 use std::os::fd::AsFd;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
@@ -62,6 +61,11 @@ pub struct Frames {
 }
 
 impl Frames {
+    /// Closes chunk files that are only kept open.
+    pub(super) fn close_kept_files(&self) {
+        self.resources.close_kept_files();
+    }
+
     pub fn new(resources: Arc<Resources>, most: usize) -> Self {
         let measuring = resources.in_passing();
         Frames { resources, measuring, most, open: Mutex::default(), uses: AtomicU64::new(0), records: Records::of_user().ok() }
@@ -174,14 +178,10 @@ impl Tree {
 
     /// Where a frame of that name is.
     pub(super) fn location(&self, parent: Ino, dir: std::os::fd::BorrowedFd<'_>, name: &OsStr) -> Result<Location> {
-        self.location_called(&self.path.join(self.path_of(parent, name)), dir, name)
-    }
-
-    /// The same, by the path that messages call it.
-    pub(super) fn location_called(&self, path: &Path, dir: std::os::fd::BorrowedFd<'_>, name: &OsStr) -> Result<Location> {
-        let backend: Arc<dyn Backend> = Arc::new(FileBackend::of(dir.try_clone_to_owned()?));
-        let around = path.parent().unwrap_or(&self.path).to_owned();
-        Ok(Location::in_backend(backend, path, &around, name))
+        let path = self.path.join(self.path_of(parent, name));
+        let backend: Arc<dyn Backend> = Arc::new(FileBackend::shared(self.keep_dir(parent, dir)?));
+        let around = path.parent().unwrap_or(&self.path);
+        Ok(Location::in_backend(backend, &path, around, name))
     }
 
     pub(super) fn options(&self, read_only: bool) -> OpenOptions {

@@ -5,7 +5,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -102,10 +102,10 @@ impl Tree {
     }
 
     /// Where a name in a directory is below.
-    pub(super) fn below(&self, parent: Ino, name: &OsStr) -> Result<(Arc<OwnedFd>, OsString)> {
+    pub(super) fn below(&self, parent: Ino, name: &OsStr) -> Result<(Arc<File>, OsString)> {
         let dir = self.dir(parent)?;
         match (self.leads(parent, name, dir.as_fd()), self.locked_name(name)) {
-            (Leads::Into, Some(stem)) => Ok((Arc::new(beneath::open_dir(dir.as_fd(), stem)?), SUFFIX.into())),
+            (Leads::Into, Some(stem)) => Ok((Arc::new(beneath::open_dir(dir.as_fd(), stem)?.into()), SUFFIX.into())),
             (Leads::Nowhere, _) => Err(ViewError::NotFound),
             _ => Ok((dir, name.to_owned())),
         }
@@ -122,10 +122,10 @@ impl Tree {
     }
 
     /// Where the lock file of a frame is below.
-    pub(super) fn lock_place(&self, frame: &TreeFrame) -> Result<(Arc<OwnedFd>, OsString)> {
+    pub(super) fn lock_place(&self, frame: &TreeFrame) -> Result<(Arc<File>, OsString)> {
         let (dir, name, found) = self.found(frame.ino)?;
         match layout_now(frame, &found) {
-            Layout::Sparse => Ok((Arc::new(beneath::open_dir(dir.as_fd(), &name)?), SUFFIX.into())),
+            Layout::Sparse => Ok((Arc::new(beneath::open_dir(dir.as_fd(), &name)?.into()), SUFFIX.into())),
             Layout::Contiguous => Ok((dir, beside(&name))),
         }
     }
@@ -201,7 +201,7 @@ impl Tree {
 
     /// The same, where nobody is waited for.
     pub(super) fn is_locked(&self, frame: &TreeFrame) -> bool {
-        let held = |(dir, name): (Arc<OwnedFd>, OsString)| hold_alone(dir.as_fd(), &name, Duration::ZERO);
+        let held = |(dir, name): (Arc<File>, OsString)| hold_alone(dir.as_fd(), &name, Duration::ZERO);
         self.takes_turns(frame) && self.lock_place(frame).and_then(held).is_err()
     }
 

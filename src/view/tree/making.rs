@@ -65,7 +65,7 @@ impl Tree {
             return Err(ViewError::Gone);
         }
         let location = self.location(parent, dir, name)?;
-        let like = Like { frame: Arc::from(FileBackend::of(inside).itself()?), index: None };
+        let like = Like { frame: FileBackend::of(inside).itself()?, index: None };
         let new = NewFrame { like: Some(like), replaced: Some(found.stat), ..NewFrame::default() };
         let options = OpenOptions { replace: true, ..self.options(false) };
         let made = {

@@ -28,6 +28,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
+use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -113,7 +114,7 @@ pub struct Tree {
     has_labels: bool,
     table: Mutex<Table>,
     /// Directories that are open, to look names up in.
-    dirs: Mutex<LruCache<Ino, Arc<OwnedFd>>>,
+    dirs: Mutex<LruCache<Ino, Arc<File>>>,
     handles: RwLock<HashMap<u64, Open>>,
     regions: Regions<TreeFrame>,
     frames: Frames,

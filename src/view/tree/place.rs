@@ -1,7 +1,8 @@
 //! Where nodes are below: found again by their names, beneath a descriptor that is held, and taken only if they are what they were.
 
 use std::ffi::{OsStr, OsString};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
 
 use super::claims::{Claim, Key};
@@ -67,12 +68,12 @@ impl Tree {
     }
 
     /// A directory, open.
-    pub(super) fn dir(&self, ino: Ino) -> Result<Arc<OwnedFd>> {
+    pub(super) fn dir(&self, ino: Ino) -> Result<Arc<File>> {
         if let Some(dir) = self.dirs.lock().get(&ino) {
             return Ok(Arc::clone(dir));
         }
         if ino == ROOT {
-            let dir = Arc::new(self.root.try_clone()?);
+            let dir = Arc::new(File::from(self.root.try_clone()?));
             self.dirs.lock().put(ROOT, Arc::clone(&dir));
             return Ok(dir);
         }
@@ -96,10 +97,19 @@ impl Tree {
             let inside = beneath::open_dir(dir.as_fd(), &name)?;
             let found = beneath::look_at(inside.as_fd())?;
             self.check_same(ino, &found)?;
-            dir = Arc::new(inside);
+            dir = Arc::new(File::from(inside));
             self.dirs.lock().put(ino, Arc::clone(&dir));
         }
         Ok(dir)
+    }
+
+    /// A directory's descriptor, to be kept with a frame in it: the one that is open already, if it is that, or another.
+    pub(super) fn keep_dir(&self, ino: Ino, dir: BorrowedFd<'_>) -> Result<Arc<File>> {
+        let open = self.dirs.lock().get(&ino).cloned();
+        match open.filter(|open| open.as_raw_fd() == dir.as_raw_fd()) {
+            Some(open) => Ok(open),
+            None => Ok(Arc::new(File::from(dir.try_clone_to_owned()?))),
+        }
     }
 
     fn check_same(&self, ino: Ino, found: &Found) -> Result<()> {
@@ -110,13 +120,13 @@ impl Tree {
     }
 
     /// The directory and the name that a node has below.
-    pub(super) fn place(&self, ino: Ino) -> Result<(Arc<OwnedFd>, OsString)> {
+    pub(super) fn place(&self, ino: Ino) -> Result<(Arc<File>, OsString)> {
         let (dir, name, _) = self.found(ino)?;
         Ok((dir, name))
     }
 
     /// The same, and what it is now.
-    pub(super) fn found(&self, ino: Ino) -> Result<(Arc<OwnedFd>, OsString, Found)> {
+    pub(super) fn found(&self, ino: Ino) -> Result<(Arc<File>, OsString, Found)> {
         let names: Vec<(Ino, OsString)> = match self.table.lock().get(ino) {
             Some(node) => node.names().iter().map(|(parent, name)| (*parent, name.to_os_string())).collect(),
             None => return Err(ViewError::Gone),
