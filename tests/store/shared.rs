@@ -326,7 +326,7 @@ fn one_watcher_tells_each_frame_of_its_own() {
 
 const LIMITED: &str = "B2FUSE_TEST_LIMITED";
 
-/// What is kept open to be faster is closed where something must be opened: with 50 frames and a limit of 256, these alone have some 200.
+/// What is kept open to be faster is closed where something must be opened: with 75 frames and a limit of 256, these alone have some 200.
 #[test]
 fn nothing_fails_for_want_of_descriptors_that_can_be_done_without() {
     if std::env::var_os(LIMITED).is_none() {
@@ -344,7 +344,7 @@ fn nothing_fails_for_want_of_descriptors_that_can_be_done_without() {
     assert_eq!(Budgets::default().open_files, 64);
     resources.watcher().begin();
     let mut closed = false;
-    let frames: Vec<_> = (0..50)
+    let frames: Vec<_> = (0..75)
         .map(|n| {
             let path = dir.path().join(n.to_string());
             let (store, table) = create(&path, n, 20, 0, &resources);
