@@ -27,16 +27,22 @@ fn place_of(name: &OsStr) -> u64 {
     1 + u64::from(hash >> 1)
 }
 
+/// A listing of a directory from its beginning on.
+pub struct Listing {
+    began: Instant,
+    /// None of that directory is known to have come before.
+    is_first: bool,
+}
+
 impl Tree {
     /// With `looks`, what may be a frame is looked at, so that its kind is right.
     pub(super) fn list(&self, ino: Ino, cookie: u64, looks: bool, emit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
         if self.table.lock().get(ino).is_some_and(|node| node.is_covered) {
             return Ok(());
         }
-        if cookie == 0 {
-            self.listed.lock().put(ino, Instant::now());
-        }
+        let is_first = self.is_first_listing(ino, cookie);
         let dir = self.dir(ino)?;
+        let mut ahead = Vec::new();
         let mut dead = Vec::new();
         let mut goes_on = true;
         beneath::list(dir.as_fd(), self.below_cookie(cookie), &mut |entry| {
@@ -57,16 +63,31 @@ impl Tree {
                 goes_on = emit(DirEntry { ino: Ino(entry.ino), kind: Kind::File, name, is_known: false, next: entry.next });
                 return goes_on;
             }
+            if is_first && !looks && entry.kind == libc::S_IFREG && self.rules.is_name(entry.name) {
+                ahead.push(entry.name.to_owned());
+            }
             let kind = if looks { self.listed_kind(ino, dir.as_fd(), &entry) } else { kind_of(entry.kind) };
             let next = if self.rules.locking { entry.next.min(LOCKS) } else { entry.next };
             goes_on = emit(DirEntry { ino: Ino(entry.ino), kind, name: entry.name, is_known: false, next });
             goes_on
         })?;
+        self.look_ahead.begin(&dir, ahead);
         if goes_on && self.rules.locking {
             self.list_locks(ino, dir.as_fd(), cookie, emit)?;
         }
         self.sweep(dir.as_fd(), &dead, false);
         Ok(())
+    }
+
+    /// Whether a directory is listed for the first time, from a cookie on. That it is listed is remembered.
+    fn is_first_listing(&self, ino: Ino, cookie: u64) -> bool {
+        let mut listed = self.listed.lock();
+        if cookie > 0 {
+            return listed.get(&ino).is_some_and(|listing| listing.is_first);
+        }
+        let is_first = !listed.contains(&ino);
+        listed.put(ino, Listing { began: Instant::now(), is_first });
+        is_first
     }
 
     /// Whether an entry may be a frame whose data is shown.
@@ -114,7 +135,7 @@ impl Tree {
     /// Whether the names and attributes that came with the last listing are good for some time.
     pub(super) fn is_listing_young(&self, ino: Ino) -> bool {
         let good = self.rules.timeouts.entry.min(self.rules.timeouts.attr) / 2;
-        self.listed.lock().get(&ino).is_some_and(|when| when.elapsed() < good)
+        self.listed.lock().get(&ino).is_some_and(|listing| listing.began.elapsed() < good)
     }
 
     /// What an entry is shown as: what may be a frame is looked at.

@@ -32,7 +32,6 @@ use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
 
 use lru::LruCache;
 use parking_lot::{Mutex, RwLock};
@@ -64,6 +63,7 @@ mod inside;
 mod listing;
 mod lock_files;
 mod locking;
+mod look_ahead;
 mod making;
 mod moving;
 mod passed;
@@ -119,8 +119,9 @@ pub struct Tree {
     regions: Regions<TreeFrame>,
     frames: Frames,
     descriptors: descriptors::Descriptors,
-    /// When directories were last listed from the beginning.
-    listed: Mutex<LruCache<Ino, Instant>>,
+    /// When directories were last listed from the beginning, and whether that was the first time. A leaf lock.
+    listed: Mutex<LruCache<Ino, listing::Listing>>,
+    look_ahead: look_ahead::LookAhead,
     locks: locking::TreeLocks,
     /// What begins as a frame does, and is none.
     broken: Mutex<LruCache<FileId, frame::Sized>>,
@@ -175,6 +176,7 @@ impl Tree {
             descriptors: descriptors::Descriptors::new(limits.descriptors),
             owed: Mutex::default(),
             listed: Mutex::new(LruCache::new(listing::REMEMBERED)),
+            look_ahead: look_ahead::LookAhead::default(),
             locks: locking::TreeLocks::default(),
             broken: Mutex::new(LruCache::new(frames::BROKEN)),
             opening: Mutex::default(),
