@@ -162,11 +162,15 @@ def crowd(bench):
             with side.open() as path:
                 for what, command in CROWD.items():
                     bench.cold_and_warm(f"tree-crowd/{what}/{side.name}", lambda: shell(command, path))
+                if side.name == "native":
+                    bench.cold_and_warm("tree-crowd/heads", lambda: shell(HEADS, path))
                 if side.name == "b2fuse":
                     bench.add("tree-crowd/memory", memory_of("b2fuse", path))
 
 
-CROWD = {"find files": "find files >/dev/null", "find files -size": "find files -size +1M", "find frames -size": "find frames -size +1M"}
+CROWD = {"find files": "find files >/dev/null", "find files -size": "find files -size +1M", "ls -l frames": "ls -l frames/* >/dev/null"}
+# What a cold listing of frames is held against.
+HEADS = "find frames -name '*.b2frame' -exec head -qc 87 {} + >/dev/null"
 
 
 def inside(bench):
@@ -245,10 +249,12 @@ def crowd_rows():
     for state in ("cold", "warm"):
         for what in CROWD:
             series = f"tree-crowd/{what}/{{}}/{state}".format
-            yield Row(f"{what}, {state}", series("b2fuse"), series("native"))
+            warm_frames = what == "ls -l frames" and state == "warm"
+            yield Row(f"{what}, {state}", series("b2fuse"), series("native"), at_most=2 if warm_frames else None)
             for peer in PEERS:
                 yield Row(f"  {peer}", series(peer), series("native"))
-    yield Row("the daemon's memory at its peak", "tree-crowd/memory", unit="MiB")
+    yield Row("ls -l frames, cold, over head -c 87 of each", "tree-crowd/ls -l frames/b2fuse/cold", "tree-crowd/heads/cold", at_most=2)
+    yield Row("the daemon's memory at its peak", "tree-crowd/memory", at_most=128, unit="MiB")
 
 
 CASES = [
