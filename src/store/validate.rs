@@ -25,6 +25,22 @@ pub enum InvalidChunk {
     Bad(format::Error),
 }
 
+/// Whether bytes that are not a chunk may become one by others behind them.
+///
+/// # Errors
+/// They cannot be read back.
+pub fn may_become_chunk(bytes: &dyn ReadAt) -> io::Result<bool> {
+    let len = bytes.len();
+    if len < MIN_CHUNK_LEN {
+        return Ok(true);
+    }
+    let mut head = vec![0; ChunkHeader::LEN];
+    bytes.read_exact_at(&mut head, 0)?;
+    // Where nothing was written yet, it reads as zeros.
+    let is_unwritten = head.iter().all(|byte| *byte == 0);
+    Ok(is_unwritten || ChunkHeader::parse(&head).is_ok_and(|header| len < u64::from(header.cbytes)))
+}
+
 /// Checks that bytes are one whole chunk of a size that fits, without decoding it.
 ///
 /// # Errors

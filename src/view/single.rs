@@ -407,9 +407,16 @@ impl<V: FrameView> FileSystem for Single<V> {
             return Ok(());
         }
         self.following.check()?;
-        V::settle(self, Why::Sync(ino), invalidations)?;
+        let settled = V::settle(self, Why::Sync(ino), invalidations);
+        // What is refused is not waited for.
+        if let Err(error) = &settled
+            && !matches!(error, ViewError::Rejected(_))
+        {
+            return settled.map(drop);
+        }
         self.publish()?;
-        Ok(self.store.sync()?)
+        self.store.sync()?;
+        settled.map(drop)
     }
 
     fn unlink(&self, parent: Ino, name: &OsStr, _invals: &mut Invalidations) -> Result<()> {

@@ -20,6 +20,8 @@ pub struct Writing {
     pub from_nothing: bool,
     /// A close refused it: readers see the old bytes again, but those who were writing may go on.
     refused: AtomicBool,
+    /// An fsync said that this can never be a chunk.
+    told: AtomicBool,
     /// No longer what the file holds: a writer who finds this set, with `inner` locked, must look again.
     detached: AtomicBool,
     pub inner: RwLock<Inner>,
@@ -65,8 +67,8 @@ impl Writing {
     pub fn new(serial: u64, bytes: Draft, mtime: SystemTime) -> Self {
         let from_nothing = bytes.is_empty();
         let inner = Inner { bytes, most: i64::MAX as u64, version: 0, dirty: true, mtime };
-        let (refused, detached) = (AtomicBool::new(false), AtomicBool::new(false));
-        Writing { serial, from_nothing, refused, detached, inner: RwLock::new(inner) }
+        let (refused, told, detached) = (AtomicBool::new(false), AtomicBool::new(false), AtomicBool::new(false));
+        Writing { serial, from_nothing, refused, told, detached, inner: RwLock::new(inner) }
     }
 
     /// The bytes, if they are those of a version and nobody is changing them. Nobody does before the answer is dropped: whoever ends
@@ -83,6 +85,11 @@ impl Writing {
     /// Refuses it; to be called with `inner` locked, so that whoever goes on writing takes it back. Whether it was refused before.
     pub fn refuse(&self) -> bool {
         self.refused.swap(true, Relaxed)
+    }
+
+    /// An fsync says that it can never be a chunk. Whether that was said before, there or at a close.
+    pub fn tell(&self) -> bool {
+        self.is_refused() || self.told.swap(true, Relaxed)
     }
 
     /// It is no longer what the file holds.
@@ -116,6 +123,7 @@ impl Writing {
         inner.dirty = true;
         inner.mtime = SystemTime::now();
         self.refused.store(false, Relaxed);
+        self.told.store(false, Relaxed);
         Ok(Some(()))
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use log::{debug, error, warn};
 
-use super::recognize::{Candidate, Recognized, is_begun, recognize};
+use super::recognize::{Candidate, Recognized, is_begun, may_become, recognize};
 use super::state::{Contiguous, FRAME};
 use crate::format;
 use crate::store::StoreError;
@@ -30,8 +30,17 @@ pub(super) enum Look {
     Close,
     /// A change of length without a handle: what is no frame is dropped, if it was nothing but that.
     Truncate,
-    /// Somebody who wants it on disk, or nobody: every frame is taken.
+    /// Somebody who wants it on disk: every frame is taken, and what can never be one is refused once.
+    Sync,
+    /// Nobody, or somebody who wants other files on disk: every frame is taken.
     Settle,
+}
+
+impl Look {
+    /// Whether a frame is taken that was not written by whole changes.
+    fn takes_all(self) -> bool {
+        matches!(self, Look::Sync | Look::Settle)
+    }
 }
 
 impl Single<Contiguous> {
@@ -88,27 +97,26 @@ impl Single<Contiguous> {
             let inner = overlay.inner.read();
             (inner.dirty, inner.verdict.clone())
         };
+        let file = Overlaid { store: &*self.store, guard: &guard, layout: &layout, overlay: &overlay };
         match verdict {
             _ if dirty => {}
-            Verdict::Held(error) if look == Look::Close => return Err(ViewError::Unfinished(error)),
-            Verdict::Held(_) => return Ok(()),
-            Verdict::Unconfirmed if look != Look::Settle => return Ok(()),
+            Verdict::Held(error) => return self.say_held(&file, error, look, invalidations),
+            Verdict::Unconfirmed if !look.takes_all() => return Ok(()),
             _ => {}
         }
-        let file = Overlaid { store: &*self.store, guard: &guard, layout: &layout, overlay: &overlay };
         self.mend_len(&file, invalidations)?;
-        let found = recognize(&file, look == Look::Settle);
+        let found = recognize(&file, look.takes_all());
         let verdict = match &found {
             Ok(Recognized::Held(error)) => Verdict::Held(error.clone()),
             Ok(Recognized::Unconfirmed) => Verdict::Unconfirmed,
             Ok(Recognized::Same | Recognized::Frame(_)) => Verdict::Open,
             Err(_) => Verdict::Unstored,
         };
-        let (from_nothing, mtime) = {
+        let mtime = {
             let mut inner = overlay.inner.write();
             inner.dirty = false;
             inner.verdict = verdict;
-            (inner.below() == 0, inner.mtime)
+            inner.mtime
         };
         match found? {
             Recognized::Same => {
@@ -127,19 +135,34 @@ impl Single<Contiguous> {
             }
             Recognized::Held(error) => {
                 debug!("{}: held: {error}", self.store.path().display());
-                match look {
-                    Look::Settle => Ok(()),
-                    // Nothing of the old frame is left, so no round of writing is to come, but after a new frame's first one.
-                    Look::Close if from_nothing && !is_begun(&file) => {
-                        let state = self.state.read();
-                        overlay.set_refused(true);
-                        invalidations.extend(state.ino(FRAME).map(Invalidation::Data));
-                        Err(ViewError::Rejected(error))
-                    }
-                    _ => Err(ViewError::Unfinished(error)),
-                }
+                self.say_held(&file, error, look, invalidations)
             }
         }
+    }
+
+    /// What is said of bytes that are not a frame: an fsync says it once, and not after a close has said it; a close says it each time.
+    fn say_held(&self, file: &Overlaid<'_>, error: format::Error, look: Look, invalidations: &mut Invalidations) -> Result<()> {
+        let overlay = file.overlay;
+        let (from_nothing, is_told) = {
+            let inner = overlay.inner.read();
+            (inner.below() == 0, inner.is_told)
+        };
+        match look {
+            Look::Settle => return Ok(()),
+            Look::Sync if is_told || may_become(file, from_nothing) => return Ok(()),
+            Look::Sync | Look::Close | Look::Truncate => overlay.inner.write().is_told = true,
+        }
+        if look == Look::Sync {
+            return Err(ViewError::Rejected(error));
+        }
+        // Nothing of the old frame is left, so no round of writing is to come, but after a new frame's first one.
+        if look == Look::Close && from_nothing && !overlay.refused() && !is_begun(file) {
+            let state = self.state.read();
+            overlay.set_refused(true);
+            invalidations.extend(state.ino(FRAME).map(Invalidation::Data));
+            return Err(ViewError::Rejected(error));
+        }
+        Err(ViewError::Unfinished(error))
     }
 
     /// Makes a frame the one that is shown, and that the next commit takes.
@@ -307,9 +330,9 @@ impl Single<Contiguous> {
     }
 
     /// Everything that can be a part of the frame is.
-    pub(super) fn settle(&self, invalidations: &mut Invalidations) -> Result<()> {
+    pub(super) fn settle(&self, look: Look, invalidations: &mut Invalidations) -> Result<()> {
         let _writing = self.writing.lock();
-        self.judge(Look::Settle, invalidations)
+        self.judge(look, invalidations)
     }
 
     /// The end of a read-write mount.

@@ -168,11 +168,18 @@ impl FrameView for Contiguous {
                     state.frame.overlay = None;
                 }
             }
-            Why::Sync(ino) if this.state.read().place(ino).is_ok_and(|place| place == Place::Own) => {}
-            Why::Sync(_) | Why::Leave => this.settle(invalidations)?,
+            Why::Sync(ino) => {
+                let place = this.state.read().place(ino);
+                match place {
+                    Ok(Place::Own) => {}
+                    Ok(Place::Frame(_)) => this.settle(Look::Sync, invalidations)?,
+                    _ => this.settle(Look::Settle, invalidations)?,
+                }
+            }
+            Why::Leave => this.settle(Look::Settle, invalidations)?,
             Why::Idle(now) => return Ok(this.settle_due(now, invalidations)),
             Why::HandOver => {
-                this.settle(invalidations)?;
+                this.settle(Look::Settle, invalidations)?;
                 this.drop_unfinished(invalidations);
             }
             Why::LeftBehind => this.drop_unfinished(invalidations),

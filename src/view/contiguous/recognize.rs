@@ -170,6 +170,21 @@ pub fn is_begun(file: &Overlaid<'_>) -> bool {
     }
 }
 
+/// Whether a file that is not a frame may become one without a change of its first bytes: they are not all there, or they announce a
+/// frame, of which in a file that was written from nothing more is to come.
+pub fn may_become(file: &Overlaid<'_>, from_nothing: bool) -> bool {
+    let mut prefix = vec![0; FrameHeader::PREFIX_LEN];
+    let are_there = {
+        let (inner, end) = (file.overlay.inner.read(), prefix.len() as u64);
+        inner.written().covers(inner.below().min(end)..end)
+    };
+    if !are_there || file.read_exact_at(&mut prefix, 0).is_err() {
+        return true;
+    }
+    let frame_len = prefix.last_chunk().copied().map_or(0, u64::from_be_bytes);
+    FrameHeader::announced_len(&prefix).is_ok() && (!from_nothing || file.len() < frame_len || is_begun(file))
+}
+
 struct Recognizer<'a> {
     file: &'a Overlaid<'a>,
     layout: &'a Layout,

@@ -109,6 +109,8 @@ pub struct Inner {
     pub dirty: bool,
     /// What that close found.
     pub verdict: Verdict,
+    /// A client was told that it is not a frame.
+    pub is_told: bool,
     /// Readers have once been shown what is below in its stead.
     pub was_refused: bool,
     pub mtime: SystemTime,
@@ -221,6 +223,7 @@ impl Overlay {
             version: 0,
             dirty: true,
             verdict: Verdict::Open,
+            is_told: false,
             was_refused: false,
             mtime: SystemTime::now(),
             last_write: Instant::now(),
@@ -280,6 +283,7 @@ impl Inner {
         self.version += 1;
         self.dirty = true;
         self.verdict = Verdict::Open;
+        self.is_told = false;
         self.mtime = SystemTime::now();
         self.last_write = Instant::now();
     }

@@ -173,9 +173,15 @@ impl FrameView for Sparse {
                 }
             }
             Why::Sync(ino) => {
-                this.close_file(ino, Unfinished::Leave, invalidations)?;
+                let closed = this.close_file(ino, Unfinished::Sync, invalidations);
+                // What is refused keeps nothing else from disk.
+                let refused = match closed {
+                    Err(error @ ViewError::Rejected(_)) => Err(error),
+                    closed => Ok(closed?),
+                };
                 this.store_again(invalidations)?;
                 this.settle(invalidations)?;
+                refused?;
             }
             Why::Idle(now) => return Ok(this.work(now, invalidations)),
             Why::HandOver => {

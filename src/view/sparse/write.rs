@@ -11,7 +11,7 @@ use crate::format::header::FrameHeader;
 use crate::format::index_file::{self, IndexFile, KnownIndex};
 use crate::format::{self, ChunkId, Fit};
 use crate::store::frame::zeros;
-use crate::store::validate::{InvalidChunk, MOST_HOLE, validate_chunk};
+use crate::store::validate::{InvalidChunk, MOST_HOLE, may_become_chunk, validate_chunk};
 use crate::store::{ChunkKey, Draft, ReadAt};
 use crate::view::frame_view::Take;
 use crate::view::nodes::{Name, Number};
@@ -19,11 +19,16 @@ use crate::view::single::{Place, Single, State};
 use crate::view::writing::Writing;
 use crate::view::{Ino, Invalidation, Invalidations, Result, ViewError};
 
+/// What errors say could not be done.
+const READ_BACK: &str = "read back what was written";
+
 /// What happens to a draft that is not a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unfinished {
     /// It is refused: readers see the old chunk.
     Refuse,
+    /// It stays, as more may follow; what can never be a chunk is refused once.
+    Sync,
     /// It stays, as more may follow.
     Leave,
 }
@@ -84,10 +89,16 @@ impl Single<Sparse> {
                 return Ok(());
             }
             let staged = self.stage_draft(&inner.bytes, id)?;
-            if staged.is_err() && unfinished == Unfinished::Leave {
-                return Ok(());
+            match (staged, unfinished) {
+                (Err(_), Unfinished::Leave) => return Ok(()),
+                (Err(error), Unfinished::Sync) => {
+                    let may_become = may_become_chunk(&inner.bytes).map_err(|error| self.held_error(READ_BACK, error))?;
+                    return if may_become || writing.tell() { Ok(()) } else { Err(ViewError::Rejected(error)) };
+                }
+                (staged, _) => staged,
             }
-            staged.map(|(key, header)| (key, header, inner.version)).map_err(|error| (writing.refuse(), error))
+            .map(|(key, header)| (key, header, inner.version))
+            .map_err(|error| (writing.refuse(), error))
         };
         let (key, header, version) = staged.map_err(|(known, error)| self.refused(ino, known, error, invalidations))?;
         let mut state = match self.change_knowing(|frame| frame.unmeasured(id).into_iter().collect()) {
@@ -125,7 +136,7 @@ impl Single<Sparse> {
         match validate_chunk(bytes, fit) {
             Ok(header) => Ok(Ok((self.store.stage(bytes)?, header))),
             Err(InvalidChunk::Bad(error)) => Ok(Err(error)),
-            Err(InvalidChunk::Io(error)) => Err(self.held_error("read back what was written", error)),
+            Err(InvalidChunk::Io(error)) => Err(self.held_error(READ_BACK, error)),
         }
     }
 
@@ -156,7 +167,7 @@ impl Single<Sparse> {
                 }
             }
             let read = zeros(len).and_then(|mut file| inner.bytes.read_exact_at(&mut file, 0).map(|()| file));
-            let file = read.map_err(|error| self.held_error("read back what was written", error))?;
+            let file = read.map_err(|error| self.held_error(READ_BACK, error))?;
             inner.dirty = false;
             (file, inner.version)
         };

@@ -420,3 +420,20 @@ fn a_frame_that_holds_something_else_keeps_its_suffix() {
     std::fs::remove_file(dir.path().join("a/notes.txt")).unwrap();
     rename(&tree, "a", "a.b2nd").unwrap();
 }
+
+#[test]
+fn an_fsync_refuses_once_what_can_never_be_a_frame() {
+    let (dir, tree) = shown_as(Show::Contiguous);
+    for name in ["a.b2nd", "c.b2nd"] {
+        let before = lookup(&tree, name);
+        let fsync = || tree.fsync(before.ino, &mut Invalidations::new());
+        let opened = tree.open(before.ino, OpenMode { truncate: true, ..WRITE }).unwrap();
+        tree.write(opened.handle, 0, &[b'x'; 100]).unwrap();
+        assert!(matches!(fsync(), Err(ViewError::Rejected(_))));
+        fsync().unwrap();
+        assert!(tree.flush(opened.handle, &mut Invalidations::new()).is_err());
+        tree.release(opened.handle, &mut Invalidations::new());
+        assert_eq!(lookup(&tree, name).size, before.size);
+        crate::store::open(&dir.path().join(name), crate::store::OpenOptions { read_only: true, ..Default::default() }).unwrap();
+    }
+}

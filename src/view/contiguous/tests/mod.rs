@@ -15,6 +15,7 @@ mod library;
 mod model;
 mod names;
 mod others;
+mod syncing;
 mod writing;
 mod xattr;
 
