@@ -165,6 +165,15 @@ fn header_of(file: &dyn BackendFile, len: u64) -> io::Result<format::Result<Chun
 }
 
 impl SframeStore {
+    /// Whether others have removed the directory, or its index, without which it is not a frame.
+    fn is_removed(&self) -> bool {
+        if self.medium.itself.read().stat().is_ok_and(|stat| stat.links == 0) {
+            return true;
+        }
+        let had_index = self.detector.lock().header().is_some();
+        had_index && matches!(self.dir().stat(index_name()), Err(error) if error.kind() == io::ErrorKind::NotFound)
+    }
+
     fn dir(&self) -> Arc<dyn Backend> {
         Arc::clone(&self.medium.directory.folder.read())
     }
@@ -391,6 +400,7 @@ impl Medium for Sframe {
     fn chunk_error(store: &SframeStore, key: ChunkKey, action: &'static str, error: io::Error) -> StoreError {
         match error.raw_os_error() {
             Some(libc::ESTALE) => store.source.stale(format!("its {} is another by now", name_of(key).display())),
+            Some(libc::ENOENT) if store.is_removed() => store.source.stale("its directory was removed"),
             _ => store.source.at(name_of(key)).io(action)(error),
         }
     }

@@ -532,7 +532,7 @@ impl Below for Overlaid<'_> {
             Ok(count) if count == buf.len() => Ok(()),
             Ok(_) => Err(io::ErrorKind::UnexpectedEof.into()),
             Err(crate::store::StoreError::Io { source, .. }) => Err(source),
-            Err(error) => Err(io::Error::other(error.to_string())),
+            Err(error) => Err(io::Error::other(error)),
         }
     }
 }

@@ -437,3 +437,56 @@ fn an_fsync_refuses_once_what_can_never_be_a_frame() {
         crate::store::open(&dir.path().join(name), crate::store::OpenOptions { read_only: true, ..Default::default() }).unwrap();
     }
 }
+
+/// What others remove while it is written is gone, whether the write needs a file in the directory or one that was in it.
+#[test]
+fn a_frame_that_others_remove_while_it_is_written_is_stale() {
+    let invals = Invalidations::new;
+    let new = std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/cframe/chunks-2500.b2frame")).unwrap();
+    for (show, name) in
+        [(Show::Other, "c.b2nd"), (Show::Sparse, "c.b2nd"), (Show::Contiguous, "c.b2nd"), (Show::Contiguous, "a.b2nd")]
+    {
+        let (dir, tree) = shown_as(show);
+        let path = dir.path().join(name);
+        let frame = lookup(&tree, name);
+        let (ino, new) = match frame.kind {
+            // The bytes of another of its chunks.
+            Kind::Directory => {
+                let [first, last] = [0, 1].map(|n| tree.lookup(frame.ino, OsStr::new(&format!("{n:08X}.chunk"))).unwrap().ino);
+                let opened = tree.open(last, OpenMode { read: true, ..OpenMode::default() }).unwrap();
+                let mut bytes = vec![0; 1 << 20];
+                let count = tree.read(last, Some(opened.handle), 0, &mut bytes).unwrap();
+                tree.release(opened.handle, &mut invals());
+                (first, bytes[..count].to_vec())
+            }
+            _ => (frame.ino, new.clone()),
+        };
+        let opened = tree.open(ino, OpenMode { truncate: true, ..WRITE }).unwrap();
+        tree.write(opened.handle, 0, &new).unwrap();
+        if path.is_dir() { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) }.unwrap();
+        let flushed = tree.flush(opened.handle, &mut invals()).map_err(|error| error.errno());
+        assert_eq!(flushed, Err(libc::ESTALE), "{show:?} {name}");
+        let written = tree.write(opened.handle, 0, &new).map_err(|error| error.errno());
+        assert!(matches!(written, Ok(()) | Err(libc::ESTALE)), "{show:?} {name}: {written:?}");
+        let flushed = tree.flush(opened.handle, &mut invals()).map_err(|error| error.errno());
+        assert!(matches!(flushed, Ok(()) | Err(libc::ESTALE)), "{show:?} {name}: {flushed:?}");
+        tree.release(opened.handle, &mut invals());
+    }
+}
+
+/// A read of what is below the bytes that are written fails as the write does that asks for it.
+#[test]
+fn a_write_over_a_frame_that_others_have_removed_is_stale() {
+    let (dir, tree) = tree();
+    let ino = lookup(&tree, "c.b2nd").ino;
+    let mut bytes = vec![0; 1 << 20];
+    let opened = tree.open(ino, OpenMode { read: true, ..WRITE }).unwrap();
+    let count = tree.read(ino, Some(opened.handle), 0, &mut bytes).unwrap();
+    tree.release(opened.handle, &mut Invalidations::new());
+    assert!(tree.close_frame(&tree.frame_of(Some(ino)).unwrap()));
+    let opened = tree.open(ino, OpenMode { read: true, ..WRITE }).unwrap();
+    std::fs::remove_dir_all(dir.path().join("c.b2nd")).unwrap();
+    let written = tree.write(opened.handle, 0, &bytes[..count]).map_err(|error| error.errno());
+    assert_eq!(written, Err(libc::ESTALE));
+    tree.release(opened.handle, &mut Invalidations::new());
+}
