@@ -24,6 +24,7 @@ mod point;
 mod remote;
 mod serve;
 mod source;
+mod spill;
 mod tree;
 mod words;
 

@@ -530,6 +530,10 @@ test_spill_of_nowhere() {
     one_line /proc "cannot take decoded blocks" "$B2FUSE" mount --show npy --spill /proc "$S" "$M"
     exits 2 "$B2FUSE" mount --show npy --spill '' "$S" "$M"
     not_mounted
+    # One that nobody named is tried as well, and done without.
+    TMPDIR=/proc "$B2FUSE" mount --show npy "$S" "$M" 2> "$T/said"
+    grep -q '^/proc: cannot take decoded blocks' "$T/said" || fail "$(cat "$T/said")"
+    "$B2FUSE" umount "$M"
 }
 
 # Two who read different arrays of a tree at once, in order.

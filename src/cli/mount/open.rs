@@ -12,8 +12,7 @@ use crate::format::array::Array;
 use crate::store::times::Records;
 use crate::store::{Budgets, CframeStore, FrameStore, NewFrame, OpenOptions, Resources, SframeStore, in_words, sidecar};
 use crate::view::{
-    self, ArrayView, BandFiles, Blocks, ContiguousView, Decoded, FileSystem, FrameView, Rules, Shown, Single, SparseView, Tree,
-    ViewError,
+    self, ArrayView, Blocks, ContiguousView, Decoded, FileSystem, FrameView, Rules, Shown, Single, SparseView, Tree, ViewError,
 };
 
 #[cfg(feature = "remote")]
@@ -93,7 +92,7 @@ fn shared<V: FrameView>(
 
 /// Blocks of arrays in memory, and in files where there is no room.
 pub(super) fn blocks(plan: &Plan) -> Arc<Blocks> {
-    Blocks::on_all_cores(plan.cache_size, plan.spill.clone().map(BandFiles::new))
+    Blocks::on_all_cores(plan.cache_size, plan.spill.files())
 }
 
 fn open_tree(plan: &Plan, rules: &Rules) -> Result<Arc<dyn FileSystem>, ViewError> {

@@ -2,28 +2,24 @@
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
-
-use log::debug;
 
 use super::super::Failure;
 use super::super::frames;
-use super::super::options::{Options, Show, SpillTo, TreeOptions};
+use super::super::options::{Options, Show, TreeOptions};
 use super::point::{self, Fits};
 #[cfg(feature = "remote")]
 use super::remote;
 use super::source::{check_home, check_source, named, swapped};
+use super::spill::Spill;
 use super::{Args, tree};
 use crate::format::Layout;
 use crate::format::plain::plain;
 use crate::fs::kernel::Access;
 use crate::fs::session::{Config, MountRequest};
-use crate::store::local::FileBackend;
 #[cfg(feature = "remote")]
 use crate::store::remote::{Address, without_secrets};
 use crate::store::{Location, in_words};
-use crate::view::decoded::band_file::Directory;
 use crate::view::{Decoded, Rules, Shown};
 
 /// Event loops: half of them may wait for the disk at one time. More cost a round trip nothing.
@@ -45,7 +41,7 @@ pub(super) struct Plan {
     pub(super) asked_to_write: bool,
     pub(super) cache_size: u64,
     /// Where decoded blocks go that find no room.
-    pub(super) spill: Option<Arc<dyn Directory>>,
+    pub(super) spill: Spill,
     pub(super) wait: Duration,
     pub(super) config: Config,
 }
@@ -114,8 +110,7 @@ impl Plan {
             let (frame, point) = FramePlan::new(&source, &args.mountpoint, &options, (create, read_only, locking), wanted)?;
             (SourceKind::Frame(frame), point)
         };
-        let spill = args.spill.as_deref().map(SpillTo::from).or_else(|| options.spill.clone());
-        let spill = spill_dir(spill, wanted.is_decoded())?;
+        let spill = Spill::new(args.spill.as_deref(), &options, wanted.is_decoded())?;
         let config = config(&options, args.threads.or(options.threads).unwrap_or(THREADS), point, &source_path, flags);
         Ok(Plan {
             source,
@@ -139,8 +134,7 @@ impl Plan {
         let show = args.show.or(options.show);
         let access = options.remote.clone();
         let (remote, point) = remote::RemotePlan::new(address, &args.mountpoint, &options, access, show)?;
-        let spill = args.spill.as_deref().map(SpillTo::from).or_else(|| options.spill.clone());
-        let spill = spill_dir(spill, show.unwrap_or_default().is_decoded())?;
+        let spill = Spill::new(args.spill.as_deref(), &options, show.unwrap_or_default().is_decoded())?;
         let threads = args.threads.or(options.threads).unwrap_or(remote::THREADS);
         let config = config(&options, threads, point, &source, options.flags | libc::MS_RDONLY);
         Ok(Plan {
@@ -169,26 +163,6 @@ fn config(options: &Options, threads: usize, point: PathBuf, source: &Path, flag
         default_permissions: options.default_permissions,
     };
     Config { mount, threads, overrides: options.overrides(), xattrs: options.xattrs, low_latency: options.low_latency }
-}
-
-/// The directory for decoded blocks that find no room.
-fn spill_dir(spill: Option<SpillTo>, is_decoded: bool) -> Result<Option<Arc<dyn Directory>>, Failure> {
-    let open = |dir: &Path| FileBackend::open(dir).map(|dir| Some(Arc::new(dir) as Arc<dyn Directory>));
-    // Later nobody would see that no file can be made there.
-    let tried = |dir: Option<Arc<dyn Directory>>| match &dir {
-        Some(there) => there.create_unnamed().map(|_file| dir.clone()),
-        None => Ok(None),
-    };
-    match spill {
-        Some(SpillTo::Dir(dir)) => open(&dir).and_then(tried).map_err(|error| {
-            Failure::new(&dir, format_args!("cannot take decoded blocks: {} (--spill none goes without)", in_words(&error)))
-        }),
-        None if is_decoded => Ok(open(&std::env::temp_dir()).unwrap_or_else(|error| {
-            debug!("{}: cannot take decoded blocks: {}", std::env::temp_dir().display(), in_words(&error));
-            None
-        })),
-        Some(SpillTo::Nothing) | None => Ok(None),
-    }
 }
 
 impl FramePlan {
