@@ -5,6 +5,7 @@
 //!
 //! | module | what it is for |
 //! | --- | --- |
+//! | `file_system` | what `fs` calls |
 //! | `single` | one frame at the root: all that is the same for every view |
 //! | `nodes` | inodes, names, handles, and files that were made, moved or removed |
 //! | `frame_view` | what a frame must do to be shown |
@@ -28,11 +29,7 @@
 #![doc = include_str!("views.md")]
 
 use std::ffi::{OsStr, OsString};
-use std::os::fd::OwnedFd;
-use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 mod archive;
 mod array;
@@ -41,6 +38,7 @@ mod content;
 mod contiguous;
 pub mod decoded;
 mod error;
+mod file_system;
 mod follow;
 mod frame_file;
 mod frame_view;
@@ -70,6 +68,7 @@ pub use array::ArrayView;
 pub use contiguous::{ContiguousView, Shown};
 pub use decoded::{BandFiles, Blocks, Boxes, Decoded, Reader, Sliced};
 pub use error::{Result, ViewError};
+pub use file_system::FileSystem;
 pub use frame_view::FrameView;
 pub use left::{Left, Lost};
 pub use meta::Meta;
@@ -349,194 +348,4 @@ pub enum Seek {
     Data,
     /// A hole.
     Hole,
-}
-
-/// What `fs` calls: names, attributes and bytes. Every method may be called from any thread; none blocks readers while it commits.
-///
-/// Methods take the [`Invalidations`] to fill where they can make something known to the kernel untrue, other than what the kernel
-/// knows from the operation anyway (its own writes, the name it creates, removes or renames).
-#[expect(clippy::missing_errors_doc, reason = "what the system refuses, where a method says nothing else")]
-pub trait FileSystem: Send + Sync {
-    /// What holds from the first request to the last.
-    fn features(&self) -> Features;
-
-    /// Finds a name.
-    fn lookup(&self, parent: Ino, name: &OsStr) -> Result<Attr>;
-
-    /// The kernel gives back so many of the times that it was told of an inode; with `altogether`, all.
-    fn forget(&self, ino: Ino, count: u64, altogether: bool);
-
-    /// Attributes.
-    fn getattr(&self, ino: Ino) -> Result<Attr>;
-
-    /// Changes attributes; a new size counts as a write. Without a handle a size change ends with the call, as a write and a
-    /// close would.
-    fn setattr(&self, ino: Ino, handle: Option<Handle>, set: SetAttr, invalidations: &mut Invalidations) -> Result<Attr>;
-
-    /// The text of a symbolic link.
-    fn readlink(&self, ino: Ino) -> Result<OsString>;
-
-    /// Opens a file. Without [`Features::handles`], files may also be read without being opened.
-    fn open(&self, ino: Ino, mode: OpenMode) -> Result<Opened>;
-
-    /// The file that the kernel may read and write by itself in place of an open one: see [`Pages::Passthrough`].
-    fn backing(&self, _handle: Handle) -> Result<OwnedFd> {
-        Err(ViewError::Invalid)
-    }
-
-    /// fallocate(2), with its flags.
-    fn allocate(&self, _handle: Handle, _offset: u64, _len: u64, _flags: i32) -> Result<()> {
-        Err(ViewError::Unsupported)
-    }
-
-    /// Where data, or a hole, begins that is not before an offset.
-    fn seek(&self, _ino: Ino, _handle: Handle, _offset: u64, _seek: Seek) -> Result<u64> {
-        Err(ViewError::Unsupported)
-    }
-
-    /// Copies from one open file to another; answers how much.
-    fn copy_range(&self, _from: (Handle, u64), _to: (Handle, u64), _len: u64) -> Result<u64> {
-        Err(ViewError::Unsupported)
-    }
-
-    /// Makes and opens a file.
-    fn create(&self, parent: Ino, name: &OsStr, creation: Creation, mode: OpenMode) -> Result<(Attr, Opened)>;
-
-    /// Makes something under a name that is free; EEXIST otherwise.
-    fn make(
-        &self,
-        parent: Ino,
-        name: &OsStr,
-        new: New<'_>,
-        creation: Creation,
-        invalidations: &mut Invalidations,
-    ) -> Result<Attr>;
-
-    /// Reads; a short count means the file ends there.
-    fn read(&self, ino: Ino, handle: Option<Handle>, offset: u64, buf: &mut [u8]) -> Result<usize>;
-
-    /// Writes all of `data`.
-    fn write(&self, handle: Handle, offset: u64, data: &[u8]) -> Result<()>;
-
-    /// Writes all of `data` to the end, which the kernel takes to be at an offset.
-    fn append(&self, handle: Handle, offset: u64, data: &[u8]) -> Result<()> {
-        self.write(handle, offset, data)
-    }
-
-    /// A close(2) of a handle, of which there may be several: what was written takes effect, or is refused with an error.
-    fn flush(&self, handle: Handle, invalidations: &mut Invalidations) -> Result<()>;
-
-    /// The last close: the handle ends. It comes at any time after close(2) has returned, so what need not be forgotten must not be
-    /// named: from who reads just then the kernel would take a length that is right, and leave the one before.
-    fn release(&self, handle: Handle, invalidations: &mut Invalidations);
-
-    /// fsync(2), of a file or of a directory: settles, commits, and returns when SOURCE is on disk.
-    fn fsync(&self, ino: Ino, invalidations: &mut Invalidations) -> Result<()>;
-
-    /// Removes a file's name.
-    fn unlink(&self, parent: Ino, name: &OsStr, invalidations: &mut Invalidations) -> Result<()>;
-
-    /// Removes an empty directory.
-    fn rmdir(&self, parent: Ino, name: &OsStr, invalidations: &mut Invalidations) -> Result<()>;
-
-    /// Renames.
-    fn rename(&self, from: (Ino, &OsStr), to: (Ino, &OsStr), mode: RenameMode, invalidations: &mut Invalidations) -> Result<()>;
-
-    /// The names of a file's extended attributes, each with a NUL behind it: no more than the kernel takes, 64 KiB.
-    fn xattrs(&self, ino: Ino) -> Result<Vec<u8>>;
-
-    /// The value of an extended attribute, at most 64 KiB.
-    fn xattr(&self, ino: Ino, name: &OsStr) -> Result<Vec<u8>>;
-
-    /// Sets an extended attribute, or without a value removes it. What a frame holds of it changes as by a write and a close.
-    fn set_xattr(
-        &self,
-        ino: Ino,
-        name: &OsStr,
-        value: Option<&[u8]>,
-        mode: SetMode,
-        invalidations: &mut Invalidations,
-    ) -> Result<()>;
-
-    /// Lists a directory from a cookie on (0: from the start) until `emit` answers false. Without `.` and `..`.
-    fn readdir(&self, ino: Ino, cookie: u64, emit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()>;
-
-    /// As [`FileSystem::readdir`], for a caller that looks up each name which is not known: the kinds of those need not be right.
-    fn entries(&self, ino: Ino, cookie: u64, emit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
-        self.readdir(ino, cookie, emit)
-    }
-
-    /// Whether a listing of a directory that the kernel has kept is still good, as it is opened once more.
-    fn keeps_listing(&self, _ino: Ino) -> bool {
-        true
-    }
-
-    /// Whether a directory holds the files of a frame. Who lists such a directory mostly goes on to read the files, all of them.
-    fn is_of_frame(&self, _ino: Ino) -> bool {
-        true
-    }
-
-    /// A thread of a client has opened a file for reading, or has read so many bytes of it from an offset on. What it will read next is
-    /// asked of the store, and what comes back is worth pushing into the kernel's page cache: hints only.
-    fn touched(&self, pid: u32, ino: Ino, read: Option<(u64, u32)>) -> Vec<Push>;
-
-    /// Attributes of these will be asked for soon, one after the other: a hint, upon which what they take is read, as far as it is
-    /// read sooner for all of them together.
-    fn expect(&self, inos: &[Ino]);
-
-    /// These will be read soon and whole, in this order: a hint.
-    fn prefetch(&self, inos: &[Ino]);
-
-    /// flock(2) of an open file: takes a lock in place of any that it has, or gives it back; at the last close the latter is asked
-    /// for at any rate. Only with `until` it may take long: until that is set, and the thread that waits gets a signal. Giving back takes
-    /// a moment at most then. Answers how often what the lock is for was read again since the mount began: see [`Reread`].
-    ///
-    /// # Errors
-    /// [`ViewError::Locked`], [`ViewError::Interrupted`]; and with no lock, if what others have done to SOURCE cannot be shown.
-    fn lock(
-        &self,
-        ino: Ino,
-        handle: Handle,
-        lock: Option<Flock>,
-        until: Option<&AtomicBool>,
-        invalidations: &mut Invalidations,
-    ) -> Result<Reread>;
-
-    /// After a read of a file that found others at work ([`ViewError::Locked`]): waits until they have done, and shows what they did.
-    /// As [`FileSystem::lock`].
-    fn catch_up(&self, ino: Ino) -> Result<Reread>;
-
-    /// What a change of this file, or of a name in this directory, may have to wait for.
-    fn may_wait(&self, ino: Ino) -> Wait;
-
-    /// The name that a file has in a directory, or had when it was a file of SOURCE that others have changed since.
-    fn last_name(&self, ino: Ino) -> Option<(Ino, OsString)>;
-
-    /// Tells of changes of SOURCE by others; to be looked at then by [`FileSystem::follow`].
-    fn watcher(&self) -> Option<Arc<crate::store::Watcher>>;
-
-    /// Looks whether others have changed SOURCE, and shows what it holds now. Answers when to look again, if nobody tells.
-    fn follow(&self, invalidations: &mut Invalidations) -> Option<Instant>;
-
-    /// For `df`.
-    fn statfs(&self) -> Result<crate::store::FsSpace>;
-
-    /// Does what is due: a gathered commit, settling after a second without a change.
-    /// Returns when to call again at the latest.
-    fn tick(&self, now: Instant, invalidations: &mut Invalidations) -> Option<Instant>;
-
-    /// Before the mount is taken away: settles, commits, returns when SOURCE is on disk, and saves beside SOURCE what was accepted and
-    /// finds no place in it. As long as a commit that failed may succeed later nothing is saved, unless `regardless`. The file system
-    /// goes on as before, and what is saved is not saved again.
-    fn leave(&self, regardless: bool, invalidations: &mut Invalidations) -> Left;
-
-    /// SOURCE as it is open, and where it is.
-    fn source(&self) -> Option<(OwnedFd, PathBuf)>;
-
-    /// The mount is gone: does all that [`FileSystem::leave`] does, regardless, and closes the store. Errors say what SOURCE does not
-    /// have.
-    fn shutdown(&self) -> Result<()>;
-
-    /// One line for the log: cache counts, commits, what is held.
-    fn report(&self) -> String;
 }

@@ -7,8 +7,6 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -365,10 +363,6 @@ impl FileSystem for MemoryView {
         self.state.write().remove(name).map(drop)
     }
 
-    fn readlink(&self, _ino: Ino) -> Result<OsString> {
-        Err(ViewError::Invalid)
-    }
-
     fn read(&self, ino: Ino, handle: Option<Handle>, offset: u64, buf: &mut [u8]) -> Result<usize> {
         if handle.is_some() { &self.reads } else { &self.pushes }.lock().push(ino);
         self.ranges.lock().push((offset, buf.len()));
@@ -486,8 +480,6 @@ impl FileSystem for MemoryView {
         self.expected.lock().push(inos.to_vec());
     }
 
-    fn prefetch(&self, _inos: &[Ino]) {}
-
     fn lock(&self, _: Ino, _: Handle, _: Option<Flock>, _: Option<&AtomicBool>, _: &mut Invalidations) -> Result<Reread> {
         Err(ViewError::Invalid)
     }
@@ -506,14 +498,6 @@ impl FileSystem for MemoryView {
         Some((ROOT, named.or_else(|| state.former.get(&ino)).cloned()?))
     }
 
-    fn watcher(&self) -> Option<std::sync::Arc<crate::store::Watcher>> {
-        None
-    }
-
-    fn follow(&self, _invals: &mut Invalidations) -> Option<Instant> {
-        None
-    }
-
     fn statfs(&self) -> Result<FsSpace> {
         let space = FsSpace { blocks: 1000, free: 10, available: 9, ..FsSpace::default() };
         Ok(FsSpace { io_size: 4096, block_size: 512, name_max: 255, ..space })
@@ -527,10 +511,6 @@ impl FileSystem for MemoryView {
 
     fn leave(&self, _regardless: bool, invalidations: &mut Invalidations) -> Left {
         Left { failed: self.fsync(ROOT, invalidations).err(), lost: Vec::new() }
-    }
-
-    fn source(&self) -> Option<(OwnedFd, PathBuf)> {
-        None
     }
 
     fn shutdown(&self) -> Result<()> {

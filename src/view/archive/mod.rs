@@ -4,21 +4,16 @@
 //! stands the number, above them what is the same for as long as nobody has written the archive. So an inode of an archive that was
 //! written since is none of this one, and no handle reads another file than it was opened for.
 
-use std::ffi::{OsStr, OsString};
-use std::os::fd::OwnedFd;
+use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::time::Instant;
 
 use super::{
-    Attr, Creation, DirEntry, Features, FileSystem, Flock, FrameFileSystem, Handle, Ino, Invalidations, Kind, Left, Meta, New,
-    OpenMode, Opened, Pages, Push, ROOT, RenameMode, Reread, Rest, Result, SetAttr, SetMode, ViewError, Wait,
+    Attr, DirEntry, Features, FileSystem, FrameFileSystem, Handle, Ino, Invalidations, Kind, Meta, OpenMode, Opened, Pages, ROOT,
+    Rest, Result, ViewError, Wait,
 };
 use crate::format::zip::{Entry, Number};
 use crate::store::archive::Archive;
-use crate::store::{FsSpace, Location, Watcher};
+use crate::store::{FsSpace, Location};
 
 #[cfg(test)]
 mod tests;
@@ -156,14 +151,6 @@ impl FileSystem for ArchiveView {
         self.attr(self.number(ino)?)
     }
 
-    fn setattr(&self, _ino: Ino, _handle: Option<Handle>, _set: SetAttr, _invals: &mut Invalidations) -> Result<Attr> {
-        Err(ViewError::ReadOnly)
-    }
-
-    fn readlink(&self, _ino: Ino) -> Result<OsString> {
-        Err(ViewError::Invalid)
-    }
-
     fn open(&self, ino: Ino, mode: OpenMode) -> Result<Opened> {
         let number = self.number(ino)?;
         if self.entry(number)? == Entry::Directory {
@@ -176,43 +163,11 @@ impl FileSystem for ArchiveView {
         Ok(Opened { handle: Handle(ino.0), pages: Pages::Kept })
     }
 
-    fn create(&self, _parent: Ino, _name: &OsStr, _creation: Creation, _mode: OpenMode) -> Result<(Attr, Opened)> {
-        Err(ViewError::ReadOnly)
-    }
-
-    fn make(&self, _parent: Ino, _name: &OsStr, _new: New<'_>, _creation: Creation, _invals: &mut Invalidations) -> Result<Attr> {
-        Err(ViewError::ReadOnly)
-    }
-
     fn read(&self, ino: Ino, _handle: Option<Handle>, offset: u64, buf: &mut [u8]) -> Result<usize> {
         Ok(self.archive.read_at(self.number(ino)?, buf, offset)?)
     }
 
-    fn write(&self, _handle: Handle, _offset: u64, _data: &[u8]) -> Result<()> {
-        Err(ViewError::BadHandle)
-    }
-
-    fn flush(&self, _handle: Handle, _invals: &mut Invalidations) -> Result<()> {
-        Ok(())
-    }
-
     fn release(&self, _handle: Handle, _invals: &mut Invalidations) {}
-
-    fn fsync(&self, _ino: Ino, _invals: &mut Invalidations) -> Result<()> {
-        Ok(())
-    }
-
-    fn unlink(&self, _parent: Ino, _name: &OsStr, _invals: &mut Invalidations) -> Result<()> {
-        Err(ViewError::ReadOnly)
-    }
-
-    fn rmdir(&self, _parent: Ino, _name: &OsStr, _invals: &mut Invalidations) -> Result<()> {
-        Err(ViewError::ReadOnly)
-    }
-
-    fn rename(&self, _from: (Ino, &OsStr), _to: (Ino, &OsStr), _mode: RenameMode, _invals: &mut Invalidations) -> Result<()> {
-        Err(ViewError::ReadOnly)
-    }
 
     fn xattrs(&self, _ino: Ino) -> Result<Vec<u8>> {
         Ok(Vec::new())
@@ -220,17 +175,6 @@ impl FileSystem for ArchiveView {
 
     fn xattr(&self, _ino: Ino, _name: &OsStr) -> Result<Vec<u8>> {
         Err(ViewError::NoAttribute)
-    }
-
-    fn set_xattr(
-        &self,
-        _ino: Ino,
-        _name: &OsStr,
-        _value: Option<&[u8]>,
-        _mode: SetMode,
-        _invals: &mut Invalidations,
-    ) -> Result<()> {
-        Err(ViewError::ReadOnly)
     }
 
     fn readdir(&self, ino: Ino, cookie: u64, emit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
@@ -250,60 +194,12 @@ impl FileSystem for ArchiveView {
         Ok(())
     }
 
-    fn touched(&self, _pid: u32, _ino: Ino, _read: Option<(u64, u32)>) -> Vec<Push> {
-        Vec::new()
-    }
-
-    fn expect(&self, _inos: &[Ino]) {}
-
-    fn prefetch(&self, _inos: &[Ino]) {}
-
-    fn lock(
-        &self,
-        _ino: Ino,
-        _handle: Handle,
-        lock: Option<Flock>,
-        _until: Option<&AtomicBool>,
-        _invals: &mut Invalidations,
-    ) -> Result<Reread> {
-        // Nobody else would know of it.
-        if lock.is_some() { Err(ViewError::System(libc::ENOLCK)) } else { Ok(Reread::NEVER) }
-    }
-
-    fn catch_up(&self, _ino: Ino) -> Result<Reread> {
-        Ok(Reread::NEVER)
-    }
-
     fn may_wait(&self, _ino: Ino) -> Wait {
         Wait::Never
     }
 
-    fn last_name(&self, _ino: Ino) -> Option<(Ino, OsString)> {
-        None
-    }
-
-    fn watcher(&self) -> Option<Arc<Watcher>> {
-        None
-    }
-
-    fn follow(&self, _invals: &mut Invalidations) -> Option<Instant> {
-        None
-    }
-
     fn statfs(&self) -> Result<FsSpace> {
         Err(ViewError::Unsupported)
-    }
-
-    fn tick(&self, _now: Instant, _invals: &mut Invalidations) -> Option<Instant> {
-        None
-    }
-
-    fn leave(&self, _regardless: bool, _invals: &mut Invalidations) -> Left {
-        Left::default()
-    }
-
-    fn source(&self) -> Option<(OwnedFd, PathBuf)> {
-        None
     }
 
     fn shutdown(&self) -> Result<()> {

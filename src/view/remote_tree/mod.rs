@@ -18,11 +18,9 @@ use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::num::NonZeroUsize;
-use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Instant, SystemTime};
 
@@ -38,8 +36,8 @@ use self::names::Known;
 use self::table::{Node, Table, What};
 use super::regions::Regions;
 use super::{
-    Attr, Blocks, Creation, DirEntry, Features, FileSystem, Flock, Handle, Ino, Invalidation, Invalidations, Kind, Left, Meta,
-    New, OpenMode, Opened, Pages, Push, ROOT, RenameMode, Reread, Result, Rules, Seek, SetAttr, SetMode, ViewError, Wait,
+    Attr, Blocks, DirEntry, Features, FileSystem, Handle, Ino, Invalidation, Invalidations, Kind, Meta, OpenMode, Opened, Pages,
+    Push, ROOT, Result, Rules, Seek, ViewError, Wait,
 };
 use crate::format::plain::plain;
 use crate::store::remote::folder::NO_INDEX;
@@ -272,14 +270,6 @@ impl FileSystem for RemoteTree {
         self.attr(ino, &node.what)
     }
 
-    fn setattr(&self, _ino: Ino, _handle: Option<Handle>, _set: SetAttr, _invals: &mut Invalidations) -> Result<Attr> {
-        Err(ViewError::ReadOnly)
-    }
-
-    fn readlink(&self, _ino: Ino) -> Result<OsString> {
-        Err(ViewError::Invalid)
-    }
-
     fn open(&self, ino: Ino, mode: OpenMode) -> Result<Opened> {
         if mode.write || mode.truncate {
             return Err(ViewError::ReadOnly);
@@ -296,14 +286,6 @@ impl FileSystem for RemoteTree {
                 Ok(Opened { handle: self.keep(Open::Object(object, ino)), pages: Pages::Kept })
             }
         }
-    }
-
-    fn create(&self, _parent: Ino, _name: &OsStr, _creation: Creation, _mode: OpenMode) -> Result<(Attr, Opened)> {
-        Err(ViewError::ReadOnly)
-    }
-
-    fn make(&self, _parent: Ino, _name: &OsStr, _new: New<'_>, _creation: Creation, _invals: &mut Invalidations) -> Result<Attr> {
-        Err(ViewError::ReadOnly)
     }
 
     fn read(&self, ino: Ino, handle: Option<Handle>, offset: u64, buf: &mut [u8]) -> Result<usize> {
@@ -323,35 +305,11 @@ impl FileSystem for RemoteTree {
         }
     }
 
-    fn write(&self, _handle: Handle, _offset: u64, _data: &[u8]) -> Result<()> {
-        Err(ViewError::BadHandle)
-    }
-
-    fn flush(&self, _handle: Handle, _invals: &mut Invalidations) -> Result<()> {
-        Ok(())
-    }
-
     fn release(&self, handle: Handle, invalidations: &mut Invalidations) {
         let open = self.handles.write().remove(&handle.0);
         if let Some(Open::Frame(file)) = open {
             self.release_inside(&file, invalidations);
         }
-    }
-
-    fn fsync(&self, _ino: Ino, _invals: &mut Invalidations) -> Result<()> {
-        Ok(())
-    }
-
-    fn unlink(&self, _parent: Ino, _name: &OsStr, _invals: &mut Invalidations) -> Result<()> {
-        Err(ViewError::ReadOnly)
-    }
-
-    fn rmdir(&self, _parent: Ino, _name: &OsStr, _invals: &mut Invalidations) -> Result<()> {
-        Err(ViewError::ReadOnly)
-    }
-
-    fn rename(&self, _from: (Ino, &OsStr), _to: (Ino, &OsStr), _mode: RenameMode, _invals: &mut Invalidations) -> Result<()> {
-        Err(ViewError::ReadOnly)
     }
 
     fn xattrs(&self, ino: Ino) -> Result<Vec<u8>> {
@@ -368,17 +326,6 @@ impl FileSystem for RemoteTree {
             Some((frame, inner)) if is_ours => self.ask(&frame, |fs| fs.xattr(inner, name)),
             _ => Err(ViewError::NoAttribute),
         }
-    }
-
-    fn set_xattr(
-        &self,
-        _ino: Ino,
-        _name: &OsStr,
-        _value: Option<&[u8]>,
-        _mode: SetMode,
-        _invals: &mut Invalidations,
-    ) -> Result<()> {
-        Err(ViewError::ReadOnly)
     }
 
     fn readdir(&self, ino: Ino, cookie: u64, emit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
@@ -414,22 +361,6 @@ impl FileSystem for RemoteTree {
         self.by_frame(inos, |fs, inner| fs.prefetch(inner));
     }
 
-    fn lock(
-        &self,
-        _ino: Ino,
-        _handle: Handle,
-        lock: Option<Flock>,
-        _until: Option<&AtomicBool>,
-        _invals: &mut Invalidations,
-    ) -> Result<Reread> {
-        // Nobody else would know of it.
-        if lock.is_some() { Err(ViewError::System(libc::ENOLCK)) } else { Ok(Reread::NEVER) }
-    }
-
-    fn catch_up(&self, _ino: Ino) -> Result<Reread> {
-        Ok(Reread::NEVER)
-    }
-
     fn may_wait(&self, _ino: Ino) -> Wait {
         Wait::Disk
     }
@@ -453,18 +384,6 @@ impl FileSystem for RemoteTree {
 
     fn statfs(&self) -> Result<FsSpace> {
         Ok(FsSpace { io_size: 1 << 20, block_size: 4096, name_max: 255, ..FsSpace::default() })
-    }
-
-    fn tick(&self, _now: Instant, _invals: &mut Invalidations) -> Option<Instant> {
-        None
-    }
-
-    fn leave(&self, _regardless: bool, _invals: &mut Invalidations) -> Left {
-        Left::default()
-    }
-
-    fn source(&self) -> Option<(OwnedFd, PathBuf)> {
-        None
     }
 
     fn shutdown(&self) -> Result<()> {
