@@ -18,6 +18,7 @@
 //! | `tree` | a directory of frames, mounted whole |
 //! | `remote_tree` | the same of a prefix in an object store |
 //! | `regions` | inodes of the files of many frames |
+//! | `open_frames` | frames of a directory that are opened, and closed when others need their place |
 //! | `archive` | an archive of Python-Blosc2, shown as a directory in a tree |
 //! | `prefetch` | who reads one thing after another, and what comes next |
 //!
@@ -49,6 +50,7 @@ mod locks;
 mod meta;
 mod names;
 mod nodes;
+mod open_frames;
 pub mod prefetch;
 mod regions;
 #[cfg(feature = "remote")]

@@ -4,12 +4,10 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-use log::{error, warn};
+use log::warn;
 use object_store::path::Path as Key;
-use parking_lot::Mutex;
 
 use super::RemoteTree;
 use super::frame::{OpenFrame, RemoteFrame};
@@ -17,10 +15,11 @@ use super::table::What;
 use crate::format::{INDEX_NAME, Layout};
 use crate::store::remote::{Options, RemoteStore, Tag};
 use crate::store::{FrameStore, descriptor_limit, interrupts};
+use crate::view::open_frames::Most;
 use crate::view::tree::is_damage;
 use crate::view::{
-    ArrayView, Attr, ContiguousView, FrameFileSystem, Ino, Invalidation, Invalidations, Kind, ROOT, Rest, Result, Shown,
-    SparseView, ViewError,
+    ArrayView, Attr, ContiguousView, FrameFileSystem, Ino, Invalidation, Invalidations, Kind, ROOT, Result, Shown, SparseView,
+    ViewError,
 };
 
 /// Bytes that the indexes of open frames take together, if more than one is open.
@@ -28,23 +27,9 @@ const MOST: u64 = 48 << 20;
 /// Bytes that an open frame takes, and each entry of its index.
 const WEIGHT: (u64, u64) = (32 << 10, 80);
 
-/// The frames that are open.
-#[derive(Default)]
-pub struct Frames {
-    open: Mutex<Vec<Arc<RemoteFrame>>>,
-    uses: AtomicU64,
-}
-
-impl Frames {
-    /// Those that are open just now.
-    pub fn all(&self) -> Vec<(Arc<RemoteFrame>, Arc<OpenFrame>)> {
-        let open = self.open.lock().clone();
-        open.into_iter().filter_map(|frame| frame.opened().map(|open| (frame, open))).collect()
-    }
-
-    fn use_number(&self) -> u64 {
-        self.uses.fetch_add(1, Relaxed)
-    }
+/// Those that may be open at a time, where some of them are not in use.
+pub fn most() -> Most {
+    Most { count: (descriptor_limit() / 8).clamp(8, 256), weight: MOST }
 }
 
 impl RemoteTree {
@@ -53,39 +38,26 @@ impl RemoteTree {
     /// # Errors
     /// What the store answers. [`ViewError::Gone`] of what is no frame: it is shown as what it is from then on.
     pub(super) fn enter_frame(&self, frame: &Arc<RemoteFrame>) -> Result<Arc<OpenFrame>> {
-        let used = |open: Arc<OpenFrame>| {
-            open.used.store(self.frames.use_number(), Relaxed);
-            open
-        };
-        if let Some(open) = frame.opened() {
-            return Ok(used(open));
-        }
-        let mut closed = interrupts::lock(&frame.changing)?;
-        if let Some(open) = frame.opened() {
-            return Ok(used(open));
-        }
-        self.make_room();
-        let (store, view) = match self.open_frame(frame) {
-            Ok(opened) => opened,
-            Err(error) => {
-                drop(closed);
-                return Err(self.is_no_frame(frame, error));
-            }
-        };
-        if closed.left.take() != Some(store.tag()) {
-            self.renumber(frame);
-            if closed.openings > 0 {
-                self.owe(Invalidation::Data(frame.ino));
-            }
-        }
-        closed.openings += 1;
-        let entries = store.committed().map_or(0, |image| image.entries.len() as u64);
-        let weight = WEIGHT.0 + entries.saturating_mul(WEIGHT.1);
-        let used = AtomicU64::new(self.frames.use_number());
-        let open = Arc::new(OpenFrame { view, store, opening: closed.openings, weight, used });
-        *frame.current.write() = Some(Arc::clone(&open));
-        self.frames.open.lock().push(Arc::clone(frame));
-        Ok(open)
+        let mut is_no_frame = false;
+        let entered = self.frames.enter(
+            &**frame,
+            |changing| Ok(interrupts::lock(changing)?),
+            |_| true,
+            |closed| {
+                self.frames.make_room(1, |frame| self.close_frame(frame));
+                let (store, view) = self.open_frame(frame).inspect_err(|_| is_no_frame = true)?;
+                if closed.left.take() != Some(store.tag()) {
+                    self.regions.renumber(&**frame);
+                    if closed.openings > 0 {
+                        self.owe(Invalidation::Data(frame.ino));
+                    }
+                }
+                let entries = store.committed().map_or(0, |image| image.entries.len() as u64);
+                let weight = WEIGHT.0 + entries.saturating_mul(WEIGHT.1);
+                Ok(self.frames.begin(frame, closed, view, weight, store))
+            },
+        );
+        entered.map_err(|error| if is_no_frame { self.is_no_frame(frame, error) } else { error })
     }
 
     fn open_frame(&self, frame: &RemoteFrame) -> Result<(Arc<RemoteStore>, Box<dyn FrameFileSystem>)> {
@@ -157,48 +129,11 @@ impl RemoteTree {
         is_same
     }
 
-    /// Closes frames that nobody uses until there is room for one more.
-    fn make_room(&self) {
-        let most = (descriptor_limit() / 8).clamp(8, 256);
-        let mut open = self.frames.all();
-        let mut weight: u64 = open.iter().map(|(_, open)| open.weight).sum();
-        if open.len() < most && weight < MOST {
-            return;
-        }
-        open.sort_by_key(|(_, open)| open.used.load(Relaxed));
-        let mut count = open.len();
-        for (frame, open) in open {
-            // A few at once, so that not each that comes has to look for one.
-            if count < most - most / 16 && weight < MOST {
-                return;
-            }
-            let freed = open.weight;
-            drop(open);
-            if self.close_frame(&frame) {
-                (count, weight) = (count - 1, weight.saturating_sub(freed));
-            }
-        }
-    }
-
     /// Closes a frame, if nobody would notice.
     fn close_frame(&self, frame: &Arc<RemoteFrame>) -> bool {
-        let Some(mut closed) = frame.changing.try_lock() else { return false };
-        let mut rest = Rest::Busy;
-        let taken = frame.take(|open| {
-            rest = open.view.rest();
-            rest != Rest::Busy
-        });
-        let Some(open) = taken else { return false };
-        closed.left = Some(open.store.tag()).filter(|_| rest == Rest::Stable);
-        if let Err(error) = open.view.end() {
-            error!("{error}");
+        if !self.frames.close(&self.regions, frame, || true, |store| Some(store.tag())) {
+            return false;
         }
-        drop(open);
-        self.frames.open.lock().retain(|other| !Arc::ptr_eq(other, frame));
-        if closed.left.is_none() {
-            self.renumber(frame);
-        }
-        drop(closed);
         let mut table = self.table.lock();
         let node = table.get(frame.ino).map(|node| (node.parent, node.name.clone()));
         let is_gone = table.drop_unknown(frame.ino).is_some();
@@ -211,12 +146,6 @@ impl RemoteTree {
             self.owe(Invalidation::Entry(parent, name));
         }
         true
-    }
-
-    /// The files of a frame are others from now on: they get other inodes, and nobody's handle is for one of them.
-    fn renumber(&self, frame: &RemoteFrame) {
-        self.regions.leave(frame);
-        frame.lineage.fetch_add(1, Relaxed);
     }
 
     /// Attributes of the file that stands for a frame, which is opened for that unless it was a moment ago.
@@ -244,22 +173,12 @@ impl RemoteTree {
     }
 
     pub(super) fn follow_frames(&self, invalidations: &mut Invalidations) -> Option<Instant> {
-        let mut due = None;
-        for (frame, open) in self.frames.all() {
+        self.frames.each(|frame, fs| {
             let mut inner = Invalidations::new();
-            due = [due, open.fs().follow(&mut inner)].into_iter().flatten().min();
-            self.tell(&frame, inner, invalidations);
-        }
-        due
-    }
-
-    pub(super) fn shut_frames(&self) -> Result<()> {
-        let mut result = Ok(());
-        for (frame, open) in self.frames.all() {
-            *frame.current.write() = None;
-            result = result.and(open.view.end());
-        }
-        result
+            let due = fs.follow(&mut inner);
+            self.tell(frame, inner, invalidations);
+            due
+        })
     }
 
     /// The frame that a node stands for.

@@ -61,7 +61,7 @@ impl RemoteTree {
     pub(super) fn open_inside(&self, frame: &Arc<RemoteFrame>, inner: Ino, mode: OpenMode) -> Result<Opened> {
         let open = self.enter_frame(frame)?;
         let opened = open.fs().open(inner, mode)?;
-        let (frame, lineage) = (Arc::clone(frame), frame.lineage.load(Relaxed));
+        let (frame, lineage) = (Arc::clone(frame), frame.slot.lineage.load(Relaxed));
         let file = InsideFile { frame, inner, mode, at: Mutex::new((open.opening, opened.handle)), lineage };
         Ok(Opened { handle: self.keep(Open::Frame(Arc::new(file))), ..opened })
     }
@@ -73,7 +73,7 @@ impl RemoteTree {
         if at.0 == open.opening {
             return Ok((open, at.1));
         }
-        if file.lineage != file.frame.lineage.load(Relaxed) {
+        if file.lineage != file.frame.slot.lineage.load(Relaxed) {
             return Err(ViewError::Gone);
         }
         let opened = open.fs().open(file.inner, file.mode)?;
@@ -125,18 +125,6 @@ impl RemoteTree {
 
     pub(super) fn touched_inside(&self, pid: u32, ino: Ino, read: Option<(u64, u32)>) -> Vec<Push> {
         let frame = self.regions.find(ino).or_else(|| Some((self.frame_of(ino)?, ROOT)));
-        let Some((frame, inner)) = frame else { return Vec::new() };
-        let Some(open) = frame.opened() else { return Vec::new() };
-        let pushes = open.fs().touched(pid, inner, read);
-        pushes.into_iter().map(|push| Push { ino: self.regions.outer(&frame, push.ino), ..push }).collect()
-    }
-
-    /// Hands inodes to the frames that they belong to, those that are open.
-    pub(super) fn by_frame(&self, inos: &[Ino], hand: impl Fn(&dyn FileSystem, &[Ino])) {
-        for (frame, inner) in self.regions.by_frame(inos) {
-            if let Some(open) = frame.opened() {
-                hand(open.fs(), &inner);
-            }
-        }
+        frame.map_or_else(Vec::new, |file| self.regions.touched(pid, file, read))
     }
 }

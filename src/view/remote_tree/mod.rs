@@ -30,10 +30,10 @@ use parking_lot::{Mutex, RwLock};
 
 use self::directory::{Beneath, Directories};
 use self::frame::RemoteFrame;
-use self::frames::Frames;
 use self::inside::InsideFile;
 use self::names::Known;
 use self::table::{Node, Table, What};
+use super::open_frames::OpenFrames;
 use super::regions::Regions;
 use super::{
     Attr, Blocks, DirEntry, Features, FileSystem, Handle, Ino, Invalidation, Invalidations, Kind, Meta, OpenMode, Opened, Pages,
@@ -80,7 +80,7 @@ pub struct RemoteTree {
     directories: Directories,
     table: Mutex<Table>,
     regions: Regions<RemoteFrame>,
-    frames: Frames,
+    frames: OpenFrames<RemoteFrame>,
     handles: RwLock<HashMap<u64, Open>>,
     last_handle: AtomicU64,
     objects: Mutex<LruCache<Ino, Arc<RemoteObject>>>,
@@ -134,7 +134,7 @@ impl RemoteTree {
             directories,
             table: Mutex::new(Table::new(&root)),
             regions: Regions::default(),
-            frames: Frames::default(),
+            frames: OpenFrames::new(frames::most()),
             handles: RwLock::default(),
             last_handle: AtomicU64::new(0),
             objects: Mutex::new(LruCache::new(OBJECTS)),
@@ -354,11 +354,11 @@ impl FileSystem for RemoteTree {
     }
 
     fn expect(&self, inos: &[Ino]) {
-        self.by_frame(inos, |fs, inner| fs.expect(inner));
+        self.regions.hand(inos, |fs, inner| fs.expect(inner));
     }
 
     fn prefetch(&self, inos: &[Ino]) {
-        self.by_frame(inos, |fs, inner| fs.prefetch(inner));
+        self.regions.hand(inos, |fs, inner| fs.prefetch(inner));
     }
 
     fn may_wait(&self, _ino: Ino) -> Wait {
@@ -387,11 +387,11 @@ impl FileSystem for RemoteTree {
     }
 
     fn shutdown(&self) -> Result<()> {
-        self.shut_frames()
+        self.frames.shut()
     }
 
     fn report(&self) -> String {
-        let (frames, counts, known) = (self.frames.all().len(), self.pool.counts(), self.table.lock().len());
+        let (frames, counts, known) = (self.frames.count(), self.pool.counts(), self.table.lock().len());
         let open = self.handles.read().len();
         let data = self.blocks.as_ref().map(|blocks| format!("; {}", blocks.report())).unwrap_or_default();
         let asked = self.client.asked();

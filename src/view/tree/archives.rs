@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::Ordering::SeqCst;
 
 use log::{debug, warn};
 
@@ -94,11 +94,11 @@ impl Tree {
         if !last.is_archive() {
             return;
         }
-        let mut open: Vec<_> = self.frames.all_open().into_iter().filter(|frame| frame.is_archive()).collect();
+        let mut open: Vec<_> = self.frames.open.listed().into_iter().filter(|frame| frame.is_archive()).collect();
         open.retain(|frame| !self.close_orphan(frame));
         let weight = |frame: &Arc<TreeFrame>| frame.opened().map_or(0, |open| open.view.weight());
         let mut sum: u64 = open.iter().map(weight).sum();
-        open.sort_by_key(|frame| frame.opened().map_or(0, |open| open.used.load(Relaxed)));
+        open.sort_by_key(|frame| frame.opened().map_or(0, |open| open.used()));
         for frame in open.iter().filter(|frame| !Arc::ptr_eq(frame, last)) {
             if sum <= MEMORY {
                 return;
@@ -113,9 +113,9 @@ impl Tree {
     /// An archive that others have written since it was opened is opened anew by whoever comes next. The caller lets nobody open it
     /// meanwhile.
     pub(super) fn put_away(&self, frame: &Arc<TreeFrame>) {
-        frame.detach();
+        frame.slot.detach();
         self.unlist(frame);
-        self.renumber(frame);
+        self.regions.renumber(&**frame);
         let name = self.table.lock().get(frame.ino).and_then(|node| node.names().first().cloned());
         let mut owed = self.owed.lock();
         owed.push(Invalidation::Data(frame.ino));

@@ -54,8 +54,8 @@ impl Tree {
 
     /// Closes all frames that nobody uses, and all directories and chunk files that are open only to be found again at once.
     fn close_idle(&self) {
-        self.frames.close_kept_files();
-        for frame in self.frames.all_open() {
+        self.frames.resources().close_kept_files();
+        for frame in self.frames.open.listed() {
             self.close_frame(&frame);
         }
         self.dirs.lock().clear();

@@ -329,11 +329,11 @@ impl FileSystem for Tree {
     }
 
     fn expect(&self, inos: &[Ino]) {
-        self.by_frame(inos, |fs, inner| fs.expect(inner));
+        self.regions.hand(inos, |fs, inner| fs.expect(inner));
     }
 
     fn prefetch(&self, inos: &[Ino]) {
-        self.by_frame(inos, |fs, inner| fs.prefetch(inner));
+        self.regions.hand(inos, |fs, inner| fs.prefetch(inner));
     }
 
     fn lock(
@@ -404,7 +404,7 @@ impl FileSystem for Tree {
     }
 
     fn shutdown(&self) -> Result<()> {
-        self.shut_frames().and(self.sync_all())
+        self.frames.open.shut().and(self.sync_all())
     }
 
     fn report(&self) -> String {

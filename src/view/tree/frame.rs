@@ -4,15 +4,16 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::time::SystemTime;
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 
 use crate::format::Layout;
 use crate::store::local::beneath::{FileId, Found};
+use crate::view::open_frames::{self, Openable, Slot};
 use crate::view::regions::Numbered;
-use crate::view::{Attr, Decoded, FileSystem, FrameFileSystem, Ino, Kind, Result, ViewError};
+use crate::view::{Attr, Decoded, Ino, Kind, Result, ViewError};
 
 /// A frame.
 pub struct TreeFrame {
@@ -24,13 +25,9 @@ pub struct TreeFrame {
     pub decoded: Option<Decoded>,
     /// How it was stored when it was found.
     pub stored: Stored,
-    /// Held while it is opened or closed. Taken before any lock of the tree.
-    pub changing: Mutex<Closed>,
-    current: RwLock<Option<Arc<OpenFrame>>>,
+    pub slot: Slot<Access, Stamp>,
     /// The regions of inodes that its files have: see [`crate::view::regions`].
     pub regions: Mutex<HashMap<u64, u64>>,
-    /// How often files that it had open were not the same any more when it was opened again.
-    pub lineage: AtomicU64,
     /// Handles of clients, and of them those that write.
     pub handles: AtomicUsize,
     pub writers: AtomicUsize,
@@ -73,15 +70,6 @@ pub struct Told {
     pub count: u64,
 }
 
-/// What is known of a frame that is closed.
-#[derive(Default)]
-pub struct Closed {
-    /// What was below when it was closed with files open.
-    pub left: Option<Stamp>,
-    /// How often it was opened.
-    pub openings: u64,
-}
-
 /// Which file it was, how long, and when it was last changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sized {
@@ -110,20 +98,15 @@ impl Stamp {
 }
 
 /// A frame that is open.
-pub struct OpenFrame {
-    pub view: Box<dyn FrameFileSystem>,
-    /// Which of the frame's openings it is.
-    pub opening: u64,
+pub type OpenFrame = open_frames::OpenFrame<Access>;
+
+/// What is known of a frame that is closed.
+pub type Closed = open_frames::Closed<Stamp>;
+
+/// How a frame was opened.
+pub struct Access {
     /// Another mount writes it, so this one does not.
     pub is_busy: bool,
-    /// When it was last used, by a count of all uses.
-    pub used: AtomicU64,
-}
-
-impl OpenFrame {
-    pub fn fs(&self) -> &dyn FileSystem {
-        &*self.view
-    }
 }
 
 impl Numbered for TreeFrame {
@@ -133,6 +116,15 @@ impl Numbered for TreeFrame {
 
     fn regions(&self) -> &Mutex<HashMap<u64, u64>> {
         &self.regions
+    }
+}
+
+impl Openable for TreeFrame {
+    type Part = Access;
+    type State = Stamp;
+
+    fn slot(&self) -> &Slot<Access, Stamp> {
+        &self.slot
     }
 }
 
@@ -148,10 +140,8 @@ impl TreeFrame {
             decoded,
             shown,
             stored,
-            changing: Mutex::default(),
-            current: RwLock::default(),
+            slot: Slot::default(),
             regions: Mutex::default(),
-            lineage: AtomicU64::new(0),
             handles: AtomicUsize::new(0),
             writers: AtomicUsize::new(0),
             sized: Mutex::default(),
@@ -177,30 +167,7 @@ impl TreeFrame {
 
     /// The same, if it is open.
     pub fn opened(&self) -> Option<Arc<OpenFrame>> {
-        self.current.read().clone()
-    }
-
-    /// It is open from now on.
-    pub fn open(&self, open: Arc<OpenFrame>) {
-        *self.current.write() = Some(open);
-    }
-
-    /// Takes it away from those who come, if `may` and nobody uses it just now.
-    pub fn take(&self, may: impl FnOnce(&OpenFrame) -> bool) -> Option<OpenFrame> {
-        let mut current = self.current.write();
-        let open = current.take_if(|open| Arc::strong_count(open) == 1 && may(open))?;
-        match Arc::try_unwrap(open) {
-            Ok(open) => Some(open),
-            Err(open) => {
-                *current = Some(open);
-                None
-            }
-        }
-    }
-
-    /// Takes it away, whoever uses it: they go on with what they have.
-    pub fn detach(&self) -> Option<Arc<OpenFrame>> {
-        self.current.write().take()
+        self.slot.opened()
     }
 }
 

@@ -4,14 +4,12 @@ use std::ffi::OsStr;
 use std::num::NonZeroUsize;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-use log::{error, info, warn};
-use parking_lot::Mutex;
+use log::{info, warn};
 
 use super::descriptors::OF_A_FRAME;
-use super::frame::{OpenFrame, Sized, Stamp, TreeFrame, is_damage};
+use super::frame::{Access, Closed, OpenFrame, Sized, Stamp, TreeFrame, is_damage};
 use super::table::Shown;
 use super::{Tree, forget_name, passed};
 use crate::format::{INDEX_NAME, Layout};
@@ -21,9 +19,10 @@ use crate::store::local::beneath::{self, Found};
 use crate::store::sidecar::SUFFIX;
 use crate::store::times::Records;
 use crate::store::{CframeStore, FrameStore, Location, OpenOptions, Resources, SframeStore, StoreError};
+use crate::view::open_frames::{Most, OpenFrames};
 use crate::view::{
-    Attr, ContiguousView, FrameFileSystem, Ino, Invalidation, Invalidations, Kind, Left, Meta, ROOT, Rest, Result, SparseView,
-    ViewError, directory_meta,
+    Attr, ContiguousView, FileSystem, FrameFileSystem, Ino, Invalidation, Invalidations, Kind, Left, Meta, ROOT, Result,
+    SparseView, ViewError, directory_meta,
 };
 
 /// How often a frame is looked at that changes meanwhile.
@@ -54,60 +53,45 @@ pub struct Frames {
     resources: Arc<Resources>,
     /// The same, for frames that are looked at in passing: nobody listens to their watcher.
     measuring: Arc<Resources>,
-    most: usize,
-    open: Mutex<Vec<Arc<TreeFrame>>>,
-    uses: AtomicU64,
+    pub open: OpenFrames<TreeFrame>,
     records: Option<Records>,
 }
 
 impl Frames {
-    /// Closes chunk files that are only kept open.
-    pub(super) fn close_kept_files(&self) {
-        self.resources.close_kept_files();
-    }
-
     pub fn new(resources: Arc<Resources>, most: usize) -> Self {
         let measuring = resources.in_passing();
-        Frames { resources, measuring, most, open: Mutex::default(), uses: AtomicU64::new(0), records: Records::of_user().ok() }
+        let open = OpenFrames::new(Most { count: most, weight: u64::MAX });
+        Frames { resources, measuring, open, records: Records::of_user().ok() }
     }
 
     pub fn resources(&self) -> &Arc<Resources> {
         &self.resources
     }
 
-    /// Those that are open just now.
-    pub fn all_open(&self) -> Vec<Arc<TreeFrame>> {
-        self.open.lock().clone()
-    }
-
-    /// A number for one more use.
-    pub fn use_number(&self) -> u64 {
-        self.uses.fetch_add(1, Relaxed)
-    }
-
     /// One line for the log.
     pub fn report(&self) -> String {
-        let open = self.all_open();
-        let used = self.resources.used();
-        format!("frames open: {} of {}; cached: {} bytes", open.len(), self.most, used.cache_bytes)
+        let cached = self.resources.used().cache_bytes;
+        format!("frames open: {} of {}; cached: {cached} bytes", self.open.count(), self.open.most())
     }
 }
 
 impl Tree {
-    /// A frame is open from now on.
-    pub(super) fn list_open(&self, frame: &Arc<TreeFrame>) {
-        self.frames.open.lock().push(Arc::clone(frame));
+    /// A frame is open from now on, and found by its name.
+    pub(super) fn has_opened(
+        &self,
+        frame: &Arc<TreeFrame>,
+        closed: &mut Closed,
+        view: Box<dyn FrameFileSystem>,
+        is_busy: bool,
+    ) -> Arc<OpenFrame> {
+        let open = self.frames.open.begin(frame, closed, view, 0, Access { is_busy });
         self.table.lock().opened(frame.ino);
+        open
     }
 
     /// A frame is not open any more, or is about to go.
     pub(super) fn unlist(&self, frame: &Arc<TreeFrame>) {
-        let is_other_open = {
-            let mut open = self.frames.open.lock();
-            open.retain(|other| !Arc::ptr_eq(other, frame));
-            open.iter().any(|other| other.ino == frame.ino)
-        };
-        if !is_other_open {
+        if !self.frames.open.unlist(frame) {
             self.table.lock().closed(frame.ino);
         }
     }
@@ -124,21 +108,36 @@ impl Tree {
     pub(super) fn keep_name(&self, frame: &Arc<TreeFrame>) {
         if let Some(open) = frame.opened() {
             open.view.leave_name(false);
-            self.list_open(frame);
+            self.frames.open.list(frame);
+            self.table.lock().opened(frame.ino);
         }
     }
 
     /// A frame, opened if it is not.
     pub(super) fn enter_frame(&self, frame: &Arc<TreeFrame>) -> Result<Arc<OpenFrame>> {
-        if let Some(open) = frame.opened().filter(|open| !open.view.is_outdated()) {
-            open.used.store(self.frames.use_number(), Relaxed);
-            return Ok(open);
+        let (mut is_new, mut damaged) = (false, None);
+        let entered = self.frames.open.enter(
+            &**frame,
+            |changing| Ok(changing.lock()),
+            |open| !open.view.is_outdated(),
+            |closed| {
+                is_new = true;
+                self.open_frame(frame, closed, &mut damaged)
+            },
+        );
+        if let Some(found) = damaged {
+            return Err(self.show_plain(frame, &found, entered.err()));
         }
-        let mut closed = frame.changing.lock();
-        if let Some(open) = frame.opened() {
-            if !open.view.is_outdated() {
-                return Ok(open);
-            }
+        let open = entered?;
+        if is_new {
+            self.limit_archives(frame);
+        }
+        Ok(open)
+    }
+
+    /// Opens a frame, in place of what is open and good no more. `damaged` tells what is below if it is no frame.
+    fn open_frame(&self, frame: &Arc<TreeFrame>, closed: &mut Closed, damaged: &mut Option<Found>) -> Result<Arc<OpenFrame>> {
+        if frame.opened().is_some() {
             self.put_away(frame);
         }
         // A handle may be of what a name has stood for before.
@@ -151,8 +150,7 @@ impl Tree {
         let (dir, name, found) = self.found(frame.ino)?;
         let opened = self.open_below(frame, dir.as_fd(), &name, &found);
         if is_damage(&opened) {
-            drop(closed);
-            return Err(self.show_plain(frame, &found, opened.err()));
+            *damaged = Some(found);
         }
         let (view, is_busy) = opened?;
         // Whoever may rename in the directory could have put another frame there since, which the caller may not read. An archive has been
@@ -163,17 +161,10 @@ impl Tree {
         }
         let now = self.stamp(frame.ino).ok();
         if closed.left.take().is_none_or(|left| now != Some(left)) {
-            self.renumber(frame);
+            self.regions.renumber(&**frame);
             self.owed.lock().push(Invalidation::Data(frame.ino));
         }
-        closed.openings += 1;
-        let used = AtomicU64::new(self.frames.use_number());
-        let open = Arc::new(OpenFrame { view, opening: closed.openings, is_busy, used });
-        frame.open(Arc::clone(&open));
-        self.list_open(frame);
-        drop(closed);
-        self.limit_archives(frame);
-        Ok(open)
+        Ok(self.has_opened(frame, closed, view, is_busy))
     }
 
     /// Where a frame of that name is.
@@ -287,45 +278,23 @@ impl Tree {
 
     /// Closes frames that nobody uses until there is room for so many more.
     pub(super) fn make_room(&self, more: usize) {
-        if self.frames.open.lock().len() + more <= self.frames.most {
-            return;
-        }
-        let mut open = self.frames.all_open();
-        open.sort_by_key(|frame| frame.opened().map_or(0, |open| open.used.load(Relaxed)));
-        // A few at once, so that not each that comes has to look for one.
-        let mut excess = (open.len() + more).saturating_sub(self.frames.most) + self.frames.most / 16;
-        for frame in open {
-            if excess == 0 {
-                return;
-            }
-            excess -= usize::from(self.close_frame(&frame));
-        }
+        self.frames.open.make_room(more, |frame| self.close_frame(frame));
     }
 
     /// Closes a frame, if nobody would notice.
     pub(super) fn close_frame(&self, frame: &Arc<TreeFrame>) -> bool {
-        let Some(mut closed) = frame.changing.try_lock() else { return false };
         // To end what was changed takes a turn, which nobody here is to wait for.
-        let is_changed = frame.opened().is_some_and(|open| !open.view.is_untouched());
-        if is_changed && self.is_locked(frame) {
+        let may = || {
+            let is_changed = frame.opened().is_some_and(|open| !open.view.is_untouched());
+            !(is_changed && self.is_locked(frame))
+        };
+        let ended = |_access| {
+            self.unlist(frame);
+            self.stamp(frame.ino).ok()
+        };
+        if !self.frames.open.close(&self.regions, frame, may, ended) {
             return false;
         }
-        let mut rest = Rest::Busy;
-        let taken = frame.take(|open| {
-            rest = open.view.rest();
-            rest != Rest::Busy
-        });
-        let Some(open) = taken else { return false };
-        if let Err(error) = open.view.end() {
-            error!("{error}");
-        }
-        drop(open);
-        self.unlist(frame);
-        closed.left = self.stamp(frame.ino).ok().filter(|_| rest == Rest::Stable);
-        if closed.left.is_none() {
-            self.renumber(frame);
-        }
-        drop(closed);
         let mut table = self.table.lock();
         let name = table.get(frame.ino).and_then(|node| node.names().first().cloned());
         table.drop_unknown(frame.ino);
@@ -334,12 +303,6 @@ impl Tree {
             self.owed.lock().push(forget_name(parent, &name));
         }
         true
-    }
-
-    /// The files of a frame are others from now on: they get other inodes, and nobody's handle is for one of them.
-    pub(super) fn renumber(&self, frame: &TreeFrame) {
-        self.regions.leave(frame);
-        frame.lineage.fetch_add(1, Relaxed);
     }
 
     /// Attributes of what stands for a frame, which is this below.
@@ -420,38 +383,30 @@ impl Tree {
 
     // --- all frames ---
 
-    fn each_open(&self) -> impl Iterator<Item = (Arc<TreeFrame>, Arc<OpenFrame>)> {
-        self.frames.all_open().into_iter().filter_map(|frame| {
-            let open = frame.opened()?;
-            Some((frame, open))
-        })
-    }
-
     pub(super) fn follow_frames(&self, invalidations: &mut Invalidations) -> Option<Instant> {
-        let mut due = None;
-        for (frame, open) in self.each_open() {
-            let mut inner = Invalidations::new();
-            let next = open.fs().follow(&mut inner);
-            due = [due, next].into_iter().flatten().min();
-            self.tell(&frame, inner, invalidations);
-        }
-        due
+        self.each_open(invalidations, |fs, inner| fs.follow(inner))
     }
 
     pub(super) fn tick_frames(&self, now: Instant, invalidations: &mut Invalidations) -> Option<Instant> {
-        let mut due = None;
-        for (frame, open) in self.each_open() {
+        self.each_open(invalidations, |fs, inner| fs.tick(now, inner))
+    }
+
+    fn each_open(
+        &self,
+        invalidations: &mut Invalidations,
+        work: impl Fn(&dyn FileSystem, &mut Invalidations) -> Option<Instant>,
+    ) -> Option<Instant> {
+        self.frames.open.each(|frame, fs| {
             let mut inner = Invalidations::new();
-            let next = open.fs().tick(now, &mut inner);
-            due = [due, next].into_iter().flatten().min();
-            self.tell(&frame, inner, invalidations);
-        }
-        due
+            let due = work(fs, &mut inner);
+            self.tell(frame, inner, invalidations);
+            due
+        })
     }
 
     pub(super) fn leave_frames(&self, regardless: bool, invalidations: &mut Invalidations) -> Left {
         let mut all = Left::default();
-        for (frame, open) in self.each_open().filter(|(_, open)| !open.view.is_untouched()) {
+        for (frame, open) in self.frames.open.all().into_iter().filter(|(_, open)| !open.view.is_untouched()) {
             let mut inner = Invalidations::new();
             let left = open.fs().leave(regardless, &mut inner);
             self.tell(&frame, inner, invalidations);
@@ -459,22 +414,6 @@ impl Tree {
             all.lost.extend(left.lost);
         }
         all
-    }
-
-    pub(super) fn shut_frames(&self) -> Result<()> {
-        let mut result = Ok(());
-        for (frame, open) in self.each_open() {
-            let closed = open.view.end();
-            frame.detach();
-            if let Err(error) = closed {
-                if result.is_ok() {
-                    result = Err(error);
-                } else {
-                    error!("{error}");
-                }
-            }
-        }
-        result
     }
 
     /// The layout that a node has below.

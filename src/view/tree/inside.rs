@@ -42,7 +42,7 @@ impl Tree {
     /// A frame that is to be written to. If another mount had it when it was opened, that may have ended since.
     fn enter_to_write(&self, frame: &Arc<TreeFrame>) -> Result<Arc<OpenFrame>> {
         let open = self.enter_frame(frame)?;
-        if !open.is_busy {
+        if !open.part.is_busy {
             return Ok(open);
         }
         drop(open);
@@ -75,7 +75,7 @@ impl Tree {
     /// A frame that another mount writes is read-only for us alone.
     fn refused(&self, open: &OpenFrame, error: ViewError) -> ViewError {
         match error {
-            ViewError::ReadOnly if open.is_busy && !self.rules.read_only => ViewError::InUse,
+            ViewError::ReadOnly if open.part.is_busy && !self.rules.read_only => ViewError::InUse,
             error => error,
         }
     }
@@ -241,7 +241,7 @@ impl Tree {
             // It is read anew with the files' new owner, rather than when somebody is reading.
             let _ = self.quiesce(frame, invalidations);
         }
-        match frame.opened().filter(|open| !open.is_busy) {
+        match frame.opened().filter(|open| !open.part.is_busy) {
             None => self.set_below_frame(frame, ino, &rest)?,
             Some(open) => {
                 let mut result = Ok(());
@@ -340,7 +340,7 @@ impl Tree {
             inner,
             mode,
             at: Mutex::new((open.opening, opened.handle)),
-            lineage: frame.lineage.load(Relaxed),
+            lineage: frame.slot.lineage.load(Relaxed),
         };
         frame.handles.fetch_add(1, Relaxed);
         frame.writers.fetch_add(usize::from(mode.write), Relaxed);
@@ -368,7 +368,7 @@ impl Tree {
         if at.0 == open.opening {
             return Ok((open, at.1));
         }
-        let is_other = file.lineage != file.frame.lineage.load(Relaxed);
+        let is_other = file.lineage != file.frame.slot.lineage.load(Relaxed);
         if file.mode.write || is_other && !self.follows_locks(file) {
             return Err(ViewError::Gone);
         }
@@ -447,7 +447,7 @@ impl Tree {
 
     pub(super) fn fsync_inside(&self, frame: &Arc<TreeFrame>, inner: Ino, invalidations: &mut Invalidations) -> Result<()> {
         match frame.opened() {
-            Some(open) if !open.is_busy && !frame.removed.load(SeqCst) => {
+            Some(open) if !open.part.is_busy && !frame.removed.load(SeqCst) => {
                 let mut inner_invals = Invalidations::new();
                 let synced = open.fs().fsync(inner, &mut inner_invals);
                 self.tell(frame, inner_invals, invalidations);
@@ -459,7 +459,7 @@ impl Tree {
 
     /// An fsync of a directory reaches the frames that are right in it.
     pub(super) fn sync_inside(&self, ino: Ino, invalidations: &mut Invalidations) -> Result<()> {
-        for frame in self.frames.all_open() {
+        for frame in self.frames.open.listed() {
             if self.parent(frame.ino).is_ok_and(|parent| parent == ino) {
                 self.fsync_inside(&frame, ROOT, invalidations)?;
             }
@@ -498,18 +498,6 @@ impl Tree {
     // --- hints ---
 
     pub(super) fn touched_inside(&self, pid: u32, ino: Ino, read: Option<(u64, u32)>) -> Vec<Push> {
-        let Some((frame, inner)) = self.regions.find(ino) else { return Vec::new() };
-        let Some(open) = frame.opened() else { return Vec::new() };
-        let pushes = open.fs().touched(pid, inner, read);
-        pushes.into_iter().map(|push| Push { ino: self.regions.outer(&frame, push.ino), ..push }).collect()
-    }
-
-    /// Hands inodes to the frames that they belong to, those that are open.
-    pub(super) fn by_frame(&self, inos: &[Ino], hand: impl Fn(&dyn FileSystem, &[Ino])) {
-        for (frame, inner) in self.regions.by_frame(inos) {
-            if let Some(open) = frame.opened() {
-                hand(open.fs(), &inner);
-            }
-        }
+        self.regions.find(ino).map_or_else(Vec::new, |file| self.regions.touched(pid, file, read))
     }
 }

@@ -11,7 +11,6 @@ use std::ffi::{OsStr, OsString};
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 use log::{debug, warn};
 use lru::LruCache;
@@ -74,7 +73,6 @@ impl Tree {
         };
         let store = Arc::new(made);
         let view = self.view_of(Kind::Directory, store, false)?;
-        let used = AtomicU64::new(self.frames.use_number());
         let frame = {
             let mut table = self.table.lock();
             let ino = table.enter(&found, parent, name, |_| Shown::Plain);
@@ -86,11 +84,9 @@ impl Tree {
             node.shown = Shown::Frame(Arc::clone(&frame));
             frame
         };
-        let mut closed = frame.changing.lock();
-        closed.openings += 1;
-        frame.open(Arc::new(OpenFrame { view, opening: closed.openings, is_busy: false, used }));
+        let mut closed = frame.slot.changing.lock();
+        self.has_opened(&frame, &mut closed, view, false);
         drop(closed);
-        self.list_open(&frame);
         // It was told to nobody yet.
         self.forget_one(frame.ino);
         Ok(())

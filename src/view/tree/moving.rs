@@ -43,7 +43,7 @@ impl Tree {
         }
         let location = self.location(to.parent, to.dir, to.name)?;
         for _ in 0..TRIES {
-            let mut closed = frame.changing.lock();
+            let mut closed = frame.slot.changing.lock();
             let mut done = None;
             let mut work = || done.insert(work()).is_ok();
             match frame.opened() {
@@ -77,7 +77,7 @@ impl Tree {
     ) -> Result<MutexGuard<'a, Closed>> {
         for _ in 0..TRIES {
             self.quiesce(frame, invalidations)?;
-            let closed = frame.changing.lock();
+            let closed = frame.slot.changing.lock();
             if frame.opened().is_none() {
                 return Ok(closed);
             }
@@ -95,7 +95,7 @@ impl Tree {
             if self.quiesce(frame, invalidations).is_err() {
                 self.drop_frame(frame);
             }
-            let closed = frame.changing.lock();
+            let closed = frame.slot.changing.lock();
             if frame.opened().is_none() {
                 return closed;
             }

@@ -100,7 +100,7 @@ impl Tree {
         self.lock_stays(lock, dir, name);
         let removed = {
             // Nobody opens it meanwhile.
-            let _changing = frame.changing.lock();
+            let _changing = frame.slot.changing.lock();
             self.leave_name(frame);
             let removed = self.remove_below(frame, name, dir, found, (is_made, is_open));
             if removed.is_err() {
@@ -163,14 +163,14 @@ impl Tree {
 
     /// Ends a frame without another word: whoever has a file of it open finds it gone.
     pub(super) fn drop_frame(&self, frame: &Arc<TreeFrame>) {
-        let _changing = frame.changing.lock();
-        if let Some(open) = frame.detach() {
+        let _changing = frame.slot.changing.lock();
+        if let Some(open) = frame.slot.detach() {
             // Who is just reading does not look for the name.
             open.view.leave_name(true);
             open.view.drop_all();
         }
         self.unlist(frame);
-        self.renumber(frame);
+        self.regions.renumber(&**frame);
         *frame.sized.lock() = None;
     }
 
@@ -198,12 +198,12 @@ impl Tree {
         // Its own commit may have put another file in place of the one that its node is known by.
         let _ = self.found(frame.ino);
         if !self.close_frame(frame) {
-            let _changing = frame.changing.lock();
-            if let Some(open) = frame.detach() {
+            let _changing = frame.slot.changing.lock();
+            if let Some(open) = frame.slot.detach() {
                 open.view.end()?;
             }
             self.unlist(frame);
-            self.renumber(frame);
+            self.regions.renumber(&**frame);
         }
         Ok(())
     }

@@ -136,7 +136,7 @@ impl Tree {
     fn sync_comer(&self, frame: Option<&Arc<TreeFrame>>, at: At<'_>) -> Result<()> {
         let is_idle = |frame: &&Arc<TreeFrame>| frame.writers.load(Relaxed) == 0;
         let open = frame.filter(is_idle).and_then(|frame| frame.opened());
-        match open.is_some_and(|open| !open.is_busy) {
+        match open.is_some_and(|open| !open.part.is_busy) {
             true => Ok(()),
             false => Ok(beneath::sync_whole(at.dir, at.name)?),
         }
@@ -363,7 +363,7 @@ impl Rename<'_> {
         }
         // Nobody opens it meanwhile.
         let changing = replaced.as_ref().map(|replaced| match kept {
-            Some(kept) => kept.changing.lock(),
+            Some(kept) => kept.slot.changing.lock(),
             None => tree.closed_for_good(replaced, invalidations),
         });
         if let Some(kept) = kept {
@@ -411,7 +411,7 @@ impl Rename<'_> {
         let mixed = mixed.map(|target| (target, replaced.is_some()));
         tree.ends_by_name(frame.as_ref(), to.name, invalidations)?;
         // Nobody opens it meanwhile.
-        let changing = replaced.as_ref().map(|replaced| replaced.changing.lock());
+        let changing = replaced.as_ref().map(|replaced| replaced.slot.changing.lock());
         if let Some(replaced) = replaced {
             tree.leave_name(replaced);
         }

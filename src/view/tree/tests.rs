@@ -112,7 +112,7 @@ fn another_directory_gets_no_frame() {
     let other = beneath::look(tree.root.as_fd(), OsStr::new("c.b2nd")).unwrap();
     let begun = tree.begin_frame(ROOT, OsStr::new("old.b2nd"), tree.root.as_fd(), &making::Empty::Seen(other));
     assert!(matches!(begun, Err(ViewError::Gone)), "{begun:?}");
-    assert_eq!(tree.frames.all_open().len(), 0);
+    assert_eq!(tree.frames.open.listed().len(), 0);
     assert!(!names(dir.path()).iter().any(|name| name.starts_with('.')));
 }
 
