@@ -5,6 +5,8 @@
 //! a part: whole chunks, first looks, and reads that border on the ones before or overlap them (a sequential pass, whose reads may
 //! overtake each other; what was pushed to the kernel and asked for all the same) go by the cache. What is cached is bounded in bytes,
 //! over all frames that share a cache.
+//!
+//! Nothing is read ahead for such a pass here: `view::prefetch` finds those who read in order, from chunk to chunk.
 
 use std::io;
 use std::sync::Arc;

@@ -7,6 +7,9 @@
 //! Pushed files give no sign of being read in a read-only mount (no OPEN, no READ), so the end of one in the middle is left out (all
 //! of a small one), whose READ asks for more in time; a read-write mount sees the OPENs. Who looks only at the beginnings of files
 //! gets beginnings, of more files. Files above [`LARGEST`] are not pushed: the kernel's own read-ahead does as well.
+//!
+//! This tells threads apart, and counts bytes and files. The runs of chunks in `store::remote::sequence` are of nobody in particular, and
+//! their windows grow with what a network is waited for; `store::cache` only keeps reads that border on each other out of memory.
 
 use std::collections::VecDeque;
 use std::ops::{Range, RangeInclusive};

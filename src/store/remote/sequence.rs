@@ -1,6 +1,8 @@
 //! Detects reads of chunk after chunk, and decides how far ahead to fetch.
 //!
 //! Three chunks in order begin a window of a few. It doubles each time it is read through, and ends when a read goes elsewhere.
+//!
+//! Unlike `view::prefetch`, this does not know who reads: it counts chunks, for a wait that is the same for all of them.
 
 /// Runs told apart.
 const RUNS: usize = 8;

@@ -3,8 +3,8 @@
 //! - `file_system`: the requests of the kernel; `enter`: names that it looks up;
 //! - [`table`]: the nodes that the kernel knows; [`place`]: where they are below, opened beneath a descriptor that is held;
 //! - `passed`: files and directories that are not frames; `listing`: directories;
-//! - [`frame`]: a frame, opened when somebody goes inside and closed when others need its place ([`super::open_frames`]); `inside`: what is asked of its files;
-//!   `attributes`: its owner and mode;
+//! - [`frame`]: a frame, opened when somebody goes inside and closed when others need its place, as [`super::open_frames`] has it;
+//!   `frames`: those that are open; `inside`: what is asked of a frame's files; `attributes`: its owner and mode;
 //! - `decoded`: frames whose data is shown;
 //! - `archives`: those of python-blosc2, each shown as a directory that is only read;
 //! - `descriptors`: how many of them are taken;
