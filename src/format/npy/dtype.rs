@@ -21,10 +21,10 @@ const ITEMSIZE: &str = "dtype: itemsize";
 
 /// The type of an array's items, as NumPy knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ItemType(pub(super) Kind);
+pub struct ItemType(pub(super) ItemKind);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ItemKind {
     Scalar(Scalar),
     Struct(Struct),
     /// An array of items as one item.
@@ -83,20 +83,20 @@ impl ItemType {
         }
         match text.trim_start().starts_with(['(', '[', '{']) {
             true => from_literal(&literal::parse(text, FIELD)?, false),
-            false => Scalar::parse(text, 0).map(|scalar| ItemType(Kind::Scalar(scalar))),
+            false => Scalar::parse(text, 0).map(|scalar| ItemType(ItemKind::Scalar(scalar))),
         }
     }
 
     /// Items of `size` bytes of which nothing more is known: `|V<size>`.
     pub fn void(size: u64) -> Self {
-        ItemType(Kind::Scalar(Scalar::void(size)))
+        ItemType(ItemKind::Scalar(Scalar::void(size)))
     }
 
     /// Bytes of an item; 2³¹ − 1 at most, but for [`ItemType::void`] of more.
     pub fn size(&self) -> u64 {
         match &self.0 {
-            Kind::Scalar(scalar) => scalar.size(),
-            Kind::Struct(Struct { size, .. }) | Kind::Sub { size, .. } => *size,
+            ItemKind::Scalar(scalar) => scalar.size(),
+            ItemKind::Struct(Struct { size, .. }) | ItemKind::Sub { size, .. } => *size,
         }
     }
 
@@ -104,16 +104,16 @@ impl ItemType {
     /// endian whatever they were.
     pub(super) fn adapted(&self) -> Self {
         match &self.0 {
-            Kind::Scalar(scalar) => ItemType(Kind::Scalar(scalar.adapted())),
+            ItemKind::Scalar(scalar) => ItemType(ItemKind::Scalar(scalar.adapted())),
             _ => self.clone(),
         }
     }
 
     fn alignment(&self) -> u64 {
         match &self.0 {
-            Kind::Scalar(scalar) => scalar.alignment(),
-            Kind::Struct(fields) => fields.alignment,
-            Kind::Sub { base, .. } => base.alignment(),
+            ItemKind::Scalar(scalar) => scalar.alignment(),
+            ItemKind::Struct(fields) => fields.alignment,
+            ItemKind::Sub { base, .. } => base.alignment(),
         }
     }
 
@@ -130,7 +130,7 @@ impl ItemType {
         let size = count.and_then(|count| count.checked_mul(self.size())).filter(|size| *size <= MAX_SIZE);
         let size = size.ok_or_else(|| Error::new(SHAPE, at, "an item of 2^31 bytes or more", "less"))?;
         let size = if shape.contains(&0) { 0 } else { size };
-        Ok(ItemType(Kind::Sub { base: Box::new(self), shape, size }))
+        Ok(ItemType(ItemKind::Sub { base: Box::new(self), shape, size }))
     }
 }
 
@@ -138,7 +138,7 @@ impl ItemType {
 fn from_literal(literal: &Literal, align: bool) -> Result<ItemType> {
     match &literal.value {
         // One behind the quote.
-        Value::Str(name) => Ok(ItemType(Kind::Scalar(Scalar::parse(name, literal.at.saturating_add(1))?))),
+        Value::Str(name) => Ok(ItemType(ItemKind::Scalar(Scalar::parse(name, literal.at.saturating_add(1))?))),
         Value::Tuple(items) => match items.as_slice() {
             [Literal { value: Value::Record, .. }, fields] => from_literal(fields, align),
             [base, shape] => sub_array(from_literal(base, align)?, shape),
@@ -156,12 +156,12 @@ fn unexpected(literal: &Literal, expected: &str) -> Error {
 
 /// `('S', 5)` is `S5`; a type that has a size is repeated.
 fn sub_array(base: ItemType, shape: &Literal) -> Result<ItemType> {
-    if let (Kind::Scalar(scalar), Value::Int(count)) = (&base.0, &shape.value)
+    if let (ItemKind::Scalar(scalar), Value::Int(count)) = (&base.0, &shape.value)
         && scalar.size() == 0
     {
         let sized = u64::try_from(*count).ok().and_then(|count| scalar.with_count(count));
         let sized = sized.ok_or_else(|| Error::new(SHAPE, shape.at, count, "a number of characters"))?;
-        return Ok(ItemType(Kind::Scalar(sized)));
+        return Ok(ItemType(ItemKind::Scalar(sized)));
     }
     base.repeated(from_shape(shape)?, shape.at)
 }
@@ -280,7 +280,7 @@ pub(super) fn from_descr(literal: &Literal) -> Result<ItemType> {
                 let (title, name) = title_and_name(name)?;
                 let end = offset.checked_add(item.size()).filter(|end| *end <= MAX_SIZE);
                 let end = end.ok_or_else(|| Error::new(FIELDS, field.at, "an item of 2^31 bytes or more", "less"))?;
-                let is_gap = name.is_empty() && matches!(&item.0, Kind::Scalar(scalar) if scalar.is_void());
+                let is_gap = name.is_empty() && matches!(&item.0, ItemKind::Scalar(scalar) if scalar.is_void());
                 if !is_gap {
                     builder.push(name.to_owned(), title, item, Some(offset), field.at)?;
                 }
@@ -342,6 +342,6 @@ impl Builder {
             Some(size) => size,
             None => self.end.checked_next_multiple_of(alignment).unwrap_or(self.end),
         };
-        Ok(ItemType(Kind::Struct(Struct { fields: self.fields, size, alignment })))
+        Ok(ItemType(ItemKind::Struct(Struct { fields: self.fields, size, alignment })))
     }
 }

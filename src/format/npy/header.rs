@@ -8,7 +8,7 @@
 //! The length counts the text with its spaces and its end of line; the items begin at a multiple of [`ALIGNMENT`]. The text is
 //! Latin-1 in versions 1 and 2, and UTF-8 in version 3. Little endian.
 
-use super::dtype::{self, ItemType, Kind, MAX_DIMS};
+use super::dtype::{self, ItemKind, ItemType, MAX_DIMS};
 use super::literal::{self, Literal, Value, write_shape};
 use crate::format::{Error, Result};
 
@@ -51,7 +51,7 @@ pub fn header(item: &ItemType, shape: &[u64]) -> Result<Vec<u8>> {
 /// The item and the shape of the array that NumPy makes of them.
 fn flat<'a>(item: &'a ItemType, shape: &[u64]) -> Result<(&'a ItemType, Vec<u64>)> {
     let (mut item, mut shape) = (item, shape.to_vec());
-    while let Kind::Sub { base, shape: inner, .. } = &item.0 {
+    while let ItemKind::Sub { base, shape: inner, .. } = &item.0 {
         shape.extend(inner);
         item = base;
     }

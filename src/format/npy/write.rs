@@ -1,6 +1,6 @@
 //! The texts that name a type: `descr` of a .npy header, and `str(dtype)` of a b2nd metalayer.
 
-use super::dtype::{Field, ItemType, Kind, Struct};
+use super::dtype::{Field, ItemKind, ItemType, Struct};
 use super::literal::{write_shape, write_str};
 
 impl ItemType {
@@ -17,7 +17,7 @@ impl ItemType {
 
     /// What python-blosc2 writes in a b2nd metalayer: `dtype.str`, of structures `str(dtype)`. [`ItemType::parse`] takes it back.
     pub fn b2nd_text(&self) -> String {
-        if let Kind::Scalar(scalar) = &self.0 {
+        if let ItemKind::Scalar(scalar) = &self.0 {
             return scalar.to_string();
         }
         let mut out = String::new();
@@ -33,15 +33,15 @@ fn void(size: u64) -> String {
 /// `None` where NumPy has no descr.
 fn write_descr(out: &mut String, item: &ItemType) -> Option<()> {
     match &item.0 {
-        Kind::Scalar(scalar) => write_str(out, &scalar.to_string()),
-        Kind::Sub { base, shape, .. } => {
+        ItemKind::Scalar(scalar) => write_str(out, &scalar.to_string()),
+        ItemKind::Sub { base, shape, .. } => {
             out.push('(');
             write_descr(out, base)?;
             out.push_str(", ");
             write_shape(out, shape);
             out.push(')');
         }
-        Kind::Struct(Struct { fields, size, .. }) => {
+        ItemKind::Struct(Struct { fields, size, .. }) => {
             let (mut list, mut offset) = (List::new(out, '['), 0u64);
             for field in fields {
                 list.gap(field.offset.checked_sub(offset)?);
@@ -70,7 +70,7 @@ fn write_field(out: &mut String, field: &Field, write: impl Fn(&mut String, &Ite
     }
     out.push_str(", ");
     match &field.item.0 {
-        Kind::Sub { base, shape, .. } => {
+        ItemKind::Sub { base, shape, .. } => {
             write(out, base)?;
             out.push_str(", ");
             write_shape(out, shape);
@@ -84,15 +84,15 @@ fn write_field(out: &mut String, field: &Field, write: impl Fn(&mut String, &Ite
 /// As NumPy writes a type among others.
 fn write_text(out: &mut String, item: &ItemType) {
     match &item.0 {
-        Kind::Scalar(scalar) => write_str(out, &scalar.short()),
-        Kind::Sub { base, shape, .. } => {
+        ItemKind::Scalar(scalar) => write_str(out, &scalar.short()),
+        ItemKind::Sub { base, shape, .. } => {
             out.push('(');
             write_text(out, base);
             out.push_str(", ");
             write_shape(out, shape);
             out.push(')');
         }
-        Kind::Struct(fields) if fields.is_packed() => {
+        ItemKind::Struct(fields) if fields.is_packed() => {
             let mut list = List::new(out, '[');
             for field in &fields.fields {
                 let written = write_field(list.next(), field, |out, item| {
@@ -103,7 +103,7 @@ fn write_text(out: &mut String, item: &ItemType) {
             }
             list.close(']');
         }
-        Kind::Struct(fields) => write_dict(out, fields),
+        ItemKind::Struct(fields) => write_dict(out, fields),
     }
 }
 
