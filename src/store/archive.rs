@@ -8,11 +8,11 @@ use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::SystemTime;
 
 use super::backend::{Backend, BackendFile, FileStat, read_exact_at};
 use super::error::Complain;
 use super::frame::zeros;
+use super::open_files::Stamp;
 use super::{Location, Result};
 use crate::format::zip::{Contents, End, Entry, Member, Number};
 
@@ -34,27 +34,6 @@ pub struct Archive {
     is_young: AtomicBool,
     /// It was.
     is_written: AtomicBool,
-}
-
-/// What tells that nobody has written an archive since. Not when its inode changed: it does when the archive gets another name, or loses
-/// its last one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Stamp {
-    mtime: SystemTime,
-    len: u64,
-}
-
-impl From<&FileStat> for Stamp {
-    fn from(stat: &FileStat) -> Self {
-        Stamp { mtime: stat.mtime, len: stat.len }
-    }
-}
-
-impl Stamp {
-    /// Whether whoever writes the file from now on gives it another time, as far as its file system has a clock of this machine.
-    fn is_past(&self, backend: &dyn Backend) -> bool {
-        backend.clock().is_none_or(|now| self.mtime < now)
-    }
 }
 
 /// A file whose end was read.

@@ -22,7 +22,7 @@ const MODE: u32 = 0o700;
 
 /// The directory, once something was lost.
 #[derive(Default)]
-pub(super) struct Lost {
+pub(super) struct LostDirectory {
     open: Option<Open>,
 }
 
@@ -32,7 +32,7 @@ struct Open {
 }
 
 /// See [`super::LocalStore::save_lost`].
-pub(super) fn save(source: &Source, lost: &Mutex<Lost>, name: &str, content: &dyn ReadAt) -> Result<PathBuf> {
+pub(super) fn save(source: &Source, lost: &Mutex<LostDirectory>, name: &str, content: &dyn ReadAt) -> Result<PathBuf> {
     let mut lost = lost.lock();
     let owner = source.stat()?.filter(|stat| stat.is_file() || stat.is_dir());
     let Open { dir, path } = match &mut lost.open {

@@ -4,20 +4,28 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use super::backend::{BackendFile, FileStat};
+use super::backend::{Backend, BackendFile, FileStat};
 use super::local::spare::{self, Spare};
 use super::shares::{LruPart, SharedLru};
 
-/// What tells that nobody has written a file since.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What tells that nobody has written a file since. Not when its inode changed: it does when the file gets another name, or loses its last
+/// one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Stamp {
     mtime: SystemTime,
-    len: u64,
+    pub(super) len: u64,
 }
 
 impl From<&FileStat> for Stamp {
     fn from(stat: &FileStat) -> Self {
         Stamp { mtime: stat.mtime, len: stat.len }
+    }
+}
+
+impl Stamp {
+    /// Whether whoever writes the file from now on gives it another time, as far as its file system has a clock of this machine.
+    pub(super) fn is_past(&self, backend: &dyn Backend) -> bool {
+        backend.clock().is_none_or(|now| self.mtime < now)
     }
 }
 

@@ -23,7 +23,7 @@ use crate::store::error::Complain;
 use crate::store::error::Failed;
 use crate::store::local::watch::{Watch, Watched};
 use crate::store::location::Location;
-use crate::store::lost::Lost;
+use crate::store::lost::LostDirectory;
 use crate::store::sidecar::{LAST_PATIENCE, PATIENCE, Sidecar};
 use crate::store::source::{Handle, Like, Others, Source};
 use crate::store::staged_copies::StagedCopies;
@@ -231,7 +231,7 @@ pub struct DiskStore<M: Medium> {
     pub(in crate::store) detector: Mutex<Detector>,
     pub(in crate::store) copies: StagedCopies,
     /// The directory for bytes that do not fit into SOURCE.
-    lost: Mutex<Lost>,
+    lost: Mutex<LostDirectory>,
     pub(in crate::store) at_close: Mutex<Vec<AtClose>>,
     pub(in crate::store) medium: M,
 }
