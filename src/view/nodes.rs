@@ -85,7 +85,7 @@ impl Node {
 
 /// An open file.
 #[derive(Debug)]
-pub struct Open {
+pub struct OpenHandle {
     /// Which.
     pub ino: Ino,
     /// For writing.
@@ -96,7 +96,7 @@ pub struct Open {
     version: u64,
 }
 
-impl Open {
+impl OpenHandle {
     /// Whether this handle has a part in what is being written under this number.
     pub fn has_part_in(&self, serial: u64) -> bool {
         self.write && self.serial.load(Relaxed) == serial
@@ -130,7 +130,7 @@ pub struct Nodes {
     pub lock_file: Option<OsString>,
     /// Clients have removed it, or have not made it yet.
     pub lock_file_is_gone: bool,
-    handles: HashMap<u64, Open>,
+    handles: HashMap<u64, OpenHandle>,
     /// How many of them each open file has.
     open: HashMap<Ino, u32>,
     last_serial: u64,
@@ -329,7 +329,7 @@ impl Nodes {
     /// Opens a file.
     pub fn open(&mut self, ino: Ino, write: bool) -> Handle {
         let handle = self.serial();
-        self.handles.insert(handle, Open { ino, write, serial: AtomicU64::new(0), version: self.version });
+        self.handles.insert(handle, OpenHandle { ino, write, serial: AtomicU64::new(0), version: self.version });
         *self.open.entry(ino).or_default() += 1;
         if let Some(node) = self.nodes.get_mut(&ino).filter(|_| write) {
             node.writers += 1;
@@ -338,7 +338,7 @@ impl Nodes {
     }
 
     /// Ends a handle. Answers the file, and whether nobody can use it any more.
-    pub fn close(&mut self, handle: Handle) -> Option<(Open, bool)> {
+    pub fn close(&mut self, handle: Handle) -> Option<(OpenHandle, bool)> {
         let open = self.handles.remove(&handle.0)?;
         let last = self.open.get_mut(&open.ino).is_none_or(|count| {
             *count -= 1;
@@ -359,7 +359,7 @@ impl Nodes {
     ///
     /// # Errors
     /// There is none.
-    pub fn handle(&self, handle: Handle) -> Result<&Open> {
+    pub fn handle(&self, handle: Handle) -> Result<&OpenHandle> {
         self.handles.get(&handle.0).ok_or(ViewError::BadHandle)
     }
 
@@ -367,12 +367,12 @@ impl Nodes {
     ///
     /// # Errors
     /// [`ViewError::Gone`] if others have changed it since.
-    pub fn check_version(&self, open: &Open) -> Result<()> {
+    pub fn check_version(&self, open: &OpenHandle) -> Result<()> {
         if open.ino == ROOT && open.version != self.version { Err(ViewError::Gone) } else { Ok(()) }
     }
 
     /// All open files.
-    pub fn handles(&self) -> impl Iterator<Item = &Open> {
+    pub fn handles(&self) -> impl Iterator<Item = &OpenHandle> {
         self.handles.values()
     }
 

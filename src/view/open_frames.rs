@@ -1,7 +1,7 @@
 //! The frames of a directory that are open: each is opened once, however many come for it at a time, and closed when others need its
 //! place.
 //!
-//! A frame is open while its [`Slot`] holds an [`OpenFrame`], which changes only under the slot's `changing`; but for the end of the
+//! A frame is open while its [`FrameSlot`] holds an [`OpenFrame`], which changes only under the slot's `changing`; but for the end of the
 //! mount. It is closed only while nobody uses what is open. Who comes then opens it again, and finds the same files, by the same inodes
 //! and in the same handles, if what lies below is what it was when it was closed; otherwise its inodes are others (see
 //! [`Regions::leave`]), and its `lineage` tells handles that they are of something else.
@@ -26,7 +26,7 @@ pub trait Openable: Numbered + Sized {
     type State: PartialEq;
 
     /// Where it is while it is open.
-    fn slot(&self) -> &Slot<Self::Part, Self::State>;
+    fn slot(&self) -> &FrameSlot<Self::Part, Self::State>;
 }
 
 /// A frame that is open.
@@ -64,7 +64,7 @@ pub struct Closed<S> {
 }
 
 /// What of a frame changes as it is opened and closed.
-pub struct Slot<P, S> {
+pub struct FrameSlot<P, S> {
     /// Held while it is opened, closed, moved or replaced: who opens it waits. Taken before any lock of the directory.
     pub changing: Mutex<Closed<S>>,
     /// Set and taken under `changing`; at the end without. A leaf lock.
@@ -73,14 +73,14 @@ pub struct Slot<P, S> {
     pub lineage: AtomicU64,
 }
 
-impl<P, S> Default for Slot<P, S> {
+impl<P, S> Default for FrameSlot<P, S> {
     fn default() -> Self {
         let closed = Closed { left: None, openings: 0 };
-        Slot { changing: Mutex::new(closed), current: RwLock::default(), lineage: AtomicU64::new(0) }
+        FrameSlot { changing: Mutex::new(closed), current: RwLock::default(), lineage: AtomicU64::new(0) }
     }
 }
 
-impl<P, S> Slot<P, S> {
+impl<P, S> FrameSlot<P, S> {
     /// The frame, if it is open.
     pub fn opened(&self) -> Option<Arc<OpenFrame<P>>> {
         self.current.read().clone()
@@ -386,7 +386,7 @@ mod tests {
     struct Frame {
         ino: Ino,
         regions: Mutex<HashMap<u64, u64>>,
-        slot: Slot<u64, u64>,
+        slot: FrameSlot<u64, u64>,
         /// What lies below.
         below: AtomicU64,
     }
@@ -403,7 +403,7 @@ mod tests {
     impl Openable for Frame {
         type Part = u64;
         type State = u64;
-        fn slot(&self) -> &Slot<u64, u64> {
+        fn slot(&self) -> &FrameSlot<u64, u64> {
             &self.slot
         }
     }
@@ -445,7 +445,7 @@ mod tests {
         let frame = |number| Frame {
             ino: Ino(ROOT.0 + number),
             regions: Mutex::default(),
-            slot: Slot::default(),
+            slot: FrameSlot::default(),
             below: AtomicU64::new(0),
         };
         (1..=count).map(|number| Arc::new(frame(number))).collect()

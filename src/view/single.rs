@@ -28,7 +28,7 @@ use super::left::is_final;
 use super::locks::Locks;
 use super::nodes::{LOCK_FILE, Nodes, Root};
 use super::prefetch::{Prefetcher, Push};
-use super::state_lock::{Chunks, StateLock};
+use super::state_lock::{StateLock, StoreChunks};
 use super::writing::Change;
 use super::xattr::{find, names};
 use super::{
@@ -95,7 +95,7 @@ impl<V: FrameView> Single<V> {
     fn under(nodes: Nodes, store: Arc<dyn FrameStore>, read_only: bool, load: Box<Load<V>>) -> Result<Self> {
         #[cfg(test)]
         let store: Arc<dyn FrameStore> = super::tests::counting::Counting::new(store);
-        let state = State { nodes, frame: load(&*store)?, chunks: Chunks::new(Arc::clone(&store)), is_reloading: false };
+        let state = State { nodes, frame: load(&*store)?, chunks: StoreChunks::new(Arc::clone(&store)), is_reloading: false };
         Ok(Single {
             state: StateLock::new(state),
             drafts: store.local().map_or_else(DraftPool::elsewhere, |local| Ok(Arc::clone(local.drafts())))?,

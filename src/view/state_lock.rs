@@ -14,7 +14,7 @@ pub struct StateLock<S>(RwLock<S>);
 /// A state that says what becomes of chunks.
 pub trait HasChunks {
     /// What it does with them.
-    fn chunks(&mut self) -> &mut Chunks;
+    fn chunks(&mut self) -> &mut StoreChunks;
 }
 
 impl<S: HasChunks> StateLock<S> {
@@ -87,15 +87,15 @@ impl<S: HasChunks> Drop for Changing<'_, S> {
 }
 
 /// What the state does with chunks in the store.
-pub struct Chunks {
+pub struct StoreChunks {
     store: Arc<dyn FrameStore>,
     freed: Option<Freed>,
 }
 
-impl Chunks {
+impl StoreChunks {
     /// Chunks in this store.
     pub fn new(store: Arc<dyn FrameStore>) -> Self {
-        Chunks { store, freed: None }
+        StoreChunks { store, freed: None }
     }
 
     /// See [`FrameStore::pin`].
@@ -116,7 +116,7 @@ impl Chunks {
     }
 
     fn freed(&mut self) -> &mut Freed {
-        let Chunks { store, freed } = self;
+        let StoreChunks { store, freed } = self;
         freed.get_or_insert_with(|| Freed { store: Arc::clone(store), discarded: Vec::new(), unpinned: Vec::new() })
     }
 }

@@ -11,7 +11,7 @@ use super::point::{self, Fits};
 #[cfg(feature = "remote")]
 use super::remote;
 use super::source::{check_home, check_source, named, swapped};
-use super::spill::Spill;
+use super::spill::SpillPlan;
 use super::{Args, tree};
 use crate::format::Layout;
 use crate::format::plain::plain;
@@ -41,7 +41,7 @@ pub(super) struct Plan {
     pub(super) asked_to_write: bool,
     pub(super) cache_size: u64,
     /// Where decoded blocks go that find no room.
-    pub(super) spill: Spill,
+    pub(super) spill: SpillPlan,
     pub(super) wait: Duration,
     pub(super) config: Config,
 }
@@ -110,7 +110,7 @@ impl Plan {
             let (frame, point) = FramePlan::new(&source, &args.mountpoint, &options, (create, read_only, locking), wanted)?;
             (SourceKind::Frame(frame), point)
         };
-        let spill = Spill::new(args.spill.as_deref(), &options, wanted.is_decoded())?;
+        let spill = SpillPlan::new(args.spill.as_deref(), &options, wanted.is_decoded())?;
         let config = config(&options, args.threads.or(options.threads).unwrap_or(THREADS), point, &source_path, flags);
         Ok(Plan {
             source,
@@ -134,7 +134,7 @@ impl Plan {
         let show = args.show.or(options.show);
         let access = options.remote.clone();
         let (remote, point) = remote::RemotePlan::new(address, &args.mountpoint, &options, access, show)?;
-        let spill = Spill::new(args.spill.as_deref(), &options, show.unwrap_or_default().is_decoded())?;
+        let spill = SpillPlan::new(args.spill.as_deref(), &options, show.unwrap_or_default().is_decoded())?;
         let threads = args.threads.or(options.threads).unwrap_or(remote::THREADS);
         let config = config(&options, threads, point, &source, options.flags | libc::MS_RDONLY);
         Ok(Plan {

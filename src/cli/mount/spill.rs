@@ -14,17 +14,17 @@ use super::super::options::{Options, SpillTo};
 use crate::store::in_words;
 use crate::store::local::FileBackend;
 use crate::view::BandFiles;
-use crate::view::decoded::band_file::Directory;
+use crate::view::decoded::band_file::BandDirectory;
 
 /// Where they go.
 #[derive(Default)]
-pub(super) struct Spill {
-    dir: Option<Arc<dyn Directory>>,
+pub(super) struct SpillPlan {
+    dir: Option<Arc<dyn BandDirectory>>,
     /// Why they do not go to the directory for temporary files.
     refused: Option<Failure>,
 }
 
-impl Spill {
+impl SpillPlan {
     /// Of a mount that shows the data of frames, or not. `said` is what stands behind `--spill`.
     pub(super) fn new(said: Option<&OsStr>, options: &Options, is_decoded: bool) -> Result<Self, Failure> {
         let named = said.map(SpillTo::from).or_else(|| options.spill.clone());
@@ -34,12 +34,12 @@ impl Spill {
     /// The one that was named, or else this one.
     fn choose(named: Option<SpillTo>, default: Option<&Path>) -> Result<Self, Failure> {
         Ok(match (named, default) {
-            (Some(SpillTo::Dir(dir)), _) => Spill { dir: Some(tried(&dir)?), refused: None },
+            (Some(SpillTo::Dir(dir)), _) => SpillPlan { dir: Some(tried(&dir)?), refused: None },
             (None, Some(dir)) => match tried(dir) {
-                Ok(dir) => Spill { dir: Some(dir), refused: None },
-                Err(refused) => Spill { dir: None, refused: Some(refused) },
+                Ok(dir) => SpillPlan { dir: Some(dir), refused: None },
+                Err(refused) => SpillPlan { dir: None, refused: Some(refused) },
             },
-            (Some(SpillTo::Nothing), _) | (None, None) => Spill::default(),
+            (Some(SpillTo::Nothing), _) | (None, None) => SpillPlan::default(),
         })
     }
 
@@ -53,9 +53,9 @@ impl Spill {
 }
 
 /// A directory in which a file without a name can be made.
-fn tried(path: &Path) -> Result<Arc<dyn Directory>, Failure> {
+fn tried(path: &Path) -> Result<Arc<dyn BandDirectory>, Failure> {
     let tried = FileBackend::open(path).and_then(|dir| {
-        let dir: Arc<dyn Directory> = Arc::new(dir);
+        let dir: Arc<dyn BandDirectory> = Arc::new(dir);
         dir.create_unnamed().map(|_file| dir)
     });
     tried.map_err(|error| {
@@ -76,7 +76,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let nowhere = dir.path().join("nowhere");
         let takes = |named: Option<&Path>, default: Option<&Path>| {
-            let chosen = Spill::choose(named.map(|dir| SpillTo::Dir(dir.to_owned())), default);
+            let chosen = SpillPlan::choose(named.map(|dir| SpillTo::Dir(dir.to_owned())), default);
             chosen.map(|spill| (spill.dir.is_some(), spill.refused.is_some())).map_err(|Failure(line)| line)
         };
         assert_eq!(takes(None, Some(dir.path())), Ok((true, false)));
@@ -88,6 +88,6 @@ mod tests {
             let refused = takes(Some(bad), Some(dir.path())).unwrap_err();
             assert!(refused.starts_with(&format!("{}: cannot take decoded blocks", bad.display())), "{refused}");
         }
-        assert!(Spill::choose(Some(SpillTo::Nothing), Some(dir.path())).unwrap().files().is_none());
+        assert!(SpillPlan::choose(Some(SpillTo::Nothing), Some(dir.path())).unwrap().files().is_none());
     }
 }

@@ -10,7 +10,7 @@ use super::recognize::{Candidate, Recognized, is_begun, may_become, recognize};
 use super::state::{Contiguous, FRAME};
 use crate::format;
 use crate::store::StoreError;
-use crate::view::frame_file::layout::Layout;
+use crate::view::frame_file::layout::FileLayout;
 use crate::view::frame_file::overlay::{Overlaid, Overlay, Verdict};
 use crate::view::frame_view::Take;
 use crate::view::nodes::Name;
@@ -376,7 +376,7 @@ fn drop_overlay(state: &mut State<Contiguous>, invalidations: &mut Invalidations
 }
 
 /// Whether two layouts make the same frame in the store, which sets lengths by itself.
-fn same_image(old: &Layout, new: &Layout) -> bool {
+fn same_image(old: &FileLayout, new: &FileLayout) -> bool {
     let mut header = new.header().clone();
     header.set_frame_len(old.header().frame_len());
     header.set_cbytes(old.header().cbytes());

@@ -52,7 +52,7 @@ use crate::store::frame::{Frame, Unread, zeros};
 use crate::store::validate::{CHECKED_LEN, InvalidChunk, MOST_HOLE, validate_chunk};
 use crate::store::{ChunkKey, FrameImage, ReadAt, StoreError};
 use crate::view::frame_file::intervals::Intervals;
-use crate::view::frame_file::layout::{Extent, Extents, Layout};
+use crate::view::frame_file::layout::{Extent, Extents, FileLayout};
 use crate::view::frame_file::moved::Moved;
 use crate::view::frame_file::overlay::Overlaid;
 
@@ -78,7 +78,7 @@ pub enum Recognized {
 /// A frame that can be installed.
 pub struct Candidate {
     /// The file, with exactly the bytes that were written. What is in no part of the frame reads as zeros from now on.
-    pub layout: Layout,
+    pub layout: FileLayout,
     /// Chunks that were staged for it.
     pub staged: Vec<ChunkKey>,
     /// Chunks of the layout before that are not in it.
@@ -187,7 +187,7 @@ pub fn may_become(file: &Overlaid<'_>, from_nothing: bool) -> bool {
 
 struct Recognizer<'a> {
     file: &'a Overlaid<'a>,
-    layout: &'a Layout,
+    layout: &'a FileLayout,
     /// Bytes of the layout that are still seen, from the beginning.
     below: u64,
     written: Intervals,
@@ -228,7 +228,7 @@ impl Recognizer<'_> {
         let tail = self.bytes(sections.index.start..sections.trailer.end)?;
         let holes = self.holes(&extents, &frame.sections);
         let image = FrameImage { header: frame.header, trailer: frame.trailer, entries: Arc::new(entries) };
-        let layout = Layout { image, extents, tail_start: sections.index.start, tail };
+        let layout = FileLayout { image, extents, tail_start: sections.index.start, tail };
         let olds = self.layout.extents.keys().iter().zip(&self.used);
         let dropped = olds.filter(|(_, used)| !**used).map(|(key, _)| *key).collect();
         Ok(Recognized::Frame(Box::new(Candidate { layout, staged: std::mem::take(&mut self.staged), dropped, holes })))

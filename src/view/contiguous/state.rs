@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use crate::store::{ChunkKey, FrameStore};
 use crate::view::Result;
 use crate::view::frame_file::FrameFile;
-use crate::view::frame_file::layout::Layout;
+use crate::view::frame_file::layout::FileLayout;
 use crate::view::frame_file::overlay::Overlay;
 use crate::view::nodes::Number;
 use crate::view::single::State;
@@ -23,7 +23,7 @@ pub struct Contiguous {
     /// The file's name; where the mount point is the file, SOURCE's.
     pub name: OsString,
     /// The last state that was installed: what the file holds, but for the overlay.
-    pub layout: Arc<Layout>,
+    pub layout: Arc<FileLayout>,
     /// What clients may still take for the file's length.
     pub former_lens: FormerLens,
     /// What is written over it.
@@ -47,7 +47,7 @@ impl Contiguous {
     pub fn load(store: &dyn FrameStore, name: OsString) -> Result<Self> {
         Ok(Contiguous {
             name,
-            layout: Arc::new(Layout::canonical(store)?),
+            layout: Arc::new(FileLayout::canonical(store)?),
             former_lens: FormerLens::default(),
             overlay: None,
             is_gone: false,

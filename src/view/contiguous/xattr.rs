@@ -7,7 +7,7 @@ use super::state::{Contiguous, FRAME};
 use crate::format::header::FrameHeader;
 use crate::format::trailer::Trailer;
 use crate::store::{FrameImage, ReadAt};
-use crate::view::frame_file::layout::Layout;
+use crate::view::frame_file::layout::FileLayout;
 use crate::view::frame_file::overlay::Overlaid;
 use crate::view::single::{Single, State};
 use crate::view::{Invalidation, Invalidations, Result, ViewError};
@@ -51,7 +51,7 @@ impl State<Contiguous> {
         header.set_has_vlmetalayers(trailer.vlmetalayers().len() > 0);
         header.set_frame_len(old.tail_start.saturating_add(tail.len() as u64));
         let image = FrameImage { header, trailer, entries: Arc::clone(&old.image.entries) };
-        let layout = Layout { image, extents: old.extents.clone(), tail_start: old.tail_start, tail };
+        let layout = FileLayout { image, extents: old.extents.clone(), tail_start: old.tail_start, tail };
         let longest = old.len().max(layout.len());
         self.frame.former_lens.push(old.len());
         self.frame.layout = Arc::new(layout);

@@ -31,7 +31,7 @@ const EMPTY: u64 = u64::MAX;
 const WRITING: u64 = u64::MAX - 1;
 
 /// A directory for such files.
-pub trait Directory: Send + Sync {
+pub trait BandDirectory: Send + Sync {
     /// Makes a file for reading and writing that has no name and goes with its last handle.
     ///
     /// # Errors
@@ -45,7 +45,7 @@ pub trait Directory: Send + Sync {
     fn available(&self) -> io::Result<u64>;
 }
 
-impl<T: Backend> Directory for T {
+impl<T: Backend> BandDirectory for T {
     fn create_unnamed(&self) -> io::Result<Box<dyn BackendFile>> {
         Backend::create_unnamed(self)
     }
@@ -57,7 +57,7 @@ impl<T: Backend> Directory for T {
 
 /// Where the files are made.
 pub struct BandFiles {
-    dir: Arc<dyn Directory>,
+    dir: Arc<dyn BandDirectory>,
     /// The newest last.
     files: Mutex<VecDeque<Arc<BandFile>>>,
     /// Something has failed.
@@ -75,7 +75,7 @@ impl fmt::Debug for BandFiles {
 
 impl BandFiles {
     /// In a directory.
-    pub fn new(dir: Arc<dyn Directory>) -> Self {
+    pub fn new(dir: Arc<dyn BandDirectory>) -> Self {
         BandFiles {
             dir,
             files: Mutex::default(),

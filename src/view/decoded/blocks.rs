@@ -392,7 +392,7 @@ impl Blocks {
         let body = move || {
             run_on_any_core();
             while let Some(job) = shared.next() {
-                let claim = Claim { shared: &shared, key: job.key };
+                let claim = ThreadClaim { shared: &shared, key: job.key };
                 // Whatever panics has told so; others wait to be decoded.
                 let _ = catch_unwind(AssertUnwindSafe(|| job.work.decode(job.key, job.len)));
                 // Which is nothing if the block is there.
@@ -486,12 +486,12 @@ impl Shared {
 }
 
 /// A claim of a thread that decodes.
-struct Claim<'a> {
+struct ThreadClaim<'a> {
     shared: &'a Shared,
     key: BlockKey,
 }
 
-impl Drop for Claim<'_> {
+impl Drop for ThreadClaim<'_> {
     fn drop(&mut self) {
         self.shared.give_up(self.key);
     }

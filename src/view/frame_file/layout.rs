@@ -81,7 +81,7 @@ impl Extents {
 
 /// A frame as a file: header, chunks, index and trailer at their places, and zeros in between. Never changes.
 #[derive(Debug)]
-pub struct Layout {
+pub struct FileLayout {
     /// What a commit of this is. The header is of the contiguous layout, as it stands in the file.
     pub image: FrameImage,
     /// The chunks, between header and tail.
@@ -92,12 +92,12 @@ pub struct Layout {
     pub tail: Vec<u8>,
 }
 
-impl Layout {
+impl FileLayout {
     /// The file that C-Blosc2 would have written of the store's frame: chunks in the order of the index, and no holes.
     ///
     /// # Errors
     /// Chunks whose lengths cannot be read; more of them than an index can hold.
-    pub fn canonical(store: &dyn FrameStore) -> Result<Layout, StoreError> {
+    pub fn canonical(store: &dyn FrameStore) -> Result<FileLayout, StoreError> {
         let Some(image) = store.committed() else {
             let reason = "there is no frame yet".to_owned();
             return Err(StoreError::Unsupported { path: store.path(), reason });
@@ -129,7 +129,7 @@ impl Layout {
         header.set_frame_len(end.saturating_add(tail.len() as u64));
         let FrameImage { trailer, entries, .. } = &*image;
         let image = FrameImage { header, trailer: trailer.clone(), entries: Arc::clone(entries) };
-        Ok(Layout { image, extents, tail_start: end, tail })
+        Ok(FileLayout { image, extents, tail_start: end, tail })
     }
 
     /// Length of the file in bytes.

@@ -6,7 +6,7 @@
 use std::io;
 use std::sync::Arc;
 
-use self::layout::Layout;
+use self::layout::FileLayout;
 use self::overlay::{Overlaid, Overlay};
 use crate::store::{FrameStore, ReadGuard, StoreError};
 
@@ -18,7 +18,7 @@ pub mod overlay;
 /// What the file of a frame holds, or held.
 #[derive(Debug, Clone)]
 pub struct FrameFile {
-    pub layout: Arc<Layout>,
+    pub layout: Arc<FileLayout>,
     /// What is written over it.
     pub overlay: Option<Arc<Overlay>>,
 }

@@ -17,7 +17,7 @@ use std::time::{Instant, SystemTime};
 use parking_lot::RwLock;
 
 use super::intervals::Intervals;
-use super::layout::Layout;
+use super::layout::FileLayout;
 use super::moved::{Moved, Placed};
 use crate::format;
 use crate::store::{Draft, DraftPool, FrameStore, ReadAt, ReadGuard};
@@ -492,7 +492,7 @@ pub struct Overlaid<'a> {
     pub store: &'a dyn FrameStore,
     /// Older than the look-up of the layout.
     pub guard: &'a ReadGuard<'a>,
-    pub layout: &'a Layout,
+    pub layout: &'a FileLayout,
     pub overlay: &'a Overlay,
 }
 

@@ -7,7 +7,7 @@ use std::time::Instant;
 use parking_lot::Mutex;
 
 use crate::store::remote::{RemoteStore, Tag};
-use crate::view::open_frames::{self, Openable, Slot};
+use crate::view::open_frames::{self, FrameSlot, Openable};
 use crate::view::regions::Numbered;
 use crate::view::{Attr, Decoded, Ino, Kind};
 
@@ -23,7 +23,7 @@ pub struct RemoteFrame {
     pub decoded: Option<Decoded>,
     /// The state of its object, as a listing told of it; none of a prefix.
     listed: Mutex<Option<Tag>>,
-    pub slot: Slot<Arc<RemoteStore>, Tag>,
+    pub slot: FrameSlot<Arc<RemoteStore>, Tag>,
     regions: Mutex<HashMap<u64, u64>>,
     /// Attributes of the file that stands for it, and when they were read.
     pub sized: Mutex<Option<(Instant, Attr)>>,
@@ -46,7 +46,7 @@ impl Openable for RemoteFrame {
     type Part = Arc<RemoteStore>;
     type State = Tag;
 
-    fn slot(&self) -> &Slot<Arc<RemoteStore>, Tag> {
+    fn slot(&self) -> &FrameSlot<Arc<RemoteStore>, Tag> {
         &self.slot
     }
 }
@@ -59,7 +59,7 @@ impl RemoteFrame {
             shown,
             decoded,
             listed: Mutex::new(listed),
-            slot: Slot::default(),
+            slot: FrameSlot::default(),
             regions: Mutex::default(),
             sized: Mutex::default(),
         })

@@ -9,7 +9,7 @@ use crate::view::content::Content;
 use crate::view::frame_view::{Files, FrameView, Take};
 use crate::view::meta::Meta;
 use crate::view::nodes::{LOCK_FILE, Name, Node, Nodes, Number, number_of};
-use crate::view::state_lock::{Chunks, HasChunks};
+use crate::view::state_lock::{HasChunks, StoreChunks};
 use crate::view::writing::Writing;
 use crate::view::{Handle, Ino, ROOT, Result, SetAttr, ViewError};
 
@@ -20,7 +20,7 @@ pub struct State<V> {
     /// The frame.
     pub frame: V,
     /// Chunks in the store.
-    pub chunks: Chunks,
+    pub chunks: StoreChunks,
     /// SOURCE is being read again, after which all of this is another.
     pub is_reloading: bool,
 }
@@ -39,7 +39,7 @@ pub enum Place {
 }
 
 impl<V> HasChunks for State<V> {
-    fn chunks(&mut self) -> &mut Chunks {
+    fn chunks(&mut self) -> &mut StoreChunks {
         &mut self.chunks
     }
 }

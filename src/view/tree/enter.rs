@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 
 use super::frame::{Stored, TreeFrame};
-use super::table::Shown;
+use super::table::ShownAs;
 use super::{LOOKS, Tree, passed};
 use crate::format::Layout;
 use crate::store::local::beneath::{self, Found};
@@ -59,7 +59,7 @@ impl Tree {
         });
         let settled = || Some(self.table.lock()).filter(|table| moves.is_none_or(|moves| moves == table.moves()));
         Some(match known {
-            Some(_) => settled()?.enter(found, parent, name, |_| Shown::Plain),
+            Some(_) => settled()?.enter(found, parent, name, |_| ShownAs::Plain),
             None => {
                 let is_covered = self.is_covering(found);
                 let stored = if is_covered { None } else { self.stored_at(parent, name, dir, found) };
@@ -67,10 +67,10 @@ impl Tree {
                 let in_store = matches!(stored, Some(Stored::Frame(_))) && self.is_in_store(parent);
                 let mut table = settled()?;
                 let ino = table.enter(found, parent, name, |ino| match stored {
-                    None => Shown::Plain,
+                    None => ShownAs::Plain,
                     Some(stored) => {
                         let shown = self.rules.shown(stored, in_store);
-                        Shown::Frame(TreeFrame::of_data(ino, stored, shown, decoded.clone()))
+                        ShownAs::Frame(TreeFrame::of_data(ino, stored, shown, decoded.clone()))
                     }
                 });
                 if let Some(node) = table.get_mut(ino).filter(|_| is_covered) {
@@ -108,8 +108,8 @@ impl Tree {
             table.get(ino).map(|node| (node.shown.clone(), node.is_covered))
         };
         match shown {
-            Some((Shown::Frame(frame), _)) => self.frame_attr(&frame, found),
-            Some((Shown::Plain, _)) => Ok(passed::attr(ino, found)),
+            Some((ShownAs::Frame(frame), _)) => self.frame_attr(&frame, found),
+            Some((ShownAs::Plain, _)) => Ok(passed::attr(ino, found)),
             None => Err(ViewError::Gone),
         }
     }

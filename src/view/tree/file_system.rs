@@ -11,7 +11,7 @@ use std::time::Instant;
 use super::claims::{Key, With};
 use super::handles::Open;
 use super::place::Whose;
-use super::table::Shown;
+use super::table::ShownAs;
 use super::{READ_AHEAD, Tree, hidden};
 use crate::store::local::beneath;
 use crate::store::{FsSpace, Watcher};
@@ -57,7 +57,7 @@ impl FileSystem for Tree {
         if let Some(node) = gone {
             self.dirs.lock().pop(&ino);
             self.listed.lock().pop(&ino);
-            if let Shown::Frame(frame) = &node.shown {
+            if let ShownAs::Frame(frame) = &node.shown {
                 self.regions.leave(frame);
             }
             return;

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 use crate::format::Layout;
 use crate::store::local::beneath::{FileId, Found};
-use crate::view::open_frames::{self, Openable, Slot};
+use crate::view::open_frames::{self, FrameSlot, Openable};
 use crate::view::regions::Numbered;
 use crate::view::{Attr, Decoded, Ino, Kind, Result, ViewError};
 
@@ -25,7 +25,7 @@ pub struct TreeFrame {
     pub decoded: Option<Decoded>,
     /// How it was stored when it was found.
     pub stored: Stored,
-    pub slot: Slot<Access, Stamp>,
+    pub slot: FrameSlot<Opening, Stamp>,
     /// The regions of inodes that its files have: see [`crate::view::regions`].
     pub regions: Mutex<HashMap<u64, u64>>,
     /// Handles of clients, and of them those that write.
@@ -98,13 +98,13 @@ impl Stamp {
 }
 
 /// A frame that is open.
-pub type OpenFrame = open_frames::OpenFrame<Access>;
+pub type OpenFrame = open_frames::OpenFrame<Opening>;
 
 /// What is known of a frame that is closed.
 pub type Closed = open_frames::Closed<Stamp>;
 
 /// How a frame was opened.
-pub struct Access {
+pub struct Opening {
     /// Another mount writes it, so this one does not.
     pub is_busy: bool,
 }
@@ -120,10 +120,10 @@ impl Numbered for TreeFrame {
 }
 
 impl Openable for TreeFrame {
-    type Part = Access;
+    type Part = Opening;
     type State = Stamp;
 
-    fn slot(&self) -> &Slot<Access, Stamp> {
+    fn slot(&self) -> &FrameSlot<Opening, Stamp> {
         &self.slot
     }
 }
@@ -140,7 +140,7 @@ impl TreeFrame {
             decoded,
             shown,
             stored,
-            slot: Slot::default(),
+            slot: FrameSlot::default(),
             regions: Mutex::default(),
             handles: AtomicUsize::new(0),
             writers: AtomicUsize::new(0),

@@ -9,8 +9,8 @@ use std::time::Instant;
 use log::{info, warn};
 
 use super::descriptors::OF_A_FRAME;
-use super::frame::{Access, Closed, OpenFrame, Sized, Stamp, TreeFrame, is_damage};
-use super::table::Shown;
+use super::frame::{Closed, OpenFrame, Opening, Sized, Stamp, TreeFrame, is_damage};
+use super::table::ShownAs;
 use super::{Tree, forget_name, passed};
 use crate::format::{INDEX_NAME, Layout};
 use crate::store::backend::{Backend, FileStat};
@@ -84,7 +84,7 @@ impl Tree {
         view: Box<dyn FrameFileSystem>,
         is_busy: bool,
     ) -> Arc<OpenFrame> {
-        let open = self.frames.open.begin(frame, closed, view, 0, Access { is_busy });
+        let open = self.frames.open.begin(frame, closed, view, 0, Opening { is_busy });
         self.table.lock().opened(frame.ino);
         open
     }
@@ -265,7 +265,7 @@ impl Tree {
         let names = {
             let mut table = self.table.lock();
             let Some(node) = table.get_mut(ino) else { return };
-            node.shown = Shown::Plain;
+            node.shown = ShownAs::Plain;
             let names = node.names().to_vec();
             table.abandon(ino);
             names

@@ -20,7 +20,7 @@ use super::descriptors::OF_A_FRAME;
 use super::frame::{OpenFrame, Stored, TreeFrame};
 use super::passed::caller;
 use super::place::At;
-use super::table::Shown;
+use super::table::ShownAs;
 use super::{Show, Tree, hidden, rules};
 use crate::format::{INDEX_NAME, Layout};
 use crate::store::backend::{Backend, BackendFile};
@@ -75,13 +75,13 @@ impl Tree {
         let view = self.view_of(Kind::Directory, store, false)?;
         let frame = {
             let mut table = self.table.lock();
-            let ino = table.enter(&found, parent, name, |_| Shown::Plain);
+            let ino = table.enter(&found, parent, name, |_| ShownAs::Plain);
             let Some(node) = table.get_mut(ino).filter(|node| node.frame().is_none()) else {
                 table.forget(ino, 1);
                 return Err(ViewError::InUse);
             };
             let frame = TreeFrame::new(ino, Stored::Frame(Layout::Contiguous), Kind::Directory);
-            node.shown = Shown::Frame(Arc::clone(&frame));
+            node.shown = ShownAs::Frame(Arc::clone(&frame));
             frame
         };
         let mut closed = frame.slot.changing.lock();
@@ -104,7 +104,7 @@ impl Tree {
         self.drop_frame(frame);
         self.lock_goes(ends, dir.as_fd(), &name);
         let mut table = self.table.lock();
-        table.get_mut(frame.ino).ok_or(ViewError::Gone)?.shown = Shown::Plain;
+        table.get_mut(frame.ino).ok_or(ViewError::Gone)?.shown = ShownAs::Plain;
         Ok(())
     }
 
@@ -207,7 +207,7 @@ impl Tree {
             return;
         }
         if let Some(node) = self.table.lock().get_mut(ino) {
-            node.shown = Shown::Frame(TreeFrame::new(ino, Stored::Frame(Layout::Contiguous), Kind::File));
+            node.shown = ShownAs::Frame(TreeFrame::new(ino, Stored::Frame(Layout::Contiguous), Kind::File));
         }
     }
 
@@ -291,7 +291,7 @@ impl Tree {
         let mut table = self.table.lock();
         table.becomes(ino, found);
         if let Some(node) = table.get_mut(ino) {
-            node.shown = Shown::Frame(TreeFrame::new(ino, Stored::Frame(Self::layout_of(found)), Kind::File));
+            node.shown = ShownAs::Frame(TreeFrame::new(ino, Stored::Frame(Self::layout_of(found)), Kind::File));
         }
     }
 }

@@ -12,7 +12,7 @@ use super::frame::{Closed, Stored, TreeFrame};
 use super::making::like_copied;
 use super::place::At;
 use super::removing::check_parts;
-use super::table::Shown;
+use super::table::ShownAs;
 use crate::format::Layout;
 use crate::store::NewFrame;
 use crate::store::copy::FrameCopy;
@@ -202,8 +202,8 @@ impl Tree {
         table.becomes(frame.ino, now);
         if let Some(node) = table.get_mut(frame.ino) {
             node.shown = match frame.shown {
-                Kind::Directory => Shown::Frame(TreeFrame::new(frame.ino, Stored::Frame(layout), Kind::Directory)),
-                _ => Shown::Plain,
+                Kind::Directory => ShownAs::Frame(TreeFrame::new(frame.ino, Stored::Frame(layout), Kind::Directory)),
+                _ => ShownAs::Plain,
             };
         }
         drop(table);

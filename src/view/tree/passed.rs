@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use super::handles::{Open, PassedFile, drop_privileges};
-use super::table::Shown;
+use super::table::ShownAs;
 use super::{Tree, hidden, kind_of};
 use crate::store::local::beneath::{self, Caller, Found};
 use crate::view::{
@@ -146,7 +146,7 @@ impl Tree {
         };
         let found = beneath::look_at(file.as_fd())?;
         self.names_change(parent);
-        let ino = self.table.lock().enter(&found, parent, name, |_| Shown::Plain);
+        let ino = self.table.lock().enter(&found, parent, name, |_| ShownAs::Plain);
         if let Some(stem) = self.locked_name(name) {
             return Ok((attr(ino, &found), self.keep_lock_beside(ino, (parent, stem), file, mode)));
         }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::claims::{Claim, Key};
 use super::frame::TreeFrame;
 use super::handles::Open;
-use super::table::Shown;
+use super::table::ShownAs;
 use super::{Tree, rules};
 use crate::store::local::beneath::{self, Found};
 use crate::store::walk::has_store_suffix;
@@ -49,8 +49,8 @@ impl Tree {
             return Ok(Whose::Frame(frame, inner));
         }
         match self.table.lock().get(ino).map(|node| &node.shown) {
-            Some(Shown::Plain) => Ok(Whose::Passed),
-            Some(Shown::Frame(frame)) => Ok(Whose::Frame(Arc::clone(frame), ROOT)),
+            Some(ShownAs::Plain) => Ok(Whose::Passed),
+            Some(ShownAs::Frame(frame)) => Ok(Whose::Frame(Arc::clone(frame), ROOT)),
             None => Err(ViewError::Gone),
         }
     }

@@ -14,7 +14,7 @@ use super::lock_files::LockOf;
 use super::making::Empty;
 use super::place::At;
 use super::removing::{check_dead, check_parts};
-use super::table::Shown;
+use super::table::ShownAs;
 use super::{LOOKS, Tree, forget_name, hidden, rules};
 use crate::format::Layout;
 use crate::store::local::beneath::{self, Found, Onto};
@@ -187,7 +187,7 @@ impl Tree {
             (Some(frame), false) if is_file(&frame) => {
                 self.drop_frame(&frame);
                 if let Some(node) = self.table.lock().get_mut(ino) {
-                    node.shown = Shown::Plain;
+                    node.shown = ShownAs::Plain;
                 }
             }
             (None, true) if !self.is_written(ino) => {

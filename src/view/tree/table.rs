@@ -29,14 +29,14 @@ pub struct Node {
     pub was_written: bool,
     /// It stands for a frame that is open.
     is_open: bool,
-    pub shown: Shown,
+    pub shown: ShownAs,
     /// Another file system is mounted here, which is not shown.
     pub is_covered: bool,
 }
 
 /// What a node is shown as.
 #[derive(Clone)]
-pub enum Shown {
+pub enum ShownAs {
     /// What it is.
     Plain,
     /// A frame.
@@ -61,7 +61,7 @@ pub struct Table {
 impl Table {
     /// With the root alone.
     pub fn new(root: &Found) -> Self {
-        let node = Node::new(root, Shown::Plain);
+        let node = Node::new(root, ShownAs::Plain);
         let (nodes, by_id) = (HashMap::from([(ROOT, Box::new(node))]), HashMap::from([(root.id, ROOT)]));
         Table { nodes, by_id, open: HashMap::new(), device: root.id.dev, last_node: 0, last: 0, moves: 0 }
     }
@@ -92,7 +92,7 @@ impl Table {
     }
 
     /// The node of what a name was found to be, told to the kernel once more. One that is new is `shown` so.
-    pub fn enter(&mut self, found: &Found, parent: Ino, name: &OsStr, shown: impl FnOnce(Ino) -> Shown) -> Ino {
+    pub fn enter(&mut self, found: &Found, parent: Ino, name: &OsStr, shown: impl FnOnce(Ino) -> ShownAs) -> Ino {
         let ino = match self.find(found) {
             Some(ino) => ino,
             None => {
@@ -264,7 +264,7 @@ impl Table {
 const MAX_DEPTH: usize = 1 << 16;
 
 impl Node {
-    fn new(found: &Found, shown: Shown) -> Self {
+    fn new(found: &Found, shown: ShownAs) -> Self {
         let kind = found.stat.mode & libc::S_IFMT;
         Node {
             id: found.id,
@@ -313,8 +313,8 @@ impl Node {
     /// The frame that it is shown as.
     pub fn frame(&self) -> Option<&Arc<TreeFrame>> {
         match &self.shown {
-            Shown::Frame(frame) => Some(frame),
-            Shown::Plain => None,
+            ShownAs::Frame(frame) => Some(frame),
+            ShownAs::Plain => None,
         }
     }
 }

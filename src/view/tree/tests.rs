@@ -298,7 +298,7 @@ fn numbers_of_nodes_begin_again_before_those_of_frames_begin() {
         found
     };
     let mut table = tree.table.lock();
-    let enter = |table: &mut Table, number| table.enter(&found(number), ROOT, OsStr::new("x"), |_| table::Shown::Plain);
+    let enter = |table: &mut Table, number| table.enter(&found(number), ROOT, OsStr::new("x"), |_| table::ShownAs::Plain);
     let first = enter(&mut table, 1);
     table.count_nodes_from(LAST_NODE - 1);
     assert_eq!(enter(&mut table, 2), Ino(OURS | LAST_NODE));

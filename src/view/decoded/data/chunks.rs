@@ -31,7 +31,7 @@ impl Data {
         match self.blocks.claim(key, len, part, way.keep(part)) {
             Turn::Ready(block) => Ok(block),
             Turn::Mine => {
-                let claim = Claim { blocks: &self.blocks, key };
+                let claim = BlockClaim { blocks: &self.blocks, key };
                 // Whoever had it before has just put it to the file.
                 if let Some(block) = self.restore(way, key, len, part) {
                     return Ok(block);
@@ -213,12 +213,12 @@ impl From<format::Error> for Failed {
 }
 
 /// A block that somebody has claimed: given up if it comes to nothing.
-struct Claim<'a> {
+struct BlockClaim<'a> {
     blocks: &'a Blocks,
     key: BlockKey,
 }
 
-impl Drop for Claim<'_> {
+impl Drop for BlockClaim<'_> {
     fn drop(&mut self) {
         self.blocks.give_up(self.key);
     }

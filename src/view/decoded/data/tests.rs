@@ -11,7 +11,7 @@ use crate::store::backend::{BackendFile, FileStat};
 use crate::store::local::FileBackend;
 use crate::store::{CframeStore, OpenOptions};
 use crate::view::decoded::BandFiles;
-use crate::view::decoded::band_file::Directory;
+use crate::view::decoded::band_file::BandDirectory;
 use crate::view::frames::{Cell, cframe, chunk};
 
 /// Bytes of a block: rows of it, and columns.
@@ -167,9 +167,9 @@ struct Full {
 
 struct FullFile(Box<dyn BackendFile>, Arc<AtomicU64>);
 
-impl Directory for Full {
+impl BandDirectory for Full {
     fn create_unnamed(&self) -> io::Result<Box<dyn BackendFile>> {
-        Ok(Box::new(FullFile(Directory::create_unnamed(&self.dir)?, Arc::clone(&self.left))))
+        Ok(Box::new(FullFile(BandDirectory::create_unnamed(&self.dir)?, Arc::clone(&self.left))))
     }
 
     fn available(&self) -> io::Result<u64> {
