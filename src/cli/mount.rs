@@ -10,10 +10,11 @@ use log::{LevelFilter, error};
 
 use super::background::{self, Role};
 use super::log::Target;
-use super::options::{self, Options, Show};
+use super::options::{self, Options};
 use super::{Failure, Outcome, memory, panic, remount};
 use crate::store::in_words;
 use crate::store::local::{self, mounts};
+use crate::view::Show;
 
 mod open;
 #[cfg(feature = "remote")]

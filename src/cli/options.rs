@@ -20,27 +20,22 @@ use crate::fs::kernel::{Access, FLAGS, REMOUNTED};
 use crate::fs::session::Overrides;
 #[cfg(feature = "remote")]
 use crate::store::remote;
+use crate::view::Show;
 
-/// What is shown of a frame.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
-pub(super) enum Show {
-    /// The layout that SOURCE does not have
-    #[default]
-    Other,
-    /// A directory with a file for each chunk
-    Sparse,
-    /// One file
-    Contiguous,
-    /// An array decompressed, as a file of NumPy's
-    Npy,
-    /// The data of any frame decompressed
-    Raw,
-}
+impl ValueEnum for Show {
+    fn value_variants<'a>() -> &'a [Self] {
+        &[Show::Other, Show::Sparse, Show::Contiguous, Show::Npy, Show::Raw]
+    }
 
-impl Show {
-    /// Whether the data is shown, and not the frame.
-    pub(super) fn is_decoded(self) -> bool {
-        matches!(self, Show::Npy | Show::Raw)
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        let (name, help) = match self {
+            Show::Other => ("other", "The layout that SOURCE does not have"),
+            Show::Sparse => ("sparse", "A directory with a file for each chunk"),
+            Show::Contiguous => ("contiguous", "One file"),
+            Show::Npy => ("npy", "An array decompressed, as a file of NumPy's"),
+            Show::Raw => ("raw", "The data of any frame decompressed"),
+        };
+        Some(PossibleValue::new(name).help(help))
     }
 }
 

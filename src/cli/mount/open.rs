@@ -5,14 +5,13 @@ use std::sync::Arc;
 
 use log::{debug, info, warn};
 
-use super::super::options::Show;
 use super::plan::{Plan, SourceKind};
 use crate::format::Layout;
 use crate::format::array::Array;
 use crate::store::times::Records;
 use crate::store::{Budgets, CframeStore, FrameStore, NewFrame, OpenOptions, Resources, SframeStore, in_words, sidecar};
 use crate::view::{
-    self, ArrayView, Blocks, ContiguousView, Decoded, FileSystem, FrameView, Rules, Shown, Single, SparseView, Tree, ViewError,
+    ArrayView, Blocks, ContiguousView, Decoded, FileSystem, FrameView, Rules, Show, Shown, Single, SparseView, Tree, ViewError,
 };
 
 #[cfg(feature = "remote")]
@@ -96,7 +95,7 @@ pub(super) fn blocks(plan: &Plan) -> Arc<Blocks> {
 }
 
 fn open_tree(plan: &Plan, rules: &Rules) -> Result<Arc<dyn FileSystem>, ViewError> {
-    let shows_data = matches!(rules.show, view::Show::Npy | view::Show::Raw);
+    let shows_data = rules.show.is_decoded();
     // Chunks are kept decoded, or as they are.
     let cache_bytes = if shows_data { 0 } else { plan.cache_size };
     let resources = Resources::new(Budgets { cache_bytes, ..Budgets::default() });

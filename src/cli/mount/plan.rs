@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::super::Failure;
 use super::super::frames;
-use super::super::options::{Options, Show, TreeOptions};
+use super::super::options::{Options, TreeOptions};
 use super::point::{self, Fits};
 #[cfg(feature = "remote")]
 use super::remote;
@@ -20,7 +20,7 @@ use crate::fs::session::{Config, MountRequest};
 #[cfg(feature = "remote")]
 use crate::store::remote::{Address, without_secrets};
 use crate::store::{Location, in_words};
-use crate::view::{Decoded, Rules, Shown};
+use crate::view::{Decoded, Rules, Show, Shown};
 
 /// Event loops: half of them may wait for the disk at one time. More cost a round trip nothing.
 const THREADS: usize = 8;

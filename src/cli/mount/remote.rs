@@ -5,12 +5,12 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use super::super::Failure;
-use super::super::options::{Options, Show, TreeOptions, parse_disk_cache};
+use super::super::options::{Options, TreeOptions, parse_disk_cache};
 use super::point::{self, Fits};
 use crate::fs::kernel;
 use crate::store::in_words;
 use crate::store::remote::{Access, Address};
-use crate::view::{Decoded, Rules, Timeouts};
+use crate::view::{Decoded, Rules, Show, Timeouts};
 
 /// Bytes of memory for what was fetched, where nothing else is asked for.
 pub(super) const CACHE_SIZE: u64 = 96 << 20;

@@ -2,14 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use super::super::options::{Options, Show, TreeOptions};
+use super::super::options::{Options, TreeOptions};
 use super::super::{Failure, strangers};
 use super::point::{self, Fits, PointKind};
 use super::source::check_device;
 use crate::format::plain::plain;
 use crate::store::walk::SUFFIXES;
 use crate::store::{Location, in_words, local};
-use crate::view::{self, DEFAULT_TIMEOUTS, Rules, Timeouts};
+use crate::view::{DEFAULT_TIMEOUTS, Rules, Show, Timeouts};
 
 /// Whether SOURCE is a directory that is no frame, and no array of another kind.
 pub(super) fn is_tree(source: &Path) -> bool {
@@ -53,15 +53,8 @@ pub(super) fn rules(
         return failed("-o follow_links");
     }
     let TreeOptions { suffixes, frames, noframes, cross, archives, entry_timeout, attr_timeout } = options.tree.clone();
-    let show = match show.or(options.show).unwrap_or_default() {
-        Show::Other => view::Show::Other,
-        Show::Sparse => view::Show::Sparse,
-        Show::Contiguous => view::Show::Contiguous,
-        Show::Npy => view::Show::Npy,
-        Show::Raw => view::Show::Raw,
-    };
     Ok(Rules {
-        show,
+        show: show.or(options.show).unwrap_or_default(),
         suffixes: suffixes.unwrap_or_else(|| SUFFIXES.map(str::to_owned).to_vec()),
         frames,
         noframes,

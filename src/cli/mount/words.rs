@@ -2,10 +2,11 @@
 
 use clap::ValueEnum;
 
-use super::super::options::{Options, Show};
+use super::super::options::Options;
 use super::Args;
-#[cfg(feature = "remote")]
 use crate::store::remote::Address;
+#[cfg(feature = "remote")]
+use crate::view::Show;
 
 /// # Errors
 /// What is wrong with the words taken together.

@@ -17,7 +17,7 @@ use crate::store::remote::Tag;
 use crate::store::remote::folder::{Entry, LONGEST_NAME};
 use crate::store::walk::{STORE_MARK, has_store_suffix};
 use crate::view::tree::{DataKind, FIRST_READ, LONGEST_HEADER, Stored};
-use crate::view::{Decoded, DirEntry, Ino, Kind, Result, Show, ViewError};
+use crate::view::{Decoded, DirEntry, Ino, Kind, Result, ViewError};
 
 /// Names of a listing that are looked at together, where data is shown.
 const AHEAD: usize = 1024;
@@ -105,7 +105,7 @@ impl RemoteTree {
     }
 
     pub(super) fn shows_data(&self) -> bool {
-        matches!(self.rules.show, Show::Npy | Show::Raw)
+        self.rules.show.is_decoded()
     }
 
     /// The key of an entry, and what it stands for.

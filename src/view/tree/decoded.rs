@@ -92,7 +92,7 @@ impl DecodedNames {
 impl Tree {
     /// Whether the data of frames is shown.
     pub(super) fn shows_data(&self) -> bool {
-        matches!(self.rules.show, Show::Npy | Show::Raw)
+        self.rules.show.is_decoded()
     }
 
     /// What a frame that was found is shown as, if that is its data.

@@ -82,10 +82,11 @@ pub(super) use decoded::{DataKind, FIRST_READ, LONGEST_HEADER};
 pub(super) use frame::{Stored, is_damage};
 pub use rules::Rules;
 
-/// The layout in which frames are shown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What is shown of a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Show {
-    /// The one that a frame does not have.
+    /// The layout that it does not have.
+    #[default]
     Other,
     /// Directories of chunk files.
     Sparse,
@@ -95,6 +96,13 @@ pub enum Show {
     Npy,
     /// The data of each as it is.
     Raw,
+}
+
+impl Show {
+    /// Whether the data is shown, and not the frame.
+    pub fn is_decoded(self) -> bool {
+        matches!(self, Show::Npy | Show::Raw)
+    }
 }
 
 /// Bytes that the kernel reads ahead in a file that it does not read by itself.

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::super::super::frames::shown_name;
-use super::super::super::options::Show;
 use super::super::super::remote::{Connected, connect, no_such_object};
 use super::super::plan::Plan;
 use super::super::remote::RemotePlan;
@@ -15,7 +14,7 @@ use crate::format::Layout;
 use crate::store::disk_cache::DiskCache;
 use crate::store::remote::{Address, RemoteStore};
 use crate::store::{Budgets, FrameStore, Resources, StoreError, remote};
-use crate::view::{ArrayView, ContiguousView, FileSystem, RemoteTree, Shown, SparseView, ViewError};
+use crate::view::{ArrayView, ContiguousView, FileSystem, RemoteTree, Show, Shown, SparseView, ViewError};
 
 /// Bytes of memory for what was fetched, where the rest is for what was decoded.
 const FETCHED: u64 = 32 << 20;
