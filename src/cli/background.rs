@@ -86,7 +86,7 @@ fn listen(daemon: &mut impl BufRead) -> io::Result<Result<(), Option<String>>> {
             Some(&READY) => return Ok(Ok(())),
             Some(&LINE) => {
                 daemon.read_until(b'\n', &mut said)?;
-                eprint!("{}", String::from_utf8_lossy(&said[1..]));
+                eprint!("{}", String::from_utf8_lossy(said.get(1..).unwrap_or_default()));
             }
             Some(_) => {
                 daemon.read_to_end(&mut said)?;

@@ -125,6 +125,7 @@ fn nearest(name: &str) -> Option<&'static str> {
 }
 
 /// Letters that are to be put in, taken out, changed, or exchanged with the next one.
+#[expect(clippy::indexing_slicing, reason = "each row has one more than `other`, and what is behind the first has one before it")]
 fn distance(one: &str, other: &str) -> usize {
     let (one, other) = (one.as_bytes(), other.as_bytes());
     // Of each beginning of `one` to the beginnings of `other`: the last, and the one before.

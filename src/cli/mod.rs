@@ -3,6 +3,8 @@
 //! 0 done; 1 failed, with one line on stderr that begins with the path; 2 wrong usage. Nothing else ever reaches a user: a
 //! panic is one line as well.
 
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::indexing_slicing))]
+
 use std::ffi::OsString;
 use std::fmt;
 use std::panic::AssertUnwindSafe;

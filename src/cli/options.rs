@@ -390,10 +390,10 @@ const LEAST_ON_DISK: u64 = 1 << 20;
 #[cfg(any(test, feature = "remote"))]
 pub(super) fn parse_disk_cache(text: &OsStr) -> Result<(PathBuf, Option<u64>), String> {
     let bytes = text.as_bytes();
-    let split = bytes.iter().rposition(|byte| *byte == b':').filter(|at| !bytes[*at..].contains(&b'/'));
-    let (dir, most) = match split {
-        Some(at) => (&bytes[..at], Some(size(&String::from_utf8_lossy(&bytes[at + 1..]))?)),
-        None => (bytes, None),
+    let mut parts = bytes.rsplitn(2, |byte| *byte == b':');
+    let (dir, most) = match (parts.next(), parts.next()) {
+        (Some(last), Some(dir)) if !last.contains(&b'/') => (dir, Some(size(&String::from_utf8_lossy(last))?)),
+        _ => (bytes, None),
     };
     if dir.is_empty() {
         return Err("expected a directory, as in DIR or DIR:20G".into());

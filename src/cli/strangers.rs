@@ -34,7 +34,7 @@ pub(super) fn file(location: &Location) -> Option<String> {
     let chunk = || ChunkHeader::parse(&head).is_ok_and(|chunk| u64::from(chunk.cbytes) == len);
     Some(if head.is_empty() {
         "is empty; expected a Blosc2 frame (to make a new one, remove this file and use b2fuse mount --create)".into()
-    } else if head.starts_with(&FRAME[..FRAME.len().min(head.len())]) {
+    } else if head.iter().zip(FRAME).all(|(byte, frame)| byte == frame) {
         return None;
     } else if head.starts_with(b"\x93NUMPY") {
         "is a NumPy array (.npy); expected a Blosc2 frame (b2fuse convert FILE NEW.b2nd makes one)".into()
@@ -82,7 +82,9 @@ fn head(location: &Location) -> Option<(Vec<u8>, u64)> {
 fn is_text(head: &[u8]) -> bool {
     let text = match str::from_utf8(head) {
         Ok(text) => text,
-        Err(error) if error.error_len().is_none() => str::from_utf8(&head[..error.valid_up_to()]).unwrap_or_default(),
+        Err(error) if error.error_len().is_none() => {
+            str::from_utf8(head.get(..error.valid_up_to()).unwrap_or_default()).unwrap_or_default()
+        }
         Err(_) => return false,
     };
     !text.is_empty() && text.chars().all(|c| !c.is_control() || c.is_ascii_whitespace())

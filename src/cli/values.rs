@@ -19,10 +19,8 @@ pub(super) fn split(list: &[u8]) -> Vec<Vec<u8>> {
 
 /// A word's name, and its value.
 pub(super) fn parts(word: &[u8]) -> (&[u8], Option<&[u8]>) {
-    match word.iter().position(|byte| *byte == b'=') {
-        Some(at) => (&word[..at], Some(&word[at + 1..])),
-        None => (word, None),
-    }
+    let mut parts = word.splitn(2, |byte| *byte == b'=');
+    (parts.next().unwrap_or_default(), parts.next())
 }
 
 /// A time: `1`, `0.5`.

@@ -15,6 +15,7 @@ const PAGE: u64 = 64;
 #[derive(Default)]
 pub(super) struct Inodes(Mutex<HashMap<u64, Box<[u32; PAGE as usize]>>>);
 
+#[expect(clippy::indexing_slicing, reason = "what is left when divided by a page's length is in the page")]
 impl Inodes {
     /// An inode is about to be named in a reply.
     pub(super) fn looked_up(&self, ino: Ino) {

@@ -181,11 +181,9 @@ impl Mountpoint {
         // Both numbers are given again at once to the next mount, which another daemon may have made since ours was taken away.
         // It may even be one of the same SOURCE, so what counts is the number that is not given again.
         let is_ours = |mount: &MountInfo| mount.id == ours.id && mount.device == ours.device && mount.source == ours.source;
-        let Some(place) = all.iter().position(is_ours) else {
-            return Ok(());
-        };
-        let point = &all[place].point;
-        if all[place + 1..].iter().any(|mount| mount.point == *point) {
+        let mut from = all.iter().skip_while(|mount| !is_ours(mount));
+        let Some(MountInfo { point, .. }) = from.next() else { return Ok(()) };
+        if from.any(|mount| mount.point == *point) {
             return Err(io::Error::from_raw_os_error(libc::EBUSY));
         }
         if self.unique.is_some() && mounts::number(point) != self.unique {

@@ -22,6 +22,8 @@
 //!
 //! The daemon never touches a path below its own mount point: no thread could answer it.
 
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::indexing_slicing))]
+
 mod adapter;
 mod answers;
 mod backings;

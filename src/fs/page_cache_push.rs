@@ -13,6 +13,7 @@ use crate::view::{FileSystem, Push};
 pub(super) const LONGEST_QUEUE: usize = 8 * HEAD_WINDOW;
 
 /// Stores the file's bytes, as they are now, into the page cache.
+#[expect(clippy::indexing_slicing, reason = "the buffer has that length, and a view reads no more into it")]
 pub(super) fn store(notifier: &Notifier, view: &dyn FileSystem, push: Push, buf: &mut Vec<u8>) {
     let len = push.len.min(LARGEST) as usize;
     if buf.len() < len {

@@ -118,6 +118,7 @@ impl Question {
 }
 
 impl Answer {
+    #[expect(clippy::indexing_slicing, reason = "the text is cut to what path and numbers leave of a message")]
     fn encode(&self, ticket: u32) -> [u8; LEN] {
         let (kind, text, source) = match self {
             Answer::Working => (1, "", None),
@@ -141,9 +142,9 @@ impl Answer {
     /// With the ticket. Whoever answers may be anybody.
     pub fn decode(bytes: &[u8; LEN]) -> Option<(u32, Self)> {
         let (path_len, text_len) = (get(bytes, PATH_LEN)? as usize, get(bytes, TEXT_LEN)? as usize);
-        let (path, rest) = bytes[BYTES..].split_at_checked(path_len)?;
+        let (path, rest) = bytes.get(BYTES..)?.split_at_checked(path_len)?;
         let text = || Some(String::from_utf8_lossy(rest.get(..text_len)?).into_owned());
-        let number = |at: usize| bytes[at..].first_chunk().map(|bytes| u64::from_ne_bytes(*bytes));
+        let number = |at: usize| bytes.get(at..)?.first_chunk().map(|bytes| u64::from_ne_bytes(*bytes));
         let source = || Some((OsStr::from_bytes(path).to_owned().into(), (number(FILE)?, number(FILE + 8)?)));
         let answer = match get(bytes, KIND)? {
             1 => Answer::Working,
@@ -162,6 +163,7 @@ fn message<const N: usize>(fields: [(usize, u32); N]) -> [u8; LEN] {
     bytes
 }
 
+#[expect(clippy::indexing_slicing, reason = "where the numbers of a message are, it has bytes")]
 fn put(bytes: &mut [u8; LEN], at: usize, value: u32) {
     bytes[at..at + 4].copy_from_slice(&value.to_ne_bytes());
 }

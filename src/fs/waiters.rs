@@ -162,7 +162,7 @@ pub(super) fn sleeps_on(client: u32) -> Option<u32> {
     /// The fields behind the program's name, which may hold anything: the state, and proc_pid_stat(5)'s `processor`.
     const PROCESSOR: usize = 36;
     let stat = system::read(format!("/proc/{client}/stat")).ok()?;
-    let fields = String::from_utf8_lossy(&stat[stat.iter().rposition(|byte| *byte == b')')? + 1..]).into_owned();
+    let fields = String::from_utf8_lossy(stat.rsplit(|byte| *byte == b')').next()?).into_owned();
     let mut fields = fields.split_ascii_whitespace();
     if !matches!(fields.next()?, "S" | "D") {
         return None;

@@ -136,7 +136,11 @@ fn too_much() -> String {
 
 fn hex(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]).map(|digit| char::from(DIGITS[usize::from(digit)])).collect()
+    bytes
+        .iter()
+        .flat_map(|byte| [byte >> 4, byte & 15])
+        .map(|digit| DIGITS.get(usize::from(digit)).map_or('?', |digit| char::from(*digit)))
+        .collect()
 }
 
 /// Characters of text, or bytes, that are shown to people.
@@ -145,7 +149,7 @@ const MOST_SHOWN: usize = 200;
 fn shown_hex(bytes: &[u8]) -> String {
     let shown = bytes.len().min(MOST_SHOWN / 4);
     let dots = if shown < bytes.len() { "..." } else { "" };
-    format!("0x{}{dots}", hex(&bytes[..shown]))
+    format!("0x{}{dots}", hex(bytes.get(..shown).unwrap_or(bytes)))
 }
 
 fn shortened(text: &str) -> String {
