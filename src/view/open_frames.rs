@@ -141,9 +141,9 @@ impl<F: Openable> OpenFrames<F> {
         self.listed.lock().clone()
     }
 
-    /// The same, as they are. None of them can be closed while that is kept.
-    pub fn all(&self) -> Vec<Pair<F>> {
-        self.listed().into_iter().filter_map(|frame| frame.slot().opened().map(|open| (frame, open))).collect()
+    /// The same, one after the other, as each is then. One that was handed out cannot be closed while that is kept.
+    pub fn all(&self) -> impl Iterator<Item = Pair<F>> {
+        self.listed().into_iter().filter_map(|frame| frame.slot().opened().map(|open| (frame, open)))
     }
 
     /// A frame as it is open, if that `is_good`, or else as it `opens`. Only one of those who come at a time opens it; the others wait,
@@ -263,7 +263,7 @@ impl<F: Openable> OpenFrames<F> {
 
     /// Does something with each; the earliest of the times that it answers.
     pub fn each(&self, mut work: impl FnMut(&Arc<F>, &dyn FileSystem) -> Option<Instant>) -> Option<Instant> {
-        self.all().into_iter().filter_map(|(frame, open)| work(&frame, open.fs())).min()
+        self.all().filter_map(|(frame, open)| work(&frame, open.fs())).min()
     }
 
     /// Ends all of them, with the mount.

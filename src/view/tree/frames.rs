@@ -406,7 +406,7 @@ impl Tree {
 
     pub(super) fn leave_frames(&self, regardless: bool, invalidations: &mut Invalidations) -> Left {
         let mut all = Left::default();
-        for (frame, open) in self.frames.open.all().into_iter().filter(|(_, open)| !open.view.is_untouched()) {
+        for (frame, open) in self.frames.open.all().filter(|(_, open)| !open.view.is_untouched()) {
             let mut inner = Invalidations::new();
             let left = open.fs().leave(regardless, &mut inner);
             self.tell(&frame, inner, invalidations);
