@@ -25,12 +25,17 @@ pub(super) struct Connected {
 /// What keeps from it, in words without secrets.
 pub(super) fn connect(address: &Address, access: &Access) -> Result<Connected, String> {
     let opened = access.open(address)?;
+    let parts = opened.parts;
     let client = match opened.pages {
         _ if address.is_http() => Client::of_file(opened.store, access.connections, access.timeout),
         Some(pages) => Client::listing(opened.store, pages, opened.key, access.connections, access.timeout),
         None => Client::new(opened.store, opened.key, access.connections, access.timeout),
     };
     let client = client.map_err(|error| format!("cannot be asked for: {}", in_words(&error)))?;
+    let client = match parts {
+        Some(parts) => client.with_parts(parts, remote::PART),
+        None => client,
+    };
     Ok(Connected { client, path: PathBuf::from(address.to_string()), origin: opened.origin })
 }
 

@@ -50,6 +50,8 @@ mod frame_store;
 mod image;
 pub mod inspect;
 pub mod interrupts;
+#[cfg(feature = "remote")]
+pub mod journal;
 pub mod local;
 mod location;
 mod lost;

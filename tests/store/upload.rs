@@ -1,5 +1,7 @@
 //! Uploads into an object store in memory, which fails, loses answers, ignores conditions and lets others in, when told to.
 
+mod parts;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -15,9 +17,10 @@ use b2fuse::store::{self, Budgets, CframeStore, FrameStore, Location, NewFrame, 
 use futures_util::TryStreamExt;
 use futures_util::stream::BoxStream;
 use object_store::memory::InMemory;
+use object_store::multipart::{MultipartStore, PartId};
 use object_store::path::Path as Key;
 use object_store::{
-    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode,
+    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartId, MultipartUpload, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode,
     PutMultipartOptions, PutOptions, PutPayload, PutResult,
 };
 use parking_lot::Mutex;
@@ -54,6 +57,11 @@ struct Gate {
     now: AtomicUsize,
     most: AtomicUsize,
     pause: Mutex<Duration>,
+    /// Parts of objects that are not there yet, by what their upload is called.
+    uploads: Mutex<BTreeMap<String, BTreeMap<usize, PutPayload>>>,
+    /// Numbers of the parts that were put, in order.
+    parts: Mutex<Vec<usize>>,
+    begun: AtomicUsize,
 }
 
 impl Gate {
@@ -81,7 +89,8 @@ impl Gate {
     }
 
     fn client(self: &Arc<Self>, key: &str) -> Arc<Client> {
-        Client::new(Arc::clone(self) as _, Key::from(key), 16, Duration::from_secs(20)).unwrap()
+        let client = Client::new(Arc::clone(self) as _, Key::from(key), 16, Duration::from_secs(20)).unwrap();
+        client.with_parts(Arc::clone(self) as _, parts::PART as u64)
     }
 }
 
@@ -130,10 +139,7 @@ impl ObjectStore for Gate {
         key: &Key,
         options: PutMultipartOptions,
     ) -> object_store::Result<Box<dyn MultipartUpload>> {
-        match self.act("multipart", key) {
-            Act::Fail => Err(failed()),
-            _ => self.inner.put_multipart_opts(key, options).await,
-        }
+        self.inner.put_multipart_opts(key, options).await
     }
 
     async fn get_opts(&self, key: &Key, options: GetOptions) -> object_store::Result<GetResult> {
@@ -161,6 +167,60 @@ impl ObjectStore for Gate {
 
     async fn copy_opts(&self, from: &Key, to: &Key, options: CopyOptions) -> object_store::Result<()> {
         self.inner.copy_opts(from, to, options).await
+    }
+}
+
+fn no_such_upload(id: &str) -> Error {
+    Error::NotFound { path: id.into(), source: "NoSuchUpload".into() }
+}
+
+#[async_trait::async_trait]
+impl MultipartStore for Gate {
+    async fn create_multipart(&self, key: &Key) -> object_store::Result<MultipartId> {
+        if self.act("multipart", key) == Act::Fail {
+            return Err(failed());
+        }
+        let id = format!("{key} {}", self.begun.fetch_add(1, SeqCst));
+        self.uploads.lock().insert(id.clone(), BTreeMap::new());
+        Ok(id)
+    }
+
+    async fn put_part(&self, key: &Key, id: &MultipartId, number: usize, part: PutPayload) -> object_store::Result<PartId> {
+        self.parts.lock().push(number);
+        let act = self.act("part", key);
+        if act == Act::Fail {
+            return Err(failed());
+        }
+        let content_id = parts::tag(&part);
+        self.uploads.lock().get_mut(id).ok_or_else(|| no_such_upload(id))?.insert(number, part);
+        if act == Act::Lose { Err(failed()) } else { Ok(PartId { content_id }) }
+    }
+
+    async fn complete_multipart(&self, key: &Key, id: &MultipartId, ids: Vec<PartId>) -> object_store::Result<PutResult> {
+        let act = self.act("complete", key);
+        if act == Act::Fail {
+            return Err(failed());
+        }
+        let sent = self.uploads.lock().remove(id).ok_or_else(|| no_such_upload(id))?;
+        let mut bytes = Vec::new();
+        for (number, wanted) in ids.into_iter().enumerate() {
+            match sent.get(&number) {
+                Some(part) if parts::tag(part) == wanted.content_id => part.iter().for_each(|piece| bytes.extend_from_slice(piece)),
+                _ => {
+                    self.uploads.lock().insert(id.clone(), sent);
+                    return Err(Error::Generic { store: "memory", source: "InvalidPart".into() });
+                }
+            }
+        }
+        let done = self.inner.put(key, bytes.into()).await;
+        if act == Act::Lose { Err(failed()) } else { done }
+    }
+
+    async fn abort_multipart(&self, key: &Key, id: &MultipartId) -> object_store::Result<()> {
+        match self.act("abort", key) {
+            Act::Fail => Err(failed()),
+            _ => self.uploads.lock().remove(id).map(drop).ok_or_else(|| no_such_upload(id)),
+        }
     }
 }
 
@@ -230,7 +290,7 @@ fn upload_while(
     replace: bool,
     mut go_on: impl FnMut() -> bool,
 ) -> store::Result<(bool, Resumed)> {
-    let new = NewUpload { client, path: Path::new("memory://frame"), replace };
+    let new = NewUpload { client, path: Path::new("memory://frame"), replace, records: None };
     let upload = match layout {
         Layout::Sparse => Upload::sparse(&new, copy.rooms().len() as u64)?,
         Layout::Contiguous => Upload::contiguous(&new, &copy.image, copy.rooms())?,
@@ -535,7 +595,7 @@ fn a_store_without_conditions_replaces_no_sframe() {
 
 #[test]
 fn large_chunks_and_files_are_sent_in_parts() {
-    let frame = made(1, &[3000, 33 << 20, 3000, 20 << 20]);
+    let frame = made(1, &[3000, 300 << 10, 3000, 200 << 10]);
     let (copy, expected) = (copy_of(&frame.path), local(&frame.path));
     for layout in LAYOUTS {
         let gate = Gate::new();
@@ -641,7 +701,7 @@ fn who_waits_is_stopped() {
         Act::Pass
     });
     let client = gate.client("a/frame");
-    let new = NewUpload { client: &client, path: Path::new("memory://frame"), replace: false };
+    let new = NewUpload { client: &client, path: Path::new("memory://frame"), replace: false, records: None };
     let target = Upload::sparse(&new, 40).unwrap();
     let error = copy.run(&target, &mut |_| true).unwrap_err();
     drop(waits);

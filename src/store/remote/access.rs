@@ -33,6 +33,7 @@ use object_store::client::ClientConfigKey;
 use object_store::gcp::{GcpCredential, GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::http::HttpBuilder;
 use object_store::list::PaginatedListStore;
+use object_store::multipart::MultipartStore;
 use object_store::path::Path as Key;
 use object_store::{BackoffConfig, ClientOptions, ObjectStore, RetryConfig, StaticCredentialProvider};
 use url::Url;
@@ -93,6 +94,8 @@ pub struct Opened {
     pub store: Arc<dyn ObjectStore>,
     /// The same, where it lists names: not a web server.
     pub pages: Option<Arc<dyn PaginatedListStore>>,
+    /// The same, where it takes objects in parts: not a web server.
+    pub parts: Option<Arc<dyn MultipartStore>>,
     /// The key of the address in it.
     pub key: Key,
     /// What beside the URL says which object it is: where the store is, and what a query asks for. Without secrets.
@@ -119,9 +122,9 @@ impl Access {
             check_endpoint(endpoint)?;
         }
         let key = address.key();
-        let pages = |store: Arc<dyn PaginatedListStore>| Some(store);
-        let (store, pages, origin): (Arc<dyn ObjectStore>, _, _) = match address.kind() {
-            Kind::Http => (Arc::new(self.web(address)?), None, address.asked_for()),
+        type Reached = (Arc<dyn ObjectStore>, Option<Arc<dyn PaginatedListStore>>, Option<Arc<dyn MultipartStore>>, String);
+        let (store, pages, parts, origin): Reached = match address.kind() {
+            Kind::Http => (Arc::new(self.web(address)?), None, None, address.asked_for()),
             kind if self.headers.is_some() => {
                 return Err(format!("headers= is for http:// and https://, and this is {kind:?}; expected it without headers="));
             }
@@ -130,24 +133,24 @@ impl Access {
                 let settings = [AmazonS3ConfigKey::S3Endpoint, AmazonS3ConfigKey::Endpoint, AmazonS3ConfigKey::Region];
                 let origin = origin(settings, |key| builder.get_config_value(key));
                 let store = Arc::new(builder.build().map_err(|error| in_words(&error))?);
-                (store.clone(), pages(store), origin)
+                (store.clone(), Some(store.clone()), Some(store), origin)
             }
             Kind::Google => {
                 let builder = self.google(address, environment)?;
                 let origin = origin([GoogleConfigKey::BaseUrl], |key| builder.get_config_value(key));
                 let settings = google_settings(&builder, environment);
                 let store = Arc::new(builder.build().map_err(|error| format!("{settings}{}", in_words(&error)))?);
-                (store.clone(), pages(store), origin)
+                (store.clone(), Some(store.clone()), Some(store), origin)
             }
             Kind::Azure => {
                 let builder = self.azure(address, environment)?;
                 let settings = [AzureConfigKey::AccountName, AzureConfigKey::Endpoint, AzureConfigKey::UseEmulator];
                 let origin = origin(settings, |key| builder.get_config_value(key));
                 let store = Arc::new(builder.build().map_err(|error| in_words(&error))?);
-                (store.clone(), pages(store), origin)
+                (store.clone(), Some(store.clone()), Some(store), origin)
             }
         };
-        Ok(Opened { store, pages, key, origin })
+        Ok(Opened { store, pages, parts, key, origin })
     }
 
     fn web(&self, address: &Address) -> Result<object_store::http::HttpStore, String> {

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::TryStreamExt;
 use object_store::list::PaginatedListStore;
+use object_store::multipart::MultipartStore;
 use object_store::path::Path as Key;
 use object_store::{Attribute, GetOptions, GetRange, GetResult, ObjectMeta, ObjectStore};
 use tokio::runtime::{Builder, Runtime};
@@ -29,6 +30,8 @@ use crate::store::interrupts;
 pub const REQUESTS: &str = "b2fuse-requests";
 /// The most bytes that are taken into memory by one request.
 pub const MOST: u64 = 1 << 30;
+/// Bytes of a part of a large object, at least: more than any store asks for.
+pub const PART: u64 = 8 << 20;
 /// Bytes that are allocated upon a server's word.
 const TRUSTED: u64 = 64 << 20;
 /// Room for bodies that are coming, in steps of so many bytes: 64 MiB. A larger one comes alone.
@@ -177,6 +180,10 @@ pub struct Client {
     store: Arc<dyn ObjectStore>,
     /// The same, where it lists names page by page.
     pub(super) pages: Option<Arc<dyn PaginatedListStore>>,
+    /// The same, where it takes objects in parts.
+    parts: Option<Arc<dyn MultipartStore>>,
+    /// Bytes of such a part, at least.
+    part: u64,
     /// The key of the frame: its file, or the prefix of its files.
     base: Key,
     /// Whether there are keys below it: not on a web server.
@@ -240,6 +247,8 @@ impl Client {
         Ok(Arc::new(Client {
             store,
             pages,
+            parts: None,
+            part: PART,
             base,
             has_prefixes,
             turns,
@@ -253,10 +262,22 @@ impl Client {
 
     /// Of another frame in the same store, which takes turns with this one: all have as many requests at one time together.
     pub fn at(&self, base: Key) -> Arc<Self> {
-        Arc::new(Client {
+        Arc::new(Client { base, ..self.same() })
+    }
+
+    /// The same where the store takes objects in parts of at least so many bytes, for uploads.
+    #[must_use]
+    pub fn with_parts(&self, parts: Arc<dyn MultipartStore>, part: u64) -> Arc<Self> {
+        Arc::new(Client { parts: Some(parts), part: part.max(1), ..self.same() })
+    }
+
+    fn same(&self) -> Self {
+        Client {
             store: Arc::clone(&self.store),
             pages: self.pages.clone(),
-            base,
+            parts: self.parts.clone(),
+            part: self.part,
+            base: self.base.clone(),
             has_prefixes: self.has_prefixes,
             turns: Arc::clone(&self.turns),
             room: Arc::clone(&self.room),
@@ -264,7 +285,7 @@ impl Client {
             timeout: self.timeout,
             asked: Arc::clone(&self.asked),
             carrier: Arc::clone(&self.carrier),
-        })
+        }
     }
 
     /// Whether there may be a prefix of that name, and not only an object.
@@ -312,6 +333,16 @@ impl Client {
     /// The store itself, for what only one caller does.
     pub fn store(&self) -> &Arc<dyn ObjectStore> {
         &self.store
+    }
+
+    /// The same, where it takes objects in parts.
+    pub fn parts(&self) -> Option<&Arc<dyn MultipartStore>> {
+        self.parts.as_ref()
+    }
+
+    /// Bytes of such a part, at least.
+    pub fn part_len(&self) -> u64 {
+        self.part
     }
 
     /// The key of a file of the frame; the frame itself is called with an empty name.

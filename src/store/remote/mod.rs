@@ -64,7 +64,7 @@ use crate::format::{self, ChunkId, Layout};
 pub use self::access::{Access, Opened, check_endpoint};
 pub use self::address::{Address, Kind, secrets, without_secrets};
 pub use self::backend::location;
-pub use self::client::{Client, Got, Listed, REQUESTS, Tag};
+pub use self::client::{Client, Got, Listed, PART, REQUESTS, Tag};
 pub use self::object::RemoteObject;
 pub use self::walk::Walk;
 

@@ -6,13 +6,15 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use object_store::path::Path as Key;
 use object_store::{ObjectMeta, PutPayload, UpdateVersion};
 use parking_lot::Mutex;
 
-use super::sending::{Parts, Put, Sending};
-use super::{WHOLE, read};
+use super::parts::Parts;
+use super::sending::{Put, Sending};
+use super::{NewUpload, WHOLE, read};
 use crate::format::{self, ChunkOffset, INDEX_NAME, IndexEntry, Layout, index};
 use crate::store::image::successor;
 use crate::store::{ChunkKey, FrameImage, ReadAt, Result, StoreError};
@@ -31,6 +33,7 @@ pub struct Contiguous {
     /// Index and trailer.
     tail: Vec<u8>,
     entries: usize,
+    resumed: AtomicU64,
     filled: Mutex<Filled>,
 }
 
@@ -52,6 +55,22 @@ impl Body {
                 Ok(())
             }
             Body::Large(parts) => parts.write(bytes),
+        }
+    }
+}
+
+/// Removes what is left of an object that was to have the name of what is made now.
+pub fn forget(new: &NewUpload<'_>, sending: &Arc<Sending>) {
+    forget_if(new, sending, |_| true);
+}
+
+/// The same, if it was to replace another, or not, as wanted.
+fn forget_if(new: &NewUpload<'_>, sending: &Arc<Sending>, is_wanted: impl FnOnce(bool) -> bool) {
+    if let Some(mut record) = new.records.and_then(|records| records.open(new.path, false)) {
+        match record.take_found() {
+            Some(found) if is_wanted(found.begun.replace) => Parts::forget(sending, &sending.client().key(""), record, found),
+            Some(_) => {}
+            None => record.remove(),
         }
     }
 }
@@ -80,11 +99,8 @@ fn plan(image: &FrameImage, rooms: &[u32]) -> format::Result<(Vec<u8>, Vec<u8>, 
 }
 
 impl Contiguous {
-    /// Looks at what is there, and begins.
-    ///
-    /// # Errors
-    /// See [`super::Upload::contiguous`].
-    pub fn begin(sending: Arc<Sending>, path: &Path, replace: bool, image: &FrameImage, rooms: &[u32]) -> Result<Self> {
+    /// Looks at what is there.
+    fn look(sending: &Arc<Sending>, path: &Path, replace: bool) -> Result<Option<ObjectMeta>> {
         let failed = |action| move |source| StoreError::Io { path: path.to_owned(), action, source };
         let refuse = |reason: &str| Err(StoreError::Unsupported { path: path.to_owned(), reason: reason.to_owned() });
         let key = sending.client().key("");
@@ -109,11 +125,29 @@ impl Contiguous {
         if before.is_none() && client.can_list() && is_prefix().map_err(failed("look at what is there"))? {
             return refuse("is a prefix with objects beneath it, and a contiguous frame is one object; expected another name");
         }
+        Ok(before)
+    }
+
+    /// Looks at what is there, and begins.
+    ///
+    /// # Errors
+    /// See [`super::Upload::contiguous`].
+    pub fn begin(sending: Arc<Sending>, new: &NewUpload<'_>, image: &FrameImage, rooms: &[u32]) -> Result<Self> {
+        let &NewUpload { path, replace, records, .. } = new;
+        let failed = |action| move |source| StoreError::Io { path: path.to_owned(), action, source };
+        let before = Self::look(&sending, path, replace).inspect_err(|error| {
+            if matches!(error, StoreError::Unsupported { .. }) {
+                forget_if(new, &sending, |was_to_replace| was_to_replace == replace);
+            }
+        })?;
+        let key = sending.client().key("");
         let (header, tail, len) = plan(image, rooms).map_err(|source| StoreError::Format { path: path.to_owned(), source })?;
-        let mut body = if len <= WHOLE {
+        let mut body = if len <= WHOLE * sending.client().part_len() {
+            forget_if(new, &sending, |_| true);
             Body::Small(Vec::with_capacity(usize::try_from(len).unwrap_or(0)))
         } else {
-            Body::Large(Parts::begin(&sending, &key, len).map_err(failed("begin to upload"))?)
+            let record = records.and_then(|records| records.open(path, true));
+            Body::Large(Parts::begin(&sending, &key, len, replace, record).map_err(failed("begin to upload"))?)
         };
         body.write(&header).map_err(failed("upload"))?;
         let stored = image.entries.iter().zip(rooms).filter(|(entry, _)| entry.stored().is_some());
@@ -125,6 +159,7 @@ impl Contiguous {
             rooms: stored.map(|(_, room)| *room).collect(),
             tail,
             entries: image.entries.len(),
+            resumed: AtomicU64::new(0),
             filled: Mutex::new(Filled { chunks: 0, body: Some(body) }),
         })
     }
@@ -161,15 +196,35 @@ impl Contiguous {
             let reason = format!("{} chunks were copied; expected {}", filled.chunks, self.rooms.len());
             return Err(StoreError::Unsupported { path: self.path.clone(), reason });
         }
-        let Some(mut body) = filled.body.take() else { return Err(self.ended()) };
+        let Some(body) = &mut filled.body else { return Err(self.ended()) };
         body.write(&self.tail).map_err(self.failed("upload"))?;
         match body {
-            Body::Small(bytes) => self.put(bytes),
-            Body::Large(mut parts) => {
-                parts.arrive().map_err(self.failed("upload"))?;
-                self.check()?;
-                parts.complete().map_err(self.failed("end the upload"))
+            Body::Small(bytes) => {
+                let bytes = std::mem::take(bytes);
+                filled.body = None;
+                return self.put(bytes);
             }
+            Body::Large(parts) => {
+                parts.arrive().map_err(self.failed("upload"))?;
+                self.resumed.store(parts.resumed(), Relaxed);
+                self.check()?;
+                parts.complete().map_err(self.failed("end the upload"))?;
+            }
+        }
+        filled.body = None;
+        Ok(())
+    }
+
+    /// Bytes that were not sent again.
+    pub fn resumed(&self) -> u64 {
+        self.resumed.load(Relaxed)
+    }
+
+    /// See [`super::Upload::leave`].
+    pub fn leave(&self) -> bool {
+        match &mut self.filled.lock().body {
+            Some(Body::Large(parts)) => parts.leave(),
+            _ => false,
         }
     }
 

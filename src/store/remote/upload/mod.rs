@@ -7,13 +7,16 @@
 //! | --- | --- |
 //! | `sparse` | an object for each chunk, then the index |
 //! | `contiguous` | one object |
+//! | `parts`, `record` | a large object, in parts that outlive the process |
 //! | `sending` | requests under way, and conditions |
 //!
 //! What a store guarantees that takes conditions with a write (If-None-Match, If-Match; S3, GCS and Azure do): nobody's frame is
 //! overwritten but the one that was there when the upload began, and no chunk of it, whoever writes at the same time. An object of more
-//! than [`WHOLE`] bytes cannot be sent under a condition: there it is looked, just before, whether the name is as it was.
+//! than 32 MiB cannot be sent under a condition: there it is looked, just before, whether the name is as it was.
 
 mod contiguous;
+mod parts;
+mod record;
 mod sending;
 mod sparse;
 
@@ -24,6 +27,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use self::contiguous::Contiguous;
+pub use self::record::Records;
 use self::sending::Sending;
 use self::sparse::Sparse;
 use super::client::Client;
@@ -31,8 +35,8 @@ use crate::format::Layout;
 use crate::format::chunk::ChunkHeader;
 use crate::store::{ChunkKey, Epochs, FrameImage, FrameStore, ReadAt, ReadGuard, Result, StoreError};
 
-/// Bytes of the largest object that is sent by one request.
-pub const WHOLE: u64 = 32 << 20;
+/// Parts of the largest object that is sent by one request: 32 MiB.
+const WHOLE: u64 = 4;
 
 /// Where a frame is to be made, and how.
 pub struct NewUpload<'a> {
@@ -42,12 +46,14 @@ pub struct NewUpload<'a> {
     pub path: &'a Path,
     /// A frame of this layout that is there is replaced. Without, it is an error.
     pub replace: bool,
+    /// Where it is recorded what was sent of a large object; without, an interrupted one is sent anew.
+    pub records: Option<&'a Records>,
 }
 
 /// What an upload found there already.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Resumed {
-    /// Chunks.
+    /// Chunks; 0 where parts were found.
     pub chunks: u64,
     /// Their bytes.
     pub bytes: u64,
@@ -73,7 +79,9 @@ impl Upload {
     /// Something has the name that is not to be replaced; what the store answers.
     pub fn sparse(new: &NewUpload<'_>, count: u64) -> Result<Self> {
         let sending = Sending::new(new.client);
-        Ok(Self::of(new, Kind::Sparse(Sparse::begin(sending, new.path, new.replace, count)?)))
+        let sparse = Sparse::begin(Arc::clone(&sending), new.path, new.replace, count)?;
+        contiguous::forget(new, &sending);
+        Ok(Self::of(new, Kind::Sparse(sparse)))
     }
 
     /// Begins a cframe with this image, where each chunk gets room for so many bytes (0 for a special one). The chunks are staged in the
@@ -83,7 +91,7 @@ impl Upload {
     /// As [`Upload::sparse`].
     pub fn contiguous(new: &NewUpload<'_>, image: &FrameImage, rooms: &[u32]) -> Result<Self> {
         let sending = Sending::new(new.client);
-        Ok(Self::of(new, Kind::Contiguous(Contiguous::begin(sending, new.path, new.replace, image, rooms)?)))
+        Ok(Self::of(new, Kind::Contiguous(Contiguous::begin(sending, new, image, rooms)?)))
     }
 
     fn of(new: &NewUpload<'_>, kind: Kind) -> Self {
@@ -94,7 +102,15 @@ impl Upload {
     pub fn resumed(&self) -> Resumed {
         match &self.kind {
             Kind::Sparse(sparse) => sparse.resumed(),
-            Kind::Contiguous(_) => Resumed::default(),
+            Kind::Contiguous(contiguous) => Resumed { chunks: 0, bytes: contiguous.resumed() },
+        }
+    }
+
+    /// What was sent stays where it is if no frame is made of it. Answers whether the next upload of the same frame goes on with it.
+    pub fn leave(&self) -> bool {
+        match &self.kind {
+            Kind::Sparse(_) => true,
+            Kind::Contiguous(contiguous) => contiguous.leave(),
         }
     }
 

@@ -5,12 +5,11 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
 use object_store::path::Path as Key;
 use object_store::{
-    Error, GetOptions, MultipartUpload, ObjectMeta, ObjectStoreExt, PutMode, PutOptions, PutPayload, UpdateVersion,
+    Error, GetOptions, ObjectMeta, ObjectStoreExt, PutMode, PutOptions, PutPayload, UpdateVersion,
 };
 use parking_lot::{Condvar, Mutex};
 
@@ -24,11 +23,6 @@ const FIRST: u64 = 8 << 20;
 const SOON: Duration = Duration::from_secs(4);
 /// How often a conditional request without an answer is sent again, once it is known that it did nothing.
 const ATTEMPTS: usize = 4;
-/// Bytes of a part of a large object, at least: a store takes [`PARTS`] of them.
-const PART: u64 = 8 << 20;
-const PARTS: u64 = 10_000;
-/// How long it is waited for that parts of an object that will not be are removed.
-const ABORT: Duration = Duration::from_secs(5);
 
 /// What became of an object that must be a new one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,6 +108,14 @@ impl Sending {
             }
             self.arrived.wait_for(&mut traffic, interrupts::PAUSE);
         }
+    }
+
+    /// Whether more is to be sent.
+    ///
+    /// # Errors
+    /// As [`Sending::start`].
+    pub fn go_on(&self) -> io::Result<()> {
+        self.check(&mut self.traffic.lock())
     }
 
     fn check(&self, traffic: &mut Traffic) -> io::Result<()> {
@@ -270,97 +272,4 @@ fn is_equal(bytes: &[u8], payload: &PutPayload) -> bool {
         None => false,
     });
     same && rest.is_empty()
-}
-
-/// A large object, which is sent in parts and is there when all of them are: until then, the one before it.
-pub struct Parts {
-    sending: Arc<Sending>,
-    upload: Option<Box<dyn MultipartUpload>>,
-    buffer: Vec<u8>,
-    part: usize,
-}
-
-impl Parts {
-    /// Begins an object of so many bytes.
-    ///
-    /// # Errors
-    /// What the store answers; an object that is larger than any store takes.
-    pub fn begin(sending: &Arc<Sending>, key: &Key, len: u64) -> io::Result<Self> {
-        let part = len.div_ceil(PARTS).next_multiple_of(1 << 20).max(PART);
-        if part > u64::from(u32::MAX) {
-            return Err(io::Error::other(format!("{len} bytes; expected no more than a store takes in {PARTS} parts")));
-        }
-        let (client, key) = (Arc::clone(sending.client()), key.clone());
-        let upload = sending
-            .client()
-            .wait(async move { client.store().put_multipart(&key).await.map_err(|error| client.complain(&error)) })?;
-        Ok(Parts { sending: Arc::clone(sending), upload: Some(upload), buffer: Vec::new(), part: part as usize })
-    }
-
-    /// Adds bytes.
-    ///
-    /// # Errors
-    /// As [`Sending::start`].
-    pub fn write(&mut self, mut bytes: &[u8]) -> io::Result<()> {
-        while let Some((now, rest)) = bytes.split_at_checked((self.part - self.buffer.len()).min(bytes.len())) {
-            if self.buffer.capacity() == 0 {
-                self.buffer.try_reserve_exact(self.part).map_err(io::Error::other)?;
-            }
-            self.buffer.extend_from_slice(now);
-            if self.buffer.len() == self.part {
-                self.send()?;
-            }
-            bytes = rest;
-            if bytes.is_empty() {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    fn send(&mut self) -> io::Result<()> {
-        let bytes = std::mem::take(&mut self.buffer);
-        let (len, client) = (bytes.len() as u64, Arc::clone(self.sending.client()));
-        let Some(upload) = &mut self.upload else { return Ok(()) };
-        let part = upload.put_part(bytes.into());
-        self.sending.start(len, async move { part.await.map_err(|error| client.complain(&error)) })
-    }
-
-    /// Waits until all parts have arrived: from then on the object can be completed.
-    ///
-    /// # Errors
-    /// As [`Sending::start`].
-    pub fn arrive(&mut self) -> io::Result<()> {
-        if !self.buffer.is_empty() {
-            self.send()?;
-        }
-        self.sending.finish()
-    }
-
-    /// Makes the object of its parts.
-    ///
-    /// # Errors
-    /// What the store answers.
-    pub fn complete(mut self) -> io::Result<()> {
-        let Some(mut upload) = self.upload.take() else { return Ok(()) };
-        let client = Arc::clone(self.sending.client());
-        self.sending.client().wait(async move { upload.complete().await.map(drop).map_err(|error| client.complain(&error)) })
-    }
-}
-
-impl Drop for Parts {
-    fn drop(&mut self) {
-        if let Some(mut upload) = self.upload.take() {
-            // Parts that are on their way arrive at nothing. What cannot be removed is left for the store's own rules. It is waited for
-            // though this process may be ending: that would leave them.
-            let (done, is_done) = sync_channel(1);
-            self.sending.client().start(async move {
-                if let Err(error) = upload.abort().await {
-                    log::debug!("parts of an object are left: {}", super::super::words::in_words(&error));
-                }
-                let _ = done.send(());
-            });
-            let _ = is_done.recv_timeout(ABORT);
-        }
-    }
 }

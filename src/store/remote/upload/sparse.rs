@@ -20,7 +20,8 @@ use parking_lot::Mutex;
 
 use super::super::client::{Client, Tag};
 use super::super::words::in_words;
-use super::sending::{Created, Parts, Put, Sending};
+use super::parts::Parts;
+use super::sending::{Created, Put, Sending};
 use super::{Resumed, WHOLE, read};
 use crate::format::index_file::IndexFile;
 use crate::format::{ChunkId, INDEX_NAME, Layout};
@@ -163,7 +164,7 @@ impl Sparse {
             chunks.bytes = chunks.bytes.saturating_add(chunk.len());
             chunks.ids.len() - 1
         };
-        let sent = if chunk.len() > WHOLE { self.send_large(number, chunk) } else { self.send(number, chunk) };
+        let sent = if chunk.len() > WHOLE * self.shared.sending.client().part_len() { self.send_large(number, chunk) } else { self.send(number, chunk) };
         sent.map_err(self.failed("upload a chunk"))?;
         if self.before.is_some() && self.shared.has_no_conditions() {
             return Err(StoreError::Unsupported { path: self.path.clone(), reason: NO_CONDITIONS.to_owned() });
@@ -196,7 +197,7 @@ impl Sparse {
         while shared.sending.look(&shared.key(id))?.is_some() {
             id = shared.free_id()?;
         }
-        let mut parts = Parts::begin(&shared.sending, &shared.key(id), chunk.len())?;
+        let mut parts = Parts::begin(&shared.sending, &shared.key(id), chunk.len(), false, None)?;
         let mut at = 0;
         while at < chunk.len() {
             let bytes = read(chunk, at, PIECE.min(chunk.len() - at))?;
