@@ -1,7 +1,7 @@
 //! `b2fuse convert`: a copy in another layout, without a mount.
 //!
 //! A copy on this machine has a temporary name until it is complete, and is removed if anything fails before. Of an upload that fails, what
-//! was sent stays there, out of sight: the next try goes on with it.
+//! was sent stays there, out of sight, and of a download what was fetched, beside DST: the next try goes on with it.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -37,11 +37,14 @@ mod tree;
 ///
 /// Each of SRC and DST may be a URL: s3://, gs:// or az://BUCKET/KEY; SRC also http:// or https://. Many chunks are sent and fetched at a
 /// time. At a URL nobody sees a half-written frame: the index of a sparse one is sent last, and a contiguous one is there when it is whole.
-/// A sparse upload that was interrupted goes on with the chunks that are there; a contiguous upload and a download begin anew. --force
-/// replaces a frame of the same layout, if nobody else has changed it meanwhile. An object of more than 32 MiB is sent in parts, without a
-/// condition: before, it is looked whether others have made one of that name, but do not upload such chunks, or such a contiguous frame, to
-/// one name twice at the same time. If the command is killed, its parts stay in the store until its rules remove them. A NumPy file becomes
-/// a sparse frame at a URL.
+/// The same command goes on with what an interrupted or killed one has sent or fetched, checked by length and checksum; which that is, is
+/// recorded in $XDG_STATE_HOME/b2fuse (root: /var/lib/b2fuse) for an upload in parts and a download. Unfinished downloads are beside DST, with
+/// names that begin with .b2fuse- and end in .tmp; a mount of that directory removes them. If an upload in parts is given up, its parts stay
+/// in the store until its rules remove them.
+///
+/// --force replaces a frame of the same layout, if nobody else has changed it meanwhile. An object of more than 32 MiB is sent in parts,
+/// without a condition: before, it is looked whether others have made one of that name, but do not upload such chunks, or such a contiguous
+/// frame, to one name twice at the same time. A NumPy file becomes a sparse frame at a URL.
 ///
 /// With --show, SRC may be a directory. Everything in it is copied, at any depth: each frame (see `b2fuse check`) in that
 /// layout, and all other files as they are, with owner, mode, times and extended attributes, links as links. DST must not exist, or be an

@@ -1,6 +1,7 @@
 //! Copying a frame from one store into another, of any layout: chunks are staged in the order of the index, and one commit makes a
 //! frame of them. Until then the target has no name, and nothing is left of it if the copy fails.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use super::error::Complain;
@@ -10,9 +11,11 @@ use super::{
 };
 use crate::format::{IndexEntry, Layout};
 
+mod resume;
 mod tree;
 mod unsynced;
 
+pub use resume::Resume;
 pub use tree::{FrameToCopy, TreeCopy};
 
 /// Chunks that are announced to the source at once.
@@ -127,7 +130,20 @@ impl FrameCopy {
     /// # Errors
     /// What the stores refuse; another process has changed the source meanwhile.
     pub fn run(&self, target: &dyn FrameStore, progress: &mut dyn FnMut(u32) -> bool) -> Result<bool> {
-        let Some(staged) = self.stage(target, progress)? else { return Ok(false) };
+        self.run_resumed(target, None, progress)
+    }
+
+    /// The same of a copy that may have been begun before.
+    ///
+    /// # Errors
+    /// As [`FrameCopy::run`].
+    pub fn run_resumed(
+        &self,
+        target: &dyn FrameStore,
+        resume: Option<&mut Resume>,
+        progress: &mut dyn FnMut(u32) -> bool,
+    ) -> Result<bool> {
+        let Some(staged) = self.stage_resumed(target, resume, progress)? else { return Ok(false) };
         self.commit(target, staged)?;
         Ok(true)
     }
@@ -137,12 +153,26 @@ impl FrameCopy {
     /// # Errors
     /// What the stores refuse.
     pub fn stage(&self, target: &dyn FrameStore, progress: &mut dyn FnMut(u32) -> bool) -> Result<Option<StagedCopy>> {
+        self.stage_resumed(target, None, progress)
+    }
+
+    fn stage_resumed(
+        &self,
+        target: &dyn FrameStore,
+        mut resume: Option<&mut Resume>,
+        progress: &mut dyn FnMut(u32) -> bool,
+    ) -> Result<Option<StagedCopy>> {
         let FrameCopy { source, image, lens, is_exact } = self;
         let failed = |reason| StoreError::Unsupported { path: source.path().to_owned(), reason };
+        // Stored chunks that are there already, and those that were announced.
+        let (here, seen) = (resume.as_ref().map_or(0, |resume| resume.count()), Cell::new(0));
         let announce = |from: usize| {
             let window = image.entries.iter().skip(from).zip(lens.iter().skip(from)).take(WINDOW);
             let stored = window.filter_map(|(entry, len)| Some(Want::Known(entry.stored()?, *len)));
+            let stored = stored.skip(here.saturating_sub(seen.get()));
             source.prefetch(&stored.collect::<Vec<_>>());
+            let window = image.entries.iter().skip(from).take(WINDOW);
+            seen.set(seen.get() + window.filter(|entry| entry.stored().is_some()).count());
         };
         let guard = source.enter();
         let (mut entries, mut bytes) = (Vec::with_capacity(lens.len()), Vec::new());
@@ -151,6 +181,14 @@ impl FrameCopy {
             if n.is_multiple_of(WINDOW) {
                 // The next window as well, for a disk that is to be busy all the time.
                 announce(n + WINDOW);
+            }
+            if let (Some(key), Some(resume)) = (entry.stored(), resume.as_deref_mut()) {
+                let (staged, len) = resume.stage(&**source, &guard, key, is_exact.then_some(*len), target)?;
+                entries.push(IndexEntry::Stored(staged));
+                if !progress(len) {
+                    return Ok(None);
+                }
+                continue;
             }
             let len = match entry.stored().filter(|_| !is_exact) {
                 Some(key) => source.chunk_header(&guard, key)?.cbytes,

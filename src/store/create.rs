@@ -8,6 +8,7 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use log::{debug, warn};
 
@@ -100,9 +101,17 @@ pub(crate) fn is_part_of_frame(name: &OsStr) -> bool {
 
 impl PendingFrame {
     /// Makes room for a new frame: looks whether something has its name, and makes what is to have it under a temporary one.
-    pub(super) fn create(source: &Source, make: impl FnMut(&OsStr) -> io::Result<Handle>) -> Result<(Self, Handle)> {
+    /// `found` is that, if it is there.
+    pub(super) fn create(
+        source: &Source,
+        found: Option<(OsString, Handle)>,
+        make: impl FnMut(&OsStr) -> io::Result<Handle>,
+    ) -> Result<(Self, Handle)> {
         let replaced = claim(source)?;
-        let (temp, made) = with_temp_name(make).map_err(source.io("create"))?;
+        let (temp, made) = match found {
+            Some(found) => found,
+            None => with_temp_name(make).map_err(source.io("create"))?,
+        };
         Ok((PendingFrame { ours: made.stat, temp, replaced }, made))
     }
 
@@ -147,6 +156,9 @@ impl PendingFrame {
 
     /// It is not needed any more, or never will be.
     pub(super) fn remove(&self, source: &Source) {
+        if source.new.resumed.as_ref().is_some_and(|unfinished| unfinished.name == self.temp && unfinished.leave.load(Relaxed)) {
+            return;
+        }
         // A rename that failed may have been done all the same; what has the temporary name then is not ours.
         if let Err(error) = remove(&*source.backend(), &self.temp, &self.ours) {
             debug!("{}: cannot remove {}: {}", source.called().display(), self.temp.display(), in_words(&error));

@@ -137,6 +137,11 @@ impl Journal {
         self.write(of)
     }
 
+    /// Whether it was removed.
+    pub fn is_removed(&self) -> bool {
+        self.is_removed
+    }
+
     /// Removes it: nothing is left to go on with.
     pub fn remove(&mut self) {
         self.is_removed = true;

@@ -50,7 +50,6 @@ mod frame_store;
 mod image;
 pub mod inspect;
 pub mod interrupts;
-#[cfg(feature = "remote")]
 pub mod journal;
 pub mod local;
 mod location;
@@ -87,7 +86,7 @@ pub use location::Location;
 pub use resources::{Budgets, Resources};
 pub use sframe::SframeStore;
 pub use sidecar::{FrameLock, LockFile, Sidecar};
-pub use source::{Like, NewFrame, OpenOptions, Others};
+pub use source::{Like, NewFrame, OpenOptions, Others, Unfinished};
 
 /// Names a stored chunk. The store alone knows what the number means: the chunk's position in a cframe's file, or its id in an sframe, and
 /// a generation, so that an old key never names a new chunk at the same place.
@@ -202,6 +201,10 @@ pub trait ReadAt {
     /// and a copy may keep it as one.
     fn next_data(&self, offset: u64) -> Option<Range<u64>> {
         (offset < self.len()).then(|| offset..self.len())
+    }
+    /// The checksum of all bytes, if it is known: what is there already with that checksum need not be read from here.
+    fn known_sum(&self) -> Option<u64> {
+        None
     }
 }
 

@@ -1,15 +1,17 @@
 //! What stores of both layouts share: SOURCE by its names, whether it may be written to, and how a new one is made.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
+use crc_fast::{CrcAlgorithm, Digest};
 use log::warn;
 use parking_lot::{Mutex, RwLock};
 
-use super::backend::{Backend, BackendFile, FileStat, PIECE};
+use super::backend::{Backend, BackendFile, FileStat, PIECE, read_exact_at};
 use super::error::Complain;
 use super::location::Location;
 use super::mark::LockHolder;
@@ -123,6 +125,47 @@ pub struct NewFrame {
     pub write_protected: bool,
     /// With [`OpenOptions::replace`]: the only file or directory that may be replaced.
     pub replaced: Option<FileStat>,
+    /// It may have been begun before.
+    pub resumed: Option<Arc<Unfinished>>,
+}
+
+/// What there is of a new frame, under a name that the next process finds: it goes on with that.
+#[derive(Debug)]
+pub struct Unfinished {
+    /// The name, beside SOURCE.
+    pub name: OsString,
+    /// Chunks that are there.
+    pub chunks: u64,
+    /// Bytes of the room that they have in a contiguous frame.
+    pub bytes: u64,
+    /// It is left there if no frame is made of it.
+    pub leave: AtomicBool,
+}
+
+impl Unfinished {
+    /// Whether a file or directory in that directory is ours, so that it can be gone on with: nobody else can have given it the name.
+    pub(super) fn is_ours(dir: &dyn Backend, found: &FileStat) -> bool {
+        let is_alone = found.is_dir() || found.links == 1;
+        let around = dir.itself().and_then(|dir| dir.stat());
+        is_alone && found.belongs_to_this_process() && around.is_ok_and(|around| !around.lets_others_rename())
+    }
+}
+
+/// Whether a file has bytes with that checksum at an offset.
+pub(super) fn has(file: &dyn BackendFile, offset: u64, len: u64, sum: u64) -> bool {
+    let mut digest = Digest::new(CrcAlgorithm::Crc64Nvme);
+    let mut buf = vec![0; usize::try_from(len).unwrap_or(PIECE).min(PIECE)];
+    let mut done = 0;
+    while done < len {
+        let piece = buf.len().min(usize::try_from(len - done).unwrap_or(PIECE));
+        let Some(piece) = buf.get_mut(..piece) else { return false };
+        if read_exact_at(file, piece, offset + done).is_err() {
+            return false;
+        }
+        digest.update(piece);
+        done += piece.len() as u64;
+    }
+    digest.finalize() == sum
 }
 
 impl NewFrame {

@@ -1,5 +1,6 @@
 //! Uploads into an object store in memory, which fails, loses answers, ignores conditions and lets others in, when told to.
 
+mod download;
 mod parts;
 
 use std::collections::BTreeMap;

@@ -4,18 +4,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 
-use super::{Args, check_found, decode, encode, frames, interruptible, is_interrupted, make, mask, progress};
+use super::{Args, check_found, check_room, decode, encode, fill_new, frames, interruptible, is_interrupted, mask, progress};
 use crate::cli::remote::{Connected, connect, no_such_object};
 use crate::cli::{Failure, Outcome, log, memory};
 use crate::format::Layout;
 use crate::store::array_copy::ArrayCopy;
-use crate::store::copy::FrameCopy;
+use crate::store::copy::{FrameCopy, Need, Resume};
 use crate::store::local::system;
 use crate::store::npy_file::NpyFile;
 use crate::store::remote::upload::{NewUpload, Records, Upload};
 use crate::store::remote::{self, Access, Address, Options, RemoteStore};
 use crate::store::walk::Walk;
-use crate::store::{Budgets, NewFrame, Resources};
+use crate::store::{Budgets, FrameStore, NewFrame, Resources, SourceStore, StoreError};
 
 /// Bytes of memory for what is read of a remote source.
 const CACHE: u64 = 64 << 20;
@@ -79,7 +79,7 @@ fn convert(args: &Args, access: &Access, src: &Place, dst: &Place) -> Result<(),
             let target = frames::to_be(path)?;
             let replaced = check_found(&target, args.force)?;
             decode::check_file(&target, replaced.as_ref())?;
-            decode::write(args, decode::Source::Remote(open(src, access)?), &target, replaced)
+            decode::write(args, decode::Source::Remote(open(src, access)?.0), &target, replaced)
         }
         (Place::There(src), Place::Here(path)) => download(args, open(src, access)?, path),
         (_, Place::There(address)) => {
@@ -89,7 +89,7 @@ fn convert(args: &Args, access: &Access, src: &Place, dst: &Place) -> Result<(),
                     (FrameCopy::of(&location).map_err(frames::damaged)?, layout)
                 }
                 Place::There(src) => {
-                    let store = open(src, access)?;
+                    let (store, _) = open(src, access)?;
                     let layout = store.layout();
                     (FrameCopy::over(store)?, layout)
                 }
@@ -108,8 +108,9 @@ fn target_layout(args: &Args, source: Layout) -> Layout {
     }
 }
 
-fn open(src: &Address, access: &Access) -> Result<Arc<RemoteStore>, Failure> {
-    let Connected { client, path, .. } = reach(src, access)?;
+/// Opens a source. Answers too what beside its URL says which object it is.
+fn open(src: &Address, access: &Access) -> Result<(Arc<RemoteStore>, String), Failure> {
+    let Connected { client, path, origin } = reach(src, access)?;
     let options = Options {
         // Others' commits are looked for at the end of the copy.
         refresh: std::time::Duration::ZERO,
@@ -119,7 +120,7 @@ fn open(src: &Address, access: &Access) -> Result<Arc<RemoteStore>, Failure> {
     };
     let resources = Resources::new(Budgets { cache_bytes: 0, ..Budgets::default() });
     match RemoteStore::open(Arc::clone(&client), &path, options, &resources) {
-        Ok(store) => Ok(Arc::new(store)),
+        Ok(store) => Ok((Arc::new(store), origin)),
         Err(error) if error.errno() == libc::ENOENT && client.can_list() && remote::Walk::of(&client, &path)?.is_some() => {
             Err(Failure::new(&path, "is a prefix without chunks.b2frame; expected one frame to download or copy"))
         }
@@ -131,15 +132,44 @@ fn reach(address: &Address, access: &Access) -> Result<Connected, Failure> {
     connect(address, access).map_err(|what| Failure::new(Path::new(&address.to_string()), what))
 }
 
-/// A copy on this machine, which has its name when it is whole.
-fn download(args: &Args, source: Arc<RemoteStore>, path: &Path) -> Result<(), Failure> {
+/// A copy on this machine, which has its name when it is whole. One that was interrupted is gone on with.
+fn download(args: &Args, (source, origin): (Arc<RemoteStore>, String), path: &Path) -> Result<(), Failure> {
     let to = target_layout(args, source.layout());
     let dst = frames::to_be(path)?;
     let replaced = check_found(&dst, args.force)?;
+    let (tag, url) = (source.tag(), source.path());
     let copy = FrameCopy::over(source)?;
     // An object has no mode.
     mask(0o666, to);
-    make(&copy, to, &dst, NewFrame { replaced, ..NewFrame::default() }, None).map(drop)
+    let state = format!("{origin} {} {} {to:?}", url.display(), tag.line());
+    let mut resume = if tag.tells() { Resume::open(&dst, &state, copy.rooms().len(), None) } else { None };
+    let new = NewFrame { replaced, resumed: resume.as_ref().map(Resume::unfinished), ..NewFrame::default() };
+    let mut goes_on = "begins anew";
+    let fill = |target: &dyn FrameStore, progress: &mut dyn FnMut(u64) -> bool| {
+        let Need { bytes, files } = copy.need(to);
+        let there = resume.as_ref().map_or((0, 0), |resume| (resume.bytes(), resume.count() as u64));
+        check_room(Need { bytes: bytes.saturating_sub(there.0), files: files.saturating_sub(there.1) }, target)?;
+        let done = copy.run_resumed(target, resume.as_mut(), &mut |len| progress(len.into()));
+        let is_to_stay = matches!(done, Ok(false) | Err(StoreError::Io { .. }));
+        if is_to_stay && resume.as_ref().is_some_and(Resume::leave) {
+            goes_on = "goes on with the chunks that are there";
+        }
+        Ok(done?)
+    };
+    let made = fill_new(&dst, copy.bytes(), || copy.create(&dst, to, new.clone()), fill);
+    match made {
+        Ok(target) => {
+            target.close()?;
+            resume.iter_mut().for_each(Resume::end);
+            Ok(())
+        }
+        Err(_) if is_interrupted() => {
+            let what = if replaced.is_some() { "what was there is as it was" } else { "no frame was made" };
+            Err(Failure::new(dst.path(), format_args!("interrupted; {what}, and the same command {goes_on}")))
+        }
+        Err(Failure(line)) if goes_on != "begins anew" => Err(Failure(format!("{line}; the same command {goes_on}"))),
+        Err(failure) => Err(failure),
+    }
 }
 
 fn upload(args: &Args, access: &Access, copy: &FrameCopy, to: Layout, dst: &Address) -> Result<(), Failure> {
@@ -212,7 +242,7 @@ fn send(
             Err(Failure::new(&shown, format_args!("interrupted; {what}, and {}", goes_on())))
         }
         Ok(false) => Err(Failure::new(&shown, "was stopped")),
-        Err(error @ crate::store::StoreError::Io { .. }) => Err(Failure::from_text(format_args!("{error}; {}", goes_on()))),
+        Err(error @ StoreError::Io { .. }) => Err(Failure::from_text(format_args!("{error}; {}", goes_on()))),
         Err(error) => Err(Failure::from_text(error)),
     }
 }

@@ -21,7 +21,7 @@ use super::error::Complain;
 use super::error::{Failed, no_room};
 use super::frame::{FileBytes, Frame, Unread};
 use super::sidecar;
-use super::source::{ATTEMPTS, HEADER_ROOM, Handle, KEPT_CHANGING, Like, Source, TICK, touched_since, write_from};
+use super::source::{ATTEMPTS, HEADER_ROOM, Handle, KEPT_CHANGING, Like, Source, TICK, Unfinished, has, touched_since, write_from};
 use super::{ChunkKey, FrameImage, FrameStore, OpenOptions, ReadAt, ReadGuard, Result, SourceStat, StoreError, Want};
 use crate::format::chunk::ChunkHeader;
 use crate::format::header::Sections;
@@ -277,6 +277,22 @@ impl Medium for Cframe {
         Ok(Handle { file, dir: None, stat })
     }
 
+    fn resume(source: &Source, unfinished: &Unfinished, options: &OpenOptions) -> io::Result<Handle> {
+        let backend = source.backend();
+        let file = backend.open(&unfinished.name, true)?;
+        let stat = file.stat()?;
+        if !Unfinished::is_ours(&*backend, &stat) || !file.try_lock()? || !backend.stat(&unfinished.name)?.same_file(&stat) {
+            return Err(io::Error::other("it may be somebody else's"));
+        }
+        // The last chunk may be there without having been recorded.
+        let end = options.header_room.saturating_add(unfinished.bytes);
+        if stat.len > end {
+            file.set_len(end)?;
+        }
+        let stat = file.stat()?;
+        Ok(Handle { file: Arc::from(file), dir: None, stat })
+    }
+
     fn read(source: &Source, handle: &Handle, generation: u32, whole: bool) -> Result<ReadFrame<Self>> {
         for _ in 0..ROUNDS {
             let before = handle.file.stat().map_err(source.io("stat"))?;
@@ -386,6 +402,9 @@ impl Medium for Cframe {
             return Err(store.io("write a chunk")(io::Error::from_raw_os_error(libc::EFBIG)));
         }
         let file = store.file();
+        if chunk.known_sum().is_some_and(|sum| has(&*file, position, len.into(), sum)) {
+            return Ok(key);
+        }
         let mut reading = false;
         let written = store.writing(&*file, || {
             write_from(chunk, len.into(), &*file, position).map_err(|failed| {

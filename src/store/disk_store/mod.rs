@@ -25,7 +25,7 @@ use crate::store::local::watch::{Watch, Watched};
 use crate::store::location::Location;
 use crate::store::lost::LostDirectory;
 use crate::store::sidecar::{LAST_PATIENCE, PATIENCE, Sidecar};
-use crate::store::source::{Handle, Like, Others, Source};
+use crate::store::source::{Handle, Like, Others, Source, Unfinished};
 use crate::store::staged_copies::StagedCopies;
 use crate::store::{
     AtClose, CacheStats, ChunkKey, DraftPool, Epochs, FrameImage, FrameStore, LocalStore, OpenOptions, ReadAt, ReadGuard, Result,
@@ -84,6 +84,8 @@ pub(in crate::store) trait Medium: Sized + Send + Sync + 'static {
     fn open(source: &Source, write: bool) -> Result<Handle>;
     /// Creates an empty medium under a temporary name, and locks it.
     fn create(source: &Source, name: &OsStr) -> io::Result<Handle>;
+    /// Opens and locks what an earlier process has left of a new frame, cut to the chunks that are there.
+    fn resume(source: &Source, unfinished: &Unfinished, options: &OpenOptions) -> io::Result<Handle>;
     /// Reads a frame without its chunks. Their keys get that generation. With `whole`, a change by others in the meantime is an error.
     fn read(source: &Source, handle: &Handle, generation: u32, whole: bool) -> Result<ReadFrame<Self>>;
     /// Finds the lock file's place. A SOURCE that is not `new` must be a frame, as no lock file is made beside anything else.

@@ -1,11 +1,13 @@
 //! Opens a store on disk, or makes a new one.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
+use log::debug;
 use parking_lot::{Mutex, RwLock};
 
 use super::changes::Detector;
@@ -17,9 +19,9 @@ use crate::store::create::PendingFrame;
 use crate::store::local::watch::Watch;
 use crate::store::location::Location;
 use crate::store::sidecar::{PATIENCE, Sidecar};
-use crate::store::source::{Handle, NewFrame, Source};
+use crate::store::source::{Handle, NewFrame, Source, Unfinished};
 use crate::store::staged_copies::StagedCopies;
-use crate::store::{DraftPool, Epochs, FrameImage, FrameStore as _, OpenOptions, Resources, Result};
+use crate::store::{DraftPool, Epochs, FrameImage, FrameStore as _, OpenOptions, Resources, Result, in_words};
 
 impl<M: Medium> DiskStore<M> {
     /// Opens a frame.
@@ -91,7 +93,8 @@ impl<M: Medium> DiskStore<M> {
     }
 
     fn create_source(source: Source, options: &OpenOptions) -> Result<Self> {
-        let (pending, handle) = PendingFrame::create(&source, |name| M::create(&source, name))?;
+        let found = source.new.resumed.clone().and_then(|unfinished| Self::resume(&source, &unfinished, options));
+        let (pending, handle) = PendingFrame::create(&source, found, |name| M::create(&source, name))?;
         let sidecar = match &handle.dir {
             None if options.locking => Some(Self::lock_file(&source, &handle, options, true)?),
             _ => None,
@@ -101,6 +104,22 @@ impl<M: Medium> DiskStore<M> {
         let store = Self::assemble(source, sidecar, options, &handle, None, None, CommitState::created(pending), detector);
         store.grounded.store(true, Relaxed);
         Ok(store)
+    }
+
+    /// What there is of a frame that was begun before, or its beginning under the same name. Nothing, if somebody else may have it.
+    fn resume(source: &Source, unfinished: &Unfinished, options: &OpenOptions) -> Option<(OsString, Handle)> {
+        let name = &unfinished.name;
+        let resumed = match M::resume(source, unfinished, options) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => M::create(source, name),
+            resumed => resumed,
+        };
+        match resumed {
+            Ok(handle) => Some((name.clone(), handle)),
+            Err(error) => {
+                debug!("{}: nothing that is left of it is used: {}", source.place().location.path().display(), in_words(&error));
+                None
+            }
+        }
     }
 
     #[expect(clippy::too_many_arguments, reason = "the parts of a store")]

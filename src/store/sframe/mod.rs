@@ -6,6 +6,7 @@
 
 use std::ffi::OsStr;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -23,8 +24,8 @@ use super::local::watch::Watched;
 use super::open_files::{Descriptors, OpenChunk, Stamp};
 use super::readahead::{Readahead, Reader};
 use super::sidecar;
-use super::source::{Handle, Like, Source, write_from};
-use super::{ChunkKey, FrameImage, OpenOptions, ReadAt, ReadGuard, Result, SourceStat, StoreError, Want};
+use super::source::{Handle, Like, Source, Unfinished, has, write_from};
+use super::{ChunkKey, FrameImage, FrameStore, OpenOptions, ReadAt, ReadGuard, Result, SourceStat, StoreError, Want, is_part_of_frame};
 use crate::format::chunk::ChunkHeader;
 use crate::format::{self, ChunkId, INDEX_NAME as INDEX, Layout};
 
@@ -270,6 +271,37 @@ impl SframeStore {
         Err(error)
     }
 
+    /// The file that the next chunk would get, if it is there already with that length and checksum: of a frame that was begun before. One
+    /// that is there and is not that is removed.
+    fn find_chunk(&self, len: u32, sum: u64) -> Result<Option<(ChunkKey, Box<dyn BackendFile>)>> {
+        let dir = self.dir();
+        self.ready_record();
+        let key = self.reserve(len)?;
+        let name = name_of(key);
+        if let Ok(file) = dir.open(&name, true)
+            && let Ok(stat) = file.stat()
+            && stat.len == u64::from(len)
+            && stat.links == 1
+            && has(&*file, 0, len.into(), sum)
+        {
+            self.medium.directory.files.lock().stamp(key, &stat);
+            self.record_making(key);
+            self.record_made(key, &stat);
+            return Ok(Some((key, file)));
+        }
+        if self.committed().is_none() {
+            let _ = dir.remove(&name);
+        }
+        self.medium.directory.files.lock().removed(key);
+        Ok(None)
+    }
+
+    /// A chunk's file is there.
+    fn is_staged(&self, key: ChunkKey, len: u32, file: Box<dyn BackendFile>) {
+        self.medium.allocated.fetch_add(u64::from(len).next_multiple_of(4096), Relaxed);
+        self.medium.unsynced.lock().push(key, file);
+    }
+
     /// A chunk's file came to nothing before it had its name.
     fn unmake(&self, key: ChunkKey) {
         let _ = self.dir().remove(&temp_name_of(key));
@@ -303,6 +335,26 @@ impl Medium for Sframe {
         itself.try_lock()?;
         let stat = itself.stat()?;
         Ok(Handle { file: itself, dir: Some(dir), stat })
+    }
+
+    fn resume(source: &Source, unfinished: &Unfinished, _options: &OpenOptions) -> io::Result<Handle> {
+        let backend = source.backend();
+        let dir: Arc<dyn Backend> = Arc::from(backend.open_dir(&unfinished.name)?);
+        let itself = dir.itself()?;
+        let stat = itself.stat()?;
+        if !Unfinished::is_ours(&*backend, &stat) || !itself.try_lock()? || !backend.stat(&unfinished.name)?.same_file(&stat) {
+            return Err(io::Error::other("it may be somebody else's"));
+        }
+        for name in dir.names()? {
+            match ChunkId::from_file_name(name.as_bytes()) {
+                Some(ChunkId(id)) if u64::from(id) < unfinished.chunks => {}
+                // The last chunk may be there without having been recorded.
+                _ if is_part_of_frame(&name) => dir.remove(&name)?,
+                _ => return Err(io::Error::other(format!("it holds {}, which is no part of a frame", name.display()))),
+            }
+        }
+        let stat = itself.stat()?;
+        Ok(Handle { file: Arc::from(itself), dir: Some(dir), stat })
     }
 
     fn read(source: &Source, handle: &Handle, generation: u32, whole: bool) -> Result<ReadFrame<Self>> {
@@ -426,6 +478,12 @@ impl Medium for Sframe {
     }
 
     fn stage(store: &SframeStore, chunk: &dyn ReadAt, len: u32) -> Result<ChunkKey> {
+        if let Some(sum) = chunk.known_sum()
+            && let Some((key, file)) = store.find_chunk(len, sum)?
+        {
+            store.is_staged(key, len, file);
+            return Ok(key);
+        }
         let (key, file) = store.create_chunk(len)?;
         store.give_attributes(&*file);
         if let Err(failed) = write_from(chunk, len.into(), &*file, 0) {
@@ -436,8 +494,7 @@ impl Medium for Sframe {
             return Err(if harmless { error } else { store.source.poisoned_by(error) });
         }
         let key = store.name_chunk(key, len, &*file)?;
-        store.medium.allocated.fetch_add(u64::from(len).next_multiple_of(4096), Relaxed);
-        store.medium.unsynced.lock().push(key, file);
+        store.is_staged(key, len, file);
         Ok(key)
     }
 

@@ -6,6 +6,8 @@ import shutil
 import signal
 import subprocess
 import threading
+import time
+from pathlib import Path
 
 import blosc2
 import numpy as np
@@ -276,8 +278,99 @@ def stopped(server, proxy, sample, directory, number):
     line = stop(["convert", "--show", "contiguous", sample.path, url], "PUT", 0)
     expect("objects", server.keys(other), [])
     url, target = server.url(key, proxy.address), directory / "download"
-    stop(["convert", "-o", "timeout=3", url, target], "GET", 12)
-    expect("what a download leaves", [path.name for path in directory.iterdir() if "download" in path.name or path.name.startswith(".b2fuse")], [])
+    line = stop(["convert", "-o", "timeout=3", url, target], "GET", 12)
+    if "goes on with the chunks that are there" not in line:
+        raise Wrong(f"no word of how to go on: {line}")
+    left = [path.name for path in directory.iterdir() if "download" in path.name or path.name.startswith(".b2fuse")]
+    expect("what a download leaves", [name.startswith(".b2fuse-") and name.endswith(".tmp") for name in left], [True])
+    # Which ones were answered is a matter of chance.
+    downloads_on(server, proxy, sample, target, url, 0)
+
+
+def downloads_on(server, proxy, sample, target, url, least):
+    """The chunks of an interrupted download that are there, so many at least, are not asked for again."""
+    proxy.settle()
+    proxy.clear()
+    b2fuse("convert", url, target, environment=server.environment(proxy.address))
+    stored = len(server.keys(url.split("/", 3)[3])) - INDEX
+    if len(proxy.gets()) > stored - least + INDEX:
+        raise Wrong(f"{len(proxy.gets())} requests for {stored} chunks, of which {least} are there")
+    expect_frame(sample, target)
+    expect("what is left", [path.name for path in target.parent.iterdir() if path.name.startswith(".b2fuse")], [])
+    expect("records that are left", recorded("downloads", target.name), 0)
+
+
+def recorded(kind, name):
+    """How much is recorded of what is on its way, of that name."""
+    state = Path("/var/lib") if os.geteuid() == 0 else Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state")
+    lines = 0
+    for path in (state / "b2fuse" / kind).glob("*"):
+        first, *rest = path.read_text().splitlines()
+        lines += len(rest) if name in first else 0
+    return lines
+
+
+def killed(server, proxy, sample, directory):
+    """A command that is killed goes on too: a download, and an upload in parts."""
+    environment = without_clouds(os.environ) | server.environment(proxy.address)
+
+    def kill(words, hangs, kind, name, lines):
+        """Kills a command that gets no answer to some requests, when so many lines are recorded."""
+        proxy.fault = lambda request: Fault(hang=True) if hangs(request) else None
+        command = subprocess.Popen([default_binary(), *map(str, words)], stderr=subprocess.DEVNULL, env=environment)
+        deadline = time.monotonic() + 60
+        try:
+            while recorded(kind, name) < lines:
+                if time.monotonic() > deadline or command.poll() is not None:
+                    raise Wrong(f"{recorded(kind, name)} lines are recorded of {name}; expected {lines}")
+                time.sleep(0.01)
+        finally:
+            command.kill()
+            command.wait()
+            proxy.fault = None
+
+    key = new("killed")
+    url, target = server.url(key, proxy.address), directory / f"killed-{key.replace('/', '-')}"
+    b2fuse("convert", "--show", "sparse", sample.path, url, environment=server.environment(proxy.address))
+    first = [name for name in server.keys(key) if name.endswith(".chunk")][:12]
+    # The chunks, and what the record says of the source.
+    kill(
+        ["convert", url, target],
+        lambda request: request.path.endswith(".chunk") and not request.path.endswith(tuple(first)),
+        "downloads", target.name, len(first) + 1,
+    )  # fmt: skip
+    downloads_on(server, proxy, sample, target, url, len(first))
+
+    # Parts of 8 MiB, of which the last one is short.
+    large, parts = directory / "large.b2frame", 6
+    data = np.random.default_rng(3).integers(0, 256, parts * (8 << 20) - (1 << 20), "u1")
+    storage = {"urlpath": str(large), "contiguous": True, "cparams": {"clevel": 0, "typesize": 1}}
+    blosc2.SChunk(chunksize=1 << 20, data=data, **storage)
+    key = new("parts")
+    url = server.url(key, proxy.address)
+    def is_part(request):
+        return request.method == "PUT" and "partNumber" in request.query
+
+    words = ["convert", "--show", "contiguous", large, url]
+    # What was begun, and three parts.
+    sent = []
+
+    def is_late(request):
+        sent.extend([request] if is_part(request) else [])
+        return len(sent) > 3
+
+    kill(words, is_late, "uploads", key, 4)
+    expect("objects", server.keys(key), [])
+    proxy.settle()
+    proxy.clear()
+    b2fuse(*words, environment=server.environment(proxy.address))
+    expect("parts that are sent", sum(map(is_part, proxy.requests)), parts - 3 + 1)
+    raw = fetched(server, key, directory / "raw-parts")
+    local = directory / "local-parts"
+    b2fuse("convert", "--show", "contiguous", large, local)
+    expect_bytes("upload in parts", raw.read_bytes(), local.read_bytes())
+    expect("records that are left", recorded("uploads", key), 0)
+    expect("uploads that are left", server.unfinished(), [])
 
 
 def hidden(server, proxy, sample, directory):
