@@ -194,6 +194,9 @@ struct State {
     /// Nothing is written and nothing synced, and who wants that waits; how many do.
     frozen: bool,
     waiting: usize,
+    /// Nothing is read either; how many wait.
+    is_silent: bool,
+    readers: usize,
 }
 
 #[derive(Debug, Default)]
@@ -222,6 +225,11 @@ pub struct Room {
 pub struct Frozen<'a>(&'a Dir);
 
 impl Frozen<'_> {
+    /// Returns when somebody waits to read.
+    pub fn wait_for_a_reader(&self) {
+        drop(self.0.disk.changed.wait_while(self.0.state(), |state| state.readers == 0).unwrap());
+    }
+
     /// Returns when somebody waits for the disk.
     pub fn wait_for_a_writer(&self) {
         drop(self.0.disk.changed.wait_while(self.0.state(), |state| state.waiting == 0).unwrap());
@@ -230,7 +238,9 @@ impl Frozen<'_> {
 
 impl Drop for Frozen<'_> {
     fn drop(&mut self) {
-        self.0.state().frozen = false;
+        let mut state = self.0.state();
+        (state.frozen, state.is_silent) = (false, false);
+        drop(state);
         self.0.disk.changed.notify_all();
     }
 }
@@ -329,6 +339,12 @@ impl Dir {
         Frozen(self)
     }
 
+    /// The same of a disk from which nothing is read either.
+    pub fn silence(&self) -> Frozen<'_> {
+        self.state().is_silent = true;
+        self.freeze()
+    }
+
     /// The state, once it may be changed.
     fn thawed(&self) -> MutexGuard<'_, State> {
         let mut state = self.state();
@@ -336,6 +352,16 @@ impl Dir {
         self.disk.changed.notify_all();
         let mut state = self.disk.changed.wait_while(state, |state| state.frozen).unwrap();
         state.waiting -= 1;
+        state
+    }
+
+    /// The state, once a file may be read.
+    fn speaking(&self) -> MutexGuard<'_, State> {
+        let mut state = self.state();
+        state.readers += 1;
+        self.disk.changed.notify_all();
+        let mut state = self.disk.changed.wait_while(state, |state| state.is_silent).unwrap();
+        state.readers -= 1;
         state
     }
 
@@ -593,7 +619,7 @@ impl Handle {
 
 impl BackendFile for Handle {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        let state = self.dir.state();
+        let state = self.dir.speaking();
         let data = state.files[self.file()?].data.get(offset as usize..).unwrap_or_default();
         let count = data.len().min(buf.len());
         if state.unreadable.as_ref().is_some_and(|bad| offset < bad.end && bad.start < offset + count as u64) {

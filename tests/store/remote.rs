@@ -766,6 +766,46 @@ fn a_listing_that_was_interrupted_is_asked_for_again() {
 }
 
 #[test]
+fn a_slow_disk_is_waited_for_while_the_store_is_away() {
+    // More than the second that a disk has before the store is asked, and less than twice that: who has waited for half of it gives up.
+    let patience = Duration::from_millis(1900);
+    for name in ["sparse", "one"] {
+        let door = Door::new();
+        let (_dir, expected) = frames(&door, 4, 3000);
+        let disk = Dir::default();
+        let cache = DiskCache::in_backend(Box::new(disk.clone()), Path::new("cache"), None).unwrap();
+        let open = |cache_bytes| {
+            let client = Client::new(Arc::clone(&door) as _, Key::from(name), 16, patience).unwrap();
+            let options = Options { disk: Some(Arc::clone(&cache)), cache_bytes, ..Options::default() };
+            RemoteStore::open(client, Path::new("memory://frame"), options, &Resources::new(Budgets::default())).unwrap()
+        };
+        let mut asked = usize::MAX;
+        while asked > 3 {
+            door.asked();
+            assert!(content(&open(1 << 20)) == expected);
+            asked = door.asked();
+        }
+        let store = open(1 << 20);
+        let (is_away, hears) = std::sync::mpsc::channel();
+        door.before(move |_| {
+            let _ = is_away.send(());
+            Err(Error::Generic { store: "Door", source: "away".into() })
+        });
+        let slow = disk.silence();
+        let wants: Vec<_> = keys(&store).into_iter().map(|key| Want::Known(key, 3032)).collect();
+        store.prefetch(&wants);
+        slow.wait_for_a_reader();
+        std::thread::scope(|scope| {
+            let reads = scope.spawn(|| try_content(&store));
+            // The disk answers when the store has not.
+            hears.recv().unwrap();
+            drop(slow);
+            assert!(reads.join().unwrap().unwrap() == expected, "{name}");
+        });
+    }
+}
+
+#[test]
 fn a_cache_whose_disk_hangs_keeps_nobody_from_the_store() {
     let door = Door::new();
     let (_dir, expected) = frames(&door, 20, 3000);

@@ -567,7 +567,7 @@ impl Client {
 }
 
 /// Whether the store has said something, and not only failed.
-fn is_an_answer(error: &io::Error) -> bool {
+pub(super) fn is_an_answer(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESTALE))
         || matches!(error.kind(), io::ErrorKind::PermissionDenied | NOT_IN_OBJECT)
 }

@@ -1,16 +1,20 @@
 //! Brings pieces of chunks into memory: one that is waited for, and many that will be wanted soon.
 
+use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::ops::Range;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use futures_util::future::{Either, join_all, select};
 use log::debug;
+use tokio::task::JoinHandle;
 
-use super::client::Tag;
+use super::client::{Tag, is_an_answer};
 use super::pieces::{Claim, HEADER, PIECE, Piece, PieceKey, Wanted};
 use super::state::{Places, State};
 use crate::format::chunk::ChunkHeader;
@@ -25,7 +29,7 @@ const SMALL: u64 = 64 << 10;
 const TICK: Duration = Duration::from_secs(1);
 /// Bytes that may be on their way to the disk.
 const KEEPING: u64 = 16 << 20;
-/// How long the disk may take to give what it has.
+/// How long the disk may take to give what it has, until the store is asked as well.
 const DISK: Duration = Duration::from_secs(1);
 /// Names of one answer to a listing.
 const PAGE: usize = 1000;
@@ -67,14 +71,22 @@ pub fn each_ahead(state: &Arc<State>, places: impl Iterator<Item = u32>) {
     let state = Arc::clone(state);
     let client = Arc::clone(&state.client);
     client.start(async move {
-        let mut rest = Vec::new();
-        for claim in claims {
-            match kept(&state, claim.key()).await {
-                Some(piece) => drop(claim.fill(piece)),
-                None => rest.push(claim),
+        let asked = claims.into_iter().map(|claim| async { (kept(&state, claim.key()).await, claim) });
+        let (mut rest, mut late) = (Vec::new(), HashMap::new());
+        for (kept, claim) in join_all(asked).await {
+            match kept {
+                Kept::Here(piece) => drop(claim.fill(piece)),
+                Kept::Nowhere => rest.push(claim),
+                Kept::Late(read) => {
+                    late.insert(claim.key(), read);
+                    rest.push(claim);
+                }
             }
         }
-        start(&state, group(&state, rest));
+        for group in group(&state, rest) {
+            let late = group.iter().filter_map(|claim| late.remove_entry(&claim.key())).collect();
+            start_one(&state, group, late);
+        }
     });
 }
 
@@ -128,36 +140,54 @@ fn group(state: &State, mut claims: Vec<Claim>) -> Vec<Vec<Claim>> {
 }
 
 fn start(state: &Arc<State>, groups: Vec<Vec<Claim>>) {
-    for group in groups {
-        let state = Arc::clone(state);
-        let client = Arc::clone(&state.client);
-        client.start(async move {
-            let first = group.first().map(Claim::key);
-            if let Err(error) = fill(&state, group).await {
-                // Whoever wants it asks again, and hears why.
-                let name = first.map_or_else(String::new, |key| state.name(key.place));
-                debug!("{}: {name}: not read ahead: {}", state.client.base(), in_words(&error));
-            }
-        });
-    }
+    groups.into_iter().for_each(|group| start_one(state, group, HashMap::new()));
 }
 
-async fn fill(state: &Arc<State>, group: Vec<Claim>) -> io::Result<()> {
+fn start_one(state: &Arc<State>, group: Vec<Claim>, late: HashMap<PieceKey, Late>) {
+    let state = Arc::clone(state);
+    let client = Arc::clone(&state.client);
+    client.start(async move {
+        let first = group.first().map(Claim::key);
+        if let Err(error) = fill(&state, group, late).await {
+            // Whoever wants it asks again, and hears why.
+            let name = first.map_or_else(String::new, |key| state.name(key.place));
+            debug!("{}: {name}: not read ahead: {}", state.client.base(), in_words(&error));
+        }
+    });
+}
+
+/// Loads pieces by one request. Of some it is known that the disk is `late` with its answer.
+async fn fill(state: &Arc<State>, group: Vec<Claim>, mut late: HashMap<PieceKey, Late>) -> io::Result<()> {
     let ranges: Option<Vec<Range<u64>>> = group.iter().map(|claim| piece_range(state, claim.key())).collect();
     let (Some(ranges), true) = (ranges, group.len() > 1) else {
         for claim in group {
-            match kept(state, claim.key()).await {
-                Some(piece) => drop(claim.fill(piece)),
-                None => {
-                    let fetched = fetch(state, claim.key()).await?;
-                    filled(state, claim, fetched);
+            let read = match late.remove(&claim.key()) {
+                Some(read) => Kept::Late(read),
+                None => kept(state, claim.key()).await,
+            };
+            let fetched = match read {
+                Kept::Here(piece) => {
+                    drop(claim.fill(piece));
+                    continue;
                 }
-            }
+                Kept::Nowhere => fetch(state, claim.key()).await?,
+                Kept::Late(read) => fetch_or_read(state, claim.key(), read).await?,
+            };
+            filled(state, claim, fetched);
         }
         return Ok(());
     };
     let (Some(first), Some(last)) = (ranges.first(), ranges.last()) else { return Ok(()) };
-    let got = state.client.get("", Some(first.start..last.end), Some(&state.tag)).await?;
+    let began = Instant::now();
+    let got = match state.client.get("", Some(first.start..last.end), Some(&state.tag)).await {
+        Err(error) if !is_an_answer(&error) => {
+            let read = group.into_iter().filter_map(|claim| Some((late.remove(&claim.key())?, claim)));
+            let read = read.map(|(read, claim)| async { read_late(state, read, began).await.map(|piece| claim.fill(piece)) });
+            join_all(read).await;
+            return Err(error);
+        }
+        got => got?,
+    };
     for (claim, range) in group.into_iter().zip(&ranges) {
         let from = usize::try_from(range.start - first.start).unwrap_or(usize::MAX);
         let to = usize::try_from(range.end - first.start).unwrap_or(usize::MAX);
@@ -227,13 +257,50 @@ fn object(state: &State, place: u32) -> String {
     state.range(place).map_or_else(|| state.name(place), |range| format!("@{}", range.start))
 }
 
+/// A read of the disk that takes long.
+type Late = JoinHandle<Option<Piece>>;
+
+/// What the disk has of a piece.
+enum Kept {
+    Here(Piece),
+    Nowhere,
+    Late(Late),
+}
+
 /// A piece that is on disk, for who must not wait.
-async fn kept(state: &Arc<State>, key: PieceKey) -> Option<Piece> {
-    state.disk.as_ref().filter(|_| key.number != HEADER)?;
+async fn kept(state: &Arc<State>, key: PieceKey) -> Kept {
+    if state.disk.is_none() || key.number == HEADER {
+        return Kept::Nowhere;
+    }
     let state = Arc::clone(state);
-    let read = tokio::task::spawn_blocking(move || on_disk(&state, key));
+    let mut read = tokio::task::spawn_blocking(move || on_disk(&state, key));
     // Its threads may be held up by a disk that takes nothing. That keeps nobody from the store.
-    tokio::time::timeout(DISK, read).await.ok()?.ok()?
+    match tokio::time::timeout(DISK, &mut read).await {
+        Ok(Ok(Some(piece))) => Kept::Here(piece),
+        Ok(_) => Kept::Nowhere,
+        Err(_) => Kept::Late(read),
+    }
+}
+
+/// A piece by a request, or of the disk if that is sooner, or if the store does not answer.
+async fn fetch_or_read(state: &Arc<State>, key: PieceKey, read: Late) -> io::Result<Fetched> {
+    let began = Instant::now();
+    let of_disk = |piece| Ok(Fetched { piece, tag: None });
+    match select(read, pin!(fetch(state, key))).await {
+        Either::Left((Ok(Some(piece)), _)) => of_disk(piece),
+        Either::Left((_, fetched)) => fetched.await,
+        Either::Right((Err(error), read)) if !is_an_answer(&error) => match read_late(state, read, began).await {
+            Some(piece) => of_disk(piece),
+            None => Err(error),
+        },
+        Either::Right((fetched, _)) => fetched,
+    }
+}
+
+/// What the disk has, when the store has failed: it is waited for as long as for the store.
+async fn read_late(state: &State, read: Late, began: Instant) -> Option<Piece> {
+    let left = state.client.patience().saturating_sub(began.elapsed());
+    tokio::time::timeout(left, read).await.ok()?.ok()?
 }
 
 /// A piece that is on disk.
