@@ -69,6 +69,15 @@ pub trait FrameStore: Send + Sync {
     /// Reads a stored chunk's header and checks that its sizes agree with each other and with the chunk's room.
     fn chunk_header(&self, guard: &ReadGuard<'_>, key: ChunkKey) -> Result<ChunkHeader>;
 
+    /// The headers of chunks, in their order. A store that is far away is asked for many at one time, and has no more of them in memory than
+    /// it would have anyhow.
+    ///
+    /// # Errors
+    /// As [`FrameStore::chunk_header`].
+    fn chunk_headers(&self, guard: &ReadGuard<'_>, keys: &mut dyn Iterator<Item = ChunkKey>) -> Result<Vec<ChunkHeader>> {
+        keys.map(|key| self.chunk_header(guard, key)).collect()
+    }
+
     /// The length of a chunk in bytes: by its header, or by another word for it that costs less.
     ///
     /// # Errors

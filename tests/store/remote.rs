@@ -47,6 +47,10 @@ struct Door {
     fails_lists: AtomicBool,
     /// Objects are not answered.
     hangs: AtomicBool,
+    /// How long each takes; how many are under way, and the most that there were.
+    pause: Mutex<Duration>,
+    now: AtomicUsize,
+    most: AtomicUsize,
     /// What a listing says instead of what is there.
     lie: Mutex<Option<Lie>>,
 }
@@ -67,6 +71,9 @@ impl Door {
             holds_lists: AtomicBool::new(false),
             fails_lists: AtomicBool::new(false),
             hangs: AtomicBool::new(false),
+            pause: Mutex::default(),
+            now: AtomicUsize::new(0),
+            most: AtomicUsize::new(0),
             lie: Mutex::default(),
         })
     }
@@ -171,7 +178,14 @@ impl ObjectStore for Door {
         if self.hangs.load(SeqCst) {
             std::future::pending::<()>().await;
         }
-        self.inner.get_opts(key, options).await
+        self.most.fetch_max(self.now.fetch_add(1, SeqCst) + 1, SeqCst);
+        let pause = *self.pause.lock();
+        if !pause.is_zero() {
+            tokio::time::sleep(pause).await;
+        }
+        let got = self.inner.get_opts(key, options).await;
+        self.now.fetch_sub(1, SeqCst);
+        got
     }
 
     fn delete_stream(
@@ -367,6 +381,35 @@ fn who_wants_the_lengths_of_large_chunks_of_one_file_gets_their_headers_alone() 
     }
     let asked = client.asked().bytes.load(SeqCst) - before;
     assert!(asked <= 2 * 300_100 + 20 * 32, "{asked}");
+}
+
+#[test]
+fn headers_of_chunks_of_varying_size_are_asked_for_many_at_a_time() {
+    use b2fuse::view::{Blocks, Decoded, decoded};
+    // Small chunks, which are read with their neighbours, and large ones, of which only headers are.
+    for (count, nbytes) in [(300, 3000), (40, 300_000)] {
+        let door = Door::new();
+        let (_dir, _) = frames(&door, count, nbytes);
+        for name in ["sparse", "one"] {
+            let client = door.client(name);
+            let resources = Resources::new(Budgets::default());
+            let store = RemoteStore::open(client.clone(), Path::new("memory://frame"), Options::default(), &resources).unwrap();
+            door.asked();
+            let (before, began) = (client.asked().bytes.load(SeqCst), Instant::now());
+            *door.pause.lock() = Duration::from_millis(20);
+            door.most.store(0, SeqCst);
+            let (_, data) = decoded::open(&store, &Decoded::Raw, &Blocks::new(1 << 20, 1, None)).unwrap();
+            *door.pause.lock() = Duration::ZERO;
+            assert_eq!(data.bytes(), u64::from(nbytes) * count as u64);
+            let (asked, most) = (door.asked(), door.most.load(SeqCst));
+            let bytes = client.asked().bytes.load(SeqCst) - before;
+            assert!(asked <= count, "{name}: {asked} requests for {count} headers");
+            assert!(name == "one" && asked < 9 || most >= 12, "{name}: {most} at one time");
+            assert!(bytes <= count as u64 * 3100, "{name}: {bytes} bytes");
+            // One after the other, they took longer.
+            assert!(began.elapsed() < Duration::from_millis(20) * count as u32 / 2, "{name}: {:?}", began.elapsed());
+        }
+    }
 }
 
 #[test]

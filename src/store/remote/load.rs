@@ -105,6 +105,22 @@ pub fn header_of(state: &State, place: u32) -> PieceKey {
     if is_large && !state.pieces.is_known(first) { PieceKey { place, number: HEADER } } else { first }
 }
 
+/// The headers of these chunks will be wanted soon, and not their bytes. Where chunks are large, only their headers are asked for.
+pub fn headers_ahead(state: &Arc<State>, places: impl Iterator<Item = u32>) {
+    let (large, small): (Vec<PieceKey>, Vec<PieceKey>) =
+        places.map(|place| piece_with_header(state, place)).partition(|key| key.number == HEADER);
+    each_ahead(state, small.into_iter().map(|key| key.place));
+    start(state, large.into_iter().filter_map(|key| Some(vec![state.pieces.claim(key, likely(state, key))?])).collect());
+}
+
+/// The piece to learn a chunk's header from, if not much more of the chunk is wanted. In files of their own, all are likely as large as the
+/// average.
+pub fn piece_with_header(state: &State, place: u32) -> PieceKey {
+    let first = PieceKey { place, number: 0 };
+    let len = state.range(place).map_or_else(|| state.likely(place), |range| range.end - range.start);
+    if len > SMALL && !state.pieces.is_known(first) { PieceKey { place, number: HEADER } } else { first }
+}
+
 /// Bytes that a piece is likely to have.
 fn likely(state: &State, key: PieceKey) -> u64 {
     if key.number == HEADER { ChunkHeader::LEN as u64 } else { state.likely(key.place) }
@@ -240,8 +256,11 @@ async fn fetch(state: &Arc<State>, key: PieceKey) -> io::Result<Fetched> {
         let piece = Piece { bytes: got.bytes, room: room(state, key.place) };
         return Ok(Fetched { piece, tag: Some(String::new()) });
     }
-    let start = u64::from(key.number) * PIECE;
-    let got = state.client.get(&state.name(key.place), Some(start..start + PIECE), None).await?;
+    let range = match key.number {
+        HEADER => 0..ChunkHeader::LEN as u64,
+        number => u64::from(number) * PIECE..(u64::from(number) + 1) * PIECE,
+    };
+    let got = state.client.get(&state.name(key.place), Some(range), None).await?;
     if !is_as_before(state, key.place, &got.tag) {
         if let Some(disk) = state.disk.clone() {
             drop(tokio::task::spawn_blocking(move || disk.discard("a chunk file has changed meanwhile")));

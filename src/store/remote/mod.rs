@@ -72,6 +72,8 @@ pub use self::walk::Walk;
 const WORTH_A_LISTING: usize = 4;
 /// Lengths that are asked for in order, or in any order, with nothing read between: whoever does so looks at a listing.
 const LOOKS: (u32, u32) = (3, 32);
+/// Chunks whose headers are asked for at one time, beside as many that are waited for.
+const HEADERS_AHEAD: usize = 128;
 /// Chunks of one file whose lengths are then asked for ahead.
 const LOOKED_AHEAD: u32 = 256;
 
@@ -402,6 +404,27 @@ impl FrameStore for RemoteStore {
         let header = self.header(&state, place);
         self.verify(guard)?;
         header
+    }
+
+    fn chunk_headers(&self, guard: &ReadGuard<'_>, keys: &mut dyn Iterator<Item = ChunkKey>) -> Result<Vec<ChunkHeader>> {
+        let found: Vec<_> = keys.map(|key| self.find(key)).collect::<Result<_>>()?;
+        let mut windows = found.chunks(HEADERS_AHEAD).map(|window| {
+            if let Some((state, _)) = window.first() {
+                load::headers_ahead(state, window.iter().map(|(_, place)| *place));
+            }
+            window
+        });
+        let mut headers = Vec::with_capacity(found.len());
+        let mut next = windows.next();
+        while let Some(window) = next {
+            // The next ones are on their way while these come.
+            next = windows.next();
+            for (state, place) in window {
+                headers.push(self.header_in(state, load::piece_with_header(state, *place))?);
+            }
+        }
+        self.verify(guard)?;
+        Ok(headers)
     }
 
     fn len_of(&self, guard: &ReadGuard<'_>, key: ChunkKey) -> Result<u32> {

@@ -127,17 +127,23 @@ fn item_type(array: &Array, named: Option<&ItemType>, typesize: u32) -> std::res
     ))
 }
 
+/// Chunks whose headers are asked for at once.
+const HEADERS: usize = 1 << 14;
+
 /// Where each chunk ends, if they differ in size.
 fn ends(store: &dyn FrameStore, entries: &[IndexEntry<ChunkKey>]) -> Result<Vec<u64>> {
     let guard = store.enter();
     let mut end = 0u64;
     let mut ends = Vec::with_capacity(entries.len());
-    for entry in entries {
-        // What is special by the index has no size of its own.
-        if let IndexEntry::Stored(key) = entry {
-            end += u64::from(store.chunk_header(&guard, *key)?.nbytes);
+    for entries in entries.chunks(HEADERS) {
+        let mut headers = store.chunk_headers(&guard, &mut entries.iter().filter_map(|entry| entry.stored()))?.into_iter();
+        for entry in entries {
+            // What is special by the index has no size of its own.
+            if entry.stored().is_some() {
+                end += headers.next().map_or(0, |header| u64::from(header.nbytes));
+            }
+            ends.push(end);
         }
-        ends.push(end);
     }
     Ok(ends)
 }
