@@ -2,12 +2,13 @@
 
 use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use super::{Failure, strangers};
 use crate::format::Layout;
 use crate::store::inspect::Inspection;
-use crate::store::{Location, StoreError, in_words, local};
+use crate::store::{Location, StoreError, TEMP_PREFIX, in_words, local};
 
 /// The extension of a frame that has no other.
 const EXTENSION: &str = "b2frame";
@@ -199,8 +200,13 @@ pub(super) fn inspect_at(location: &Location) -> Result<Inspection, Failure> {
 /// Where a frame is to be made.
 ///
 /// # Errors
-/// There is no directory for it.
+/// There is no directory for it; a name that only unfinished frames have.
 pub(super) fn to_be(path: &Path) -> Result<Location, Failure> {
+    if path.file_name().is_some_and(|name| name.as_bytes().starts_with(TEMP_PREFIX.as_bytes())) {
+        let what =
+            format!("has a name of unfinished frames, which b2fuse removes; expected one that does not begin with {TEMP_PREFIX}");
+        return Err(Failure::new(path, what));
+    }
     Location::to_be(path).map_err(|_| Failure::new(path, "cannot be created: there is no such directory"))
 }
 

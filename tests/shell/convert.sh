@@ -3,6 +3,15 @@
 # nothing_else NAME...: $T holds these and nothing else (but the test's own files).
 nothing_else() { equal "$(ls -A "$T" | grep -vxE '\.out|\.err|mnt' | xargs)" "$*"; }
 
+test_names_of_unfinished_frames_are_no_targets() {
+    source_from many
+    mkdir "$T/frames"
+    local words='has a name of unfinished frames, which b2fuse removes; expected one that does not begin with .b2fuse-'
+    one_line "$T/.b2fuse-x" "$words" "$B2FUSE" convert "$S" "$T/.b2fuse-x"
+    one_line "$T/.b2fuse-x" "$words" "$B2FUSE" convert --show sparse "$T/frames" "$T/.b2fuse-x"
+    nothing_else frames source.b2frame
+}
+
 # Every real frame: cframe -> sparse view -> cp -r -> contiguous view -> cp, and convert both ways, end with the same bytes.
 test_the_round_trip_of_every_real_cframe() {
     mkdir "$M"
