@@ -21,8 +21,8 @@ use object_store::memory::InMemory;
 use object_store::multipart::{MultipartStore, PartId};
 use object_store::path::Path as Key;
 use object_store::{
-    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartId, MultipartUpload, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode,
-    PutMultipartOptions, PutOptions, PutPayload, PutResult,
+    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartId, MultipartUpload, ObjectMeta, ObjectStore, ObjectStoreExt,
+    PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult,
 };
 use parking_lot::Mutex;
 
@@ -63,6 +63,8 @@ struct Gate {
     /// Numbers of the parts that were put, in order.
     parts: Mutex<Vec<usize>>,
     begun: AtomicUsize,
+    /// By how much the store's clock is ahead of when its objects were made.
+    ahead: Mutex<Duration>,
 }
 
 impl Gate {
@@ -146,7 +148,11 @@ impl ObjectStore for Gate {
     async fn get_opts(&self, key: &Key, options: GetOptions) -> object_store::Result<GetResult> {
         match self.act(if options.head { "head" } else { "get" }, key) {
             Act::Fail => Err(failed()),
-            _ => self.inner.get_opts(key, options).await,
+            _ => {
+                let mut got = self.inner.get_opts(key, options).await?;
+                got.meta.last_modified += *self.ahead.lock();
+                Ok(got)
+            }
         }
     }
 
@@ -206,7 +212,9 @@ impl MultipartStore for Gate {
         let mut bytes = Vec::new();
         for (number, wanted) in ids.into_iter().enumerate() {
             match sent.get(&number) {
-                Some(part) if parts::tag(part) == wanted.content_id => part.iter().for_each(|piece| bytes.extend_from_slice(piece)),
+                Some(part) if parts::tag(part) == wanted.content_id => {
+                    part.iter().for_each(|piece| bytes.extend_from_slice(piece))
+                }
                 _ => {
                     self.uploads.lock().insert(id.clone(), sent);
                     return Err(Error::Generic { store: "memory", source: "InvalidPart".into() });
@@ -622,6 +630,83 @@ fn large_chunks_and_files_are_sent_in_parts() {
     .unwrap();
     assert_eq!(upload(&gate, &copy, Layout::Sparse, false).unwrap().chunks, 2);
     assert!(content(&remote(&gate.inner, "a/frame").unwrap()) == expected);
+}
+
+#[test]
+fn what_may_be_of_an_upload_in_progress_is_left_for_a_day() {
+    let (old, new, other) = (made(1, &[3000; 3]), made(500, &[3000; 4]), made(700, &[3000; 9]));
+    let gate = Gate::new();
+    upload(&gate, &copy_of(&old.path), Layout::Sparse, false).unwrap();
+    // An upload that is interrupted, or in progress: nobody can tell.
+    let mut chunks = 0;
+    let client = gate.client("a/frame");
+    let stopped = upload_while(&client, &copy_of(&other.path), Layout::Sparse, true, || {
+        chunks += 1;
+        chunks < 9
+    });
+    assert!(!stopped.unwrap().0);
+    drop(client);
+    while Arc::strong_count(&gate) > 1 {
+        std::thread::yield_now();
+    }
+    // Ids from 3 on.
+    let left = objects(&gate.inner).len() - 4;
+    assert!((1..=9).contains(&left), "{left}");
+    let chunks = |gate: &Gate| objects(&gate.inner).into_keys().filter(|key| key.ends_with(".chunk")).count();
+    // Another frame replaces the old one, and gets ids above. What is left below goes.
+    let outside = Arc::new(Mutex::new(Vec::new()));
+    let (inner, seen) = (Arc::clone(&gate.inner), Arc::clone(&outside));
+    gate.hook(move |_, what, key| {
+        if what == "put" && key.ends_with("chunks.b2frame") {
+            // Chunks of one that began before, and goes on.
+            for id in 100u32..103 {
+                let key = format!("a/frame/{id:08X}.chunk");
+                aside(|| put(&inner, &key, b"in progress"));
+                seen.lock().push(key);
+            }
+        }
+        Act::Pass
+    });
+    upload(&gate, &copy_of(&new.path), Layout::Sparse, true).unwrap();
+    gate.open_gate();
+    assert!(content(&remote(&gate.inner, "a/frame").unwrap()) == local(&new.path));
+    let there = objects(&gate.inner);
+    assert!(outside.lock().iter().all(|key| there.contains_key(key)));
+    assert_eq!(chunks(&gate), 4 + 3, "{:?}", there.keys());
+    // The next upload finds them, and leaves them as long as they are young.
+    for (hours, left) in [(0, 3), (23, 3), (25, 0)] {
+        *gate.ahead.lock() = Duration::from_secs(hours * 3600);
+        upload(&gate, &copy_of(&old.path), Layout::Sparse, true).unwrap();
+        let there = objects(&gate.inner);
+        assert_eq!(outside.lock().iter().filter(|key| there.contains_key(*key)).count(), left, "after {hours} hours");
+        assert_eq!(chunks(&gate), 3 + left, "{:?}", there.keys());
+    }
+}
+
+#[test]
+fn chunks_that_another_upload_may_be_removing_are_not_gone_on_with() {
+    let (old, new) = (made(1, &[3000; 3]), made(700, &[3000; 9]));
+    for (hours, is_resumed) in [(0, true), (23, true), (25, false)] {
+        let gate = Gate::new();
+        upload(&gate, &copy_of(&old.path), Layout::Sparse, false).unwrap();
+        for (id, seed) in (3..8u32).zip(700..) {
+            put(&gate.inner, &format!("a/frame/{id:08X}.chunk"), &chunk(3000, seed));
+        }
+        // The index is so much younger than they.
+        *gate.ahead.lock() = Duration::from_secs(hours * 3600);
+        // Whoever put it removes them, as soon as they were looked for.
+        let inner = Arc::clone(&gate.inner);
+        let removes = Mutex::new(!is_resumed);
+        gate.hook(move |_, what, _| {
+            if what == "put" && std::mem::take(&mut *removes.lock()) {
+                (3..8u32).for_each(|id| block(inner.delete(&Key::from(format!("a/frame/{id:08X}.chunk")))).unwrap());
+            }
+            Act::Pass
+        });
+        let resumed = upload(&gate, &copy_of(&new.path), Layout::Sparse, true).unwrap();
+        assert_eq!(resumed.chunks, if is_resumed { 5 } else { 0 }, "after {hours} hours");
+        assert!(content(&remote(&gate.inner, "a/frame").unwrap()) == local(&new.path));
+    }
 }
 
 #[test]

@@ -228,8 +228,13 @@ def goes_on(server, proxy, sample, directory, key):
     there = server.keys(key)
     if not there or any(name.endswith("b2frame") for name in there):
         raise Wrong(f"chunks and no index are to be left, and there are {there[:3]} and others, {len(there)}")
+    # The name of an unfinished upload is not one for an object.
+    url, environment = server.url(key, proxy.address), server.environment(proxy.address)
+    if "is a prefix with objects beneath it" not in refused(url, ["convert", "--show", "contiguous", sample.path, url], environment):
+        raise Wrong("not refused as a prefix")
+    expect("objects", server.keys(key), there)
     proxy.clear()
-    b2fuse("convert", "--show", "sparse", sample.path, server.url(key, proxy.address), environment=server.environment(proxy.address))
+    b2fuse("convert", "--show", "sparse", sample.path, url, environment=environment)
     puts = sum(request.method == "PUT" for request in proxy.requests)
     expect("requests that send", puts, len(server.keys(key)) - len(there) + MORE)
     expect_frame(sample, fetched(server, key, directory / "gone-on"))

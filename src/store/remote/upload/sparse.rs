@@ -2,6 +2,11 @@
 //!
 //! Chunks get ids above all that the index names which is there now, and no object is ever overwritten. What an upload that was
 //! interrupted has left has such ids too: a chunk that is there with the same bytes is not sent again.
+//!
+//! Who has put an index removes what is left below its ids, and above them what was made a day before it. Another upload may begin at that
+//! moment. It replaces that index, so it takes nothing from below; and by the same times it sees what is being removed above, and takes
+//! nothing of that either. An upload that began earlier makes no frame, as the index is another by then. So no chunk of a frame is removed,
+//! in a store that heeds conditions.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
@@ -48,6 +53,8 @@ const NO_CONDITIONS: &str = "the store does not compare ETags when it writes (If
 /// The index that is to be replaced.
 struct Before {
     version: UpdateVersion,
+    /// When it was put, by the store's clock.
+    made: SystemTime,
     ids: HashSet<u32>,
 }
 
@@ -57,6 +64,13 @@ struct Orphan {
     md5: Option<[u8; 16]>,
     /// When it was made, by the store's clock.
     made: SystemTime,
+}
+
+impl Orphan {
+    /// Whether an upload whose index was put at that time removes it, if its id is above those of the index.
+    fn is_old(&self, index_made: SystemTime) -> bool {
+        index_made.duration_since(self.made).is_ok_and(|age| age > LEFT_FOR)
+    }
 }
 
 /// An upload.
@@ -70,6 +84,8 @@ pub struct Sparse {
 struct Shared {
     sending: Arc<Sending>,
     orphans: HashMap<u32, Orphan>,
+    /// When the index was put that is there: whoever put it may be removing what was old then.
+    doomed_by: Option<SystemTime>,
     /// The id of the first chunk. The others follow, in the order in which they are staged: so another upload of the same finds them.
     start: u64,
     /// The store has no conditions, and says so.
@@ -105,10 +121,10 @@ impl Sparse {
         }
         let before = match before {
             None => None,
-            Some((bytes, version)) => match IndexFile::parse(&bytes) {
+            Some((bytes, version, made)) => match IndexFile::parse(&bytes) {
                 Ok(index) => {
                     let ids = index.entries.iter().filter_map(|entry| entry.stored()).map(|id| id.0).collect();
-                    Some(Before { version, ids })
+                    Some(Before { version, made, ids })
                 }
                 Err(error) => return refuse(format!("{INDEX_NAME} there is damaged ({error}); expected a new name")),
             },
@@ -137,9 +153,11 @@ impl Sparse {
             ));
         }
         let chunks = Chunks { ids: Vec::new(), free, has_company: false, bytes: 0, resumed: Resumed::default() };
+        let doomed_by = before.as_ref().map(|before| before.made);
         let shared = Shared {
             sending,
             orphans,
+            doomed_by,
             start,
             refuses: AtomicBool::new(false),
             ignores: AtomicBool::new(false),
@@ -164,7 +182,11 @@ impl Sparse {
             chunks.bytes = chunks.bytes.saturating_add(chunk.len());
             chunks.ids.len() - 1
         };
-        let sent = if chunk.len() > WHOLE * self.shared.sending.client().part_len() { self.send_large(number, chunk) } else { self.send(number, chunk) };
+        let sent = if chunk.len() > WHOLE * self.shared.sending.client().part_len() {
+            self.send_large(number, chunk)
+        } else {
+            self.send(number, chunk)
+        };
         sent.map_err(self.failed("upload a chunk"))?;
         if self.before.is_some() && self.shared.has_no_conditions() {
             return Err(StoreError::Unsupported { path: self.path.clone(), reason: NO_CONDITIONS.to_owned() });
@@ -190,7 +212,8 @@ impl Sparse {
     fn send_large(&self, number: usize, chunk: &dyn ReadAt) -> io::Result<()> {
         let shared = &self.shared;
         let mut id = shared.id(number)?;
-        if shared.orphans.get(&id).is_some_and(|orphan| orphan.len == chunk.len()) && self.is_same_large(id, chunk)? {
+        let orphan = shared.orphans.get(&id).filter(|orphan| !shared.is_doomed(orphan) && orphan.len == chunk.len());
+        if orphan.is_some() && self.is_same_large(id, chunk)? {
             shared.placed(number, id, Some(chunk.len()));
             return Ok(());
         }
@@ -300,8 +323,7 @@ impl Sparse {
                 && let Some(now) = sending.head(&sending.client().key(INDEX_NAME)).await?
             {
                 let now = Tag::of(&now).modified();
-                let age = |id: &u32| now.duration_since(shared.orphans.get(id)?.made).ok();
-                let is_old = |id: &u32| age(id).is_some_and(|age| age > LEFT_FOR);
+                let is_old = |id: &u32| shared.orphans.get(id).is_some_and(|orphan| orphan.is_old(now));
                 gone.extend(above.into_iter().filter(is_old));
             }
             let keys: Vec<_> = gone.iter().map(|id| Ok(shared.key(*id))).collect();
@@ -333,6 +355,12 @@ impl Sparse {
 impl Shared {
     fn key(&self, id: u32) -> Key {
         self.sending.client().key(&ChunkId(id).file_name())
+    }
+
+    /// Whether others may be removing it. They have put the index that this upload is to replace, and saw the same times; if another index is
+    /// put meanwhile, this upload makes no frame.
+    fn is_doomed(&self, orphan: &Orphan) -> bool {
+        self.doomed_by.is_some_and(|made| orphan.is_old(made))
     }
 
     fn has_no_conditions(&self) -> bool {
@@ -374,7 +402,8 @@ impl Shared {
     async fn place(&self, number: usize, payload: PutPayload) -> io::Result<u32> {
         let mut id = self.id(number)?;
         if let Some(orphan) = self.orphans.get(&id) {
-            if orphan.len == payload.content_length() as u64 && self.is_same(id, orphan.md5, &payload).await? {
+            let may_be_same = !self.is_doomed(orphan) && orphan.len == payload.content_length() as u64;
+            if may_be_same && self.is_same(id, orphan.md5, &payload).await? {
                 self.placed(number, id, Some(orphan.len));
                 return Ok(id);
             }
@@ -463,7 +492,7 @@ fn md5(meta: &ObjectMeta) -> Option<[u8; 16]> {
 }
 
 /// The index that is there, and what a condition to replace it needs.
-fn index(client: &Arc<Client>) -> io::Result<Option<(Vec<u8>, UpdateVersion)>> {
+fn index(client: &Arc<Client>) -> io::Result<Option<(Vec<u8>, UpdateVersion, SystemTime)>> {
     let asked = Arc::clone(client);
     client.wait(async move {
         let got = match asked.store().get_opts(&asked.key(INDEX_NAME), GetOptions::default()).await {
@@ -475,8 +504,9 @@ fn index(client: &Arc<Client>) -> io::Result<Option<(Vec<u8>, UpdateVersion)>> {
             return Err(io::Error::other(format!("the index has {} bytes", got.meta.size)));
         }
         let version = UpdateVersion { e_tag: got.meta.e_tag.clone(), version: got.meta.version.clone() };
+        let made = Tag::of(&got.meta).modified();
         let bytes = got.bytes().await.map_err(|error| asked.complain(&error))?;
-        Ok(Some((bytes.to_vec(), version)))
+        Ok(Some((bytes.to_vec(), version, made)))
     })
 }
 
