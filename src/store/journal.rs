@@ -92,9 +92,8 @@ impl Journal {
             }
             at += count as u64;
             rest.extend_from_slice(piece.get(..count).unwrap_or_default());
-            let mut lines = rest.split_inclusive(|byte| *byte == b'\n').peekable();
             let mut done = 0;
-            while let Some(line) = lines.next() {
+            for line in rest.split_inclusive(|byte| *byte == b'\n') {
                 let Some(text) = line.strip_suffix(b"\n") else { break };
                 if line.len() > LINE || !take(text) {
                     break 'all;

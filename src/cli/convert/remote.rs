@@ -145,14 +145,18 @@ fn download(args: &Args, (source, origin): (Arc<RemoteStore>, String), path: &Pa
     let mut resume = if tag.tells() { Resume::open(&dst, &state, copy.rooms().len(), None) } else { None };
     let new = NewFrame { replaced, resumed: resume.as_ref().map(Resume::unfinished), ..NewFrame::default() };
     let mut goes_on = "begins anew";
+    // Also if this one does not get as far as that.
+    resume.as_ref().map(Resume::leave);
     let fill = |target: &dyn FrameStore, progress: &mut dyn FnMut(u64) -> bool| {
         let Need { bytes, files } = copy.need(to);
         let there = resume.as_ref().map_or((0, 0), |resume| (resume.bytes(), resume.count() as u64));
         check_room(Need { bytes: bytes.saturating_sub(there.0), files: files.saturating_sub(there.1) }, target)?;
         let done = copy.run_resumed(target, resume.as_mut(), &mut |len| progress(len.into()));
         let is_to_stay = matches!(done, Ok(false) | Err(StoreError::Io { .. }));
-        if is_to_stay && resume.as_ref().is_some_and(Resume::leave) {
-            goes_on = "goes on with the chunks that are there";
+        match &resume {
+            Some(resume) if is_to_stay && resume.leave() => goes_on = "goes on with the chunks that are there",
+            Some(resume) => resume.abandon(),
+            None => {}
         }
         Ok(done?)
     };

@@ -21,7 +21,9 @@ use super::error::Complain;
 use super::error::{Failed, no_room};
 use super::frame::{FileBytes, Frame, Unread};
 use super::sidecar;
-use super::source::{ATTEMPTS, HEADER_ROOM, Handle, KEPT_CHANGING, Like, Source, TICK, Unfinished, has, touched_since, write_from};
+use super::source::{
+    ATTEMPTS, HEADER_ROOM, Handle, KEPT_CHANGING, Like, Source, TICK, Unfinished, has, touched_since, write_from,
+};
 use super::{ChunkKey, FrameImage, FrameStore, OpenOptions, ReadAt, ReadGuard, Result, SourceStat, StoreError, Want};
 use crate::format::chunk::ChunkHeader;
 use crate::format::header::Sections;

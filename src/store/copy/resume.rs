@@ -145,9 +145,14 @@ impl Resume {
 
     /// If no frame is made of the copy, it stays where it is. Answers whether there will be anything to go on with.
     pub fn leave(&self) -> bool {
-        let leaves = !self.journal.is_removed() && self.staged > 0;
+        let leaves = !self.journal.is_removed() && (self.staged > 0 || self.count() > 0);
         self.unfinished.leave.store(leaves, Relaxed);
         leaves
+    }
+
+    /// If no frame is made of the copy, it goes.
+    pub fn abandon(&self) {
+        self.unfinished.leave.store(false, Relaxed);
     }
 
     /// There is nothing to go on with.

@@ -408,11 +408,10 @@ impl FrameStore for RemoteStore {
 
     fn chunk_headers(&self, guard: &ReadGuard<'_>, keys: &mut dyn Iterator<Item = ChunkKey>) -> Result<Vec<ChunkHeader>> {
         let found: Vec<_> = keys.map(|key| self.find(key)).collect::<Result<_>>()?;
-        let mut windows = found.chunks(HEADERS_AHEAD).map(|window| {
+        let mut windows = found.chunks(HEADERS_AHEAD).inspect(|window| {
             if let Some((state, _)) = window.first() {
                 load::headers_ahead(state, window.iter().map(|(_, place)| *place));
             }
-            window
         });
         let mut headers = Vec::with_capacity(found.len());
         let mut next = windows.next();

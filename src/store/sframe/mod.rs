@@ -25,7 +25,9 @@ use super::open_files::{Descriptors, OpenChunk, Stamp};
 use super::readahead::{Readahead, Reader};
 use super::sidecar;
 use super::source::{Handle, Like, Source, Unfinished, has, write_from};
-use super::{ChunkKey, FrameImage, FrameStore, OpenOptions, ReadAt, ReadGuard, Result, SourceStat, StoreError, Want, is_part_of_frame};
+use super::{
+    ChunkKey, FrameImage, FrameStore, OpenOptions, ReadAt, ReadGuard, Result, SourceStat, StoreError, Want, is_part_of_frame,
+};
 use crate::format::chunk::ChunkHeader;
 use crate::format::{self, ChunkId, INDEX_NAME as INDEX, Layout};
 

@@ -49,8 +49,12 @@ impl Scene {
         self.gets.store(0, SeqCst);
         // No window that grows: all that is fetched is needed.
         let options = Options { unsafe_immutable: true, ..Options::default() };
-        let source =
-            RemoteStore::open(self.gate.client("a/frame"), Path::new("memory://frame"), options, &Resources::new(Budgets::default()));
+        let source = RemoteStore::open(
+            self.gate.client("a/frame"),
+            Path::new("memory://frame"),
+            options,
+            &Resources::new(Budgets::default()),
+        );
         let source = Arc::new(source.unwrap());
         let at = Location::to_be(&self.target()).unwrap();
         let replaced = at.stat().unwrap().filter(|_| replace);
@@ -165,7 +169,11 @@ fn what_is_not_as_it_was_written_is_fetched_again() {
         let scene = Scene::new(&frame, Layout::Sparse, scene.to);
         assert_eq!(scene.download(29, false), Err(true));
         let left = scene.left();
-        if left.is_dir() { std::fs::remove_dir_all(left).unwrap() } else { std::fs::remove_file(left).unwrap() }
+        if left.is_dir() {
+            std::fs::remove_dir_all(left).unwrap()
+        } else {
+            std::fs::remove_file(left).unwrap()
+        }
         assert_eq!(scene.download(CHUNKS, false), Ok(0));
         scene.is(&frame);
     }

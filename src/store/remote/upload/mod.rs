@@ -69,7 +69,7 @@ pub struct Upload {
 
 enum Kind {
     Sparse(Sparse),
-    Contiguous(Contiguous),
+    Contiguous(Box<Contiguous>),
 }
 
 impl Upload {
@@ -91,7 +91,7 @@ impl Upload {
     /// As [`Upload::sparse`].
     pub fn contiguous(new: &NewUpload<'_>, image: &FrameImage, rooms: &[u32]) -> Result<Self> {
         let sending = Sending::new(new.client);
-        Ok(Self::of(new, Kind::Contiguous(Contiguous::begin(sending, new, image, rooms)?)))
+        Ok(Self::of(new, Kind::Contiguous(Box::new(Contiguous::begin(sending, new, image, rooms)?))))
     }
 
     fn of(new: &NewUpload<'_>, kind: Kind) -> Self {

@@ -18,12 +18,10 @@ use parking_lot::Mutex;
 
 use super::super::client::Client;
 use super::super::words::in_words;
-use super::record::{Begun, Found, Part, Record};
+use super::record::{Begun, Found, PARTS, Part, Record};
 use super::sending::Sending;
 use crate::store::journal::sum;
 
-/// How many parts a store takes.
-pub(super) const PARTS: u64 = 10_000;
 /// How long it is waited for that parts of an object that will not be are removed.
 const ABORT: Duration = Duration::from_secs(5);
 
@@ -231,9 +229,8 @@ impl Parts {
         let parts = parts.ok_or_else(|| io::Error::other("not all parts have arrived"))?;
         let (store, key, id) = (Arc::clone(&self.store), self.key.clone(), self.begun.id.clone());
         let client = Arc::clone(self.sending.client());
-        let work = async move {
-            store.complete_multipart(&key, &id, parts).await.map(drop).map_err(|error| client.complain(&error))
-        };
+        let work =
+            async move { store.complete_multipart(&key, &id, parts).await.map(drop).map_err(|error| client.complain(&error)) };
         self.sending.client().wait(work)?;
         self.is_done = true;
         if let Some(record) = &mut self.arrived.lock().record {

@@ -12,11 +12,12 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use log::debug;
 
-use super::parts::PARTS;
 use crate::store::in_words;
 use crate::store::journal::Journal;
 use crate::store::local::system;
 
+/// How many parts a store takes.
+pub(super) const PARTS: u64 = 10_000;
 /// How often it is tried to make an object of parts that are said to be there.
 const ATTEMPTS: usize = 3;
 
@@ -169,13 +170,26 @@ mod tests {
         let mut found = None;
         assert!(!take(&mut found, &format!("part 0 10000000 ff {}", text("a"))), "no object was begun");
         for bad in [
-            "", "object", "object 1 0 1 ", "object x 1 1 ", "object 1 1 1 !", "object 10001 1 1 ", "object 99999999999999999999 1 1 ",
+            "",
+            "object",
+            "object 1 0 1 ",
+            "object x 1 1 ",
+            "object 1 1 1 !",
+            "object 10001 1 1 ",
+            "object 99999999999999999999 1 1 ",
         ] {
             assert!(!take(&mut found, bad) && found.is_none(), "{bad}");
         }
         assert!(take(&mut found, &good));
         assert!(!take(&mut found, &good), "it was begun before");
-        for bad in ["part 3 0 0 ", "part 2 10000000 0 ", "part 0 9999999 0 ", "part 18446744073709551615 1 0 ", "part -1 1 0 ", "part 0 10000000 g "] {
+        for bad in [
+            "part 3 0 0 ",
+            "part 2 10000000 0 ",
+            "part 0 9999999 0 ",
+            "part 18446744073709551615 1 0 ",
+            "part -1 1 0 ",
+            "part 0 10000000 g ",
+        ] {
             assert!(!take(&mut found, bad), "{bad}");
         }
         assert!(take(&mut found, &format!("part 0 10000000 ff {}", text("a"))));
