@@ -356,7 +356,7 @@ impl Medium for Sframe {
             }
         }
         let stat = itself.stat()?;
-        Ok(Handle { file: Arc::from(itself), dir: Some(dir), stat })
+        Ok(Handle { file: itself, dir: Some(dir), stat })
     }
 
     fn read(source: &Source, handle: &Handle, generation: u32, whole: bool) -> Result<ReadFrame<Self>> {
