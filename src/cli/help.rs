@@ -1,7 +1,7 @@
 //! Help in its forms: `--help` and `--version`, completions for shells, manual pages; all made from the same definitions.
 //!
 //! What a command's help says last (`after_long_help`) is sections: a title that ends with a colon, and lines that are indented by
-//! two spaces. They stand as they are written, in --help and in manual pages, and so are at most [`WIDTH`] columns wide. Every command
+//! two spaces. They stand as they are written, in --help and in manual pages, and so are at most 75 columns wide. Every command
 //! has a section Examples. Each line of it that is not a comment (`#`) is run by tests.
 
 use std::ffi::OsStr;

@@ -1,6 +1,6 @@
 //! `b2fuse umount`: returns when everything is in SOURCE, on disk, or says what is not.
 //!
-//! After an unmount the daemon can say nothing any more. So it is asked before, in [`unmount`]'s words, and its end is
+//! After an unmount the daemon can say nothing any more. So it is asked before, in [`unmount`](mod@unmount)'s words, and its end is
 //! waited for by its mark on SOURCE. Whoever serves the mount may be anybody: nothing is waited for without a limit.
 
 use std::fs::File;

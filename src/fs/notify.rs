@@ -17,7 +17,7 @@
 //! of a size waits for neither: what it made untrue is forgotten soon after its reply. All other replies go through both,
 //! names first. Neither thread takes a lock of the view while it notifies.
 //!
-//! The pages thread also pushes (see [`push`](super::push)): one file at a time, whenever no one waits for it. Pushed bytes
+//! The pages thread also pushes (see [`page_cache_push`]): one file at a time, whenever no one waits for it. Pushed bytes
 //! are read when their turn comes, so invalidations may overtake them; only a push under way needs waiting for, and
 //! only by those who are about to write the file it is pushing.
 

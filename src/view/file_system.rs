@@ -46,7 +46,7 @@ pub trait FileSystem: Send + Sync {
     /// Opens a file. Without [`Features::handles`], files may also be read without being opened.
     fn open(&self, ino: Ino, mode: OpenMode) -> Result<Opened>;
 
-    /// The file that the kernel may read and write by itself in place of an open one: see [`Pages::Passthrough`].
+    /// The file that the kernel may read and write by itself in place of an open one: see [`Pages::Passthrough`](super::Pages::Passthrough).
     fn backing(&self, _handle: Handle) -> Result<OwnedFd> {
         Err(ViewError::Invalid)
     }

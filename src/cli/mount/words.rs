@@ -4,8 +4,8 @@ use clap::ValueEnum;
 
 use super::super::options::Options;
 use super::Args;
-use crate::store::remote::Address;
 #[cfg(feature = "remote")]
+use crate::store::remote::Address;
 use crate::view::Show;
 
 /// # Errors

@@ -1,6 +1,6 @@
 //! Blosc2 chunks: headers, the decoder for all standard codecs and filters, of whole chunks and of single blocks, and the encoder.
 //!
-//! A chunk that [`check`] passes is whole; one that [`decode`] passes holds what C-Blosc2 would read from it. Nothing is allocated
+//! A chunk that [`check`] passes is whole; one that `decode` passes holds what C-Blosc2 would read from it. Nothing is allocated
 //! beyond the `limit` given to `decode` and a few blocks of working room, each no larger than the chunk's decoded size.
 
 mod block_decode;

@@ -191,7 +191,7 @@ impl<M: Medium> DiskStore<M> {
         detector.stale.clone()
     }
 
-    /// See [`crate::store::LocalStore::is_as_seen`].
+    /// See [`crate::store::SourceStore::is_as_seen`].
     pub(in crate::store) fn looks_as_seen(&self) -> bool {
         let root = self.detector.lock().root;
         let blind = self.common.watch.is_blind();
@@ -255,7 +255,7 @@ impl<M: Medium> DiskStore<M> {
         Ok(self.look_with(commits)?.hindrance())
     }
 
-    /// See [`crate::store::LocalStore::look`]. If only attributes have changed, the content is not compared.
+    /// See [`crate::store::SourceStore::look`]. If only attributes have changed, the content is not compared.
     fn look_with(&self, commits: &CommitState<M>) -> Result<Others> {
         let at_path = self.source.stat()?;
         if let Some(pending) = commits.pending() {
@@ -299,7 +299,7 @@ impl<M: Medium> DiskStore<M> {
         })
     }
 
-    /// See [`crate::store::LocalStore::look`].
+    /// See [`crate::store::SourceStore::look`].
     pub(in crate::store) fn look_at_source(&self, commits: &CommitState<M>) -> Result<Others> {
         let others = self.look_with(commits)?;
         if others != Others::Attributes {
@@ -333,7 +333,7 @@ impl<M: Medium> DiskStore<M> {
 
     // ---- reading again ----
 
-    /// See [`crate::store::LocalStore::reload`].
+    /// See [`crate::store::SourceStore::reload`].
     pub(in crate::store) fn read_again(&self) -> Result<Arc<FrameImage>> {
         let mut commits = self.commits.lock();
         let _nobody_stages = self.gate.write();

@@ -65,7 +65,7 @@ pub enum Verdict {
     Open,
     /// It is no frame.
     Held(format::Error),
-    /// It is one, but not by a whole round of writing: see [`contiguous::recognize`].
+    /// It is one, but not by a whole round of writing: see [`crate::view::contiguous`].
     Unconfirmed,
     /// It is one that could not be stored.
     Unstored,

@@ -279,7 +279,7 @@ impl ExtentMap {
         }
     }
 
-    /// Gives back what [`Space::reserve_above`] took.
+    /// Gives back what [`ExtentMap::reserve_above`] took.
     pub(in crate::store) fn unreserve(&mut self, pos: u64, len: u64) {
         self.free.give(pos, pos + len);
     }
@@ -289,7 +289,7 @@ impl ExtentMap {
         self.tails.push(Tail { pos, len, dropped: None });
     }
 
-    /// Takes the last [`Space::place_tail`] back.
+    /// Takes the last [`ExtentMap::place_tail`] back.
     pub(in crate::store) fn remove_tail(&mut self, pos: u64) {
         if let Some(at) = self.tails.iter().position(|tail| tail.pos == pos) {
             let tail = self.tails.remove(at);
