@@ -342,12 +342,13 @@ impl<M: Medium> DiskStore<M> {
             return Err(self.source.stale("it is not there"));
         }
         let root = self.detector.lock().root;
-        let same = at_path.same_file(&root);
         // Our lock is on the file that is open.
-        let another = match same && !self.source.is_denied() {
+        let another = match at_path.same_file(&root) && !self.source.is_denied() {
             true => None,
             false => Some(open_again::<M>(&self.source)?),
         };
+        // What was opened says which it is: the name may have become another's since it was looked at.
+        let same = another.as_ref().is_none_or(|(handle, _)| handle.stat.same_file(&root));
         if let Some((handle, _)) = another.as_ref().filter(|_| !same) {
             self.source.check_follower(&root, &handle.stat)?;
         }
