@@ -21,6 +21,7 @@ crate::for_both! {
     where_nothing_has_the_name_what_is_open_is_read_and_not_committed,
     who_has_the_lock_of_what_took_the_name_keeps_it,
     what_is_somebody_elses_is_not_followed,
+    what_is_opened_again_is_looked_at_again,
     attributes_of_others_are_no_other_state,
     own_commits_are_nothing_others_did,
     what_others_write_over_is_saved_all_the_same,
@@ -330,6 +331,47 @@ fn what_is_somebody_elses_is_not_followed<S: Store>() {
         assert_eq!(store.reload().is_ok(), followed, "{mode:o}");
         assert!(content(&store) == if followed { scene.new } else { scene.old });
     }
+}
+
+/// The name stands for one frame when it is looked at, and for somebody else's when it is opened.
+fn what_is_opened_again_is_looked_at_again<S: Store>() {
+    // SAFETY: cannot fail, and touches no memory.
+    if unsafe { libc::geteuid() } != 0 {
+        return;
+    }
+    let scene = Scene::new::<S>();
+    let store = S::open_at(&scene.path, options(false)).unwrap();
+    fs::set_permissions(scene.path.parent().unwrap(), fs::Permissions::from_mode(0o777)).unwrap();
+    let (locked, theirs) = (scene.path.with_extension("locked"), scene.path.with_extension("theirs"));
+    S::copy(&scene.path, &locked);
+    S::copy(&scene.other, &theirs);
+    std::os::unix::fs::chown(&theirs, Some(4711), Some(4711)).unwrap();
+    fs::set_permissions(&theirs, fs::Permissions::from_mode(0o700)).unwrap();
+    // Who has lost the lock opens what has the name each time that it is read again.
+    let other = S::open_at(&locked, options(false)).unwrap();
+    let exchange = |one: &Path, other: &Path| {
+        rustix::fs::renameat_with(rustix::fs::CWD, one, rustix::fs::CWD, other, rustix::fs::RenameFlags::EXCHANGE).unwrap();
+    };
+    exchange(&locked, &scene.path);
+    store.reload().unwrap();
+    assert!(store.check_writable().is_err());
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                exchange(&theirs, &scene.path);
+            }
+        });
+        let end = std::time::Instant::now() + std::time::Duration::from_millis(700);
+        let (mut again, mut theirs) = (0, 0);
+        while std::time::Instant::now() < end {
+            again += usize::from(store.reload().is_ok());
+            theirs += usize::from(try_content(&store).is_ok_and(|content| content == scene.new));
+        }
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(again > 0 && theirs == 0, "read again {again} times, and {theirs} times it was somebody else's");
+    });
+    drop(other);
 }
 
 fn attributes_of_others_are_no_other_state<S: Store>() {
