@@ -304,14 +304,19 @@ impl Source {
     }
 
     /// Whether what has got SOURCE's name may be followed: not a file of somebody else's that was left in a directory whose owner could
-    /// have given it the name, and that not all may read who read SOURCE.
+    /// have given it the name, and that not all may read who read SOURCE; nor one that is somebody else's under another name as well.
     pub(super) fn check_follower(&self, before: &FileStat, now: &FileStat) -> Result<()> {
         let me = rustix::process::geteuid().as_raw();
-        let around = self.place().around.as_ref().and_then(|around| around.stat().ok());
-        match around.is_none_or(|around| may_be_shown(me, &around, before, now)) {
-            true => Ok(()),
-            false => Err(self.stale(format!("what has its name now belongs to user {}, not to user {}", now.uid, before.uid))),
+        let Some(around) = self.place().around.as_ref().and_then(|around| around.stat().ok()) else { return Ok(()) };
+        if !may_be_shown(me, &around, before, now) {
+            let FileStat { uid, .. } = *now;
+            return Err(self.stale(format!("what has its name now belongs to user {uid}, not to user {}", before.uid)));
         }
+        if now.is_file() && now.links > 1 && now.uid != around.uid && !only_trusted_write(me, &around) {
+            let FileStat { uid, links, .. } = *now;
+            return Err(self.stale(format!("what has its name now belongs to user {uid}, and has {links} names")));
+        }
+        Ok(())
     }
 
     /// Something in SOURCE's directory, to complain of.
@@ -477,14 +482,18 @@ impl From<FileStat> for SourceStat {
     }
 }
 
+/// Whether nobody gives names in a directory but root and the user of this process.
+fn only_trusted_write(me: u32, dir: &FileStat) -> bool {
+    (dir.uid == 0 || dir.uid == me) && dir.mode & 0o022 == 0
+}
+
 /// Whether a file may be shown with owner and mode of `index`, where `dir` is who may write its directory.
 pub(super) fn may_be_shown(me: u32, dir: &FileStat, index: &FileStat, file: &FileStat) -> bool {
     let same_group = file.gid == index.gid;
     let readable = |bit: u32| file.mode & bit != 0;
     let by_group = readable(0o004) || (same_group && readable(0o040));
-    let only_trusted_write = (dir.uid == 0 || dir.uid == me) && dir.mode & 0o022 == 0;
     file.uid == index.uid
-        || only_trusted_write
+        || only_trusted_write(me, dir)
         || (by_group
             && (index.mode & 0o040 == 0 || same_group || readable(0o004))
             && (index.mode & 0o004 == 0 || readable(0o004)))

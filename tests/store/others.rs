@@ -333,6 +333,25 @@ fn what_is_somebody_elses_is_not_followed<S: Store>() {
     }
 }
 
+/// Whoever owns the directory may have given the name to a file that has its place elsewhere.
+#[test]
+fn a_file_of_somebody_elses_with_two_names_is_not_followed() {
+    type S = b2fuse::store::CframeStore;
+    // SAFETY: cannot fail, and touches no memory.
+    if unsafe { libc::geteuid() } != 0 {
+        return;
+    }
+    for (of_directory, followed) in [(4711, false), (0, true)] {
+        let scene = Scene::new::<S>();
+        let store = S::open(&scene.path, options(false)).unwrap();
+        std::os::unix::fs::chown(scene.path.parent().unwrap(), Some(of_directory), None).unwrap();
+        fs::hard_link(&scene.other, scene.path.with_extension("elsewhere")).unwrap();
+        fs::rename(&scene.other, &scene.path).unwrap();
+        assert_eq!(store.reload().is_ok(), followed, "{of_directory}");
+        assert!(content(&store) == if followed { scene.new } else { scene.old });
+    }
+}
+
 /// The name stands for one frame when it is looked at, and for somebody else's when it is opened.
 fn what_is_opened_again_is_looked_at_again<S: Store>() {
     // SAFETY: cannot fail, and touches no memory.
