@@ -303,16 +303,24 @@ impl Source {
         }
     }
 
-    /// Whether what has got SOURCE's name may be followed: not a file of somebody else's that was left in a directory whose owner could
-    /// have given it the name, and that not all may read who read SOURCE; nor one that is somebody else's under another name as well.
+    /// Whether what has got SOURCE's name may be followed: see [`Source::check_successor`].
     pub(super) fn check_follower(&self, before: &FileStat, now: &FileStat) -> Result<()> {
+        match self.place().around.as_ref().and_then(|around| around.stat().ok()) {
+            Some(around) => self.check_successor(&around, before, now),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether what has got the name of another in a directory may be shown in its place: not a file of somebody else's that was left in
+    /// a directory whose owner could have given it the name, and that not all may read who read the one before; nor one that is
+    /// somebody else's under another name as well.
+    pub(super) fn check_successor(&self, dir: &FileStat, before: &FileStat, now: &FileStat) -> Result<()> {
         let me = rustix::process::geteuid().as_raw();
-        let Some(around) = self.place().around.as_ref().and_then(|around| around.stat().ok()) else { return Ok(()) };
-        if !may_be_shown(me, &around, before, now) {
+        if !may_be_shown(me, dir, before, now) {
             let FileStat { uid, .. } = *now;
             return Err(self.stale(format!("what has its name now belongs to user {uid}, not to user {}", before.uid)));
         }
-        if now.is_file() && now.links > 1 && now.uid != around.uid && !only_trusted_write(me, &around) {
+        if now.is_file() && now.links > 1 && now.uid != dir.uid && !only_trusted_write(me, dir) {
             let FileStat { uid, links, .. } = *now;
             return Err(self.stale(format!("what has its name now belongs to user {uid}, and has {links} names")));
         }

@@ -333,6 +333,30 @@ fn what_is_somebody_elses_is_not_followed<S: Store>() {
     }
 }
 
+/// The owner of a frame's directory gives the index's name to a file that is not his.
+#[test]
+fn an_index_of_somebody_elses_is_not_followed() {
+    type S = b2fuse::store::SframeStore;
+    // SAFETY: cannot fail, and touches no memory.
+    if unsafe { libc::geteuid() } != 0 {
+        return;
+    }
+    for (mode, followed) in [(0o600, false), (0o644, true)] {
+        let scene = Scene::new::<S>();
+        let store = S::open(&scene.path, options(true)).unwrap();
+        let inside = fs::read_dir(&scene.path).unwrap().map(|entry| entry.unwrap().path());
+        for path in inside.chain([scene.path.clone()]) {
+            std::os::unix::fs::chown(path, Some(4711), Some(4711)).unwrap();
+        }
+        store.reload().unwrap();
+        let kept = scene.path.join("kept");
+        fs::copy(scene.other.join("chunks.b2frame"), &kept).unwrap();
+        fs::set_permissions(&kept, fs::Permissions::from_mode(mode)).unwrap();
+        fs::rename(&kept, scene.path.join("chunks.b2frame")).unwrap();
+        assert_eq!(store.reload().is_ok(), followed, "{mode:o}");
+    }
+}
+
 /// Whoever owns the directory may have given the name to a file that has its place elsewhere.
 #[test]
 fn a_file_of_somebody_elses_with_two_names_is_not_followed() {

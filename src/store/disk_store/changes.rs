@@ -361,6 +361,11 @@ impl<M: Medium> DiskStore<M> {
         };
         let generation = self.medium.next_generation();
         let ReadFrame { image, header_file, commits: own, parts } = M::read(&self.source, &handle, generation, true)?;
+        let before = self.detector.lock().header_stat();
+        if let (Some(_), Some(before)) = (&handle.dir, before.filter(|before| !before.same_file(&header_file.1))) {
+            // An index has owner and mode of its own, which are those of what is shown.
+            self.source.check_successor(&handle.stat, &before, &header_file.1)?;
+        }
         let opened = commits.reopened(&image.header, own, self.sidecar.is_some());
         let image = Arc::new(image);
         let rest = {
