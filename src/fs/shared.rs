@@ -25,9 +25,11 @@ use crate::view::{Attr, Features, FileSystem, Ino, Invalidations, Kind, Meta, Op
 
 /// The block size of a directory. glibc reads listings in pieces of that size.
 const DIRECTORY_BLKSIZE: u32 = 128 * 1024;
-/// The same of a frame's directory, as far as glibc goes. In a tree the kernel asks for attributes only with the first piece of a
-/// listing: this is room for 5,900 chunks, rather than for 740.
-const FRAME_BLKSIZE: u32 = 1024 * 1024;
+/// The same of a large frame's directory, as far as glibc goes. In a tree the kernel asks for attributes only with the first piece of a
+/// listing: this is room for 5,900 chunks, rather than for 740. For a small frame it would cost more than the rest of the listing.
+const LARGE_BLKSIZE: u32 = 1024 * 1024;
+/// Which frame is large, in blocks of 512 bytes: 8 MiB.
+const LARGE: u64 = 1 << 14;
 /// Without end: the kernel limits the number to what its clock can hold.
 pub(super) const FOREVER: Duration = Duration::from_secs(1 << 31);
 /// Inode numbers are never reused, so there is one generation.
@@ -201,7 +203,7 @@ impl Shared {
             gid: self.overrides.gid.unwrap_or(gid),
             rdev,
             blksize: match kind {
-                Kind::Directory if self.view.is_of_frame(ino) => FRAME_BLKSIZE,
+                Kind::Directory if blocks >= LARGE && self.view.is_of_frame(ino) => LARGE_BLKSIZE,
                 Kind::Directory => DIRECTORY_BLKSIZE,
                 _ => 4096,
             },
