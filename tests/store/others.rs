@@ -1,8 +1,10 @@
 //! Other programs that write SOURCE while a store has it open: what is read, what is read again, and what is written.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 use b2fuse::format::IndexEntry;
 use b2fuse::format::header::FrameHeader;
@@ -41,6 +43,15 @@ fn frame<S: Store>(path: &Path, fill: u64) -> Vec<IndexEntry<Vec<u8>>> {
 
 fn options(read_only: bool) -> OpenOptions {
     OpenOptions { read_only, ..OpenOptions::default() }
+}
+
+/// Whether this process may give files away. Says aloud where it may not.
+fn is_root() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        eprintln!("SKIPPED: only root can give files to others");
+    }
+    root
 }
 
 /// What another program does.
@@ -311,8 +322,7 @@ fn a_cframe_that_was_replaced_takes_no_room() {
 
 /// Who may write the directory can give the name to a file that somebody else has left there.
 fn what_is_somebody_elses_is_not_followed<S: Store>() {
-    // SAFETY: cannot fail, and touches no memory.
-    if unsafe { libc::geteuid() } != 0 {
+    if !is_root() {
         return;
     }
     for (mode, followed) in [(0o600, false), (0o640, false), (0o644, true)] {
@@ -320,7 +330,7 @@ fn what_is_somebody_elses_is_not_followed<S: Store>() {
         let store = S::open_at(&scene.path, options(true)).unwrap();
         fs::set_permissions(scene.path.parent().unwrap(), fs::Permissions::from_mode(0o777)).unwrap();
         let give = |path: &Path| {
-            std::os::unix::fs::chown(path, Some(4711), Some(4711)).unwrap();
+            chown(path, Some(4711), Some(4711)).unwrap();
             fs::set_permissions(path, fs::Permissions::from_mode(mode | if path.is_dir() { 0o111 } else { 0 })).unwrap();
         };
         give(&scene.other);
@@ -337,8 +347,7 @@ fn what_is_somebody_elses_is_not_followed<S: Store>() {
 #[test]
 fn an_index_of_somebody_elses_is_not_followed() {
     type S = b2fuse::store::SframeStore;
-    // SAFETY: cannot fail, and touches no memory.
-    if unsafe { libc::geteuid() } != 0 {
+    if !is_root() {
         return;
     }
     for (mode, followed) in [(0o600, false), (0o644, true)] {
@@ -346,7 +355,7 @@ fn an_index_of_somebody_elses_is_not_followed() {
         let store = S::open(&scene.path, options(true)).unwrap();
         let inside = fs::read_dir(&scene.path).unwrap().map(|entry| entry.unwrap().path());
         for path in inside.chain([scene.path.clone()]) {
-            std::os::unix::fs::chown(path, Some(4711), Some(4711)).unwrap();
+            chown(path, Some(4711), Some(4711)).unwrap();
         }
         store.reload().unwrap();
         let kept = scene.path.join("kept");
@@ -361,14 +370,13 @@ fn an_index_of_somebody_elses_is_not_followed() {
 #[test]
 fn a_file_of_somebody_elses_with_two_names_is_not_followed() {
     type S = b2fuse::store::CframeStore;
-    // SAFETY: cannot fail, and touches no memory.
-    if unsafe { libc::geteuid() } != 0 {
+    if !is_root() {
         return;
     }
     for (of_directory, followed) in [(4711, false), (0, true)] {
         let scene = Scene::new::<S>();
         let store = S::open(&scene.path, options(false)).unwrap();
-        std::os::unix::fs::chown(scene.path.parent().unwrap(), Some(of_directory), None).unwrap();
+        chown(scene.path.parent().unwrap(), Some(of_directory), None).unwrap();
         fs::hard_link(&scene.other, scene.path.with_extension("elsewhere")).unwrap();
         fs::rename(&scene.other, &scene.path).unwrap();
         assert_eq!(store.reload().is_ok(), followed, "{of_directory}");
@@ -378,8 +386,7 @@ fn a_file_of_somebody_elses_with_two_names_is_not_followed() {
 
 /// The name stands for one frame when it is looked at, and for somebody else's when it is opened.
 fn what_is_opened_again_is_looked_at_again<S: Store>() {
-    // SAFETY: cannot fail, and touches no memory.
-    if unsafe { libc::geteuid() } != 0 {
+    if !is_root() {
         return;
     }
     let scene = Scene::new::<S>();
@@ -388,7 +395,7 @@ fn what_is_opened_again_is_looked_at_again<S: Store>() {
     let (locked, theirs) = (scene.path.with_extension("locked"), scene.path.with_extension("theirs"));
     S::copy(&scene.path, &locked);
     S::copy(&scene.other, &theirs);
-    std::os::unix::fs::chown(&theirs, Some(4711), Some(4711)).unwrap();
+    chown(&theirs, Some(4711), Some(4711)).unwrap();
     fs::set_permissions(&theirs, fs::Permissions::from_mode(0o700)).unwrap();
     // Who has lost the lock opens what has the name each time that it is read again.
     let other = S::open_at(&locked, options(false)).unwrap();
@@ -398,20 +405,20 @@ fn what_is_opened_again_is_looked_at_again<S: Store>() {
     exchange(&locked, &scene.path);
     store.reload().unwrap();
     assert!(store.check_writable().is_err());
-    let done = std::sync::atomic::AtomicBool::new(false);
+    let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+            while !done.load(Relaxed) {
                 exchange(&theirs, &scene.path);
             }
         });
-        let end = std::time::Instant::now() + std::time::Duration::from_millis(700);
+        let end = Instant::now() + Duration::from_millis(700);
         let (mut again, mut theirs) = (0, 0);
-        while std::time::Instant::now() < end {
+        while Instant::now() < end {
             again += usize::from(store.reload().is_ok());
             theirs += usize::from(try_content(&store).is_ok_and(|content| content == scene.new));
         }
-        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        done.store(true, Relaxed);
         assert!(again > 0 && theirs == 0, "read again {again} times, and {theirs} times it was somebody else's");
     });
     drop(other);
@@ -453,12 +460,12 @@ fn own_commits_are_nothing_others_did<S: Store>() {
     let scene = Scene::new::<S>();
     let store = S::open_at(&scene.path, options(false)).unwrap();
     let old = store.committed().unwrap().entries.to_vec();
-    let done = std::sync::atomic::AtomicBool::new(false);
+    let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let (store, done) = (&store, &done);
         for _ in 0..2 {
             scope.spawn(move || {
-                while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                while !done.load(Relaxed) {
                     let guard = store.enter();
                     for key in keys(store) {
                         let mut got = vec![0; 50];
@@ -484,7 +491,7 @@ fn own_commits_are_nothing_others_did<S: Store>() {
             }
             store.commit(store.enter(), image).unwrap();
         }
-        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        done.store(true, Relaxed);
     });
     store.close().unwrap();
 }
@@ -529,7 +536,7 @@ fn a_chunk_file_that_others_write_is_noticed() {
                 // With an older time, as rsync -a would.
                 let new = scene.path.join(".new");
                 fs::write(&new, chunk(3000, 9)).unwrap();
-                let before = std::time::SystemTime::now() - std::time::Duration::from_secs(3600);
+                let before = std::time::SystemTime::now() - Duration::from_secs(3600);
                 fs::File::options().write(true).open(&new).unwrap().set_modified(before).unwrap();
                 fs::rename(new, &file).unwrap();
             } else {
@@ -583,12 +590,12 @@ fn a_frame_that_never_comes_to_rest_is_not_read_again() {
     let store = S::open(&scene.path, options(true)).unwrap();
     let bytes = fs::read(&scene.other).unwrap();
     fs::write(&scene.path, &bytes).unwrap();
-    let (begun, done) = (std::sync::Barrier::new(2), std::sync::atomic::AtomicBool::new(false));
+    let (begun, done) = (std::sync::Barrier::new(2), AtomicBool::new(false));
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let file = fs::File::options().write(true).open(&scene.path).unwrap();
             begun.wait();
-            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+            while !done.load(Relaxed) {
                 std::os::unix::fs::FileExt::write_all_at(&file, &bytes[2000..3000], 2000).unwrap();
             }
         });
@@ -599,7 +606,7 @@ fn a_frame_that_never_comes_to_rest_is_not_read_again() {
                 let _ = try_content(&store).inspect(|content| assert!(*content == scene.new));
             }
         }
-        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        done.store(true, Relaxed);
     });
     store.reload().unwrap();
     assert!(content(&store) == scene.new);
