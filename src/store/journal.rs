@@ -4,12 +4,13 @@
 //! machine lose its power, at any moment. A line says what was done, and never that it is still there: who reads it checks that. The first
 //! line says of what the file is. Whoever has a journal open has it alone.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io;
-
-use crc_fast::{CrcAlgorithm, checksum};
+use std::path::Path;
 
 use super::backend::{Backend, BackendFile, FileStat};
+use super::checksum::checksum;
+use super::local::system;
 
 /// Bytes of a journal at most. A longer one is begun anew, and no more is added to one that would be longer.
 const MOST: u64 = 256 << 20;
@@ -32,9 +33,21 @@ pub struct Journal {
     is_removed: bool,
 }
 
-/// The checksum of some bytes, as the disk cache has it.
-pub fn sum(bytes: &[u8]) -> u64 {
-    checksum(CrcAlgorithm::Crc64Nvme, bytes)
+/// Where journals are: `within`, a directory that is made if there is none, or that of the user of this process,
+/// `$XDG_STATE_HOME/b2fuse/NAME`, root's `/var/lib/b2fuse/NAME`.
+///
+/// # Errors
+/// As [`system::private_dir`] and [`system::state_dir`].
+pub fn directory(within: Option<&Path>, name: &str) -> io::Result<Box<dyn Backend>> {
+    match within {
+        Some(dir) => system::private_dir(dir),
+        None => Ok(system::state_dir(name)?.0),
+    }
+}
+
+/// The name of the journal of what `of` says.
+fn name_of(of: &str) -> OsString {
+    format!("{:016x}", checksum(of.as_bytes())).into()
 }
 
 impl Journal {
@@ -44,7 +57,7 @@ impl Journal {
     /// # Errors
     /// What the system refuses.
     pub fn open(dir: Box<dyn Backend>, of: &str, make: bool, each: &mut dyn FnMut(&str) -> bool) -> io::Result<Option<Self>> {
-        let name = OsString::from(format!("{:016x}", sum(of.as_bytes())));
+        let name = name_of(of);
         for _ in 0..ATTEMPTS {
             let file = match dir.open(&name, true) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound && make => match dir.create(&name, 0o600) {
@@ -71,8 +84,7 @@ impl Journal {
 
     /// Whether somebody has the journal of what `of` says open.
     pub fn is_open(dir: &dyn Backend, of: &str) -> bool {
-        let name = format!("{:016x}", sum(of.as_bytes()));
-        dir.open(OsStr::new(&name), true).is_ok_and(|file| file.try_lock().is_ok_and(|is_free| !is_free))
+        dir.open(&name_of(of), true).is_ok_and(|file| file.try_lock().is_ok_and(|is_free| !is_free))
     }
 
     /// Reads what is good, and cuts off the rest.
@@ -116,7 +128,7 @@ impl Journal {
     }
 
     fn write(&mut self, line: &str) -> io::Result<()> {
-        let line = format!("{:016x} {line}\n", sum(line.as_bytes()));
+        let line = format!("{:016x} {line}\n", checksum(line.as_bytes()));
         let len = line.len() as u64;
         if line.len() > LINE || self.end + len > MOST || line.matches('\n').count() > 1 {
             return Err(io::ErrorKind::FileTooLarge.into());
@@ -154,7 +166,7 @@ impl Journal {
 fn good(line: &[u8]) -> Option<&str> {
     let line = str::from_utf8(line).ok()?;
     let (found, text) = (line.get(..SUM - 1)?, line.get(SUM - 1..)?.strip_prefix(' ')?);
-    (u64::from_str_radix(found, 16).ok()? == sum(text.as_bytes())).then_some(text)
+    (u64::from_str_radix(found, 16).ok()? == checksum(text.as_bytes())).then_some(text)
 }
 
 #[cfg(test)]
@@ -162,7 +174,6 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::store::local::system::private_dir;
 
     fn read(dir: &Path, of: &str) -> Option<(Journal, Vec<String>)> {
         let mut lines = Vec::new();
@@ -170,7 +181,7 @@ mod tests {
             lines.push(line.to_owned());
             !line.starts_with("no")
         };
-        let journal = Journal::open(private_dir(dir).unwrap(), of, true, &mut each).unwrap()?;
+        let journal = Journal::open(system::private_dir(dir).unwrap(), of, true, &mut each).unwrap()?;
         Some((journal, lines))
     }
 
@@ -184,11 +195,11 @@ mod tests {
         expected.iter().for_each(|line| journal.add(line).unwrap());
         assert!(journal.add("two\nlines").is_err() && journal.add(&"x".repeat(LINE)).is_err());
         assert!(read(&at, "a frame").is_none(), "another has it");
-        assert!(Journal::is_open(&*private_dir(&at).unwrap(), "a frame"));
+        assert!(Journal::is_open(&*system::private_dir(&at).unwrap(), "a frame"));
         drop(journal);
-        assert!(!Journal::is_open(&*private_dir(&at).unwrap(), "a frame"));
+        assert!(!Journal::is_open(&*system::private_dir(&at).unwrap(), "a frame"));
         assert!(read(&at, "another").unwrap().1.is_empty());
-        let path = at.join(format!("{:016x}", sum(b"a frame")));
+        let path = at.join(name_of("a frame"));
         let whole = std::fs::read(&path).unwrap();
         assert_eq!(read(&at, "a frame").unwrap().1, expected);
         for len in [0, 1, 24, 25, 26, whole.len() / 2, whole.len() - 1] {

@@ -37,6 +37,7 @@ pub mod backend;
 mod cache;
 pub mod cframe;
 pub mod check;
+pub mod checksum;
 mod chunks;
 pub mod copy;
 mod create;

@@ -7,11 +7,11 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
-use crc_fast::{CrcAlgorithm, Digest};
 use log::warn;
 use parking_lot::{Mutex, RwLock};
 
 use super::backend::{Backend, BackendFile, FileStat, PIECE, read_exact_at};
+use super::checksum;
 use super::error::Complain;
 use super::location::Location;
 use super::mark::LockHolder;
@@ -153,7 +153,7 @@ impl Unfinished {
 
 /// Whether a file has bytes with that checksum at an offset.
 pub(super) fn has(file: &dyn BackendFile, offset: u64, len: u64, sum: u64) -> bool {
-    let mut digest = Digest::new(CrcAlgorithm::Crc64Nvme);
+    let mut digest = checksum::running();
     let mut buf = vec![0; usize::try_from(len).unwrap_or(PIECE).min(PIECE)];
     let mut done = 0;
     while done < len {

@@ -16,13 +16,12 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
-use crc_fast::{CrcAlgorithm, Digest};
 use log::debug;
 
 use super::WHOLE;
+use crate::store::checksum::{self, Digest, checksum};
 use crate::store::create::TEMP_PREFIX;
-use crate::store::journal::{Journal, sum};
-use crate::store::local::system;
+use crate::store::journal::{self, Journal};
 use crate::store::source::Unfinished;
 use crate::store::{ChunkKey, FrameStore, Location, ReadAt, ReadGuard, Result, StoreError, StoredChunk, in_words};
 
@@ -54,12 +53,9 @@ impl Resume {
     /// if it ends early. `within` is a directory for records, instead of `$XDG_STATE_HOME/b2fuse/downloads/`, root's `/var/lib/...`.
     pub fn open(target: &Location, source: &str, most: usize, within: Option<&Path>) -> Option<Self> {
         let opened = || {
-            let dir = match within {
-                Some(dir) => system::private_dir(dir)?,
-                None => system::state_dir("downloads")?.0,
-            };
+            let dir = journal::directory(within, "downloads")?;
             let of = target.real_path();
-            let name = OsString::from(format!("{TEMP_PREFIX}{:016x}.tmp", sum(of.as_os_str().as_bytes())));
+            let name = OsString::from(format!("{TEMP_PREFIX}{:016x}.tmp", checksum(of.as_os_str().as_bytes())));
             let (of, source) = (format!("{of:?}"), format!("source {source:?}"));
             let (mut is_same, mut copied) = (false, Vec::new());
             let mut take = |line: &str| match is_same {
@@ -195,7 +191,7 @@ struct Read {
 
 impl Default for Read {
     fn default() -> Self {
-        Read { bytes: Vec::new(), digest: Digest::new(CrcAlgorithm::Crc64Nvme), done: 0, error: None }
+        Read { bytes: Vec::new(), digest: checksum::running(), done: 0, error: None }
     }
 }
 

@@ -42,6 +42,7 @@ use log::{debug, warn};
 use parking_lot::{Mutex, RwLock};
 
 use super::backend::{Backend, BackendFile};
+use super::checksum::checksum;
 use super::create::with_temp_name;
 use super::in_words;
 use super::local::{set_times, system};
@@ -119,7 +120,7 @@ impl DiskCache {
             let words = format!("the URL and its tag have {} bytes; expected at most {MOST_KEY}", url.len() + tag.len());
             return Err(io::Error::new(io::ErrorKind::InvalidInput, words));
         }
-        let id = piece::checksum(&key);
+        let id = checksum(&key);
         let state = State { cache: Arc::clone(self), id, key, folder: RwLock::default() };
         *state.folder.write() = match self.dir.open_dir(&Folder::State(id).name()) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
@@ -317,7 +318,7 @@ impl State {
         let mut key = self.key.clone();
         add_to_key(&mut key, object);
         key.extend(piece.to_le_bytes());
-        (key, piece_name(piece::checksum(object.as_bytes()), piece))
+        (key, piece_name(checksum(object.as_bytes()), piece))
     }
 
     /// Writes a piece's file of `len` bytes, if there is room. Answers whether it is time to look through everything.

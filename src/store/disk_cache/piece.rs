@@ -13,9 +13,8 @@
 
 use std::io;
 
-use crc_fast::{CrcAlgorithm, Digest};
-
 use crate::store::backend::{BackendFile, read_exact_at};
+use crate::store::checksum;
 
 const MAGIC: [u8; 8] = *b"b2fpiece";
 const VERSION: u32 = 1;
@@ -56,11 +55,6 @@ impl From<io::Error> for Unfit {
     }
 }
 
-/// The checksum of some bytes: also what names are made of, so that nothing in a URL can be part of one.
-pub(super) fn checksum(bytes: &[u8]) -> u64 {
-    crc_fast::checksum(CrcAlgorithm::Crc64Nvme, bytes)
-}
-
 /// Adds a text to a key, so that no other texts give the same key.
 pub(super) fn add_to_key(key: &mut Vec<u8>, text: &str) {
     key.extend((text.len() as u64).to_le_bytes());
@@ -82,7 +76,7 @@ pub(super) fn before_data(key: &[u8], tag: &str, total_len: u64, data: &[u8]) ->
     summed.extend((data.len() as u64).to_le_bytes());
     summed.extend(key);
     summed.extend(tag.as_bytes());
-    let mut digest = Digest::new(CrcAlgorithm::Crc64Nvme);
+    let mut digest = checksum::running();
     digest.update(&summed);
     digest.update(data);
     let mut bytes = Vec::with_capacity(UNSUMMED + summed.len());
@@ -101,7 +95,7 @@ pub(super) fn read(file: &dyn BackendFile, len: u64, key: &[u8]) -> Result<Piece
     read_exact_at(file, &mut names, HEAD as u64)?;
     let mut bytes = vec![0; data_len];
     read_exact_at(file, &mut bytes, HEAD as u64 + names.len() as u64)?;
-    let mut digest = Digest::new(CrcAlgorithm::Crc64Nvme);
+    let mut digest = checksum::running();
     digest.update(head.split_at(UNSUMMED).1);
     digest.update(&names);
     digest.update(&bytes);

@@ -12,8 +12,8 @@ use std::time::{Duration, SystemTime};
 use parking_lot::Mutex;
 
 use super::names::{COUNT, Folder};
-use super::piece::checksum;
 use crate::store::backend::{Backend, BackendFile, read_exact_at};
+use crate::store::checksum::checksum;
 
 /// What a file's length is rounded up to: the room that it takes on most file systems.
 const BLOCK: u64 = 4096;

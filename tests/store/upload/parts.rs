@@ -32,7 +32,7 @@ static FRAMES: LazyLock<(Made, Made)> = LazyLock::new(|| {
 /// What a store calls a part of these bytes.
 pub fn tag(part: &PutPayload) -> String {
     let bytes: Vec<u8> = part.iter().flat_map(|piece| piece.to_vec()).collect();
-    format!("\"{:x}\"", store::journal::sum(&bytes))
+    format!("\"{:x}\"", store::checksum::checksum(&bytes))
 }
 
 /// A store, and a directory of records.

@@ -48,7 +48,7 @@ fn pieces_in_the_wrong_place_are_not_got() {
     let (a0, folder) = (files(&path).remove(0), files(&path).remove(0).parent().unwrap().to_owned());
     state.put("a", 1, b"second", 6, "");
     // Another piece of the same state: that one is missing, and no more.
-    fs::copy(&a0, folder.join(piece_name(piece::checksum(b"a"), 1))).unwrap();
+    fs::copy(&a0, folder.join(piece_name(checksum(b"a"), 1))).unwrap();
     assert_eq!((state.get("a", 1), state.get("a", 0)), (None, whole(b"first", "")));
     state.put("a", 1, b"second", 6, "");
     assert_eq!(state.get("a", 1), whole(b"second", ""));
@@ -132,7 +132,7 @@ proptest! {
                 bad.truncate(cut % (bad.len() + 1));
             }
             if summed && bad.len() >= 16 {
-                let sum = piece::checksum(&bad[16..]);
+                let sum = checksum(&bad[16..]);
                 bad[8..16].copy_from_slice(&sum.to_le_bytes());
             }
             fs::write(file, &bad).unwrap();

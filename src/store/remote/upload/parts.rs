@@ -20,7 +20,7 @@ use super::super::client::Client;
 use super::super::words::in_words;
 use super::record::{Begun, Found, PARTS, Part, Record};
 use super::sending::Sending;
-use crate::store::journal::sum;
+use crate::store::checksum::checksum;
 
 /// How long it is waited for that parts of an object that will not be are removed.
 const ABORT: Duration = Duration::from_secs(5);
@@ -143,7 +143,7 @@ impl Parts {
     }
 
     fn send(&mut self) -> io::Result<()> {
-        let (number, len, sum) = (self.sent, self.buffer.len() as u64, sum(&self.buffer));
+        let (number, len, sum) = (self.sent, self.buffer.len() as u64, checksum(&self.buffer));
         self.sent += 1;
         if number > 0
             && let Some(known) = self.known.get(&number)

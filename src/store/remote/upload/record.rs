@@ -13,8 +13,7 @@ use base64::prelude::BASE64_STANDARD;
 use log::debug;
 
 use crate::store::in_words;
-use crate::store::journal::Journal;
-use crate::store::local::system;
+use crate::store::journal::{self, Journal};
 
 /// How many parts a store takes.
 pub(super) const PARTS: u64 = 10_000;
@@ -43,10 +42,7 @@ impl Records {
     /// The record of the object that has this URL, unless another process has it.
     pub(super) fn open(&self, url: &Path, make: bool) -> Option<Record> {
         let opened = || {
-            let dir = match &self.dir {
-                Some(dir) => system::private_dir(dir)?,
-                None => system::state_dir("uploads")?.0,
-            };
+            let dir = journal::directory(self.dir.as_deref(), "uploads")?;
             let (of, mut found) = (format!("{:?} {url:?}", self.origin), None);
             let journal = Journal::open(dir, &of, make, &mut |line| take(&mut found, line))?;
             io::Result::Ok(journal.map(|journal| Record { journal, of, found }))
