@@ -80,6 +80,7 @@ impl Adapter {
     fn ask<R: Reply>(&self, what: &'static str, req: &Request, ino: INodeNo, reply: R, call: impl Ask<R> + Send + 'static) {
         let Some((shared, _entered)) = self.enter(req) else { return reply.send(Err(Errno::ENODEV)) };
         self.unless_far(shared, req, move |shared| {
+            let _making = shared.replies.begin();
             reply.send(call(shared, Ino(ino.0)).map_err(|refusal| errno(what, Ino(ino.0), &refusal)));
         });
     }
@@ -170,6 +171,7 @@ impl fuser::Filesystem for Adapter {
             let _ = config.add_capabilities(InitFlags::FUSE_PASSTHROUGH);
             self.shared.backings.offer();
         }
+        self.shared.expires.store(offered.contains(InitFlags::FUSE_HAS_EXPIRE_ONLY), Relaxed);
         let _ = config.add_capabilities(wanted & offered);
         if !offered.contains(wanted) {
             debug!("the kernel does not offer {:?}", wanted - offered);
@@ -556,9 +558,12 @@ impl fuser::Filesystem for Adapter {
 
     fn readdirplus(&self, req: &Request, ino: INodeNo, _fh: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
         let Some((shared, _entered)) = self.enter(req) else { return reply.error(Errno::ENODEV) };
-        self.unless_far(shared, req, move |shared| match shared.readdirplus(Ino(ino.0), offset, &mut reply) {
-            Ok(()) => reply.ok(),
-            Err(refusal) => reply.error(errno("readdir", Ino(ino.0), &refusal)),
+        self.unless_far(shared, req, move |shared| {
+            let _making = shared.replies.begin();
+            match shared.readdirplus(Ino(ino.0), offset, &mut reply) {
+                Ok(()) => reply.ok(),
+                Err(refusal) => reply.error(errno("readdir", Ino(ino.0), &refusal)),
+            }
         });
     }
 

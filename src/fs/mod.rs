@@ -6,9 +6,11 @@
 //! | `answers` | from what the file system says to a reply |
 //! | `shared` | what all threads of a mount share |
 //! | `notify` | what the kernel must forget, and the replies that wait for it |
-//! | `push` | the next files of a sequential reader, into the page cache ahead of it |
+//! | `page_cache_push` | the next files of a sequential reader, into the page cache ahead of it |
+//! | `replies` | which replies are being made, so that what is not true any more is forgotten behind them |
+//! | `backings` | files that the kernel reads and writes by itself |
 //! | `executor` | which thread does what, and what has to wait for a turn |
-//! | `waiting` | locks, and reads that found others at work |
+//! | `lock_waits` | locks, and reads that found others at work |
 //! | `placement` | a client that asks alone is served on its own core |
 //! | `pm_qos` | with `low_latency`: no core sleeps while requests come in quick succession |
 //! | `inodes` | which inodes the kernel knows |
@@ -36,6 +38,7 @@ mod notify;
 mod page_cache_push;
 mod placement;
 mod pm_qos;
+mod replies;
 pub mod session;
 mod shared;
 #[cfg(test)]

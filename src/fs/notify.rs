@@ -9,7 +9,7 @@
 //! | --- | --- | --- |
 //! | store, invalidate pages | the page's lock | a reader until READ, a writer until WRITE; no reply to those is ever handed over |
 //! | invalidate pages | pages changed through a mapping, to be written back | SETATTR of a size: until its reply, nothing is written back |
-//! | invalidate a name | the directory's inode lock | CREATE, MKNOD, UNLINK, RENAME and FSYNCDIR until their own reply; LOOKUP and READDIR too |
+//! | invalidate a name, or have it looked up again | the directory's inode lock | CREATE, MKNOD, UNLINK, RENAME and FSYNCDIR until their own reply; LOOKUP and READDIR too |
 //!
 //! Hence two threads. The *pages* thread only ever waits for READ and WRITE, which the event loops answer. The *names* thread
 //! also waits for those that hold the directory, so nothing that holds the directory may wait for the names thread: such a
@@ -22,9 +22,10 @@
 //! only by those who are about to write the file it is pushing.
 
 use std::collections::{HashMap, VecDeque};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use fuser::{INodeNo, Notifier};
@@ -67,6 +68,8 @@ struct Pages {
 #[derive(Default)]
 struct Names {
     entries: Vec<(Ino, OsString)>,
+    /// To be looked up again.
+    expired: Vec<(Ino, OsString)>,
     /// Every name.
     all: bool,
     /// Goes to the pages thread afterwards.
@@ -141,11 +144,12 @@ impl Notify {
                     }
                     names.entries.push((parent, name));
                 }
+                Invalidation::Expired(parent, name) => names.expired.push((parent, name)),
                 Invalidation::Within(first, last) => pages.within.push((first, last)),
                 Invalidation::All => (pages.all, names.all) = (true, true),
             }
         }
-        if names.entries.is_empty() && !names.all {
+        if names.entries.is_empty() && names.expired.is_empty() && !names.all {
             return self.enqueue_pages(pages);
         }
         if held == KernelLock::Directory {
@@ -249,6 +253,9 @@ impl Notify {
             for (parent, name) in &item.entries {
                 told("a name", notifier.inval_entry(INodeNo(parent.0), name));
             }
+            for (parent, name) in &item.expired {
+                told("a name", expire_name(device, *parent, name));
+            }
             if item.all && forget_names(device).is_err() {
                 for (parent, name) in inodes.all().into_iter().filter_map(|ino| view.last_name(ino)) {
                     told("a name", notifier.inval_entry(INodeNo(parent.0), &name));
@@ -317,6 +324,29 @@ fn forget_names(mut device: &File) -> io::Result<()> {
     bytes[..4].copy_from_slice(&16u32.to_ne_bytes());
     bytes[4..8].copy_from_slice(&INC_EPOCH.to_ne_bytes());
     device.write_all(&bytes)
+}
+
+/// Has the kernel look a name up again before it is used. As long as that finds the same, it stays what it is to those who are in it.
+///
+/// fuser does not know it either: behind the header `struct fuse_notify_inval_entry_out`, and the name with a NUL.
+fn expire_name(mut device: &File, parent: Ino, name: &OsStr) -> io::Result<()> {
+    const INVAL_ENTRY: i32 = 3;
+    const EXPIRE_ONLY: u32 = 1;
+    let (name, mut bytes) = (name.as_bytes(), Vec::new());
+    let len = u32::try_from(16 + 16 + name.len() + 1).unwrap_or(u32::MAX);
+    bytes.extend_from_slice(&len.to_ne_bytes());
+    bytes.extend_from_slice(&INVAL_ENTRY.to_ne_bytes());
+    bytes.extend_from_slice(&0u64.to_ne_bytes());
+    bytes.extend_from_slice(&parent.0.to_ne_bytes());
+    bytes.extend_from_slice(&(name.len() as u32).to_ne_bytes());
+    bytes.extend_from_slice(&EXPIRE_ONLY.to_ne_bytes());
+    bytes.extend_from_slice(name);
+    bytes.push(0);
+    match device.write_all(&bytes) {
+        // It does not know the name.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        outcome => outcome,
+    }
 }
 
 /// As the kernel takes a place in a file: none is behind the largest.

@@ -16,12 +16,15 @@ use super::inodes::Inodes;
 use super::kernel::Access;
 use super::notify::Notify;
 use super::placement::Placement;
+use super::replies::Replies;
 use super::ticker::Ticker;
 use super::unmount::Unmounting;
 use super::waiters::{self, Waiters};
 use crate::store::interrupts;
 use crate::store::mark::Mark;
-use crate::view::{Attr, Features, FileSystem, Ino, Invalidations, Kind, Meta, OpenMode, Opened, Pages, ROOT, Timeouts};
+use crate::view::{
+    Attr, Features, FileSystem, Good, Ino, Invalidations, Kind, Meta, OpenMode, Opened, Pages, ROOT, Timeouts, WATCHED,
+};
 
 /// The block size of a directory. glibc reads listings in pieces of that size.
 const DIRECTORY_BLKSIZE: u32 = 128 * 1024;
@@ -41,6 +44,8 @@ pub(super) const FIRST_COOKIE: u64 = 2;
 const PAUSE: Duration = Duration::from_millis(5);
 /// The same while others change SOURCE.
 const SHORT_PAUSE: Duration = Duration::from_millis(1);
+/// When to look again whether replies are sent that may say what is not true any more.
+const LATER: Duration = Duration::from_millis(10);
 
 /// What a mount shows instead of a view's own attributes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -139,6 +144,10 @@ pub(super) struct Shared {
     private: Option<Private>,
     /// How often SOURCE, or a frame of a tree, had been read again when the kernel last forgot it. A leaf lock.
     pub(super) forgotten: Mutex<HashMap<Ino, u64>>,
+    /// Replies that say something of names and attributes.
+    pub(super) replies: Replies,
+    /// The kernel can be told that a name is to be looked up again.
+    pub(super) expires: AtomicBool,
     /// READs answered.
     pub(super) reads: AtomicU64,
     /// See [`Shared::say_what_makes_frames`].
@@ -169,6 +178,8 @@ impl Shared {
             buffers: Buffers::default(),
             overrides,
             private: (access == Access::Root).then(Private::new),
+            replies: Replies::default(),
+            expires: AtomicBool::new(false),
             reads: AtomicU64::new(0),
             said: AtomicBool::new(false),
         }
@@ -186,7 +197,7 @@ impl Shared {
 
     /// Attributes, and how long they are good.
     pub(super) fn attr(&self, attr: &Attr) -> Shown {
-        let Attr { ino, kind, size, blocks, nlink, rdev, meta: Meta { uid, gid, atime, mtime, ctime, .. }, volatile } = *attr;
+        let Attr { ino, kind, size, blocks, nlink, rdev, meta: Meta { uid, gid, atime, mtime, ctime, .. }, good } = *attr;
         let bits = if self.features.passes_on.is_some() { 0o7777 } else { 0o777 };
         let shown = FileAttr {
             ino: INodeNo(ino.0),
@@ -210,8 +221,14 @@ impl Shared {
             flags: 0,
         };
         let attr = self.private.as_ref().map_or(shown, |private| private.shown(shown));
-        let forever = Timeouts { entry: FOREVER, attr: FOREVER };
-        Shown { attr, valid: self.features.passes_on.or(self.features.far).filter(|_| volatile).unwrap_or(forever) }
+        let timeouts = self.features.passes_on.or(self.features.far);
+        let both = |time: Duration| Timeouts { entry: time, attr: time };
+        let valid = match (good, timeouts) {
+            (Good::UntilTold, _) | (_, None) => both(FOREVER),
+            (Good::Watched, _) if self.expires.load(Relaxed) => both(WATCHED),
+            (Good::Watched | Good::Timeouts, Some(timeouts)) => timeouts,
+        };
+        Shown { attr, valid }
     }
 
     /// The attributes of a file under a name that the kernel is told of.
@@ -224,13 +241,28 @@ impl Shared {
     pub(super) fn follow_others(&self) {
         let Some(watcher) = self.view.watcher() else { return };
         watcher.begin();
+        let mut outdated = Invalidations::new();
         loop {
             let began = Instant::now();
             let mut invalidations = Invalidations::new();
-            let due = self.view.follow(&mut invalidations);
+            let mut due = self.view.follow(&mut invalidations);
             self.say_again();
             let pause = if invalidations.is_empty() && due.is_none() { PAUSE } else { SHORT_PAUSE };
             self.notify.forget(invalidations);
+            if outdated.is_empty() {
+                outdated = self.view.outdated();
+                if !outdated.is_empty() {
+                    self.replies.turn();
+                }
+            }
+            if !outdated.is_empty() {
+                if self.replies.are_sent() {
+                    self.notify.forget(std::mem::take(&mut outdated));
+                } else {
+                    let soon = Instant::now() + LATER;
+                    due = Some(due.map_or(soon, |due| due.min(soon)));
+                }
+            }
             // Leave time for readers if a large frame changes all the time.
             if !watcher.wait(due, Instant::now() + pause.max(began.elapsed())) {
                 return;

@@ -222,6 +222,12 @@ pub trait FileSystem: Send + Sync {
         None
     }
 
+    /// Of what the kernel was told to believe for long ([`Good::Watched`]), what others have changed since this was last asked. To be
+    /// forgotten when all replies are sent that are being made now.
+    fn outdated(&self) -> Invalidations {
+        Invalidations::new()
+    }
+
     /// For `df`.
     fn statfs(&self) -> Result<crate::store::FsSpace>;
 

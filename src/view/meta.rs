@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use super::{Attr, Creation, Ino, Kind, SetAttr};
+use super::{Attr, Creation, Good, Ino, Kind, SetAttr};
 use crate::store::SourceStat;
 
 /// Owner, mode and times of a file.
@@ -79,6 +79,6 @@ impl Meta {
     /// The attributes of a file or directory with these.
     pub fn attr(self, ino: Ino, kind: Kind, size: u64) -> Attr {
         let nlink = if kind == Kind::Directory { 2 } else { 1 };
-        Attr { ino, kind, size, blocks: size.div_ceil(512), nlink, rdev: 0, meta: self, volatile: false }
+        Attr { ino, kind, size, blocks: size.div_ceil(512), nlink, rdev: 0, meta: self, good: Good::UntilTold }
     }
 }

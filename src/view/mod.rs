@@ -129,9 +129,23 @@ pub struct Attr {
     pub rdev: u32,
     /// Owner, mode and times.
     pub meta: Meta,
-    /// Others may change it unheard: it is good for as long as [`Timeouts`] say.
-    pub volatile: bool,
+    /// How long the kernel may believe it, and the name under which it was found.
+    pub good: Good,
 }
+
+/// How long the kernel may believe what it is told of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Good {
+    /// Until it is told to forget it.
+    UntilTold,
+    /// As long as [`Timeouts`] say: others may change it unheard.
+    Timeouts,
+    /// What others do to it is heard: until it is told, which [`FileSystem::outdated`] is for, but for no more than [`WATCHED`].
+    Watched,
+}
+
+/// A minute: if something is not heard after all, it is not believed for longer.
+pub const WATCHED: Duration = Duration::from_secs(60);
 
 /// A change of attributes; `None` leaves one as it is.
 #[derive(Debug, Clone, Copy, Default)]
@@ -228,6 +242,8 @@ pub enum Invalidation {
     Attr(Ino),
     /// A name (there or not) in a directory.
     Entry(Ino, OsString),
+    /// What a name in a directory stands for is to be looked up again. If it is the same, whoever is in it notices nothing.
+    Expired(Ino, OsString),
     /// Attributes and cached pages of the files from one inode to another.
     Within(Ino, Ino),
     /// Everything known of every file and every name: SOURCE was changed by others.

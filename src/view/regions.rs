@@ -115,6 +115,7 @@ impl<F: Numbered> Regions<F> {
                 Invalidation::Range(ino, start, len) => invalidations.push(Invalidation::Range(outer(ino), start, len)),
                 Invalidation::Attr(ino) => invalidations.push(Invalidation::Attr(outer(ino))),
                 Invalidation::Entry(_, name) => invalidations.push(Invalidation::Entry(frame.ino(), name)),
+                Invalidation::Expired(_, name) => invalidations.push(Invalidation::Expired(frame.ino(), name)),
                 Invalidation::Within(..) | Invalidation::All => {
                     invalidations.push(Invalidation::Data(frame.ino()));
                     invalidations.extend(ranges(&**frame));

@@ -32,8 +32,8 @@ use super::state_lock::{StateLock, StoreChunks};
 use super::writing::Change;
 use super::xattr::{find, names};
 use super::{
-    Attr, Creation, DirEntry, Features, FileSystem, Flock, Handle, Ino, Invalidations, Kind, Left, Lost, New, OpenMode, Opened,
-    Pages, ROOT, RenameMode, Reread, Result, Seek, SetAttr, SetMode, Timeouts, ViewError, Wait,
+    Attr, Creation, DirEntry, Features, FileSystem, Flock, Good, Handle, Ino, Invalidations, Kind, Left, Lost, New, OpenMode,
+    Opened, Pages, ROOT, RenameMode, Reread, Result, Seek, SetAttr, SetMode, Timeouts, ViewError, Wait,
 };
 use crate::store::{ChunkKey, DraftPool, FrameStore, FsSpace, ReadAt, Want, Watcher};
 
@@ -122,12 +122,12 @@ impl<V: FrameView> Single<V> {
         if ino == LOCK_FILE {
             return self.lock_file_attr();
         }
-        let volatile = self.store.refreshes().is_some();
+        let good = if self.store.refreshes().is_some() { Good::Timeouts } else { Good::UntilTold };
         self.of_one_version(|guard| {
             let (content, mut meta, nlink) = {
                 let state = self.state.read();
                 if state.place(ino)? == Place::Root {
-                    return Ok(Attr { volatile, ..state.nodes.directory.attr(ROOT, Kind::Directory, 4096) });
+                    return Ok(Attr { good, ..state.nodes.directory.attr(ROOT, Kind::Directory, 4096) });
                 }
                 let is_removed = state.nodes.get(ino).is_some_and(|node| node.name.is_none());
                 (state.content(ino)?, state.meta(ino), u32::from(!is_removed))
@@ -138,7 +138,7 @@ impl<V: FrameView> Single<V> {
             }
             let attr = meta.attr(ino, Kind::File, self.len(guard, ino, &content)?);
             let blocks = if let Content::Data(data) = &content { data.blocks() } else { attr.blocks };
-            Ok(Attr { nlink, blocks, volatile, ..attr })
+            Ok(Attr { nlink, blocks, good, ..attr })
         })
     }
 

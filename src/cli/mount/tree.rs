@@ -63,6 +63,8 @@ pub(super) fn rules(
         read_only,
         locking,
         dtype: options.dtype.clone(),
+        // Who says how long means it.
+        watches: entry_timeout.is_none() && attr_timeout.is_none(),
         timeouts: Timeouts {
             entry: entry_timeout.unwrap_or(DEFAULT_TIMEOUTS.entry),
             attr: attr_timeout.unwrap_or(DEFAULT_TIMEOUTS.attr),

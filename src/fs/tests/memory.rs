@@ -223,7 +223,7 @@ impl State {
         let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
         let attr = |kind, size: usize, perm: u16, mtime| {
             let meta = Meta { mode: perm.into(), uid, gid, atime: mtime, mtime, ctime: mtime };
-            Attr { ino, kind, size: size as u64, blocks: 0, nlink: 1, rdev: 0, meta, volatile: false }
+            Attr { ino, kind, size: size as u64, blocks: 0, nlink: 1, rdev: 0, meta, good: Good::UntilTold }
         };
         match self.file(ino) {
             Err(_) if ino == ROOT => Ok(attr(Kind::Directory, 0, 0o755, SystemTime::UNIX_EPOCH)),

@@ -13,7 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use log::{debug, info};
 use parking_lot::Mutex;
@@ -51,6 +51,12 @@ const NAMES: usize = 1024;
 const EVENTS: usize = 16 << 10;
 /// Events that are looked at before somebody looks at the frame, at most.
 const MOST_EVENTS: usize = 1 << 16;
+/// What happens to names of directories is told so long after the first of it: most of what is written comes in many pieces.
+const GATHER: Duration = Duration::from_millis(50);
+/// The pause after events that matter to nobody yet.
+const REST: Duration = Duration::from_millis(5);
+/// What has happened to names that nobody has asked for, at most.
+const MOST_CHANGES: usize = 1 << 16;
 
 /// What is watched.
 #[derive(Clone)]
@@ -94,6 +100,28 @@ impl Watched {
     }
 }
 
+/// What happens to a directory's names, and to the files that have them.
+fn of_names() -> WatchFlags {
+    names() | WatchFlags::MODIFY | WatchFlags::ATTRIB | WatchFlags::CLOSE_WRITE | WatchFlags::ONLYDIR
+}
+
+/// What happens to the names themselves.
+fn names() -> WatchFlags {
+    WatchFlags::MOVED_TO | WatchFlags::MOVED_FROM | WatchFlags::CREATE | WatchFlags::DELETE
+}
+
+/// What others have done to a name in a directory that is watched.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum NameChange {
+    /// It was made, removed or renamed.
+    Name(OsString),
+    /// The file that has it has changed.
+    File(OsString),
+}
+
+/// What others have done to names, by the numbers of directories. None if something was lost.
+pub type NameChanges = Option<HashSet<(u64, NameChange)>>;
+
 fn is_chunk(name: &OsStr) -> bool {
     ChunkId::from_file_name(name.as_bytes()).is_some()
 }
@@ -123,6 +151,71 @@ struct Table {
     frames: BTreeMap<u64, WatchedFrame>,
     /// Who watches what, by the number that events bear.
     watched: HashMap<i32, Vec<(u64, Watched)>>,
+    directories: Directories,
+}
+
+/// Directories all of whose names are watched.
+#[derive(Default)]
+struct Directories {
+    /// By the number that events bear.
+    all: HashMap<i32, Directory>,
+    /// The number that events of a directory bear.
+    numbers: HashMap<u64, i32>,
+    /// What has happened to their names.
+    changes: HashSet<(u64, NameChange)>,
+    /// Something was not told.
+    has_lost: bool,
+    /// When to tell of it.
+    due: Option<Instant>,
+}
+
+struct Directory {
+    number: u64,
+    heard: Heard,
+}
+
+/// How often something was told of a directory.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Heard {
+    /// Of its names and of their files.
+    pub all: u64,
+    /// Of its names.
+    pub names: u64,
+}
+
+impl Directories {
+    /// Takes an event of a directory.
+    fn hear(&mut self, wd: i32, event: ReadFlags, name: Option<&OsStr>) {
+        if event.contains(ReadFlags::IGNORED) {
+            if let Some(gone) = self.all.remove(&wd) {
+                self.numbers.remove(&gone.number);
+            }
+            return;
+        }
+        let (Some(directory), Some(name)) = (self.all.get_mut(&wd), name) else { return };
+        let number = directory.number;
+        let is_name = event.bits() & names().bits() != 0;
+        directory.heard.all += 1;
+        directory.heard.names += u64::from(is_name);
+        let change = if is_name { NameChange::Name(name.to_owned()) } else { NameChange::File(name.to_owned()) };
+        if self.changes.len() < MOST_CHANGES {
+            self.changes.insert((number, change));
+        } else {
+            self.has_lost = true;
+        }
+        self.due.get_or_insert_with(|| Instant::now() + GATHER);
+    }
+
+    /// Events were lost.
+    fn lose(&mut self) {
+        for Directory { heard: Heard { all, names }, .. } in self.all.values_mut() {
+            (*all, *names) = (*all + 1, *names + 1);
+        }
+        if !self.all.is_empty() {
+            self.has_lost = true;
+            self.due.get_or_insert_with(Instant::now);
+        }
+    }
 }
 
 #[derive(Default)]
@@ -236,7 +329,7 @@ impl Watcher {
     }
 
     /// Puts watches on what a frame wants, and takes the others away.
-    fn follow(&self, Table { frames, watched, .. }: &mut Table, number: u64) {
+    fn follow(&self, Table { frames, watched, directories, .. }: &mut Table, number: u64) {
         let (Some(started), Some(frame)) = (self.started.get(), frames.get_mut(&number)) else { return };
         let before = std::mem::take(&mut frame.numbers);
         for wd in &before {
@@ -259,6 +352,9 @@ impl Watcher {
         for wd in before {
             if watched.get(&wd).is_some_and(Vec::is_empty) {
                 watched.remove(&wd);
+                if directories.all.contains_key(&wd) {
+                    continue;
+                }
                 if let Some(Started { inotify: Some(inotify), .. }) = started {
                     let _ = inotify::remove_watch(inotify, wd);
                 }
@@ -269,8 +365,54 @@ impl Watcher {
         }
     }
 
+    /// Watches all names of a directory, which has this number from now on, unless changes may go untold.
+    ///
+    /// # Errors
+    /// What the system refuses; where changes may go untold.
+    pub fn watch_names(&self, number: u64, directory: BorrowedFd<'_>) -> io::Result<()> {
+        let mut table = self.table.lock();
+        let started = self.started.get().and_then(Option::as_ref).ok_or_else(unsupported)?;
+        let wd = started.add(directory, of_names())?;
+        let directories = &mut table.directories;
+        // One that was given up with its number, or is known by another.
+        if let Some(before) =
+            directories.all.insert(wd, Directory { number, heard: Heard::default() }).filter(|before| before.number != number)
+        {
+            directories.numbers.remove(&before.number);
+        }
+        directories.numbers.insert(number, wd);
+        Ok(())
+    }
+
+    /// Watches a directory's names no more.
+    pub fn leave_names(&self, number: u64) {
+        let mut table = self.table.lock();
+        let Some(wd) = table.directories.numbers.remove(&number) else { return };
+        table.directories.all.remove(&wd);
+        if !table.watched.contains_key(&wd)
+            && let Some(Some(Started { inotify: Some(inotify), .. })) = self.started.get()
+        {
+            let _ = inotify::remove_watch(inotify, wd);
+        }
+    }
+
+    /// How much was told of a directory's names; none if they are not watched.
+    pub fn heard_of_names(&self, number: u64) -> Option<Heard> {
+        let table = self.table.lock();
+        let wd = table.directories.numbers.get(&number)?;
+        table.directories.all.get(wd).map(|directory| directory.heard)
+    }
+
+    /// What has happened to names since this was last asked.
+    pub fn name_changes(&self) -> NameChanges {
+        let directories = &mut self.table.lock().directories;
+        directories.due = None;
+        let changes = std::mem::take(&mut directories.changes);
+        (!std::mem::take(&mut directories.has_lost)).then_some(changes)
+    }
+
     /// Wakes who waits.
-    fn ring(&self) {
+    pub fn ring(&self) {
         if !self.rung.swap(true, SeqCst)
             && let Some(Some(started)) = self.started.get()
         {
@@ -287,13 +429,15 @@ impl Watcher {
 
     /// Returns when something was changed or somebody rings, or at a time; what is changed before `rested` is told then. Answers whether
     /// to go on. [`Watch::take`] says of which frames something was told.
-    pub fn wait(&self, until: Option<Instant>, rested: Instant) -> bool {
+    pub fn wait(&self, until: Option<Instant>, mut rested: Instant) -> bool {
         let Some(Some(started)) = self.started.get() else { return false };
         loop {
             if self.stopped.load(SeqCst) {
                 return false;
             }
             let now = Instant::now();
+            let names = self.table.lock().directories.due;
+            let until = until.into_iter().chain(names).min();
             if self.rung.swap(false, SeqCst) || until.is_some_and(|until| until <= now) {
                 return !self.stopped.load(SeqCst);
             }
@@ -304,8 +448,11 @@ impl Watcher {
                 (false, until) => until,
             };
             let told = started.poll(timeout.map(|at| at.saturating_duration_since(now)), !resting);
-            if told && !resting && self.hear(started) {
-                return !self.stopped.load(SeqCst);
+            if told && !resting {
+                if self.hear(started) {
+                    return !self.stopped.load(SeqCst);
+                }
+                rested = Instant::now() + REST;
             }
         }
     }
@@ -315,7 +462,8 @@ impl Watcher {
         let Some(inotify) = &started.inotify else { return false };
         let mut buf = [MaybeUninit::uninit(); EVENTS];
         let mut reader = inotify::Reader::new(inotify, &mut buf);
-        let table = self.table.lock();
+        let mut table = self.table.lock();
+        let Table { frames, watched: all, directories, .. } = &mut *table;
         let mut matters = false;
         for _ in 0..MOST_EVENTS {
             let event = match reader.next() {
@@ -324,13 +472,15 @@ impl Watcher {
                 Err(_) => break,
             };
             if event.events().contains(ReadFlags::QUEUE_OVERFLOW) {
-                table.frames.values().for_each(|frame| frame.told.rung.store(true, SeqCst));
+                frames.values().for_each(|frame| frame.told.rung.store(true, SeqCst));
+                directories.lose();
                 matters = true;
                 continue;
             }
             let name = event.file_name().map(|name| OsStr::from_bytes(name.to_bytes()));
-            for (number, watched) in table.watched.get(&event.wd()).into_iter().flatten() {
-                let Some(frame) = table.frames.get(number).filter(|_| watched.matters(event.events(), name)) else { continue };
+            directories.hear(event.wd(), event.events(), name);
+            for (number, watched) in all.get(&event.wd()).into_iter().flatten() {
+                let Some(frame) = frames.get(number).filter(|_| watched.matters(event.events(), name)) else { continue };
                 matters = true;
                 frame.told.rung.store(true, SeqCst);
                 if let (Watched::Frame(_), Some(name)) = (watched, name)
@@ -353,15 +503,18 @@ fn unsupported() -> io::Error {
 
 impl Started {
     fn watch(&self, watched: &Watched) -> io::Result<i32> {
-        let (inotify, file) = (self.inotify.as_ref().ok_or_else(unsupported)?, watched.file());
-        let fd = file.fd().ok_or_else(unsupported)?;
+        self.add(watched.file().fd().ok_or_else(unsupported)?, watched.flags())
+    }
+
+    fn add(&self, fd: BorrowedFd<'_>, flags: WatchFlags) -> io::Result<i32> {
+        let inotify = self.inotify.as_ref().ok_or_else(unsupported)?;
         if is_elsewhere(fd)? {
             return Err(unsupported());
         }
         // This link leads to the open file, whatever has become of its name.
         let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
         // Others may watch the same file.
-        Ok(inotify::add_watch(inotify, path, watched.flags() | WatchFlags::MASK_ADD)?)
+        Ok(inotify::add_watch(inotify, path, flags | WatchFlags::MASK_ADD)?)
     }
 
     /// Waits for something to be told; for the bell only, if `inotify` is false.

@@ -8,8 +8,8 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
 use super::{
-    Attr, DirEntry, Features, FileSystem, FrameFileSystem, Handle, Ino, Invalidations, Kind, Meta, OpenMode, Opened, Pages, ROOT,
-    Rest, Result, ViewError, Wait,
+    Attr, DirEntry, Features, FileSystem, FrameFileSystem, Good, Handle, Ino, Invalidations, Kind, Meta, OpenMode, Opened, Pages,
+    ROOT, Rest, Result, ViewError, Wait,
 };
 use crate::format::zip::{Entry, Number};
 use crate::store::archive::Archive;
@@ -76,7 +76,7 @@ impl ArchiveView {
             Entry::File(member) => meta.attr(self.ino(number), Kind::File, member.len),
         };
         // One link of a directory says that nobody has counted.
-        Ok(Attr { nlink: links, volatile: true, ..attr })
+        Ok(Attr { nlink: links, good: Good::Timeouts, ..attr })
     }
 }
 

@@ -18,8 +18,8 @@ use crate::store::{FrameStore, descriptor_limit, interrupts};
 use crate::view::open_frames::Most;
 use crate::view::tree::is_damage;
 use crate::view::{
-    ArrayView, Attr, ContiguousView, FrameFileSystem, Ino, Invalidation, Invalidations, Kind, ROOT, Result, Shown, SparseView,
-    ViewError,
+    ArrayView, Attr, ContiguousView, FrameFileSystem, Good, Ino, Invalidation, Invalidations, Kind, ROOT, Result, Shown,
+    SparseView, ViewError,
 };
 
 /// Bytes that the indexes of open frames take together, if more than one is open.
@@ -157,7 +157,7 @@ impl RemoteTree {
             (None, _) => self.enter_frame(frame)?,
         };
         let inner = open.fs().getattr(ROOT)?;
-        let attr = Attr { ino: frame.ino, kind: Kind::File, nlink: 1, volatile: true, ..inner };
+        let attr = Attr { ino: frame.ino, kind: Kind::File, nlink: 1, good: Good::Timeouts, ..inner };
         *frame.sized.lock() = Some((Instant::now(), attr));
         Ok(attr)
     }

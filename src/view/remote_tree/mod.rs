@@ -36,8 +36,8 @@ use self::table::{Node, Table, What};
 use super::open_frames::OpenFrames;
 use super::regions::Regions;
 use super::{
-    Attr, Blocks, DirEntry, Features, FileSystem, Handle, Ino, Invalidation, Invalidations, Kind, Meta, OpenMode, Opened, Pages,
-    Push, ROOT, Result, Rules, Seek, ViewError, Wait,
+    Attr, Blocks, DirEntry, Features, FileSystem, Good, Handle, Ino, Invalidation, Invalidations, Kind, Meta, OpenMode, Opened,
+    Pages, Push, ROOT, Result, Rules, Seek, ViewError, Wait,
 };
 use crate::format::plain::plain;
 use crate::store::remote::folder::NO_INDEX;
@@ -197,7 +197,7 @@ impl RemoteTree {
             }
             What::Frame(frame) => return self.measured(frame),
         };
-        Ok(Attr { volatile: true, ..attr })
+        Ok(Attr { good: Good::Timeouts, ..attr })
     }
 
     /// The kernel is to forget something.

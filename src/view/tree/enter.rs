@@ -16,8 +16,10 @@ impl Tree {
     pub(super) fn enter(&self, parent: Ino, name: &OsStr) -> Result<Attr> {
         let name = &self.name_below(parent, name)?;
         let (dir, below) = self.below(parent, name)?;
+        let heard = self.heard(parent);
         let (ino, found) = self.enter_at(parent, name, dir.as_fd(), &below)?;
-        self.attr_of(ino, &found).inspect_err(|_| self.forget(ino, 1, false))
+        let attr = self.attr_of(ino, &found).inspect_err(|_| self.forget(ino, 1, false))?;
+        Ok(self.good((parent, name), attr, &found, heard))
     }
 
     /// The node of what a name in a directory stands for, told to the kernel once more.

@@ -56,6 +56,7 @@ impl FileSystem for Tree {
         }
         if let Some(node) = gone {
             self.dirs.lock().pop(&ino);
+            self.leave_names(ino);
             self.listed.lock().pop(&ino);
             if let ShownAs::Frame(frame) = &node.shown {
                 self.regions.leave(frame);
@@ -72,10 +73,7 @@ impl FileSystem for Tree {
                 let open = frame.opened().ok_or(ViewError::Gone)?;
                 Ok(Attr { ino, nlink: 0, ..open.fs().getattr(ROOT)? })
             }
-            _ => {
-                let found = self.stat(ino)?;
-                self.attr_of(ino, &found)
-            }
+            _ => self.getattr_watched(ino),
         }
     }
 
@@ -381,6 +379,10 @@ impl FileSystem for Tree {
     fn follow(&self, invalidations: &mut Invalidations) -> Option<Instant> {
         self.pay(invalidations);
         self.follow_frames(invalidations)
+    }
+
+    fn outdated(&self) -> Invalidations {
+        self.outdated_names()
     }
 
     fn statfs(&self) -> Result<FsSpace> {

@@ -21,7 +21,7 @@ use crate::store::times::Records;
 use crate::store::{CframeStore, FrameStore, Location, OpenOptions, Resources, SframeStore, StoreError};
 use crate::view::open_frames::{Most, OpenFrames};
 use crate::view::{
-    Attr, ContiguousView, FileSystem, FrameFileSystem, Ino, Invalidation, Invalidations, Kind, Left, Meta, ROOT, Result,
+    Attr, ContiguousView, FileSystem, FrameFileSystem, Good, Ino, Invalidation, Invalidations, Kind, Left, Meta, ROOT, Result,
     SparseView, ViewError, directory_meta,
 };
 
@@ -345,7 +345,7 @@ impl Tree {
             false => Meta { mtime: inner.meta.mtime, ctime: inner.meta.ctime, ..below.meta },
         };
         let meta = Meta { mode: meta.mode & 0o666, ..meta };
-        let attr = Attr { ino: frame.ino, kind: Kind::File, nlink: 1, meta, volatile: true, ..inner };
+        let attr = Attr { ino: frame.ino, kind: Kind::File, nlink: 1, meta, good: Good::Timeouts, ..inner };
         *frame.sized.lock() = Some((stamp, attr));
         Ok(attr)
     }

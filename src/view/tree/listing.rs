@@ -9,10 +9,13 @@ use std::time::Instant;
 use super::frame::Stored;
 use super::{Tree, hidden, kind_of};
 use crate::store::local::beneath;
-use crate::view::{DirEntry, Ino, Kind, Result};
+use crate::view::{DirEntry, Ino, Kind, Result, WATCHED};
 
 /// Of so many directories it is remembered when they were listed.
 pub const REMEMBERED: NonZeroUsize = NonZeroUsize::new(4096).expect("not zero");
+
+/// Names that are looked at before a directory is listed for the first time.
+const FIRST: usize = 16;
 
 /// As many of what dead mounts have left are removed with one listing.
 const DEAD: usize = 256;
@@ -29,9 +32,14 @@ fn place_of(name: &OsStr) -> u64 {
 
 /// A listing of a directory from its beginning on.
 pub struct Listing {
-    began: Instant,
+    pub(super) began: Instant,
     /// None of that directory is known to have come before.
     is_first: bool,
+    /// How much had been heard of its names, if they are watched.
+    heard: Option<u64>,
+    /// Entries that are frames by their names, and others.
+    frames: u64,
+    others: u64,
 }
 
 impl Tree {
@@ -40,11 +48,15 @@ impl Tree {
         if self.table.lock().get(ino).is_some_and(|node| node.is_covered) {
             return Ok(());
         }
-        let is_first = self.is_first_listing(ino, cookie);
         let dir = self.dir(ino)?;
+        if cookie == 0 {
+            self.watch_before_listing(ino, dir.as_fd())?;
+        }
+        let is_first = self.is_first_listing(ino, cookie);
         let mut ahead = Vec::new();
         let mut dead = Vec::new();
         let mut goes_on = true;
+        let (mut frames, mut others) = (0, 0);
         beneath::list(dir.as_fd(), self.below_cookie(cookie), &mut |entry| {
             if hidden::is_ours(entry.name) {
                 if !self.rules.read_only
@@ -63,20 +75,52 @@ impl Tree {
                 goes_on = emit(DirEntry { ino: Ino(entry.ino), kind: Kind::File, name, is_known: false, next: entry.next });
                 return goes_on;
             }
-            if is_first && !looks && entry.kind == libc::S_IFREG && self.rules.is_name(entry.name) {
-                ahead.push(entry.name.to_owned());
+            if self.is_frames_file(&entry) {
+                if (cookie, frames) == (0, 0) {
+                    // Before any of them is looked at.
+                    self.watch_names(ino, dir.as_fd());
+                }
+                frames += 1;
+                if is_first && !looks {
+                    ahead.push(entry.name.to_owned());
+                }
+            } else {
+                others += 1;
             }
             let kind = if looks { self.listed_kind(ino, dir.as_fd(), &entry) } else { kind_of(entry.kind) };
             let next = if self.rules.locking { entry.next.min(LOCKS) } else { entry.next };
             goes_on = emit(DirEntry { ino: Ino(entry.ino), kind, name: entry.name, is_known: false, next });
             goes_on
         })?;
+        self.has_listed(ino, frames, others);
         self.look_ahead.begin(&dir, ahead);
         if goes_on && self.rules.locking {
             self.list_locks(ino, dir.as_fd(), cookie, emit)?;
         }
         self.sweep(dir.as_fd(), &dead, false);
         Ok(())
+    }
+
+    /// Watches a directory's names if one of the first is a frame's: before it is listed, so that the kernel may keep the listing.
+    fn watch_before_listing(&self, ino: Ino, dir: std::os::fd::BorrowedFd<'_>) -> Result<()> {
+        if !self.rules.watches || self.listed.lock().contains(&ino) {
+            return Ok(());
+        }
+        let (mut tries, mut found) = (FIRST, false);
+        beneath::list(dir, 0, &mut |entry| {
+            tries -= 1;
+            found = self.is_frames_file(&entry);
+            !found && tries > 0
+        })?;
+        if found {
+            self.watch_names(ino, dir);
+        }
+        Ok(())
+    }
+
+    /// Whether an entry is a frame by its name, as one file.
+    fn is_frames_file(&self, entry: &beneath::Listed<'_>) -> bool {
+        entry.kind == libc::S_IFREG && self.rules.is_name(entry.name)
     }
 
     /// Whether a directory is listed for the first time, from a cookie on. That it is listed is remembered.
@@ -86,8 +130,17 @@ impl Tree {
             return listed.get(&ino).is_some_and(|listing| listing.is_first);
         }
         let is_first = !listed.contains(&ino);
-        listed.put(ino, Listing { began: Instant::now(), is_first });
+        let heard = self.heard_of_names(ino);
+        listed.put(ino, Listing { began: Instant::now(), is_first, heard, frames: 0, others: 0 });
         is_first
+    }
+
+    /// So many entries were listed once more.
+    fn has_listed(&self, ino: Ino, frames: u64, others: u64) {
+        if let Some(listing) = self.listed.lock().get_mut(&ino) {
+            listing.frames += frames;
+            listing.others += others;
+        }
     }
 
     /// Whether an entry may be a frame whose data is shown.
@@ -134,8 +187,12 @@ impl Tree {
 
     /// Whether the names and attributes that came with the last listing are good for some time.
     pub(super) fn is_listing_young(&self, ino: Ino) -> bool {
-        let good = self.rules.timeouts.entry.min(self.rules.timeouts.attr) / 2;
-        self.listed.lock().get(&ino).is_some_and(|listing| listing.began.elapsed() < good)
+        let heard = self.heard_of_names(ino);
+        let mut listed = self.listed.lock();
+        let Some(listing) = listed.get(&ino) else { return false };
+        let is_watched = heard.is_some() && heard == listing.heard && listing.frames > listing.others;
+        let good = if is_watched { WATCHED } else { self.rules.timeouts.entry.min(self.rules.timeouts.attr) };
+        listing.began.elapsed() < good / 2
     }
 
     /// What an entry is shown as: what may be a frame is looked at.

@@ -11,6 +11,7 @@
 //! - `locking`: flock(2); `lock_files`: where the lock files of frames are;
 //! - `making`, `removing`, `renaming`: frames that come, go and move; `stores`: those of python-blosc2; `hidden`: names that are ours;
 //! - `claims`: what nobody may come between meanwhile; `dir_times`: the times that directories keep;
+//! - `watched`: names of which the kernel is told when others change them;
 //! - [`rules`]: what is a frame, and how it is shown and stored.
 //!
 //! A frame's files have inode numbers of their own, which [`super::regions`] computes: the tree keeps nothing for each of them.
@@ -75,6 +76,7 @@ mod stores;
 mod table;
 #[cfg(test)]
 mod tests;
+mod watched;
 
 #[cfg(feature = "remote")]
 pub(super) use decoded::{DataKind, FIRST_READ, LONGEST_HEADER};
@@ -146,6 +148,7 @@ pub struct Tree {
     /// Held for reading while something under a name of ours has no lock yet, and for writing while those without one are taken for dead.
     making: RwLock<()>,
     dir_times: dir_times::DirTimes,
+    watched: watched::WatchedNames,
     /// What a test does when a frame has been copied, and has no name yet.
     #[cfg(test)]
     when_staged: Mutex<Option<tests::Then>>,
@@ -194,6 +197,7 @@ impl Tree {
             claims: claims::Claims::default(),
             making: RwLock::default(),
             dir_times: dir_times::DirTimes::default(),
+            watched: watched::WatchedNames::default(),
             #[cfg(test)]
             when_staged: Mutex::default(),
             root,

@@ -9,8 +9,8 @@ use super::table::ShownAs;
 use super::{Tree, hidden, kind_of};
 use crate::store::local::beneath::{self, Caller, Found};
 use crate::view::{
-    Attr, Creation, FileSystem, Handle, Ino, Invalidations, Kind, Meta, New, OpenMode, Opened, Pages, Result, SetAttr, SetMode,
-    ViewError,
+    Attr, Creation, FileSystem, Good, Handle, Ino, Invalidations, Kind, Meta, New, OpenMode, Opened, Pages, Result, SetAttr,
+    SetMode, ViewError,
 };
 
 /// Attributes as they are below.
@@ -31,7 +31,7 @@ pub fn attr(ino: Ino, found: &Found) -> Attr {
             mtime: stat.mtime,
             ctime: stat.ctime,
         },
-        volatile: true,
+        good: Good::Timeouts,
     }
 }
 

@@ -12,7 +12,7 @@ use super::table::ShownAs;
 use super::{Tree, rules};
 use crate::store::local::beneath::{self, Found};
 use crate::store::walk::has_store_suffix;
-use crate::view::{Ino, ROOT, Result, ViewError};
+use crate::view::{Ino, Invalidation, ROOT, Result, ViewError};
 
 /// Who answers for an inode.
 pub enum Whose {
@@ -160,7 +160,14 @@ impl Tree {
         if !beneath::look_at(source.as_fd()).is_ok_and(|now| now.is(found)) {
             return None;
         }
-        self.table.lock().becomes(frame.ino, found);
+        let lost = {
+            let mut table = self.table.lock();
+            table.becomes(frame.ino, found);
+            table.keep_name(frame.ino, parent, name)
+        };
+        // Whoever looks one of these up just now may still tell the kernel what it was before.
+        let lost = lost.into_iter().map(|(parent, name)| Invalidation::Expired(parent, name.into_os_string()));
+        self.is_outdated(lost.chain([Invalidation::Attr(frame.ino)]));
         Some(frame.ino)
     }
 

@@ -36,6 +36,8 @@ pub struct Rules {
     pub dtype: Option<ItemType>,
     /// How long names and attributes are good.
     pub timeouts: Timeouts,
+    /// Directories of frames are watched, so that the kernel may believe for longer what it is told of frames.
+    pub watches: bool,
 }
 
 impl Rules {

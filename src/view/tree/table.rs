@@ -166,6 +166,15 @@ impl Table {
         }
     }
 
+    /// A node has one name from now on. Answers those that it has lost.
+    pub fn keep_name(&mut self, ino: Ino, parent: Ino, name: &OsStr) -> Vec<(Ino, Box<OsStr>)> {
+        let Some(node) = self.nodes.get_mut(&ino) else { return Vec::new() };
+        let (kept, lost) = std::mem::take(&mut node.names).into_iter().partition(|(dir, text)| *dir == parent && **text == *name);
+        node.names = kept;
+        lost.iter().for_each(|(dir, name)| self.unindex(ino, *dir, name));
+        lost
+    }
+
     /// A node stands for nothing any more; what it stood for gets another.
     pub fn abandon(&mut self, ino: Ino) {
         self.clear_names(ino);

@@ -12,6 +12,8 @@ use crate::store::{Budgets, Location, NewFrame};
 use crate::view::regions::{LAST_NODE, OURS};
 use crate::view::{Attr, Creation, FileSystem, New, OpenMode, ROOT, RenameMode, SetAttr};
 
+mod watched;
+
 /// What is done at some point.
 pub type Then = Box<dyn FnOnce(&Tree) + Send>;
 
@@ -49,6 +51,7 @@ fn shown_as(show: Show) -> (tempfile::TempDir, Tree) {
         read_only: false,
         locking: false,
         timeouts: DEFAULT_TIMEOUTS,
+        watches: true,
     };
     let tree = Tree::open(dir.path(), rules, Resources::new(Budgets::default())).unwrap();
     (dir, tree)

@@ -25,6 +25,7 @@ fn rules(show: Show) -> Rules {
         locking: false,
         dtype: None,
         timeouts: Timeouts { entry: HOUR, attr: HOUR },
+        watches: false,
     }
 }
 
