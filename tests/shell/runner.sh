@@ -24,6 +24,10 @@ collect() {
             if [[ $full =~ $pattern ]]; then tests+=("$full"); fi
         done < <(sed -n 's/^\(test_[a-z0-9_]*\)() {.*/\1/p' "$file")
     done
+    if [ ${#tests[@]} = 0 ]; then
+        echo "no test is called $pattern (FILE/NAME, without test_)"
+        exit 1
+    fi
 }
 
 # skip_all WHY: none of them can run here.

@@ -490,6 +490,41 @@ test_changes_by_others_are_seen() {
     down
 }
 
+# What the kernel knows of frames it keeps, and asks nobody for a minute; and it hears of what others do.
+test_frames_are_good_for_longer_than_a_second() {
+    mkdir -p "$D"
+    cp "$FX/base.b2frame" "$D/a.b2frame"
+    cp "$FX/base.b2frame" "$D/b.b2frame"
+    tree
+    local before
+    before=$(stat -c '%n %F %s %Y %u %a' "$M"/*.b2frame)
+    ls -l "$M" >"$T/listed"
+    # As long as names are good that are not watched, and the kernel's own clock.
+    sleep 1.5
+    stat "$M" >/dev/null
+    kill -STOP "$PID"
+    local now status=0
+    now=$(timeout 5 stat -c '%n %F %s %Y %u %a' "$M/a.b2frame" "$M/b.b2frame") || status=$?
+    kill -CONT "$PID"
+    equal "$status $now" "0 $before"
+    equal "$(ls -l "$M")" "$(cat "$T/listed")"
+    chmod 600 "$D/a.b2frame"
+    await test "$(stat -c %a "$D/a.b2frame")" = 600
+    await sh -c "[ \"\$(stat -c %a '$M/a.b2frame')\" = 700 ]"
+    mv "$D/b.b2frame" "$D/c.b2frame"
+    await test ! -e "$M/b.b2frame"
+    await test -d "$M/c.b2frame"
+    touch -d 2001-01-01 "$D/c.b2frame"
+    await sh -c "[ \"\$(stat -c %Y '$M/c.b2frame')\" = '$(stat -c %Y "$D/c.b2frame")' ]"
+    # Who is inside a frame notices nothing when its file is looked up again.
+    cd "$M/a.b2frame"
+    cp -p "$D/a.b2frame" "$T/new"
+    touch "$D/a.b2frame"
+    ls chunks.b2frame >/dev/null
+    cd /
+    down
+}
+
 test_inside_a_tree_links_lead_nowhere_else() {
     mkdir -p "$D/real" "$T/outside"
     echo secret >"$T/outside/file"
