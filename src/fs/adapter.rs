@@ -164,13 +164,18 @@ impl fuser::Filesystem for Adapter {
         let wanted = match features.passes_on {
             None => wanted,
             // The umask and the lists of access rights of directories are the affair of the file system below.
-            Some(_) => wanted | InitFlags::FUSE_DONT_MASK | InitFlags::FUSE_POSIX_ACL | InitFlags::FUSE_AUTO_INVAL_DATA,
+            Some(_) => wanted | InitFlags::FUSE_DONT_MASK | InitFlags::FUSE_POSIX_ACL,
         };
         if features.passes_on.is_some() && offered.contains(InitFlags::FUSE_PASSTHROUGH) && config.set_max_stack_depth(1).is_ok()
         {
             let _ = config.add_capabilities(InitFlags::FUSE_PASSTHROUGH);
             self.shared.backings.offer();
+            self.shared.hears.store(features.hears, Relaxed);
         }
+        // The kernel would ask for attributes at each read behind a write, and drop pages where they have changed, of frames' files too. Of
+        // those it is told when others change them. It is told of others where few have pages, because the kernel reads most by itself.
+        let looks = features.passes_on.is_some() && !self.shared.hears.load(Relaxed);
+        let wanted = if looks { wanted | InitFlags::FUSE_AUTO_INVAL_DATA } else { wanted };
         self.shared.expires.store(offered.contains(InitFlags::FUSE_HAS_EXPIRE_ONLY), Relaxed);
         let _ = config.add_capabilities(wanted & offered);
         if !offered.contains(wanted) {

@@ -42,6 +42,11 @@ impl Backings {
         self.offered.load(Relaxed) && !self.inodes.lock().contains_key(&ino)
     }
 
+    /// Whether the kernel reads and writes an inode by itself.
+    pub(super) fn is_backed(&self, ino: Ino) -> bool {
+        self.inodes.lock().get(&ino).is_some_and(|inode| inode.backing.is_some())
+    }
+
     /// Counts an open, and answers what backs the inode; `make` has the kernel take the file for it.
     pub(super) fn opened(
         &self,

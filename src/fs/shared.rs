@@ -148,6 +148,8 @@ pub(super) struct Shared {
     pub(super) replies: Replies,
     /// The kernel can be told that a name is to be looked up again.
     pub(super) expires: AtomicBool,
+    /// The kernel does not look by itself whether files have changed of which it has pages.
+    pub(super) hears: AtomicBool,
     /// READs answered.
     pub(super) reads: AtomicU64,
     /// See [`Shared::say_what_makes_frames`].
@@ -180,6 +182,7 @@ impl Shared {
             private: (access == Access::Root).then(Private::new),
             replies: Replies::default(),
             expires: AtomicBool::new(false),
+            hears: AtomicBool::new(false),
             reads: AtomicU64::new(0),
             said: AtomicBool::new(false),
         }
@@ -319,9 +322,15 @@ impl Shared {
         let file = match opened.pages {
             Pages::Fresh => None,
             Pages::Passthrough if self.backings.wanted(ino) => self.view.backing(opened.handle).ok(),
+            Pages::Passthrough if self.backings.is_backed(ino) => {
+                return OpenReply { backing: Some((None, Arc::clone(&self.backings))), ..OpenReply::new(ino, opened, mode) };
+            }
             Pages::Passthrough => None,
             Pages::Kept | Pages::Direct | Pages::Foreign => return OpenReply::new(ino, opened, mode),
         };
+        if file.is_none() && self.hears.load(Relaxed) {
+            self.view.hear_of(ino);
+        }
         OpenReply { backing: Some((file, Arc::clone(&self.backings))), ..OpenReply::new(ino, opened, mode) }
     }
 }

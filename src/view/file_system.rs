@@ -222,6 +222,9 @@ pub trait FileSystem: Send + Sync {
         None
     }
 
+    /// The kernel keeps pages of an open file that is passed on: it is to be told when others write to it ([`FileSystem::outdated`]).
+    fn hear_of(&self, _ino: Ino) {}
+
     /// Of what the kernel was told to believe for long ([`Good::Watched`]), what others have changed since this was last asked. To be
     /// forgotten when all replies are sent that are being made now.
     fn outdated(&self) -> Invalidations {

@@ -274,6 +274,8 @@ pub struct Features {
     /// Files of another file system are passed on, with everything that a file system has; and for how long names and attributes are
     /// good that others may change.
     pub passes_on: Option<Timeouts>,
+    /// What others write to files that are passed on is heard: see [`FileSystem::hear_of`].
+    pub hears: bool,
 }
 
 /// How often a part of what is shown was read again because others have changed it. The kernel must have forgotten it since the last time

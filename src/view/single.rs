@@ -270,6 +270,7 @@ impl<V: FrameView> FileSystem for Single<V> {
             read_ahead: Some(V::READ_AHEAD),
             far: self.store.refreshes().map(|time| Timeouts { entry: time, attr: time }),
             passes_on: None,
+            hears: false,
         }
     }
 

@@ -490,6 +490,47 @@ test_changes_by_others_are_seen() {
     down
 }
 
+# Whoever has a file open sees what others write to it, whether the kernel reads the file by itself or has pages of it.
+test_an_open_file_shows_what_others_write() {
+    mkdir -p "$D"
+    cp "$FX/base.b2frame" "$D/c.b2frame"
+    cp -r "$FX/sparse/base.b2frame" "$D/s.b2frame"
+    tree --show contiguous "$@"
+    py 'import time
+D, M = sys.argv[1:]
+for name in ["plain", ".hidden", "x.tmp", "none.b2nd"]:
+    with open(f"{D}/{name}", "wb") as below:
+        below.write(b"a" * 10000)
+    fd, again = os.open(f"{M}/{name}", os.O_RDONLY), os.open(f"{M}/{name}", os.O_RDONLY)
+    with open(fd, "rb") as file:
+        for byte in b"abcd":
+            with open(f"{D}/{name}", "r+b") as below:
+                below.write(bytes([byte]) * 10000)
+            end = time.monotonic() + 20
+            while os.pread(fd, 20000, 0) != bytes([byte]) * 10000:
+                assert time.monotonic() < end, (name, byte)
+                time.sleep(0.01)
+    os.pread(again, 1, 0)
+    os.close(again)
+for name in ["c.b2frame", "s.b2frame"]:
+    fd = os.open(f"{M}/{name}", os.O_RDONLY)
+    before = os.pread(fd, 1 << 20, 0)
+    s = blosc2.open(f"{D}/{name}", mode="a")
+    s.update_data(3, noise(99), copy=True)
+    del s
+    end = time.monotonic() + 20
+    while True:
+        with open(f"{M}/{name}", "rb") as file:
+            now = file.read()
+        if now != before and blosc2.schunk_from_cframe(now, copy=True).decompress_chunk(3) == blosc2.open(f"{D}/{name}").decompress_chunk(3):
+            break
+        assert time.monotonic() < end, name
+        time.sleep(0.01)
+    os.close(fd)' "$D" "$M"
+    down
+}
+test_an_open_file_shows_what_others_write_by_the_clock() { test_an_open_file_shows_what_others_write -o entry_timeout=1,attr_timeout=1; }
+
 # What the kernel knows of frames it keeps, and asks nobody for a minute; and it hears of what others do.
 test_frames_are_good_for_longer_than_a_second() {
     mkdir -p "$D"

@@ -271,6 +271,7 @@ impl FileSystem for MemoryView {
             read_ahead: self.read_ahead,
             far: None,
             passes_on: None,
+            hears: false,
         }
     }
 

@@ -117,6 +117,8 @@ pub enum NameChange {
     Name(OsString),
     /// The file that has it has changed.
     File(OsString),
+    /// The file that is watched by itself has changed.
+    Itself,
 }
 
 /// What others have done to names, by the numbers of directories. None if something was lost.
@@ -154,7 +156,7 @@ struct Table {
     directories: Directories,
 }
 
-/// Directories all of whose names are watched.
+/// Directories all of whose names are watched, and files that are watched by themselves.
 #[derive(Default)]
 struct Directories {
     /// By the number that events bear.
@@ -192,12 +194,16 @@ impl Directories {
             }
             return;
         }
-        let (Some(directory), Some(name)) = (self.all.get_mut(&wd), name) else { return };
+        let Some(directory) = self.all.get_mut(&wd) else { return };
         let number = directory.number;
-        let is_name = event.bits() & names().bits() != 0;
+        let is_name = name.is_some() && event.bits() & names().bits() != 0;
         directory.heard.all += 1;
         directory.heard.names += u64::from(is_name);
-        let change = if is_name { NameChange::Name(name.to_owned()) } else { NameChange::File(name.to_owned()) };
+        let change = match name {
+            Some(name) if is_name => NameChange::Name(name.to_owned()),
+            Some(name) => NameChange::File(name.to_owned()),
+            None => NameChange::Itself,
+        };
         if self.changes.len() < MOST_CHANGES {
             self.changes.insert((number, change));
         } else {
@@ -370,9 +376,21 @@ impl Watcher {
     /// # Errors
     /// What the system refuses; where changes may go untold.
     pub fn watch_names(&self, number: u64, directory: BorrowedFd<'_>) -> io::Result<()> {
+        self.hear_of(number, directory, of_names())
+    }
+
+    /// Watches a file, which has this number from now on, unless changes may go untold.
+    ///
+    /// # Errors
+    /// As [`Watcher::watch_names`].
+    pub fn watch_file(&self, number: u64, file: BorrowedFd<'_>) -> io::Result<()> {
+        self.hear_of(number, file, WatchFlags::MODIFY)
+    }
+
+    fn hear_of(&self, number: u64, file: BorrowedFd<'_>, flags: WatchFlags) -> io::Result<()> {
         let mut table = self.table.lock();
         let started = self.started.get().and_then(Option::as_ref).ok_or_else(unsupported)?;
-        let wd = started.add(directory, of_names())?;
+        let wd = started.add(file, flags)?;
         let directories = &mut table.directories;
         // One that was given up with its number, or is known by another.
         if let Some(before) =
@@ -384,7 +402,7 @@ impl Watcher {
         Ok(())
     }
 
-    /// Watches a directory's names no more.
+    /// Watches a directory's names, or a file, no more.
     pub fn leave_names(&self, number: u64) {
         let mut table = self.table.lock();
         let Some(wd) = table.directories.numbers.remove(&number) else { return };
@@ -538,6 +556,9 @@ impl Started {
 }
 
 /// Whether others can change a file without this kernel's knowing.
-fn is_elsewhere(fd: BorrowedFd<'_>) -> io::Result<bool> {
+///
+/// # Errors
+/// What the system refuses.
+pub fn is_elsewhere(fd: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(ELSEWHERE.contains(&(rustix::fs::fstatfs(fd)?.f_type as u32)))
 }

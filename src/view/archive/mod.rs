@@ -136,6 +136,7 @@ impl FileSystem for ArchiveView {
             read_ahead: None,
             far: None,
             passes_on: None,
+            hears: false,
         }
     }
 

@@ -235,6 +235,7 @@ impl FileSystem for RemoteTree {
             read_ahead: Some(READ_AHEAD),
             far: Some(self.rules.timeouts),
             passes_on: Some(self.rules.timeouts),
+            hears: false,
         }
     }
 

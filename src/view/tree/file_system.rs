@@ -31,6 +31,7 @@ impl FileSystem for Tree {
             read_ahead: Some(READ_AHEAD),
             far: None,
             passes_on: Some(self.rules.timeouts),
+            hears: self.hears(),
         }
     }
 
@@ -379,6 +380,10 @@ impl FileSystem for Tree {
     fn follow(&self, invalidations: &mut Invalidations) -> Option<Instant> {
         self.pay(invalidations);
         self.follow_frames(invalidations)
+    }
+
+    fn hear_of(&self, ino: Ino) {
+        self.watch_file(ino);
     }
 
     fn outdated(&self) -> Invalidations {

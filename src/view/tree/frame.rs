@@ -25,6 +25,8 @@ pub struct TreeFrame {
     pub decoded: Option<Decoded>,
     /// How it was stored when it was found.
     pub stored: Stored,
+    /// It is another than when it was open last, and nobody has opened its file since.
+    pub is_renewed: AtomicBool,
     pub slot: FrameSlot<Opening, Stamp>,
     /// The regions of inodes that its files have: see [`crate::view::regions`].
     pub regions: Mutex<HashMap<u64, u64>>,
@@ -141,6 +143,7 @@ impl TreeFrame {
             shown,
             stored,
             slot: FrameSlot::default(),
+            is_renewed: AtomicBool::new(false),
             regions: Mutex::default(),
             handles: AtomicUsize::new(0),
             writers: AtomicUsize::new(0),

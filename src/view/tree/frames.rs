@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::num::NonZeroUsize;
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Instant;
 
 use log::{info, warn};
@@ -160,9 +161,14 @@ impl Tree {
             return Err(ViewError::Gone);
         }
         let now = self.stamp(frame.ino).ok();
-        if closed.left.take().is_none_or(|left| now != Some(left)) {
+        let left = closed.left.take();
+        if left.is_none_or(|left| now != Some(left)) {
             self.regions.renumber(&**frame);
-            self.owed.lock().push(Invalidation::Data(frame.ino));
+            frame.is_renewed.store(true, SeqCst);
+            match left {
+                Some(_) => self.is_outdated([Invalidation::Data(frame.ino)].into_iter()),
+                None => self.owed.lock().push(Invalidation::Data(frame.ino)),
+            }
         }
         Ok(self.has_opened(frame, closed, view, is_busy))
     }
@@ -292,8 +298,13 @@ impl Tree {
             self.unlist(frame);
             self.stamp(frame.ino).ok()
         };
+        let is_read = frame.shown == Kind::File && frame.handles.load(SeqCst) > 0;
         if !self.frames.open.close(&self.regions, frame, may, ended) {
             return false;
+        }
+        if is_read {
+            // Nobody hears of its changes now. Whoever reads on opens it again.
+            self.is_outdated([Invalidation::Data(frame.ino)].into_iter());
         }
         let mut table = self.table.lock();
         let name = table.get(frame.ino).and_then(|node| node.names().first().cloned());

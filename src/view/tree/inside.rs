@@ -19,7 +19,7 @@ use crate::store::local::beneath;
 use crate::view::nodes::LOCK_FILE;
 use crate::view::regions::ranges;
 use crate::view::{
-    Attr, Creation, DirEntry, FileSystem, Handle, Ino, Invalidations, Kind, New, OpenMode, Opened, Push, ROOT, RenameMode,
+    Attr, Creation, DirEntry, FileSystem, Handle, Ino, Invalidations, Kind, New, OpenMode, Opened, Pages, Push, ROOT, RenameMode,
     Result, Seek, SetAttr, SetMode, ViewError,
 };
 
@@ -358,7 +358,10 @@ impl Tree {
         }
         let open = if mode.write || mode.truncate { self.enter_to_write(frame)? } else { self.enter_frame(frame)? };
         let opened = open.fs().open(inner, mode).map_err(|error| self.refused(&open, error))?;
-        Ok(self.keep_inside(frame, &open, inner, mode, opened))
+        // Its file may have pages of what it was.
+        let is_renewed = inner == ROOT && frame.is_renewed.swap(false, SeqCst);
+        let pages = if is_renewed && opened.pages == Pages::Kept { Pages::Fresh } else { opened.pages };
+        Ok(self.keep_inside(frame, &open, inner, mode, Opened { pages, ..opened }))
     }
 
     /// The frame of an open file and the handle in it. A file of a frame that was closed meanwhile is opened again, if it is the same.

@@ -286,13 +286,17 @@ impl Tree {
 
     pub(super) fn release_passed(&self, handle: Handle, file: Arc<PassedFile>, invalidations: &mut Invalidations) {
         // Closes of several may come in another order than they were made.
-        let is_written = {
+        let (is_last, is_written) = {
             let mut table = self.table.lock();
-            table.get_mut(file.ino).is_some_and(|node| {
+            table.get_mut(file.ino).map_or((true, false), |node| {
                 node.open.retain(|open| *open != handle);
-                node.open.is_empty() && std::mem::take(&mut node.was_written)
+                let is_last = node.open.is_empty();
+                (is_last, is_last && std::mem::take(&mut node.was_written))
             })
         };
+        if is_last {
+            self.leave_file(file.ino);
+        }
         let ino = file.ino;
         drop(file);
         if is_written {

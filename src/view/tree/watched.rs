@@ -10,17 +10,17 @@
 //! Nobody hears of a change through a mapping of the file before it is unmapped, so that the kernel believes nothing for more than
 //! [`WATCHED`](crate::view::WATCHED). Frames that are directories change inside, which their directory's watch does not tell.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::hash::{BuildHasher, RandomState};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use log::debug;
 use parking_lot::Mutex;
 
 use super::Tree;
 use crate::store::local::beneath::Found;
-use crate::store::local::watch::NameChange;
+use crate::store::local::watch::{self, NameChange};
 use crate::store::walk::STORE_MARK;
 use crate::view::{Attr, Good, Ino, Invalidation, Invalidations};
 
@@ -33,6 +33,8 @@ const MOST: usize = 4096;
 pub struct WatchedNames {
     /// By directory, and a number for the name. The watcher's lock is taken under this one, and nothing else.
     told: Mutex<HashMap<Ino, HashMap<u64, Note>>>,
+    /// Files that are watched while they are open. The watcher's lock is taken under this one, and nothing else.
+    files: Mutex<HashSet<Ino>>,
     /// What else the kernel must forget behind the replies that are being made. A leaf lock.
     more: Mutex<Invalidations>,
     /// Nobody can choose names that have the same number.
@@ -63,6 +65,31 @@ impl Tree {
         match watcher.watch_names(ino.0, dir) {
             Ok(()) => drop(self.watched.told.lock().insert(ino, HashMap::new())),
             Err(error) => debug!("{}: names are not watched: {error}", self.path.display()),
+        }
+    }
+
+    /// Whether what others write to files is heard.
+    pub(super) fn hears(&self) -> bool {
+        self.rules.watches && watch::is_elsewhere(self.root.as_fd()).is_ok_and(|elsewhere| !elsewhere)
+    }
+
+    /// Watches an open file.
+    pub(super) fn watch_file(&self, ino: Ino) {
+        let open = self.table.lock().get(ino).and_then(|node| node.open.first().copied());
+        let Some(Ok(file)) = open.map(|handle| self.passed(handle)) else { return };
+        let mut files = self.watched.files.lock();
+        if !files.contains(&ino) {
+            match self.frames.resources().watcher().watch_file(ino.0, file.file.as_fd()) {
+                Ok(()) => drop(files.insert(ino)),
+                Err(error) => debug!("{}: a file is not watched: {error}", self.path.display()),
+            }
+        }
+    }
+
+    /// A file is not open any more.
+    pub(super) fn leave_file(&self, ino: Ino) {
+        if self.watched.files.lock().remove(&ino) {
+            self.frames.resources().watcher().leave_names(ino.0);
         }
     }
 
@@ -148,6 +175,9 @@ impl Tree {
                 && std::mem::take(&mut note.attr)
             {
                 outdated.push(Invalidation::Attr(note.ino));
+            }
+            if *change == NameChange::Itself && self.watched.files.lock().contains(&Ino(*dir)) {
+                outdated.push(Invalidation::Data(Ino(*dir)));
             }
         }
         outdated
