@@ -5,7 +5,6 @@ chunks in between; Caterva arrays; frames that are no arrays, with chunks and bl
 """
 
 import io
-import itertools
 import math
 import struct
 import warnings
@@ -16,7 +15,7 @@ import blosc2
 import numpy as np
 
 import libblosc2
-from frames import UNINIT, chunk_is_vl, schunk_of, special_of
+from frames import UNINIT, chunk_is_vl, regions, schunk_of, special_of
 
 F, S, V = blosc2.Filter, blosc2.SplitMode, blosc2.SpecialValue
 CODECS = [blosc2.Codec.BLOSCLZ, blosc2.Codec.LZ4, blosc2.Codec.LZ4HC, blosc2.Codec.ZLIB, blosc2.Codec.ZSTD]
@@ -160,13 +159,6 @@ def in_words(params):
     filters = "+".join(filter.name.lower() for filter in params["filters"])
     dictionary = ", dictionary" if params.get("use_dict") else ""
     return f"{params['codec'].name.lower()} {params['clevel']}, {filters}, {params['splitmode'].name.lower()}{dictionary}"
-
-
-def regions(array):
-    """The slices of each chunk, in the order of the chunks."""
-    steps = [range(0, size, chunk) for size, chunk in zip(array.shape, array.chunks)]
-    for corner in itertools.product(*steps):
-        yield tuple(slice(start, start + chunk) for start, chunk in zip(corner, array.chunks))
 
 
 def by_chunks(opened):

@@ -1,6 +1,9 @@
 """What is readable of a frame through the Blosc2 library, and how two frames differ."""
 
+import itertools
+
 import blosc2
+import numpy as np
 
 UNINIT = 4
 
@@ -37,8 +40,24 @@ def contents(frame, cbytes=True):
             seen[f"data of chunk {n}"] = schunk.decompress_chunk(n)
     if isinstance(frame, blosc2.NDArray):
         seen |= {"shape": frame.shape, "chunks": frame.chunks, "blocks": frame.blocks, "dtype": frame.dtype}
-        seen["array"] = frame[...].tobytes()
+        seen["array"] = written(frame).tobytes()
     return seen
+
+
+def regions(array):
+    """The slices of each chunk, in the order of the chunks."""
+    steps = [range(0, size, chunk) for size, chunk in zip(array.shape, array.chunks)]
+    for corner in itertools.product(*steps):
+        yield tuple(slice(start, start + chunk) for start, chunk in zip(corner, array.chunks))
+
+
+def written(frame):
+    """An array, with zeros for what nobody has written: the library gives what memory held before."""
+    array = np.array(frame[...])
+    for n, region in enumerate(regions(frame) if array.size else []):
+        if special_of(frame.schunk.get_chunk(n)) == UNINIT:
+            array[region] = np.zeros((), array.dtype)
+    return array
 
 
 def chunk_is_vl(chunk):
