@@ -48,7 +48,8 @@ fn a_sequential_reader_is_read_ahead() {
     }
     let asked = mount.view.reads.lock().clone();
     let distinct: std::collections::BTreeSet<_> = asked.iter().collect();
-    assert!(distinct.len() <= 3, "of {FILES} files, the kernel had to ask for {}", distinct.len());
+    // The first ones, and what the kernel has dropped again because it wanted the memory.
+    assert!(distinct.len() <= FILES / 10, "of {FILES} files, the kernel had to ask for {}", distinct.len());
     assert_eq!(mount.view.pushes.lock().len(), FILES - 1, "each but the first two was pushed, once, and the index behind them");
 }
 
