@@ -258,6 +258,10 @@ impl Tree {
         if !self.has_labels && name == "security.selinux" {
             return Err(ViewError::Unsupported);
         }
+        // What is shown as a directory is asked for it by ls, and only directories have one.
+        if name == "system.posix_acl_default" && self.table.lock().get(ino).is_some_and(|node| node.kind == libc::S_IFREG) {
+            return Err(ViewError::NoAttribute);
+        }
         // Of the file itself: the name may stand for another by now, and the kernel goes by its list of access rights.
         self.held(ino, |held| Ok(beneath::xattr(held, name)?))
     }
