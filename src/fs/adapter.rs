@@ -170,11 +170,14 @@ impl fuser::Filesystem for Adapter {
         {
             let _ = config.add_capabilities(InitFlags::FUSE_PASSTHROUGH);
             self.shared.backings.offer();
-            self.shared.hears.store(features.hears, Relaxed);
+            if features.hears {
+                let view = Arc::clone(&self.shared.view);
+                self.shared.backings.hear_by(Box::new(move |ino| view.hear_of(ino)));
+            }
         }
         // The kernel would ask for attributes at each read behind a write, and drop pages where they have changed, of frames' files too. Of
         // those it is told when others change them. It is told of others where few have pages, because the kernel reads most by itself.
-        let looks = features.passes_on.is_some() && !self.shared.hears.load(Relaxed);
+        let looks = features.passes_on.is_some() && !self.shared.backings.hears();
         let wanted = if looks { wanted | InitFlags::FUSE_AUTO_INVAL_DATA } else { wanted };
         self.shared.expires.store(offered.contains(InitFlags::FUSE_HAS_EXPIRE_ONLY), Relaxed);
         let _ = config.add_capabilities(wanted & offered);
@@ -543,11 +546,13 @@ impl fuser::Filesystem for Adapter {
         }
         let Some((shared, _entered)) = self.enter(req) else { return reply.error(Errno::ENODEV) };
         self.unless_far(shared, req, move |shared| {
-            let kept = match shared.view.keeps_listing(Ino(ino.0)) {
-                true => FopenFlags::FOPEN_KEEP_CACHE,
+            let ino = Ino(ino.0);
+            let flags = match shared.view.caches_listing(ino) {
+                true if shared.view.keeps_listing(ino) => FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE,
+                true => FopenFlags::FOPEN_CACHE_DIR,
                 false => FopenFlags::empty(),
             };
-            reply.opened(FileHandle(0), FopenFlags::FOPEN_CACHE_DIR | kept);
+            reply.opened(FileHandle(0), flags);
         });
     }
 

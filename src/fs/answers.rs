@@ -5,11 +5,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use fuser::{
-    Errno, INodeNo, ReplyAttr, ReplyCreate, ReplyData, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite,
-    ReplyXattr,
+    Errno, FopenFlags, INodeNo, ReplyAttr, ReplyCreate, ReplyData, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs,
+    ReplyWrite, ReplyXattr,
 };
 use log::{debug, error, warn};
 
+use super::backings::Backed;
 use super::notify::KernelLock;
 use super::shared::{GENERATION, OpenReply, Shared, Shown};
 use super::xattr;
@@ -48,18 +49,18 @@ replies! {
     ReplyAttr, Shown => |reply, Shown { attr, valid }| reply.attr(&valid.attr, &attr);
     ReplyEntry, Shown => |reply, Shown { attr, valid }| reply.entry_with_ttls(&valid.attr, &valid.entry, &attr, GENERATION);
     ReplyOpen, OpenReply => |reply, OpenReply { ino, handle, flags, backing }| {
-        let backing = backing.and_then(|(file, backings)| backings.opened(ino, file, |file| reply.open_backing(file)));
-        match backing {
-            Some(backing) => reply.opened_passthrough(handle, flags, &backing),
-            None => reply.opened(handle, flags),
+        match backing.map(|(file, backings)| backings.opened(ino, file, |file| reply.open_backing(file))) {
+            Some(Backed::File(backing)) => reply.opened_passthrough(handle, flags, &backing),
+            Some(Backed::Unheard) => reply.opened(handle, flags | FopenFlags::FOPEN_DIRECT_IO),
+            Some(Backed::Pages) | None => reply.opened(handle, flags),
         }
     };
     ReplyCreate, (Shown, OpenReply) => |reply, (Shown { attr, valid }, OpenReply { ino, handle, flags, backing })| {
-        let backing = backing.and_then(|(file, backings)| backings.opened(ino, file, |file| reply.open_backing(file)));
         let valid = valid.entry.min(valid.attr);
-        match backing {
-            Some(backing) => reply.created_passthrough(&valid, &attr, GENERATION, handle, flags, &backing),
-            None => reply.created(&valid, &attr, GENERATION, handle, flags),
+        match backing.map(|(file, backings)| backings.opened(ino, file, |file| reply.open_backing(file))) {
+            Some(Backed::File(backing)) => reply.created_passthrough(&valid, &attr, GENERATION, handle, flags, &backing),
+            Some(Backed::Unheard) => reply.created(&valid, &attr, GENERATION, handle, flags | FopenFlags::FOPEN_DIRECT_IO),
+            Some(Backed::Pages) | None => reply.created(&valid, &attr, GENERATION, handle, flags),
         }
     };
     ReplyData, Vec<u8> => |reply, bytes| reply.data(&bytes);

@@ -7,8 +7,8 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 
 use fuser::BackingId;
 use log::debug;
@@ -24,6 +24,22 @@ pub(super) struct Backings {
     inodes: Mutex<HashMap<Ino, Inode>>,
     /// The kernel offers it, and has not refused it.
     offered: AtomicBool,
+    /// [`FileSystem::hear_of`](crate::view::FileSystem::hear_of), where the kernel does not look by itself whether a file has changed of
+    /// which it has pages.
+    hear: OnceLock<Hear>,
+}
+
+/// Has others be heard of who write to a file; whether they will be.
+type Hear = Box<dyn Fn(Ino) -> bool + Send + Sync>;
+
+/// What stands behind an open file.
+pub(super) enum Backed {
+    /// A file that the kernel reads and writes by itself.
+    File(Arc<BackingId>),
+    /// Pages that the kernel may keep.
+    Pages,
+    /// This process alone: nobody would tell of others who write to it.
+    Unheard,
 }
 
 struct Inode {
@@ -42,18 +58,18 @@ impl Backings {
         self.offered.load(Relaxed) && !self.inodes.lock().contains_key(&ino)
     }
 
-    /// Whether the kernel reads and writes an inode by itself.
-    pub(super) fn is_backed(&self, ino: Ino) -> bool {
-        self.inodes.lock().get(&ino).is_some_and(|inode| inode.backing.is_some())
+    /// From now on others are heard of who write to files of which the kernel has pages.
+    pub(super) fn hear_by(&self, hear: Hear) {
+        let _ = self.hear.set(hear);
+    }
+
+    /// Whether others are heard of.
+    pub(super) fn hears(&self) -> bool {
+        self.hear.get().is_some()
     }
 
     /// Counts an open, and answers what backs the inode; `make` has the kernel take the file for it.
-    pub(super) fn opened(
-        &self,
-        ino: Ino,
-        file: Option<OwnedFd>,
-        make: impl FnOnce(&OwnedFd) -> io::Result<BackingId>,
-    ) -> Option<Arc<BackingId>> {
+    pub(super) fn opened(&self, ino: Ino, file: Option<OwnedFd>, make: impl FnOnce(&OwnedFd) -> io::Result<BackingId>) -> Backed {
         let mut inodes = self.inodes.lock();
         let inode = inodes.entry(ino).or_insert_with(|| {
             let backing = file.and_then(|file| match make(&file) {
@@ -67,7 +83,11 @@ impl Backings {
             Inode { backing, opens: 0 }
         });
         inode.opens += 1;
-        inode.backing.clone()
+        if let Some(backing) = &inode.backing {
+            return Backed::File(Arc::clone(backing));
+        }
+        drop(inodes);
+        if self.hear.get().is_none_or(|hear| hear(ino)) { Backed::Pages } else { Backed::Unheard }
     }
 
     /// Counts a last close. An inode that was not counted is none of ours.

@@ -152,7 +152,9 @@ impl Notify {
         if names.entries.is_empty() && names.expired.is_empty() && !names.all {
             return self.enqueue_pages(pages);
         }
-        if held == KernelLock::Directory {
+        // What is only looked up again need not come first: others wait for locks of the directory.
+        let only_expires = names.entries.is_empty() && !names.all && pages.answer.is_none();
+        if held == KernelLock::Directory || only_expires {
             self.enqueue_pages(pages);
         } else {
             names.then = Some(pages);

@@ -16,7 +16,7 @@ use super::inodes::Inodes;
 use super::kernel::Access;
 use super::notify::Notify;
 use super::placement::Placement;
-use super::replies::Replies;
+use super::replies::{Outdated, Replies};
 use super::ticker::Ticker;
 use super::unmount::Unmounting;
 use super::waiters::{self, Waiters};
@@ -44,8 +44,6 @@ pub(super) const FIRST_COOKIE: u64 = 2;
 const PAUSE: Duration = Duration::from_millis(5);
 /// The same while others change SOURCE.
 const SHORT_PAUSE: Duration = Duration::from_millis(1);
-/// When to look again whether replies are sent that may say what is not true any more.
-const LATER: Duration = Duration::from_millis(10);
 
 /// What a mount shows instead of a view's own attributes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -148,8 +146,6 @@ pub(super) struct Shared {
     pub(super) replies: Replies,
     /// The kernel can be told that a name is to be looked up again.
     pub(super) expires: AtomicBool,
-    /// The kernel does not look by itself whether files have changed of which it has pages.
-    pub(super) hears: AtomicBool,
     /// READs answered.
     pub(super) reads: AtomicU64,
     /// See [`Shared::say_what_makes_frames`].
@@ -182,7 +178,6 @@ impl Shared {
             private: (access == Access::Root).then(Private::new),
             replies: Replies::default(),
             expires: AtomicBool::new(false),
-            hears: AtomicBool::new(false),
             reads: AtomicU64::new(0),
             said: AtomicBool::new(false),
         }
@@ -244,7 +239,7 @@ impl Shared {
     pub(super) fn follow_others(&self) {
         let Some(watcher) = self.view.watcher() else { return };
         watcher.begin();
-        let mut outdated = Invalidations::new();
+        let mut outdated = Outdated::default();
         loop {
             let began = Instant::now();
             let mut invalidations = Invalidations::new();
@@ -252,20 +247,9 @@ impl Shared {
             self.say_again();
             let pause = if invalidations.is_empty() && due.is_none() { PAUSE } else { SHORT_PAUSE };
             self.notify.forget(invalidations);
-            if outdated.is_empty() {
-                outdated = self.view.outdated();
-                if !outdated.is_empty() {
-                    self.replies.turn();
-                }
-            }
-            if !outdated.is_empty() {
-                if self.replies.are_sent() {
-                    self.notify.forget(std::mem::take(&mut outdated));
-                } else {
-                    let soon = Instant::now() + LATER;
-                    due = Some(due.map_or(soon, |due| due.min(soon)));
-                }
-            }
+            let (forgotten, soon) = outdated.next(self.view.outdated(), &self.replies);
+            self.notify.forget(forgotten);
+            due = due.into_iter().chain(soon).min();
             // Leave time for readers if a large frame changes all the time.
             if !watcher.wait(due, Instant::now() + pause.max(began.elapsed())) {
                 return;
@@ -322,15 +306,9 @@ impl Shared {
         let file = match opened.pages {
             Pages::Fresh => None,
             Pages::Passthrough if self.backings.wanted(ino) => self.view.backing(opened.handle).ok(),
-            Pages::Passthrough if self.backings.is_backed(ino) => {
-                return OpenReply { backing: Some((None, Arc::clone(&self.backings))), ..OpenReply::new(ino, opened, mode) };
-            }
             Pages::Passthrough => None,
             Pages::Kept | Pages::Direct | Pages::Foreign => return OpenReply::new(ino, opened, mode),
         };
-        if file.is_none() && self.hears.load(Relaxed) {
-            self.view.hear_of(ino);
-        }
         OpenReply { backing: Some((file, Arc::clone(&self.backings))), ..OpenReply::new(ino, opened, mode) }
     }
 }

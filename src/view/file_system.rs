@@ -157,6 +157,11 @@ pub trait FileSystem: Send + Sync {
         self.readdir(ino, cookie, emit)
     }
 
+    /// Whether the kernel may keep a listing of a directory that is being opened: it is told when others change it, or looks by itself.
+    fn caches_listing(&self, _ino: Ino) -> bool {
+        true
+    }
+
     /// Whether a listing of a directory that the kernel has kept is still good, as it is opened once more.
     fn keeps_listing(&self, _ino: Ino) -> bool {
         true
@@ -222,8 +227,11 @@ pub trait FileSystem: Send + Sync {
         None
     }
 
-    /// The kernel keeps pages of an open file that is passed on: it is to be told when others write to it ([`FileSystem::outdated`]).
-    fn hear_of(&self, _ino: Ino) {}
+    /// The kernel is about to keep pages of an open file that is passed on: it is to be told when others write to it
+    /// ([`FileSystem::outdated`]). Whether it will be.
+    fn hear_of(&self, _ino: Ino) -> bool {
+        true
+    }
 
     /// Of what the kernel was told to believe for long ([`Good::Watched`]), what others have changed since this was last asked. To be
     /// forgotten when all replies are sent that are being made now.

@@ -10,8 +10,11 @@ Then, within moments, the mount has to show what a mount made anew shows. The la
 
 import argparse
 import ctypes
+import errno
+import hashlib
 import os
 import random
+import shlex
 import shutil
 import subprocess
 import sys
@@ -39,8 +42,8 @@ def made(path, contiguous, seed):
 
 
 class Others:
-    def __init__(self, directory, samples, dice):
-        self.directory, self.samples, self.dice = directory, samples, dice
+    def __init__(self, directory, samples, dice, show):
+        self.directory, self.samples, self.dice, self.show = directory, samples, dice, show
         self.serial = 0
 
     def name(self):
@@ -88,17 +91,13 @@ class Others:
             path.chmod(self.dice.choice([0o600, 0o640, 0o644, 0o755]))
 
     def times(self, path):
-        if path.exists():
+        # A frame that is open as a file keeps the time that it had until its content changes.
+        if path.exists() and self.show != "contiguous":
             os.utime(path, (self.dice.randrange(1 << 30), self.dice.randrange(1 << 30)))
 
     def owner(self, path):
         if path.exists():
             os.chown(path, self.dice.choice([0, 1, 2]), -1)
-
-    def grow(self, path):
-        if path.is_file():
-            with path.open("ab") as file:
-                file.write(b"behind the trailer")
 
     def write(self, path):
         """In place. Not cut off before: what is looked at meanwhile is no frame, and stays that as long as the kernel knows it."""
@@ -115,7 +114,7 @@ class Others:
 
     def some(self):
         changes = [self.replace, self.by_directory, self.by_file, self.remove, self.rename, self.exchange, self.mode, self.times]
-        changes += [self.owner, self.grow, self.write, self.directory_renamed]
+        changes += [self.owner, self.write, self.directory_renamed]
         for _ in range(self.dice.randrange(1, 30)):
             self.dice.choice(changes)(self.name())
 
@@ -133,8 +132,19 @@ def listed(root):
             except FileNotFoundError:
                 continue
             is_frame = name.endswith(".b2frame")
+            shown[f"{path.relative_to(root)} in it"] = inside(path) if is_frame else None
             shown[str(path.relative_to(root))] = (stat.st_mode, stat.st_uid, stat.st_mtime_ns if is_frame else 0, stat.st_size)
     return shown
+
+
+def inside(path):
+    """What a frame holds, whatever it is shown as."""
+    try:
+        if path.is_dir():
+            return sorted((entry.name, hashlib.sha256(Path(entry.path).read_bytes()).hexdigest()) for entry in os.scandir(path))
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        return errno.errorcode[error.errno]
 
 
 def walk(root, until):
@@ -151,16 +161,20 @@ def run(binary, show, rounds, seed, options=(), patience=PATIENCE):
             for kind in "cs":
                 samples[kind, number] = scratch / f"{kind}{number}.sample"
                 made(samples[kind, number], kind == "c", number)
+        # Frames are closed when others need their place: of them, too, the kernel must forget what others change.
+        few = scratch / "few"
+        few.write_text(f'#!/bin/sh\nulimit -n 96\nexec {shlex.quote(binary)} "$@"\n')
+        few.chmod(0o755)
         directory, point, anew = scratch / "dir", scratch / "point", scratch / "anew"
         for at in DIRS:
             (directory / at).mkdir(parents=True)
         point.mkdir()
         anew.mkdir()
-        others = Others(directory, samples, dice)
+        others = Others(directory, samples, dice, show)
         for at in DIRS:
             for number in range(FRAMES):
                 shutil.copyfile(samples["c", number % 4], directory / at / f"f{number:02}.b2frame")
-        with Mount(directory, point, ["-o", "ro", "--show", show, *options], binary):
+        with Mount(directory, point, ["-o", "ro", "--show", show, *options], few):
             for number in range(rounds):
                 until = threading.Event()
                 walkers = [threading.Thread(target=walk, args=(point, until)) for _ in range(2)]

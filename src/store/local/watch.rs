@@ -45,6 +45,12 @@ const ELSEWHERE: [u32; 16] = [
     0x786F_4256,
 ];
 
+/// File systems that tell of a name as it was made, and find it however it is written: VFAT, exFAT, NTFS.
+const FOLDS_NAMES: [u32; 3] = [0x4D44, 0x2011_BAB0, 0x7366_746E];
+
+/// More than is ever told of one directory.
+const FAR: u64 = 1 << 28;
+
 /// Names that are remembered between two looks, at most.
 const NAMES: usize = 1024;
 /// Bytes of events that are taken at once.
@@ -55,6 +61,8 @@ const MOST_EVENTS: usize = 1 << 16;
 const GATHER: Duration = Duration::from_millis(50);
 /// The pause after events that matter to nobody yet.
 const REST: Duration = Duration::from_millis(5);
+/// The time between two moments of which it is said that something was lost.
+const LOST: Duration = Duration::from_secs(1);
 /// What has happened to names that nobody has asked for, at most.
 const MOST_CHANGES: usize = 1 << 16;
 
@@ -165,10 +173,13 @@ struct Directories {
     numbers: HashMap<u64, i32>,
     /// What has happened to their names.
     changes: HashSet<(u64, NameChange)>,
-    /// Something was not told.
+    /// Something was not told; and when that was last so.
     has_lost: bool,
+    lost: Option<Instant>,
     /// When to tell of it.
     due: Option<Instant>,
+    /// What [`Heard`] of the last one began with: no two ever say the same.
+    last: u64,
 }
 
 struct Directory {
@@ -376,6 +387,17 @@ impl Watcher {
     /// # Errors
     /// What the system refuses; where changes may go untold.
     pub fn watch_names(&self, number: u64, directory: BorrowedFd<'_>) -> io::Result<()> {
+        self.hear_of(number, directory, names() | WatchFlags::ONLYDIR)
+    }
+
+    /// The same, and the files that have them.
+    ///
+    /// # Errors
+    /// As [`Watcher::watch_names`]; where one name can be written in several ways.
+    pub fn watch_files(&self, number: u64, directory: BorrowedFd<'_>) -> io::Result<()> {
+        if FOLDS_NAMES.contains(&(rustix::fs::fstatfs(directory)?.f_type as u32)) {
+            return Err(unsupported());
+        }
         self.hear_of(number, directory, of_names())
     }
 
@@ -388,17 +410,21 @@ impl Watcher {
     }
 
     fn hear_of(&self, number: u64, file: BorrowedFd<'_>, flags: WatchFlags) -> io::Result<()> {
-        let mut table = self.table.lock();
         let started = self.started.get().and_then(Option::as_ref).ok_or_else(unsupported)?;
+        // It may take long.
+        check_here(file)?;
+        let mut table = self.table.lock();
         let wd = started.add(file, flags)?;
         let directories = &mut table.directories;
+        if directories.numbers.insert(number, wd) == Some(wd) {
+            return Ok(());
+        }
+        directories.last = directories.last.wrapping_add(FAR);
+        let heard = Heard { all: directories.last, names: directories.last };
         // One that was given up with its number, or is known by another.
-        if let Some(before) =
-            directories.all.insert(wd, Directory { number, heard: Heard::default() }).filter(|before| before.number != number)
-        {
+        if let Some(before) = directories.all.insert(wd, Directory { number, heard }) {
             directories.numbers.remove(&before.number);
         }
-        directories.numbers.insert(number, wd);
         Ok(())
     }
 
@@ -424,9 +450,19 @@ impl Watcher {
     /// What has happened to names since this was last asked.
     pub fn name_changes(&self) -> NameChanges {
         let directories = &mut self.table.lock().directories;
-        directories.due = None;
         let changes = std::mem::take(&mut directories.changes);
-        (!std::mem::take(&mut directories.has_lost)).then_some(changes)
+        if !directories.has_lost {
+            directories.due = None;
+            return Some(changes);
+        }
+        // To forget everything costs all clients much, and whoever owns a directory can bring it about.
+        let now = Instant::now();
+        if let Some(again) = directories.lost.map(|last| last + LOST).filter(|again| *again > now) {
+            directories.due = Some(again);
+            return Some(changes);
+        }
+        (directories.due, directories.has_lost, directories.lost) = (None, false, Some(now));
+        None
     }
 
     /// Wakes who waits.
@@ -515,20 +551,25 @@ impl Watcher {
     }
 }
 
+/// # Errors
+/// [`is_elsewhere`].
+fn check_here(fd: BorrowedFd<'_>) -> io::Result<()> {
+    if is_elsewhere(fd)? { Err(unsupported()) } else { Ok(()) }
+}
+
 fn unsupported() -> io::Error {
     io::ErrorKind::Unsupported.into()
 }
 
 impl Started {
     fn watch(&self, watched: &Watched) -> io::Result<i32> {
-        self.add(watched.file().fd().ok_or_else(unsupported)?, watched.flags())
+        let fd = watched.file().fd().ok_or_else(unsupported)?;
+        check_here(fd)?;
+        self.add(fd, watched.flags())
     }
 
     fn add(&self, fd: BorrowedFd<'_>, flags: WatchFlags) -> io::Result<i32> {
         let inotify = self.inotify.as_ref().ok_or_else(unsupported)?;
-        if is_elsewhere(fd)? {
-            return Err(unsupported());
-        }
         // This link leads to the open file, whatever has become of its name.
         let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
         // Others may watch the same file.

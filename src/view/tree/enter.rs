@@ -3,13 +3,14 @@
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use super::frame::{Stored, TreeFrame};
+use super::frame::{OpenFrame, Stored, TreeFrame};
 use super::table::ShownAs;
 use super::{LOOKS, Tree, passed};
 use crate::format::Layout;
 use crate::store::local::beneath::{self, Found};
-use crate::view::{Attr, Decoded, FileSystem, Ino, Invalidations, Result, ViewError};
+use crate::view::{Attr, Decoded, FileSystem, Ino, Invalidation, Invalidations, Result, ViewError};
 
 impl Tree {
     /// What a name in a directory stands for, told to the kernel once more.
@@ -51,6 +52,10 @@ impl Tree {
         moves: Option<u64>,
     ) -> Option<Ino> {
         let known = self.table.lock().find(found);
+        if let Some(frame) = self.frame_of(known) {
+            self.put_elsewhere(&frame, found);
+        }
+        let known = self.table.lock().find(found);
         let known = known.or_else(|| self.is_now(parent, name, found));
         let known = known.filter(|ino| {
             let stays = self.is_shown_rightly(*ino, parent, name, dir, found);
@@ -61,7 +66,14 @@ impl Tree {
         });
         let settled = || Some(self.table.lock()).filter(|table| moves.is_none_or(|moves| moves == table.moves()));
         Some(match known {
-            Some(_) => settled()?.enter(found, parent, name, |_| ShownAs::Plain),
+            Some(ino) => {
+                let mut table = settled()?;
+                // The node may stand for another file by now, and what was found for another node.
+                if table.find(found) != Some(ino) {
+                    return None;
+                }
+                table.enter(found, parent, name, |_| ShownAs::Plain)
+            }
             None => {
                 let is_covered = self.is_covering(found);
                 let stored = if is_covered { None } else { self.stored_at(parent, name, dir, found) };
@@ -81,6 +93,26 @@ impl Tree {
                 ino
             }
         })
+    }
+
+    /// A frame that is open goes with its name, and a node with its file. If others have put another file under that name, the frame is
+    /// closed, if nobody would notice, and opened under the name that its file has.
+    pub(super) fn put_elsewhere(&self, frame: &Arc<TreeFrame>, found: &Found) {
+        if let Some(open) = frame.opened()
+            && open.view.is_untouched()
+            && !self.is_open_as(&open, found)
+        {
+            drop(open);
+            if self.close_frame(frame) {
+                self.is_outdated([Invalidation::Data(frame.ino)].into_iter());
+            }
+        }
+    }
+
+    /// Whether an open frame is what was found.
+    pub(super) fn is_open_as(&self, open: &OpenFrame, found: &Found) -> bool {
+        let source = open.fs().source();
+        source.is_none_or(|(source, _)| beneath::look_at(source.as_fd()).is_ok_and(|now| now.is(found)))
     }
 
     /// Whether another file system is mounted on what was found, which is not shown.

@@ -60,6 +60,7 @@ impl FileSystem for Tree {
             self.leave_names(ino);
             self.listed.lock().pop(&ino);
             if let ShownAs::Frame(frame) = &node.shown {
+                self.leave_notes(ino, node.names());
                 self.regions.leave(frame);
             }
             return;
@@ -252,6 +253,7 @@ impl FileSystem for Tree {
                 for ((from, to), enters) in renamed.iter().zip(enter) {
                     self.names_change(from.0);
                     self.names_change(to.0);
+                    self.renamed(*to);
                     self.leaves_mark(*from);
                     self.has_come(*to, enters, invalidations);
                 }
@@ -319,6 +321,10 @@ impl FileSystem for Tree {
         }
     }
 
+    fn caches_listing(&self, ino: Ino) -> bool {
+        !self.hears() || !matches!(self.whose(ino), Ok(Whose::Passed)) || self.watches_listing(ino)
+    }
+
     fn is_of_frame(&self, ino: Ino) -> bool {
         matches!(self.whose(ino), Ok(Whose::Frame(..)))
     }
@@ -382,8 +388,8 @@ impl FileSystem for Tree {
         self.follow_frames(invalidations)
     }
 
-    fn hear_of(&self, ino: Ino) {
-        self.watch_file(ino);
+    fn hear_of(&self, ino: Ino) -> bool {
+        self.watch_file(ino)
     }
 
     fn outdated(&self) -> Invalidations {

@@ -151,6 +151,10 @@ impl Tree {
         let (dir, name, found) = self.found(frame.ino)?;
         let opened = self.open_below(frame, dir.as_fd(), &name, &found);
         if is_damage(&opened) {
+            // Others may have put something else under the name since.
+            if !beneath::look(dir.as_fd(), &name).is_ok_and(|now| Sized::from(&now) == Sized::from(&found)) {
+                return Err(ViewError::Gone);
+            }
             *damaged = Some(found);
         }
         let (view, is_busy) = opened?;
@@ -294,9 +298,12 @@ impl Tree {
             let is_changed = frame.opened().is_some_and(|open| !open.view.is_untouched());
             !(is_changed && self.is_locked(frame))
         };
+        // What others have put under its name it may have shown, and the kernel may have pages of that.
+        let is_it =
+            frame.opened().zip(self.found(frame.ino).ok()).is_some_and(|(open, (_, _, found))| self.is_open_as(&open, &found));
         let ended = |_access| {
             self.unlist(frame);
-            self.stamp(frame.ino).ok()
+            self.stamp(frame.ino).ok().filter(|_| is_it)
         };
         let is_read = frame.shown == Kind::File && frame.handles.load(SeqCst) > 0;
         if !self.frames.open.close(&self.regions, frame, may, ended) {

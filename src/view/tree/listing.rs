@@ -14,9 +14,6 @@ use crate::view::{DirEntry, Ino, Kind, Result, WATCHED};
 /// Of so many directories it is remembered when they were listed.
 pub const REMEMBERED: NonZeroUsize = NonZeroUsize::new(4096).expect("not zero");
 
-/// Names that are looked at before a directory is listed for the first time.
-const FIRST: usize = 16;
-
 /// As many of what dead mounts have left are removed with one listing.
 const DEAD: usize = 256;
 
@@ -49,9 +46,6 @@ impl Tree {
             return Ok(());
         }
         let dir = self.dir(ino)?;
-        if cookie == 0 {
-            self.watch_before_listing(ino, dir.as_fd())?;
-        }
         let is_first = self.is_first_listing(ino, cookie);
         let mut ahead = Vec::new();
         let mut dead = Vec::new();
@@ -78,7 +72,7 @@ impl Tree {
             if self.is_frames_file(&entry) {
                 if (cookie, frames) == (0, 0) {
                     // Before any of them is looked at.
-                    self.watch_names(ino, dir.as_fd());
+                    self.watch_frames(ino, dir.as_fd());
                 }
                 frames += 1;
                 if is_first && !looks {
@@ -101,21 +95,10 @@ impl Tree {
         Ok(())
     }
 
-    /// Watches a directory's names if one of the first is a frame's: before it is listed, so that the kernel may keep the listing.
-    fn watch_before_listing(&self, ino: Ino, dir: std::os::fd::BorrowedFd<'_>) -> Result<()> {
-        if !self.rules.watches || self.listed.lock().contains(&ino) {
-            return Ok(());
-        }
-        let (mut tries, mut found) = (FIRST, false);
-        beneath::list(dir, 0, &mut |entry| {
-            tries -= 1;
-            found = self.is_frames_file(&entry);
-            !found && tries > 0
-        })?;
-        if found {
-            self.watch_names(ino, dir);
-        }
-        Ok(())
+    /// Watches a directory that is about to be listed, if that can be done: the kernel does not look by itself whether a listing that it
+    /// has is still good.
+    pub(super) fn watches_listing(&self, ino: Ino) -> bool {
+        self.dir(ino).is_ok_and(|dir| self.watch_names(ino, dir.as_fd()))
     }
 
     /// Whether an entry is a frame by its name, as one file.

@@ -19,10 +19,10 @@ use log::debug;
 use parking_lot::Mutex;
 
 use super::Tree;
+use super::frame::TreeFrame;
 use crate::store::local::beneath::Found;
 use crate::store::local::watch::{self, NameChange};
-use crate::store::walk::STORE_MARK;
-use crate::view::{Attr, Good, Ino, Invalidation, Invalidations};
+use crate::view::{Attr, Good, Ino, Invalidation, Invalidations, Kind};
 
 /// So many directories are watched, the first that are listed: each takes a kilobyte of the kernel's memory, and one of the watches that a
 /// user may have.
@@ -31,9 +31,11 @@ const MOST: usize = 4096;
 /// What the kernel was told of names in directories that are watched.
 #[derive(Default)]
 pub struct WatchedNames {
-    /// By directory, and a number for the name. The watcher's lock is taken under this one, and nothing else.
+    /// By directory of frames, and a number for the name. Under this lock that of the watcher is taken, and those of `more` and `files`.
     told: Mutex<HashMap<Ino, HashMap<u64, Note>>>,
-    /// Files that are watched while they are open. The watcher's lock is taken under this one, and nothing else.
+    /// Directories whose names are watched. Under this lock those of the table, of `told` and of the watcher are taken.
+    directories: Mutex<HashSet<Ino>>,
+    /// Files that are watched while they are open. Under this lock those of the table and of the watcher are taken.
     files: Mutex<HashSet<Ino>>,
     /// What else the kernel must forget behind the replies that are being made. A leaf lock.
     more: Mutex<Invalidations>,
@@ -57,15 +59,36 @@ impl WatchedNames {
 
 impl Tree {
     /// Watches the names of a directory that frames are in, if that can be done.
-    pub(super) fn watch_names(&self, ino: Ino, dir: BorrowedFd<'_>) {
-        let watcher = self.frames.resources().watcher();
-        if !self.rules.watches || self.shows_data() || self.heard(ino).is_some() || self.watched.told.lock().len() >= MOST {
+    pub(super) fn watch_frames(&self, ino: Ino, dir: BorrowedFd<'_>) {
+        if !self.rules.watches || self.shows_data() || self.watched.told.lock().contains_key(&ino) {
             return;
         }
-        match watcher.watch_names(ino.0, dir) {
-            Ok(()) => drop(self.watched.told.lock().insert(ino, HashMap::new())),
+        if !self.watch_names(ino, dir) {
+            return;
+        }
+        match self.frames.resources().watcher().watch_files(ino.0, dir) {
+            Ok(()) => drop(self.watched.told.lock().entry(ino).or_default()),
             Err(error) => debug!("{}: names are not watched: {error}", self.path.display()),
         }
+    }
+
+    /// Watches the names of a directory, if that can be done; whether it is watched.
+    pub(super) fn watch_names(&self, ino: Ino, dir: BorrowedFd<'_>) -> bool {
+        if !self.rules.watches {
+            return false;
+        }
+        let mut directories = self.watched.directories.lock();
+        if !directories.contains(&ino) {
+            if directories.len() >= MOST {
+                return false;
+            }
+            if let Err(error) = self.frames.resources().watcher().watch_names(ino.0, dir) {
+                debug!("{}: names are not watched: {error}", self.path.display());
+                return false;
+            }
+            directories.insert(ino);
+        }
+        true
     }
 
     /// Whether what others write to files is heard.
@@ -73,30 +96,61 @@ impl Tree {
         self.rules.watches && watch::is_elsewhere(self.root.as_fd()).is_ok_and(|elsewhere| !elsewhere)
     }
 
-    /// Watches an open file.
-    pub(super) fn watch_file(&self, ino: Ino) {
-        let open = self.table.lock().get(ino).and_then(|node| node.open.first().copied());
-        let Some(Ok(file)) = open.map(|handle| self.passed(handle)) else { return };
+    /// Watches an open file, unless it is a frame's, of which the frame tells. Whether others are heard of.
+    pub(super) fn watch_file(&self, ino: Ino) -> bool {
+        let open = self.table.lock().get(ino).map(|node| node.open.first().copied());
+        let Some(Some(handle)) = open else { return true };
+        let Ok(file) = self.passed(handle) else { return true };
         let mut files = self.watched.files.lock();
         if !files.contains(&ino) {
-            match self.frames.resources().watcher().watch_file(ino.0, file.file.as_fd()) {
-                Ok(()) => drop(files.insert(ino)),
-                Err(error) => debug!("{}: a file is not watched: {error}", self.path.display()),
+            if let Err(error) = self.frames.resources().watcher().watch_file(ino.0, file.file.as_fd()) {
+                debug!("{}: a file is not watched: {error}", self.path.display());
+                return false;
             }
+            files.insert(ino);
         }
+        true
     }
 
     /// A file is not open any more.
     pub(super) fn leave_file(&self, ino: Ino) {
-        if self.watched.files.lock().remove(&ino) {
+        let mut files = self.watched.files.lock();
+        // Somebody may have opened it again.
+        let is_open = || self.table.lock().get(ino).is_some_and(|node| !node.open.is_empty());
+        if files.contains(&ino) && !is_open() {
+            files.remove(&ino);
             self.frames.resources().watcher().leave_names(ino.0);
         }
     }
 
     /// The kernel knows a directory no more, and so none of its names.
     pub(super) fn leave_names(&self, ino: Ino) {
-        if self.watched.told.lock().remove(&ino).is_some() {
+        let mut directories = self.watched.directories.lock();
+        // It may have got to know it again.
+        if directories.contains(&ino) && self.table.lock().get(ino).is_none() {
+            directories.remove(&ino);
+            self.watched.told.lock().remove(&ino);
             self.frames.resources().watcher().leave_names(ino.0);
+        }
+    }
+
+    /// The kernel knows a frame no more, by none of its names.
+    pub(super) fn leave_notes(&self, ino: Ino, names: &[(Ino, Box<OsStr>)]) {
+        let mut told = self.watched.told.lock();
+        for (parent, name) in names {
+            let number = self.watched.number(name);
+            if let Some(notes) = told.get_mut(parent)
+                && notes.get(&number).is_some_and(|note| note.ino == ino)
+            {
+                notes.remove(&number);
+            }
+        }
+    }
+
+    /// A client has renamed what has this name now: the kernel believes the name as long as the one before, of which others can be heard.
+    pub(super) fn renamed(&self, to: (Ino, &OsStr)) {
+        if self.rules.watches && !self.shows_data() {
+            self.is_outdated([Invalidation::Expired(to.0, to.1.to_owned())].into_iter());
         }
     }
 
@@ -113,7 +167,9 @@ impl Tree {
 
     /// Attributes for the kernel, of what was found under a name when so much had been heard of the directory.
     pub(super) fn good(&self, (parent, name): (Ino, &OsStr), attr: Attr, found: &Found, heard: Option<u64>) -> Attr {
-        let is_frame = || self.frame_of(Some(attr.ino)).is_some_and(|frame| !frame.is_archive());
+        // Of one that is shown as a file an open frame says how long it is, as of when it last looked.
+        let is_it = |frame: &TreeFrame| frame.shown == Kind::Directory || frame.opened().is_none();
+        let is_frame = || self.frame_of(Some(attr.ino)).is_some_and(|frame| !frame.is_archive() && is_it(&frame));
         let is_same = || self.table.lock().get(attr.ino).is_some_and(|node| node.id == found.id);
         if heard.is_none() || !found.stat.is_file() || found.stat.links != 1 || !is_frame() || !is_same() {
             return attr;
@@ -137,6 +193,9 @@ impl Tree {
         };
         let heard = name.as_ref().and_then(|(parent, _)| self.heard(*parent));
         let found = self.stat(ino)?;
+        if let Some(frame) = self.frame_of(Some(ino)) {
+            self.put_elsewhere(&frame, &found);
+        }
         let attr = self.attr_of(ino, &found)?;
         Ok(match &name {
             Some((parent, name)) => self.good((*parent, name), attr, &found, heard),
@@ -153,14 +212,16 @@ impl Tree {
     /// See [`FileSystem::outdated`](crate::view::FileSystem::outdated).
     pub(super) fn outdated_names(&self) -> Invalidations {
         let mut told = self.watched.told.lock();
-        let changes = self.frames.resources().watcher().name_changes();
-        let is_mark = |change: &(u64, NameChange)| matches!(&change.1, NameChange::Name(name) if name == STORE_MARK);
-        let Some(changes) = changes.filter(|changes| !changes.iter().any(is_mark)) else {
+        let Some(changes) = self.frames.resources().watcher().name_changes() else {
             // Anything may have become anything.
             told.values_mut().for_each(HashMap::clear);
             return vec![Invalidation::All];
         };
         let mut outdated = std::mem::take(&mut *self.watched.more.lock());
+        // Listings too.
+        let listed: HashSet<u64> =
+            changes.iter().filter(|(_, change)| matches!(change, NameChange::Name(_))).map(|(dir, _)| *dir).collect();
+        outdated.extend(listed.into_iter().map(|dir| Invalidation::Data(Ino(dir))));
         // Names first: of what has another name, or is another file, there is more to forget.
         for (dir, change) in &changes {
             if let NameChange::Name(name) = change
