@@ -233,7 +233,7 @@ pub trait FileSystem: Send + Sync {
         true
     }
 
-    /// Of what the kernel was told to believe for long ([`Good::Watched`]), what others have changed since this was last asked. To be
+    /// Of what the kernel was told to believe for long ([`Good::Watched`](super::Good::Watched)), what others have changed since this was last asked. To be
     /// forgotten when all replies are sent that are being made now.
     fn outdated(&self) -> Invalidations {
         Invalidations::new()
