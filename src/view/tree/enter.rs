@@ -104,7 +104,7 @@ impl Tree {
         {
             drop(open);
             if self.close_frame(frame) {
-                self.is_outdated([Invalidation::Data(frame.ino)].into_iter());
+                self.outdate([Invalidation::Data(frame.ino)]);
             }
         }
     }

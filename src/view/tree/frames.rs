@@ -170,7 +170,7 @@ impl Tree {
             self.regions.renumber(&**frame);
             frame.is_renewed.store(true, SeqCst);
             match left {
-                Some(_) => self.is_outdated([Invalidation::Data(frame.ino)].into_iter()),
+                Some(_) => self.outdate([Invalidation::Data(frame.ino)]),
                 None => self.owed.lock().push(Invalidation::Data(frame.ino)),
             }
         }
@@ -311,7 +311,7 @@ impl Tree {
         }
         if is_read {
             // Nobody hears of its changes now. Whoever reads on opens it again.
-            self.is_outdated([Invalidation::Data(frame.ino)].into_iter());
+            self.outdate([Invalidation::Data(frame.ino)]);
         }
         let mut table = self.table.lock();
         let name = table.get(frame.ino).and_then(|node| node.names().first().cloned());

@@ -46,7 +46,7 @@ use super::regions::Regions;
 use super::{Blocks, Ino, Invalidation, Invalidations, Kind, Result, Timeouts, ViewError};
 use crate::store::Resources;
 use crate::store::local::beneath::{self, FileId};
-use crate::store::local::system;
+use crate::store::local::{system, watch};
 
 mod archives;
 mod attributes;
@@ -119,6 +119,8 @@ pub struct Tree {
     /// The root's path, for messages.
     path: PathBuf,
     device: u64,
+    /// Others can change it without this kernel's knowing.
+    is_elsewhere: bool,
     rules: Rules,
     /// The system has labels of SELinux.
     has_labels: bool,
@@ -178,6 +180,7 @@ impl Tree {
         let limits = frames::Limits::of_this_process();
         Ok(Tree {
             device: found.id.dev,
+            is_elsewhere: watch::is_elsewhere(root.as_fd()).unwrap_or(true),
             has_labels: system::has_labels(),
             table: Mutex::new(Table::new(&found)),
             dirs: Mutex::new(LruCache::new(limits.dirs)),

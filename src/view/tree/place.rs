@@ -167,7 +167,7 @@ impl Tree {
         };
         // Whoever looks one of these up just now may still tell the kernel what it was before.
         let lost = lost.into_iter().map(|(parent, name)| Invalidation::Expired(parent, name.into_os_string()));
-        self.is_outdated(lost.chain([Invalidation::Attr(frame.ino)]));
+        self.outdate(lost.chain([Invalidation::Attr(frame.ino)]));
         Some(frame.ino)
     }
 

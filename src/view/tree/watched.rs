@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 use super::Tree;
 use super::frame::TreeFrame;
 use crate::store::local::beneath::Found;
-use crate::store::local::watch::{self, NameChange};
+use crate::store::local::watch::NameChange;
 use crate::view::{Attr, Good, Ino, Invalidation, Invalidations, Kind};
 
 /// So many directories are watched, the first that are listed: each takes a kilobyte of the kernel's memory, and one of the watches that a
@@ -93,7 +93,7 @@ impl Tree {
 
     /// Whether what others write to files is heard.
     pub(super) fn hears(&self) -> bool {
-        self.rules.watches && watch::is_elsewhere(self.root.as_fd()).is_ok_and(|elsewhere| !elsewhere)
+        self.rules.watches && !self.is_elsewhere
     }
 
     /// Watches an open file, unless it is a frame's, of which the frame tells. Whether others are heard of.
@@ -150,7 +150,7 @@ impl Tree {
     /// A client has renamed what has this name now: the kernel believes the name as long as the one before, of which others can be heard.
     pub(super) fn renamed(&self, to: (Ino, &OsStr)) {
         if self.rules.watches && !self.shows_data() {
-            self.is_outdated([Invalidation::Expired(to.0, to.1.to_owned())].into_iter());
+            self.outdate([Invalidation::Expired(to.0, to.1.to_owned())]);
         }
     }
 
@@ -204,7 +204,7 @@ impl Tree {
     }
 
     /// What the kernel was told, or is being told, is true no more.
-    pub(super) fn is_outdated(&self, what: impl Iterator<Item = Invalidation>) {
+    pub(super) fn outdate(&self, what: impl IntoIterator<Item = Invalidation>) {
         self.watched.more.lock().extend(what);
         self.frames.resources().watcher().ring();
     }
