@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 use b2fuse::store::remote::{Access, Address, Client, Listed};
+use object_store::ObjectStoreExt;
 use parking_lot::Mutex;
 
 /// A request, as it came.
@@ -281,4 +282,59 @@ fn a_listing_without_end_is_an_error() {
     let error = client.list(vec![None..None], 10_000, |listed: Listed| Some(listed.name)).unwrap_err();
     assert!(error.to_string().contains("more than 10000 names"), "{error}");
     assert!(pages.load(SeqCst) <= 12, "{pages:?}");
+}
+
+/// A byte at a time, each long before the server counts as silent.
+fn trickle(stream: &mut TcpStream, bytes: &[u8]) {
+    for byte in bytes {
+        if stream.write_all(&[*byte]).is_err() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// What `work` returns, which must end soon after the time that a request has.
+fn in_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (done, result) = std::sync::mpsc::channel();
+    std::thread::spawn(move || done.send(work()));
+    result.recv_timeout(20 * TIMEOUT).expect("it ends in time")
+}
+
+#[test]
+fn a_body_that_comes_a_byte_at_a_time_has_an_end() {
+    // With a tag that lets the crate continue the body, and with one after which the object is asked for anew.
+    for tag in ["\"a\"", "W/\"a\""] {
+        let server = Server::start(move |_, request, stream| {
+            let (first, last) = request.range();
+            let head = format!(
+                "HTTP/1.1 206 Partial\r\nETag: {tag}\r\nContent-Range: bytes {first}-{last}/9000\r\nContent-Length: 9000\r\n\r\n"
+            );
+            let _ = stream.write_all(head.as_bytes());
+            trickle(stream, &[0; 9000]);
+        });
+        let client = client(&server.url("x"));
+        let error = in_time(move || client.read("", Some(0..9000), None).unwrap_err());
+        assert!(error.to_string().contains("expected at least 256 per second"), "{error}");
+        assert_eq!(server.requests().len(), 1);
+    }
+}
+
+#[test]
+fn an_answer_to_a_put_that_comes_a_byte_at_a_time_has_an_end() {
+    let server = Server::start(|_, _, stream| {
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nETag: \"a\"\r\nContent-Length: 9000\r\n\r\n");
+        trickle(stream, &[0; 9000]);
+    });
+    let access = Access { endpoint: Some(server.url("")), anonymous: true, timeout: TIMEOUT, ..Access::default() };
+    let client = client_with("s3://bucket/x", access);
+    let asked = Arc::clone(&client);
+    let put = move || {
+        client.wait(async move {
+            let put = asked.store().put(&"x".into(), "y".into()).await;
+            Ok(put.map(drop).map_err(|error| error.to_string()))
+        })
+    };
+    let error = in_time(put).unwrap().unwrap_err();
+    assert!(!error.is_empty());
 }

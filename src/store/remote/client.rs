@@ -22,6 +22,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::connector::{ServerTime, WeakTag};
+use super::pace::{LEAST_RATE, time_left};
 use super::words::{errno, in_words, is_not_in_object};
 use crate::format::plain::plain;
 use crate::store::interrupts;
@@ -400,7 +401,11 @@ impl Client {
     pub async fn get(&self, name: &str, range: Option<Range<u64>>, state: Option<&Tag>) -> io::Result<Got> {
         for _ in 1..ATTEMPTS {
             match self.get_once(name, range.clone(), state).await {
-                Err(Failed::Body(error)) => log::debug!("{}: asked for once more: {error}", self.base),
+                // The time is for all attempts together.
+                Err(Failed::Body(error)) if error.kind() != io::ErrorKind::TimedOut => {
+                    log::debug!("{}: asked for once more: {error}", self.base)
+                }
+                Err(Failed::Body(error)) => return Err(error),
                 Err(Failed::Whole(error)) => return Err(error),
                 Ok(got) => return Ok(got),
             }
@@ -441,14 +446,27 @@ impl Client {
         // Nobody knew before how much it would be.
         let room = u32::try_from(wanted / STEP + 1).unwrap_or(ROOM).min(ROOM);
         let _room = self.room.acquire_many(room).await.map_err(io::Error::other)?;
+        let bytes = self.body(got, wanted).await?;
+        self.asked.bytes.fetch_add(wanted, Relaxed);
+        Ok(Got { bytes, tag, answered })
+    }
+
+    /// The body of an answer, which has so many bytes.
+    async fn body(&self, got: GetResult, wanted: u64) -> Result<Vec<u8>, Failed> {
         let mut bytes = Vec::with_capacity(usize::try_from(wanted.min(TRUSTED)).unwrap_or(0));
+        let is_strong = Tag::of_answer(&got).strong().is_some();
         let mut parts = got.into_stream();
         let mut count = 0;
-        // A slow answer is good as long as it goes on.
+        let began = Instant::now();
         loop {
-            let part = self.in_time(async { parts.try_next().await.map_err(|error| self.complain(&error)) }).await;
+            let next = async { parts.try_next().await.map_err(|error| self.complain(&error)) };
+            let left = time_left(self.timeout, began, bytes.len());
+            let part = self.within(left, next).await.map_err(|error| match error.kind() {
+                io::ErrorKind::TimedOut if left < self.timeout => too_slow(bytes.len(), began.elapsed()),
+                _ => error,
+            });
             // The crate goes on with a body itself where the ETag says that it is the same.
-            let part = part.map_err(if tag.strong().is_some() { Failed::Whole } else { Failed::Body })?;
+            let part = part.map_err(if is_strong { Failed::Whole } else { Failed::Body })?;
             let Some(part) = part else { break };
             count += part.len() as u64;
             if count > wanted {
@@ -460,8 +478,19 @@ impl Client {
             let more = if count > wanted { " or more" } else { "" };
             return Err(io::Error::other(format!("{count} bytes{more} came; expected {wanted}")).into());
         }
-        self.asked.bytes.fetch_add(wanted, Relaxed);
-        Ok(Got { bytes, tag, answered })
+        Ok(bytes)
+    }
+
+    /// The whole body of an answer to a request for all of an object.
+    ///
+    /// # Errors
+    /// What the store answers; more than [`MOST`] bytes.
+    pub(super) async fn whole(&self, got: GetResult) -> io::Result<Vec<u8>> {
+        let len = got.meta.size;
+        if len > MOST {
+            return Err(io::Error::other(format!("the object has {len} bytes; expected at most {MOST}")));
+        }
+        self.body(got, len).await.map_err(Failed::into_inner)
     }
 
     /// Asks for an object's attributes.
@@ -529,9 +558,14 @@ impl Client {
 
     /// Waits for one sign of life, no longer than the time that is set.
     pub(super) async fn in_time<T>(&self, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+        self.within(self.timeout, work).await
+    }
+
+    /// The same, no longer than `patience`.
+    async fn within<T>(&self, patience: Duration, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
         let began = self.asked.now();
         let waited = Instant::now();
-        let done = match tokio::time::timeout(self.timeout, work).await {
+        let done = match tokio::time::timeout(patience, work).await {
             Ok(done) => done,
             Err(_) => Err(self.no_answer()),
         };
@@ -564,6 +598,12 @@ impl Client {
             }
         }
     }
+}
+
+fn too_slow(count: usize, took: Duration) -> io::Error {
+    let words =
+        format!("the server sent {count} bytes in {:.1} s; expected at least {LEAST_RATE} per second", took.as_secs_f32());
+    io::Error::new(io::ErrorKind::TimedOut, words)
 }
 
 /// Whether the store has said something, and not only failed.

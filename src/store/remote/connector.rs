@@ -4,7 +4,7 @@
 //! with keys, and the URL with its token, to whatever host an answer names.
 //!
 //! The crate takes the body of an answer that tells of an error, and that of a listing, into memory as they come. Here the first is cut
-//! off, and the second is an error when it gets too long. One key that the crate cannot read would spoil a whole listing: such keys are left
+//! off, and the second is an error when it gets too long. Both have an end in time, also if they come a byte at a time. One key that the crate cannot read would spoil a whole listing: such keys are left
 //! out of it. And it throws away when the store answered, which is kept here.
 //!
 //! A body that ends too early it goes on with where the object still has the same ETag. A weak one does not say that the bytes are the
@@ -13,7 +13,7 @@
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::TryStreamExt;
 use http::header::{ACCEPT_ENCODING, AUTHORIZATION, CONTENT_RANGE, DATE, ETAG};
@@ -26,6 +26,8 @@ use object_store::client::{
 use reqwest::redirect::Policy;
 use reqwest::{ClientBuilder, NoProxy, Proxy};
 use url::Url;
+
+use super::pace::time_left;
 
 /// Bytes that are read of an answer that tells of an error.
 const MOST_OF_ERROR: usize = 64 << 10;
@@ -51,12 +53,14 @@ pub const UNSIGNED: &str = "<!-- unsigned -->";
 pub struct Connector {
     to: To,
     unsigned: bool,
+    /// How long a server may be silent.
+    silence: Duration,
 }
 
 #[derive(Debug)]
 enum To {
     Web(reqwest::Client),
-    Store { silence: Duration, connections: usize },
+    Store { connections: usize },
 }
 
 impl Connector {
@@ -69,12 +73,12 @@ impl Connector {
         let builder = builder(headers, Times { connect: silence.min(CONNECT), silence }, connections);
         let client = builder.https_only(!without_tls).http1_only().build();
         let client = client.map_err(|error| format!("connections cannot be made: {}", error.without_url()))?;
-        Ok(Connector { to: To::Web(client), unsigned: false })
+        Ok(Connector { to: To::Web(client), unsigned: false, silence })
     }
 
     /// To an object store. With `unsigned`, requests go unsigned as nothing is found to sign them with.
     pub fn to_store(unsigned: bool, silence: Duration, connections: usize) -> Self {
-        Connector { to: To::Store { silence, connections }, unsigned }
+        Connector { to: To::Store { connections }, unsigned, silence }
     }
 }
 
@@ -166,10 +170,11 @@ impl HttpConnector for Connector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
         let client = match &self.to {
             To::Web(client) => client.clone(),
-            To::Store { silence, connections } => of_store(options, *silence, *connections)
+            To::Store { connections } => of_store(options, self.silence, *connections)
                 .map_err(|error| object_store::Error::Generic { store: "HTTP client", source: Box::new(error.without_url()) })?,
         };
-        Ok(HttpClient::new(Bounded { inner: HttpClient::new(client), unsigned: self.unsigned }))
+        let Connector { unsigned, silence, .. } = *self;
+        Ok(HttpClient::new(Bounded { inner: HttpClient::new(client), unsigned, silence }))
     }
 }
 
@@ -177,6 +182,7 @@ impl HttpConnector for Connector {
 struct Bounded {
     inner: HttpClient,
     unsigned: bool,
+    silence: Duration,
 }
 
 impl HttpService for Bounded {
@@ -210,13 +216,13 @@ impl HttpService for Bounded {
             }
             let body = match () {
                 () if !parts.status.is_success() => {
-                    let (mut bytes, _) = beginning(body, MOST_OF_ERROR).await?;
+                    let (mut bytes, _) = beginning(body, MOST_OF_ERROR, self.silence).await?;
                     if self.unsigned {
                         bytes.extend_from_slice(UNSIGNED.as_bytes());
                     }
                     bytes.into()
                 }
-                () if is_short => match beginning(body, MOST_OF_LISTING).await? {
+                () if is_short => match beginning(body, MOST_OF_LISTING, self.silence).await? {
                     (bytes, true) if lists => super::listed::readable(bytes).into(),
                     (bytes, true) => bytes.into(),
                     (_, false) => {
@@ -240,10 +246,13 @@ fn is_listing(query: &str) -> bool {
 }
 
 /// The beginning of a body, and whether that is all of it.
-async fn beginning(body: HttpResponseBody, most: usize) -> Result<(Vec<u8>, bool), HttpError> {
+async fn beginning(body: HttpResponseBody, most: usize, silence: Duration) -> Result<(Vec<u8>, bool), HttpError> {
     let mut stream = body.bytes_stream();
-    let mut bytes = Vec::new();
-    while let Some(part) = stream.try_next().await? {
+    let (mut bytes, began) = (Vec::new(), Instant::now());
+    let slow = |_| HttpError::new(HttpErrorKind::Timeout, io::Error::from(io::ErrorKind::TimedOut));
+    while let Some(part) =
+        tokio::time::timeout(time_left(silence, began, bytes.len()), stream.try_next()).await.map_err(slow)??
+    {
         let room = most - bytes.len();
         match part.get(..room) {
             Some(fits) if part.len() > room => {

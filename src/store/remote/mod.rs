@@ -31,6 +31,7 @@ pub mod folder;
 mod listed;
 mod load;
 mod object;
+mod pace;
 mod pieces;
 mod sequence;
 mod state;

@@ -500,13 +500,9 @@ fn index(client: &Arc<Client>) -> io::Result<Option<(Vec<u8>, UpdateVersion, Sys
             Err(Error::NotFound { .. }) => return Ok(None),
             Err(error) => return Err(asked.complain(&error)),
         };
-        if got.meta.size > super::super::client::MOST {
-            return Err(io::Error::other(format!("the index has {} bytes", got.meta.size)));
-        }
         let version = UpdateVersion { e_tag: got.meta.e_tag.clone(), version: got.meta.version.clone() };
         let made = Tag::of(&got.meta).modified();
-        let bytes = got.bytes().await.map_err(|error| asked.complain(&error))?;
-        Ok(Some((bytes.to_vec(), version, made)))
+        Ok(Some((asked.whole(got).await?, version, made)))
     })
 }
 
