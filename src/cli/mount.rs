@@ -68,8 +68,8 @@ Mount options:
                           (default 30)
   low_latency             faster single requests, more processor time: see
                           below
-  dtype=TYPE              with --show npy: item type of arrays without one,
-                          such as <f4
+  dtype=TYPE              with --show npy: item type of arrays without one
+                          that NumPy knows, such as <f4
   b2z=dir                 in a directory of frames: show archives of
                           Python-Blosc2 (.b2z) as directories, for reading;
                           b2z=file is the default

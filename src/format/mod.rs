@@ -22,6 +22,7 @@ pub mod index_file;
 pub mod metalayer;
 mod msgpack;
 pub mod npy;
+pub mod object;
 pub mod partition;
 pub mod plain;
 pub mod registry;

@@ -68,7 +68,7 @@ pub use crate::store::backend::Flock;
 pub use archive::{ArchiveView, directory_meta};
 pub use array::ArrayView;
 pub use contiguous::{ContiguousView, Shown};
-pub use decoded::{BandFiles, Blocks, Boxes, Decoded, Reader, Sliced};
+pub use decoded::{BandFiles, Blocks, Boxes, Decoded, Reader, Sliced, names_items};
 pub use error::{Result, ViewError};
 pub use file_system::FileSystem;
 pub use frame_view::FrameView;

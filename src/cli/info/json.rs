@@ -8,6 +8,7 @@ use super::{Facts, Failure, Specials};
 use crate::cli::check::as_value;
 use crate::cli::frames;
 use crate::format::Layout;
+use crate::format::object::Object;
 use crate::format::registry::FilterId;
 
 pub(super) fn failure(frame: &Path, failure: &Failure) -> Value {
@@ -40,6 +41,7 @@ pub(super) fn frame(facts: &Facts<'_>) -> Value {
         "chunks": chunks(facts),
         "stored": stored(facts),
         "array": array(facts),
+        "object": Object::find(facts.inspection.header().metalayers()).map(Object::class),
         "metalayers": facts.metalayers.iter().map(|layer| layer.json()).collect::<Vec<_>>(),
         "vlmetalayers": facts.vlmetalayers.as_ref().map(|layers| layers.iter().map(|layer| layer.json()).collect::<Vec<_>>()),
         "findings": facts.findings.iter().map(as_value).collect::<Vec<_>>(),

@@ -87,6 +87,9 @@ JSON output:
                 wrong, or {kind, version, ndim, shape, chunkshape,
                 blockshape, dtype_format, dtype}; kind is \"b2nd\" or
                 \"caterva\"; dtype is null without one
+  object        the class of Python-Blosc2, such as \"LazyExpr\", where the
+                frame stands for an object whose values are not the
+                data; null for none
   metalayers    [{name, nbytes, hex, msgpack}, ...]: hex is the content.
                 msgpack is only there if it is MessagePack and nothing else
                 (and no more than 1 MiB in all metalayers before and with

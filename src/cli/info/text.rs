@@ -11,6 +11,7 @@ use super::content::Layer;
 use super::{Facts, Specials};
 use crate::format::Layout;
 use crate::format::array::{Array, Dtype};
+use crate::format::object::Object;
 use crate::format::plain::plain;
 use crate::format::registry::FilterId;
 use crate::store::inspect::{Finding, Severity};
@@ -37,6 +38,9 @@ impl Page {
 pub(super) fn frame(facts: &Facts<'_>, another: bool, out: &mut Vec<u8>) {
     let mut page = Page(if another { "\n".to_owned() } else { String::new() });
     page.title(&plain(facts.inspection.path()).to_string());
+    if let Some(object) = Object::find(facts.inspection.header().metalayers()) {
+        page.line("object", object.description());
+    }
     match &facts.array {
         Some((_, Ok(array))) => array_lines(array, &mut page),
         Some((kind, Err(_))) => page.line("array", format_args!("{}, which cannot be read", kind.name())),

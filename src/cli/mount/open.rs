@@ -7,11 +7,11 @@ use log::{debug, info, warn};
 
 use super::plan::{Plan, SourceKind};
 use crate::format::Layout;
-use crate::format::array::Array;
 use crate::store::times::Records;
 use crate::store::{Budgets, CframeStore, FrameStore, NewFrame, OpenOptions, Resources, SframeStore, in_words, sidecar};
 use crate::view::{
     ArrayView, Blocks, ContiguousView, Decoded, FileSystem, FrameView, Rules, Show, Shown, Single, SparseView, Tree, ViewError,
+    names_items,
 };
 
 #[cfg(feature = "remote")]
@@ -40,7 +40,7 @@ pub(super) fn open(plan: &Plan) -> Result<Arc<dyn FileSystem>, ViewError> {
         Layout::Sparse => Arc::new(SframeStore::open_at(&frame.location, options)?),
     };
     if let Some(decoded) = &frame.decoded {
-        if matches!(decoded, Decoded::Npy(Some(_))) && has_item_type(&*store) {
+        if matches!(decoded, Decoded::Npy(Some(_))) && store.committed().is_some_and(|image| names_items(&image.header)) {
             info!("{}: the array has an item type of its own, so -o dtype= is ignored", plan.source.display());
         }
         let view = ArrayView::new(store, frame.shown.clone(), decoded.clone(), blocks(plan))?;
@@ -62,12 +62,6 @@ pub(super) fn open(plan: &Plan) -> Result<Arc<dyn FileSystem>, ViewError> {
             shared(plan, locking, view, Some(sidecar::SUFFIX.into()))
         }
     }
-}
-
-/// Whether a frame is an array that says what its items are.
-fn has_item_type(store: &dyn FrameStore) -> bool {
-    let Some(image) = store.committed() else { return false };
-    Array::find(image.header.metalayers()).is_some_and(|array| array.is_ok_and(|array| array.dtype.is_some()))
 }
 
 /// With turns, if these are asked for. `lock_file` is what the lock file is called in the mount.

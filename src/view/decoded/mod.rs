@@ -6,6 +6,7 @@
 //! - `reader`: who reads without a mount; `sliced`: a slice of an array; `boxes`: all of one, block after block.
 
 use std::ffi::{OsStr, OsString};
+use std::fmt;
 use std::sync::Arc;
 
 use self::data::Data;
@@ -14,6 +15,7 @@ use super::error::{Result, ViewError};
 use crate::format::array::{Array, ArrayKind};
 use crate::format::header::FrameHeader;
 use crate::format::npy::{self, ItemType};
+use crate::format::object::Object;
 use crate::format::tiling::Tiling;
 use crate::format::{self, IndexEntry};
 use crate::store::{ChunkKey, FrameImage, FrameStore, StoreError};
@@ -65,14 +67,18 @@ impl Decoded {
 /// The data of what a store has, and the state that it is of.
 ///
 /// # Errors
-/// What the store cannot read; a frame that is no array, where that is wanted; an array whose items nobody can name, or whose shape its
-/// chunks do not have.
+/// What the store cannot read; an object of Python-Blosc2 that is no array of its own; a frame that is no array, where that is wanted; an
+/// array whose items nobody can name, or whose shape its chunks do not have.
 pub fn open(store: &dyn FrameStore, decoded: &Decoded, blocks: &Arc<Blocks>) -> Result<(Arc<FrameImage>, Data)> {
     let wrong = |source: format::Error| ViewError::Store(StoreError::Format { path: store.path(), source });
     let unsupported = |reason: &str| ViewError::Store(StoreError::Unsupported { path: store.path(), reason: reason.into() });
     let image = store.committed().ok_or_else(|| unsupported("there is no frame yet"))?;
     let header = &image.header;
-    let (head, shape) = match look(header, decoded).map_err(wrong)? {
+    let found = look(header, decoded).map_err(|refusal| match refusal {
+        Refusal::Object(_) => unsupported(&format!("is {refusal}")),
+        Refusal::Format(error) => wrong(error),
+    });
+    let (head, shape) = match found? {
         Some((head, tiling)) => (head, Shape::Array(tiling)),
         None if *decoded != Decoded::Raw => {
             let reason = "is not an array; expected one (b2nd or Caterva). mount --show raw shows the data of any frame";
@@ -86,18 +92,46 @@ pub fn open(store: &dyn FrameStore, decoded: &Decoded, blocks: &Arc<Blocks>) -> 
     Ok((image, data))
 }
 
+/// Why the data of a frame is not shown.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Its chunks do not hold the values.
+    Object(Object),
+    /// They are not the array that the header describes, or their type is not known.
+    Format(format::Error),
+}
+
+impl From<format::Error> for Refusal {
+    fn from(error: format::Error) -> Self {
+        Refusal::Format(error)
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refusal::Object(object) => write!(f, "{}; {}", object.description(), object.remedy()),
+            Refusal::Format(error) => error.fmt(f),
+        }
+    }
+}
+
 /// What a header says of an array, if it describes one: what stands before its data, and how that is cut.
 ///
 /// # Errors
-/// An array whose items nobody can name, where that is wanted, or whose shape its chunks do not have.
-pub fn look(header: &FrameHeader, decoded: &Decoded) -> std::result::Result<Option<(Vec<u8>, Tiling)>, format::Error> {
+/// An object of Python-Blosc2 whose values are not the data; an array whose items nobody can name, where that is wanted, or whose shape its
+/// chunks do not have.
+pub fn look(header: &FrameHeader, decoded: &Decoded) -> std::result::Result<Option<(Vec<u8>, Tiling)>, Refusal> {
+    if let Some(object) = Object::find(header.metalayers()) {
+        return Err(Refusal::Object(object));
+    }
     let Some(array) = Array::find(header.metalayers()).transpose()? else { return Ok(None) };
     let tiling = Tiling::new(&array, header.typesize(), header.chunksize())?;
     if header.nchunks().is_some_and(|there| there < tiling.nchunks()) {
         let (nbytes, chunksize, wanted) = (header.nbytes(), header.chunksize(), tiling.nchunks());
         let got = format_args!("{nbytes} bytes in chunks of {chunksize}");
         let expected = format_args!("{wanted} chunks, as the array has");
-        return Err(format::Error::new("header: nbytes", 30, got, expected));
+        return Err(format::Error::new("header: nbytes", 30, got, expected).into());
     }
     let head = match decoded {
         Decoded::Raw => Vec::new(),
@@ -106,25 +140,38 @@ pub fn look(header: &FrameHeader, decoded: &Decoded) -> std::result::Result<Opti
     Ok(Some((head, tiling)))
 }
 
-/// What the items of an array are: one that does not say it may be `named`.
+/// Returns whether an array names a type of its items that can be used.
+pub fn names_items(header: &FrameHeader) -> bool {
+    let array = Array::find(header.metalayers()).and_then(std::result::Result::ok);
+    array.is_some_and(|array| array.dtype.is_some() && item_type(&array, None, header.typesize()).is_ok())
+}
+
+/// What helps where an array's own type of items cannot be used.
+const REMEDY: &str = "; mount --show npy -o dtype=TYPE sets one, and mount --show raw shows the bytes";
+
+/// The type of an array's items: its own. An array without one, or with one that NumPy does not know or that has another size, may have it
+/// `named`.
 fn item_type(array: &Array, named: Option<&ItemType>, typesize: u32) -> std::result::Result<ItemType, format::Error> {
-    let item = match (&array.dtype, named, array.kind) {
-        (Some(dtype), ..) => ItemType::of(dtype)?,
-        (None, Some(named), _) => named.clone(),
+    let own = match (&array.dtype, named, array.kind) {
+        (Some(dtype), ..) => ItemType::of(dtype).and_then(|item| fitting(item, typesize)),
+        (None, Some(named), _) => return fitting(named.clone(), typesize),
         // What Python-Blosc2 takes them for.
-        (None, None, ArrayKind::B2nd) => ItemType::parse(&format!("|S{typesize}"))?,
-        (None, None, ArrayKind::Caterva) => ItemType::void(typesize.into()),
+        (None, None, ArrayKind::B2nd) => return ItemType::parse(&format!("|S{typesize}")),
+        (None, None, ArrayKind::Caterva) => return Ok(ItemType::void(typesize.into())),
     };
+    match (own, named) {
+        (Err(_), Some(named)) => fitting(named.clone(), typesize),
+        (own, _) => own.map_err(|error| format::Error { expected: error.expected + REMEDY, ..error }),
+    }
+}
+
+/// Hands through a type of the size of a frame's items.
+fn fitting(item: ItemType, typesize: u32) -> std::result::Result<ItemType, format::Error> {
     if item.size() == u64::from(typesize) {
         return Ok(item);
     }
     let got = format_args!("{} of {} bytes", item.descr(), item.size());
-    Err(format::Error::new(
-        "array: dtype",
-        0,
-        got,
-        format_args!("one of {typesize} bytes, as the frame's items have (-o dtype= names one)"),
-    ))
+    Err(format::Error::new("dtype", 0, got, format_args!("one of {typesize} bytes, as the frame's items have")))
 }
 
 /// Chunks whose headers are asked for at once.

@@ -21,7 +21,7 @@ use crate::format::header::FrameHeader;
 use crate::format::{INDEX_NAME, Layout};
 use crate::store::FrameStore;
 use crate::store::local::beneath::{self, FileId, Found};
-use crate::view::decoded::look;
+use crate::view::decoded::{Refusal, look};
 use crate::view::{ArrayView, Blocks, Decoded, FrameFileSystem, Ino, Invalidation, Invalidations, Result, ViewError};
 
 /// Of so many frames it is remembered what they are shown as.
@@ -63,7 +63,10 @@ impl DataKind {
             Show::Npy => Decoded::Npy(rules.dtype.clone()),
             _ => Decoded::Raw,
         };
-        let found = look(header, &decoded).map_err(|error| error.to_string())?;
+        let found = look(header, &decoded).map_err(|refusal| match refusal {
+            Refusal::Object(_) => format!("it is {refusal}"),
+            Refusal::Format(error) => error.to_string(),
+        })?;
         Ok(if found.is_some() { DataKind::Array } else { DataKind::Chunks })
     }
 
