@@ -98,6 +98,8 @@ pub(super) fn announce(text: &str) -> bool {
             return true;
         }
         Some(Sink::System(_, own)) => own.hushed(|| log::info!("{text}")),
+        // What is held goes to stderr as well, later.
+        Some(Sink::Held(_)) => {}
         _ => log::info!("{text}"),
     }
     false

@@ -36,6 +36,13 @@ pub(super) fn connect(address: &Address, access: &Access) -> Result<Connected, S
         Some(parts) => client.with_parts(parts, remote::PART),
         None => client,
     };
+    let (shown, patience) = (address.to_string(), access.timeout.as_secs_f32());
+    let client = client.telling(move || {
+        let text = format!("{shown}: no response yet; waits for up to {patience} s (-o timeout=)");
+        if !super::log::announce(&text) {
+            eprintln!("{text}");
+        }
+    });
     Ok(Connected { client, path: PathBuf::from(address.to_string()), origin: opened.origin })
 }
 

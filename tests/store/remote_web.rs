@@ -338,3 +338,62 @@ fn an_answer_to_a_put_that_comes_a_byte_at_a_time_has_an_end() {
     let error = in_time(put).unwrap().unwrap_err();
     assert!(!error.is_empty());
 }
+
+/// A port of loopback on which nobody listens.
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+#[test]
+fn a_first_connection_that_is_refused_is_not_tried_again() {
+    let endpoint = format!("http://127.0.0.1:{}", free_port());
+    let long = Duration::from_secs(600);
+    let access = Access { endpoint: Some(endpoint.clone()), anonymous: true, timeout: long, ..Access::default() };
+    for (url, access) in [
+        (format!("{endpoint}/x"), Access { timeout: long, ..Access::default() }),
+        // No name server is asked: a part of a name has 63 characters at most.
+        (format!("http://{}/x", "x".repeat(64)), Access { timeout: long, ..Access::default() }),
+        ("s3://bucket/x".to_owned(), access),
+    ] {
+        let client = client_with(&url, access);
+        let error = in_time(move || client.read("", Some(0..100), None).unwrap_err());
+        assert!(error.to_string().contains("the server cannot be reached"), "{url}: {error}");
+    }
+}
+
+#[test]
+fn a_connection_that_is_refused_later_is_tried_again() {
+    let port = free_port();
+    let serve = move |times: usize| {
+        std::thread::spawn(move || {
+            let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
+            for _ in 0..times {
+                let mut stream = BufReader::new(listener.accept().unwrap().0);
+                let request = Request::read(&mut stream).unwrap();
+                let (first, last) = request.range();
+                let headers = format!("ETag: \"a\"\r\nContent-Range: bytes {first}-{last}/1000\r\n");
+                answer(&mut stream.into_inner(), "206 Partial", &headers, &[1; 100]);
+            }
+        })
+    };
+    let first = serve(1);
+    let client =
+        client_with(&format!("http://127.0.0.1:{port}/x"), Access { timeout: Duration::from_secs(30), ..Access::default() });
+    // The server may not listen yet.
+    let deadline = std::time::Instant::now() + 10 * TIMEOUT;
+    while client.read("", Some(0..100), None).is_err() {
+        assert!(std::time::Instant::now() < deadline);
+    }
+    first.join().unwrap();
+    let asked = client.asked().gets.load(SeqCst);
+    let reader = std::thread::spawn({
+        let client = Arc::clone(&client);
+        move || client.read("", Some(0..100), None)
+    });
+    while client.asked().gets.load(SeqCst) == asked {
+        std::thread::yield_now();
+    }
+    let second = serve(1);
+    assert_eq!(reader.join().unwrap().unwrap().bytes.len(), 100);
+    second.join().unwrap();
+}

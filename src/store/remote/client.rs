@@ -48,6 +48,9 @@ pub const NOT_IN_OBJECT: io::ErrorKind = io::ErrorKind::UnexpectedEof;
 /// that comes later is heard.
 const AWAY: Duration = Duration::from_secs(1);
 
+/// How long a caller waits for a silent store until the user is told.
+const TOLD_AFTER: Duration = Duration::from_secs(2);
+
 /// What tells one state of an object from another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tag {
@@ -166,6 +169,8 @@ pub struct Asked {
     heard: AtomicU64,
     /// A request has waited for all its time, and nothing came since: until something does, others are not waited for as long.
     is_away: AtomicBool,
+    /// The user was told that the store is waited for. Once is enough.
+    is_told: AtomicBool,
     /// Requests that read an object or a part of one.
     pub gets: AtomicU64,
     /// Bytes that came of them.
@@ -198,6 +203,8 @@ pub struct Client {
     timeout: Duration,
     asked: Arc<Asked>,
     carrier: Arc<Carrier>,
+    /// Tells the user that a caller waits for a silent store.
+    tell: Option<Arc<dyn Fn() + Send + Sync>>,
 }
 
 /// What requests run in. Its last owner may be one of them.
@@ -258,6 +265,7 @@ impl Client {
             timeout,
             asked: Arc::new(Asked::new()),
             carrier: Arc::new(Carrier(Some(runtime))),
+            tell: None,
         }))
     }
 
@@ -270,6 +278,12 @@ impl Client {
     #[must_use]
     pub fn with_parts(&self, parts: Arc<dyn MultipartStore>, part: u64) -> Arc<Self> {
         Arc::new(Client { parts: Some(parts), part: part.max(1), ..self.same() })
+    }
+
+    /// The same, which calls `tell` once when a caller has waited for [`TOLD_AFTER`] and the store was silent.
+    #[must_use]
+    pub fn telling(&self, tell: impl Fn() + Send + Sync + 'static) -> Arc<Self> {
+        Arc::new(Client { tell: Some(Arc::new(tell)), ..self.same() })
     }
 
     fn same(&self) -> Self {
@@ -286,6 +300,7 @@ impl Client {
             timeout: self.timeout,
             asked: Arc::clone(&self.asked),
             carrier: Arc::clone(&self.carrier),
+            tell: self.tell.clone(),
         }
     }
 
@@ -372,9 +387,18 @@ impl Client {
                 Err(RecvTimeoutError::Timeout) if interrupts::is_unwanted() => {
                     return Err(io::Error::from_raw_os_error(libc::EINTR));
                 }
+                Err(RecvTimeoutError::Timeout) if is_over(TOLD_AFTER) && self.asked.silence() >= TOLD_AFTER => self.tell(),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return Err(io::Error::other("the request was dropped")),
             }
+        }
+    }
+
+    fn tell(&self) {
+        if let Some(tell) = &self.tell
+            && !self.asked.is_told.swap(true, Relaxed)
+        {
+            tell();
         }
     }
 
@@ -619,6 +643,7 @@ impl Asked {
             began: Instant::now(),
             heard: none(),
             is_away: AtomicBool::new(false),
+            is_told: AtomicBool::new(false),
             gets: none(),
             bytes: none(),
             heads: none(),

@@ -10,9 +10,12 @@
 //! A body that ends too early it goes on with where the object still has the same ETag. A weak one does not say that the bytes are the
 //! same, so it is kept from the crate, as [`WeakTag`].
 
+use std::error::Error;
+use std::fmt;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::TryStreamExt;
@@ -174,7 +177,7 @@ impl HttpConnector for Connector {
                 .map_err(|error| object_store::Error::Generic { store: "HTTP client", source: Box::new(error.without_url()) })?,
         };
         let Connector { unsigned, silence, .. } = *self;
-        Ok(HttpClient::new(Bounded { inner: HttpClient::new(client), unsigned, silence }))
+        Ok(HttpClient::new(Bounded { inner: HttpClient::new(client), unsigned, silence, is_reached: AtomicBool::new(false) }))
     }
 }
 
@@ -183,6 +186,35 @@ struct Bounded {
     inner: HttpClient,
     unsigned: bool,
     silence: Duration,
+    /// The server has answered once.
+    is_reached: AtomicBool,
+}
+
+/// A first connection that nobody takes: the address is wrong, or the server is down. It is not tried again, where the crate would do so for
+/// most of the time that a request has. Once the server has answered, it may come back, and requests are retried.
+#[derive(Debug)]
+pub struct Unreachable(pub HttpError);
+
+impl fmt::Display for Unreachable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Error for Unreachable {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(&self.0)
+    }
+}
+
+/// Whether a connection was refused, or its host has no address.
+fn is_nobody_there(error: &HttpError) -> bool {
+    let mut causes = std::iter::successors(error.source(), |error: &&(dyn Error + 'static)| (**error).source());
+    let is_refused = |error: &io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
+    // The type of an error of the resolver is not public.
+    let is_nameless = |text: String| text.starts_with("dns error") || text.starts_with("failed to lookup address");
+    error.kind() == HttpErrorKind::Connect
+        && causes.any(|error| error.downcast_ref().is_some_and(is_refused) || is_nameless(error.to_string()))
 }
 
 impl HttpService for Bounded {
@@ -199,7 +231,12 @@ impl HttpService for Bounded {
             }
             let lists = is_listing(request.uri().query().unwrap_or_default());
             let is_short = lists || *request.method() != Method::GET;
-            let (mut parts, body) = self.inner.execute(request).await?.into_parts();
+            let response = self.inner.execute(request).await.map_err(|error| match is_nobody_there(&error) {
+                true if !self.is_reached.load(Relaxed) => HttpError::new(HttpErrorKind::Unknown, Unreachable(error)),
+                _ => error,
+            })?;
+            self.is_reached.store(true, Relaxed);
+            let (mut parts, body) = response.into_parts();
             let date = parts.headers.get(DATE).and_then(|date| httpdate::parse_http_date(date.to_str().ok()?).ok());
             if let Some(date) = date {
                 parts.extensions.insert(ServerTime(date));

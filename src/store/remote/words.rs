@@ -8,7 +8,7 @@ use std::error::Error as StdError;
 use object_store::Error;
 use object_store::client::{HttpError, HttpErrorKind};
 
-use super::connector::UNSIGNED;
+use super::connector::{UNSIGNED, Unreachable};
 use crate::format::plain::plain;
 
 /// Bytes of what a store says, at most.
@@ -93,7 +93,11 @@ fn of_connection(error: &HttpError) -> String {
         last = cause;
     }
     let said = shortened(&without_urls(&last.to_string()));
-    match error.kind() {
+    let kind = match error.source().and_then(|cause| cause.downcast_ref()) {
+        Some(Unreachable(error)) => error.kind(),
+        None => error.kind(),
+    };
+    match kind {
         _ if said.contains("InvalidContentType") => {
             "the server does not encrypt; expected a port that speaks https, or http:// in the URL or endpoint".to_owned()
         }
