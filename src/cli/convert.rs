@@ -3,6 +3,7 @@
 //! A copy on this machine has a temporary name until it is complete, and is removed if anything fails before. Of an upload that fails, what
 //! was sent stays there, out of sight, and of a download what was fetched, beside DST: the next try goes on with it.
 
+use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -32,7 +33,7 @@ mod tree;
 ///
 /// The copy has the same chunks, byte for byte, and the same metadata. It gets the name DST when it is whole and on disk.
 ///
-/// If DST ends in .npy, it becomes a NumPy file with the data of SRC, which must be an array. If SRC is a NumPy file, DST becomes an
+/// b2fuse writes no other formats: names that end in .zarr, .h5, .csv and the like are refused. If DST ends in .npy, it becomes a NumPy file with the data of SRC, which must be an array. If SRC is a NumPy file, DST becomes an
 /// array with its data, compressed by all cores, in chunks and blocks of the shapes that Python-Blosc2 takes, unless options set others.
 ///
 /// Each of SRC and DST may be a URL: s3://, gs:// or az://BUCKET/KEY; SRC also http:// or https://. Many chunks are sent and fetched at a
@@ -105,6 +106,9 @@ pub(super) fn run(args: &Args) -> Outcome {
     if let Err(what) = args.array.check() {
         return Outcome::Usage(what);
     }
+    if let Err(failure) = check_format(&args.dst) {
+        return Outcome::Failed(failure);
+    }
     #[cfg(feature = "remote")]
     match args.remote.access() {
         Err(what) => return Outcome::Usage(what),
@@ -126,6 +130,27 @@ pub(super) fn run(args: &Args) -> Outcome {
         }
         // What keeps from a directory is said as of a frame.
         _ => convert(args).into(),
+    }
+}
+
+/// What names of files and directories end in that are of other formats, in lower case.
+const OTHER_FORMATS: [&str; 22] = [
+    "b2z", "csv", "feather", "fits", "h5", "hdf5", "json", "mat", "n5", "nc", "nc4", "npz", "orc", "parquet", "pkl", "raw",
+    "tif", "tiff", "tsv", "txt", "zarr", "zip",
+];
+
+/// # Errors
+/// A copy that is to have a name of another format: nobody could read it by that name.
+fn check_format(dst: &Path) -> Result<(), Failure> {
+    let extension = dst.extension().and_then(OsStr::to_str).map(str::to_lowercase);
+    match extension.filter(|extension| OTHER_FORMATS.contains(&extension.as_str())) {
+        Some(extension) => Err(Failure::new(
+            dst,
+            format_args!(
+                "is a name of another format (.{extension}); expected the name of a frame, such as x.b2nd, or of a NumPy file (.npy)"
+            ),
+        )),
+        None => Ok(()),
     }
 }
 

@@ -91,6 +91,18 @@ test_convert_wrong_usage() {
     nothing_else source.b2frame
 }
 
+test_convert_to_a_name_of_another_format() {
+    source_from many
+    mkdir "$T/frames"
+    local name words='is a name of another format'
+    for name in out.zarr out.h5 out.csv out.NC out.b2z out.parquet; do
+        one_line "$T/$name" "$words" "$B2FUSE" convert "$S" "$T/$name"
+        one_line "$T/$name" "$words" "$B2FUSE" convert --show sparse "$T/frames" "$T/$name"
+    done
+    nothing_else frames source.b2frame
+    "$B2FUSE" convert "$S" "$T/out.zarr.b2frame"
+}
+
 test_convert_does_not_replace_without_force() {
     source_from full
     echo old >"$T/file"
