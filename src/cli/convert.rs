@@ -36,8 +36,8 @@ mod tree;
 /// b2fuse writes no other formats: names that end in .zarr, .h5, .csv and the like are refused. If DST ends in .npy, it becomes a NumPy file with the data of SRC, which must be an array. If SRC is a NumPy file, DST becomes an
 /// array with its data, compressed by all cores, in chunks and blocks of the shapes that Python-Blosc2 takes, unless options set others.
 ///
-/// Each of SRC and DST may be a URL: s3://, gs:// or az://BUCKET/KEY; SRC also http:// or https://. Many chunks are sent and fetched at a
-/// time. At a URL nobody sees a half-written frame: the index of a sparse one is sent last, and a contiguous one is there when it is whole.
+/// Each of SRC and DST may be a URL: s3://, gs:// or az://BUCKET/KEY; SRC also http:// or https://. Then the copy has SRC's layout, unless
+/// --show sets another, and a line says what was made. Many chunks are sent and fetched at a time. At a URL nobody sees a half-written frame: the index of a sparse one is sent last, and a contiguous one is there when it is whole.
 /// The same command goes on with what an interrupted or killed one has sent or fetched, checked by length and checksum; which that is, is
 /// recorded in $XDG_STATE_HOME/b2fuse (root: /var/lib/b2fuse) for an upload in parts and a download. Unfinished downloads are beside DST, with
 /// names that begin with .b2fuse- and end in .tmp; a mount of that directory removes them. If an upload in parts is given up, its parts stay
@@ -63,16 +63,19 @@ Examples:
   b2fuse convert --chunks 100,200 --codec lz4 pressure.npy new.b2nd
   # A directory becomes a file, in place of the one that is there
   b2fuse convert --force many.b2frame pressure.b2frame
-  # A file, to an object store, as an object for each chunk, and back
+  # A file, to an object store, as one object, and back
   b2fuse convert pressure.b2frame s3://bucket/pressure.b2frame
   b2fuse convert s3://bucket/pressure.b2frame copy.b2frame
+  # The same, as an object for each chunk
+  b2fuse convert --show sparse pressure.b2frame s3://bucket/pressure
   # A directory, with all frames in it as directories of chunks
   b2fuse convert --show sparse frames frames.sparse")]
 pub(super) struct Args {
     /// Replace an existing DST, in one step; only when copying one frame
     #[arg(long)]
     force: bool,
-    /// The layout of the copy [default: the one that SRC does not have; for a NumPy file, contiguous]
+    /// The layout of the copy [default: the one that SRC does not have; from or to a URL, the one that it has; for a
+    /// NumPy file, contiguous]
     #[arg(long, value_name = "LAYOUT")]
     show: Option<Show>,
     #[command(flatten)]

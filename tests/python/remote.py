@@ -343,6 +343,7 @@ class Run:
             frames = [whole, *reading.random_of(self.args.seed, self.name, "converts").sample(others, 1 if self.args.quick else 3)]
         for sample in frames:
             test(f"there and back: {sample.what}", converting.there_and_back, server, sample, at)
+        test("layouts that are kept", converting.kept, server, whole, at)
         test("replaced", converting.replaced, server, whole, self.frames[0], at)
         test("replaced by more", converting.replaced, server, self.frames[0], whole, at)
         test("arrays", converting.arrays, server, at)

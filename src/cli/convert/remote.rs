@@ -1,13 +1,15 @@
 //! `b2fuse convert` from a URL, to a URL, or both.
 
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 
 use super::{Args, check_found, check_room, decode, encode, fill_new, frames, interruptible, is_interrupted, mask, progress};
 use crate::cli::remote::{Connected, connect, no_such_object};
-use crate::cli::{Failure, Outcome, log, memory};
+use crate::cli::{Failure, Outcome, log, memory, output};
 use crate::format::Layout;
+use crate::format::plain::plain;
 use crate::store::array_copy::ArrayCopy;
 use crate::store::copy::{FrameCopy, Need, Resume};
 use crate::store::local::system;
@@ -79,7 +81,8 @@ fn convert(args: &Args, access: &Access, src: &Place, dst: &Place) -> Result<(),
             let target = frames::to_be(path)?;
             let replaced = check_found(&target, args.force)?;
             decode::check_file(&target, replaced.as_ref())?;
-            decode::write(args, decode::Source::Remote(open(src, access)?.0), &target, replaced)
+            decode::write(args, decode::Source::Remote(open(src, access)?.0), &target, replaced)?;
+            say_made(path, "a NumPy file")
         }
         (Place::There(src), Place::Here(path)) => download(args, open(src, access)?, path),
         (_, Place::There(address)) => {
@@ -100,12 +103,15 @@ fn convert(args: &Args, access: &Access, src: &Place, dst: &Place) -> Result<(),
     }
 }
 
+/// The layout of the copy: what goes elsewhere or comes from there stays what it is, unless another layout is asked for.
 fn target_layout(args: &Args, source: Layout) -> Layout {
-    match (args.show, source) {
-        (Some(show), _) => show.into(),
-        (None, Layout::Contiguous) => Layout::Sparse,
-        (None, Layout::Sparse) => Layout::Contiguous,
-    }
+    args.show.map_or(source, Layout::from)
+}
+
+/// Prints what was made.
+fn say_made(dst: &Path, what: &str) -> Result<(), Failure> {
+    let line = format!("{}: made {what}\n", plain(dst));
+    output::written(io::stdout().write_all(line.as_bytes()))
 }
 
 /// Opens a source. Answers too what beside its URL says which object it is.
@@ -165,7 +171,13 @@ fn download(args: &Args, (source, origin): (Arc<RemoteStore>, String), path: &Pa
         Ok(target) => {
             target.close()?;
             resume.iter_mut().for_each(Resume::end);
-            Ok(())
+            say_made(
+                dst.path(),
+                match to {
+                    Layout::Contiguous => "a contiguous frame, one file",
+                    Layout::Sparse => "a sparse frame, a directory with a file for each chunk",
+                },
+            )
         }
         Err(_) if is_interrupted() => {
             let what = if replaced.is_some() { "what was there is as it was" } else { "no frame was made" };
@@ -240,7 +252,13 @@ fn send(
         (false, _) => "the same command begins anew",
     };
     match done {
-        Ok(true) => Ok(()),
+        Ok(true) => say_made(
+            &shown,
+            match target.layout() {
+                Layout::Contiguous => "a contiguous frame, one object",
+                Layout::Sparse => "a sparse frame, an object for each chunk",
+            },
+        ),
         _ if is_interrupted() => {
             let what = if args.force { "what was there is as it was" } else { "no frame was made" };
             Err(Failure::new(&shown, format_args!("interrupted; {what}, and {}", goes_on())))

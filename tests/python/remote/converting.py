@@ -90,6 +90,37 @@ def there_and_back(server, sample, directory):
             expect_files(f"{source} to {layout} there", files_of(raw), files_of(directory / f"local-{layout}"))
 
 
+def kept(server, sample, directory):
+    """Without --show, what is sent, fetched or copied there keeps its layout, and a line says what was made. A presigned URL of it works."""
+    environment = server.environment()
+    for layout in LAYOUTS:
+        local, back, key, copy = directory / f"kept-{layout}", directory / f"fetched-{layout}", new("kept.b2frame"), new("copied.b2frame")
+        b2fuse("convert", "--show", layout, sample.path, local)
+        as_file, as_objects = {
+            "contiguous": ("a contiguous frame, one file", "a contiguous frame, one object"),
+            "sparse": ("a sparse frame, a directory with a file for each chunk", "a sparse frame, an object for each chunk"),
+        }[layout]
+        for source, target, what in (
+            (local, server.url(key), as_objects),
+            (server.url(key), server.url(copy), as_objects),
+            (server.url(key), back, as_file),
+            (server.url(copy), directory / f"{layout}.npy", "a NumPy file"),
+        ):
+            if what == "a NumPy file" and run("cat", "--npy", local).returncode:
+                continue
+            done = b2fuse("convert", source, target, environment=environment)
+            expect("what is printed", done.decode(), f"{target}: made {what}\n")
+        for name in (key, copy):
+            expect_files(f"{name} as {layout}", files_of(fetched(server, name, directory / name.replace("/", "-"))), files_of(local))
+        expect_files(f"back as {layout}", files_of(back), files_of(local))
+        if layout == "contiguous" and hasattr(server, "presigned"):
+            url, fetched_by_it = server.presigned(key), directory / "presigned"
+            expect("a presigned URL", b2fuse("info", url).splitlines()[1:], b2fuse("info", local).splitlines()[1:])
+            done = b2fuse("convert", url, fetched_by_it)
+            expect("what is printed", done.decode(), f"{fetched_by_it}: made {as_file}\n")
+            expect_files("by a presigned URL", files_of(fetched_by_it), files_of(local))
+
+
 def replaced(server, first, second, directory):
     """Nothing is replaced without --force, nor by another layout, nor where others could be harmed."""
     environment = server.environment()
