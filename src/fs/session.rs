@@ -117,6 +117,14 @@ impl Mounted {
             let (found, expected) = if stat.is_dir() { ("directory", "file") } else { ("file", "directory") };
             return Err(refused(format!("is a {found}; expected a {expected} to mount on")));
         }
+        // Before requests come: what the kernel may believe depends on it.
+        if let Some(error) = view.watcher().and_then(|watcher| watcher.begin()) {
+            let point = mount.point.display();
+            info!(
+                "{point}: polling for changes by others while a file is open, because inotify is not available: {}",
+                in_words(&error)
+            );
+        }
         let (point, device) = Mountpoint::mount(&mount)?;
         let shared = Arc::new(Shared::new(view, config.overrides, mount.access, config.threads.max(LEAST)));
         if let Some(device) = point.device_number() {

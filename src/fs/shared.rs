@@ -23,7 +23,7 @@ use super::waiters::{self, Waiters};
 use crate::store::interrupts;
 use crate::store::mark::Mark;
 use crate::view::{
-    Attr, Features, FileSystem, Good, Ino, Invalidations, Kind, Meta, OpenMode, Opened, Pages, ROOT, Timeouts, WATCHED,
+    Attr, Features, FileSystem, Good, Ino, Invalidations, Kind, Meta, OpenMode, Opened, POLLED, Pages, ROOT, Timeouts, WATCHED,
 };
 
 /// The block size of a directory. glibc reads listings in pieces of that size.
@@ -222,6 +222,7 @@ impl Shared {
         let timeouts = self.features.passes_on.or(self.features.far);
         let both = |time: Duration| Timeouts { entry: time, attr: time };
         let valid = match (good, timeouts) {
+            (Good::Timeouts, None) => both(POLLED),
             (Good::UntilTold, _) | (_, None) => both(FOREVER),
             (Good::Watched, _) if self.expires.load(Relaxed) => both(WATCHED),
             (Good::Watched | Good::Timeouts, Some(timeouts)) => timeouts,
@@ -238,7 +239,6 @@ impl Shared {
     /// The thread that has the view check SOURCE when others may have changed it.
     pub(super) fn follow_others(&self) {
         let Some(watcher) = self.view.watcher() else { return };
-        watcher.begin();
         let mut outdated = Outdated::default();
         loop {
             let began = Instant::now();

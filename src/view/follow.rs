@@ -18,11 +18,9 @@ use super::frame_view::{FrameView, Standing};
 use super::meta::Meta;
 use super::single::{Single, State};
 use super::state_lock::Changing;
-use super::{Invalidation, Invalidations, Result, ViewError};
+use super::{Invalidation, Invalidations, POLLED, Result, ViewError};
 use crate::store::{FrameStore, Others, ReadGuard, StoreError, Watch, interrupts};
 
-/// How often SOURCE is looked at where nothing tells of changes.
-const WATCH_EVERY: Duration = Duration::from_millis(200);
 /// When a SOURCE is looked at once more that has changed: later changes may bear the same time. What was read of it until then is forgotten,
 /// as a write changes the time first and the bytes afterwards.
 const LOOK_AGAIN: Duration = Duration::from_millis(25);
@@ -129,15 +127,24 @@ impl<V: FrameView> Single<V> {
         }
     }
 
-    /// Before names are listed of what is far away, or are looked up, which nobody tells of: a glance if it is time for one. For a look-up
-    /// alone, that is no sooner than [`GLANCE_AGAIN`] after the last one.
-    pub(super) fn glance_afar(&self, list: bool) -> Result<()> {
-        if self.store.refreshes().is_none() || self.store.is_as_seen() {
+    /// Before names are listed, or are looked up, of what is far away or whose changes the system does not report: a glance if it is time
+    /// for one. For a look-up alone, that is no sooner than [`GLANCE_AGAIN`] or [`POLLED`] after the last one.
+    pub(super) fn glance_untold(&self, list: bool) -> Result<()> {
+        let again = match self.store.refreshes() {
+            Some(_) => GLANCE_AGAIN,
+            None if self.is_blind() && !self.following.by_turns.load(SeqCst) => POLLED,
+            None => return Ok(()),
+        };
+        let now = Instant::now();
+        let is_soon = self.following.glanced.lock().is_some_and(|last| now < last + again);
+        if is_soon && !list {
             return Ok(());
         }
-        let now = Instant::now();
-        let is_soon = self.following.glanced.lock().is_some_and(|last| now < last + GLANCE_AGAIN);
-        if is_soon && !list {
+        if self.store.is_as_seen() {
+            // On this machine that takes a look at SOURCE.
+            if self.store.local().is_some() {
+                *self.following.glanced.lock() = Some(now);
+            }
             return Ok(());
         }
         let glance = self.glance_before(true);
@@ -151,7 +158,7 @@ impl<V: FrameView> Single<V> {
         following.check()?;
         match following.by_turns.load(SeqCst) {
             true if open => self.glance_in_turn(),
-            false if open || self.store.watch().is_some_and(Watch::is_blind) => {
+            false if open || self.is_blind() => {
                 self.glance();
                 // Who opens a file after a change by others is to get what it is now.
                 following.wait_for_reload()?;
@@ -271,10 +278,15 @@ impl<V: FrameView> Single<V> {
             }
             Err(error) => seen.not_read(&source, &error.into()),
         };
-        match store.watch().is_some_and(Watch::is_blind) {
-            true => Some(due.map_or(Instant::now() + WATCH_EVERY, |due| due.min(Instant::now() + WATCH_EVERY))),
-            false => due,
-        }
+        // Where no file is open, the next look-up or open looks.
+        let polls = self.is_blind() && (following.by_turns.load(SeqCst) || self.state.read().nodes.handles().next().is_some());
+        let next = polls.then(|| Instant::now() + POLLED);
+        due.into_iter().chain(next).min()
+    }
+
+    /// Whether the system reports no changes of SOURCE.
+    pub(super) fn is_blind(&self) -> bool {
+        self.store.watch().is_some_and(Watch::is_blind)
     }
 
     /// Refuses reads, writes and commits from now on.

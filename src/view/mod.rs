@@ -138,7 +138,7 @@ pub struct Attr {
 pub enum Good {
     /// Until it is told to forget it.
     UntilTold,
-    /// As long as [`Timeouts`] say: others may change it unheard.
+    /// As long as [`Timeouts`] say, or [`POLLED`] without them: others may change it unheard.
     Timeouts,
     /// What others do to it is heard: until it is told, which [`FileSystem::outdated`] is for, but for no more than [`WATCHED`].
     Watched,
@@ -146,6 +146,10 @@ pub enum Good {
 
 /// A minute: if something is not heard after all, it is not believed for longer.
 pub const WATCHED: Duration = Duration::from_secs(60);
+
+/// How often SOURCE is checked where the system does not report changes, while a file is open; as long the kernel believes names and
+/// attributes there.
+pub const POLLED: Duration = Duration::from_millis(200);
 
 /// A change of attributes; `None` leaves one as it is.
 #[derive(Debug, Clone, Copy, Default)]

@@ -118,11 +118,16 @@ impl<V: FrameView> Single<V> {
         Single { settles, ..self }
     }
 
+    /// Whether the kernel can be told of no change: the frame is far away, or the system does not report changes.
+    fn is_untold(&self) -> bool {
+        self.store.refreshes().is_some() || self.is_blind()
+    }
+
     fn attr(&self, ino: Ino) -> Result<Attr> {
         if ino == LOCK_FILE {
             return self.lock_file_attr();
         }
-        let good = if self.store.refreshes().is_some() { Good::Timeouts } else { Good::UntilTold };
+        let good = if self.is_untold() { Good::Timeouts } else { Good::UntilTold };
         self.of_one_version(|guard| {
             let (content, mut meta, nlink) = {
                 let state = self.state.read();
@@ -172,6 +177,10 @@ impl<V: FrameView> Single<V> {
         }
         self.glance_before(true)?;
         let handle = self.state.write().open(ino, mode.write || mode.truncate)?;
+        if let Some(watch) = self.store.watch().filter(|watch| watch.is_blind()) {
+            // From now on SOURCE is checked at times.
+            watch.ring();
+        }
         if mode.truncate
             && let Err(error) = self.change(handle, Change::Empty)
         {
@@ -258,9 +267,9 @@ impl<V: FrameView> FileSystem for Single<V> {
             let nodes = &self.state.read().nodes;
             (nodes.in_directory(), nodes.lock_file.is_some())
         };
-        // Without OPEN there is no RELEASE, which gives locks back. And where the mount point is the file, only handles tell older
-        // versions of it from newer ones.
-        let handles = !self.read_only || !in_directory || locks || self.store.local().is_none();
+        // Without OPEN there is no RELEASE, which gives locks back. Where the mount point is the file, only handles tell older versions of
+        // it from newer ones. And where changes are not reported, SOURCE is checked while a file is open.
+        let handles = !self.read_only || !in_directory || locks || self.store.local().is_none() || self.is_blind();
         Features {
             read_only: self.read_only,
             handles,
@@ -275,7 +284,7 @@ impl<V: FrameView> FileSystem for Single<V> {
     }
 
     fn lookup(&self, parent: Ino, name: &OsStr) -> Result<Attr> {
-        self.glance_afar(false)?;
+        self.glance_untold(false)?;
         let ino = self.find(parent, name)?;
         self.prefetch_looked_up(ino);
         self.attr(ino)
@@ -290,17 +299,17 @@ impl<V: FrameView> FileSystem for Single<V> {
     fn getattr(&self, ino: Ino) -> Result<Attr> {
         if ino == ROOT {
             // A directory is there whatever SOURCE holds; of a file, `attr` says that it is gone.
-            let _ = self.glance_afar(false);
+            let _ = self.glance_untold(false);
         }
         self.attr(ino)
     }
 
     fn keeps_listing(&self, _ino: Ino) -> bool {
-        if self.store.refreshes().is_none() {
+        if !self.is_untold() {
             return true;
         }
         // Who lists names after a change by others is to get what they are now.
-        let _ = self.glance_afar(true);
+        let _ = self.glance_untold(true);
         let reloads = self.following.reloads();
         self.told.swap(reloads, Relaxed) == reloads
     }

@@ -134,7 +134,10 @@ impl<M: Medium> DiskStore<M> {
         detector: Detector,
     ) -> Self {
         let resources: &Resources = &options.resources;
-        let common = Arc::new(Common { epochs: Epochs::default(), watch: Watch::new(resources.watcher()) });
+        let common = Arc::new(Common {
+            epochs: Epochs::default(),
+            watch: Watch::new(resources.watcher(), source.place().location.path()),
+        });
         let spill = handle.dir.clone().unwrap_or_else(|| source.backend());
         let store = DiskStore {
             sidecar,

@@ -47,6 +47,7 @@ mod log_file;
 pub mod mountinfo;
 pub mod mounts;
 mod own_log;
+mod runtime_dir;
 mod small_file;
 pub(super) mod spare;
 pub mod system;
@@ -54,6 +55,7 @@ pub mod system;
 mod tests;
 mod tree;
 pub mod watch;
+mod watch_slots;
 
 /// How many links a chain may have where links are followed.
 const LINKS: usize = 16;

@@ -10,10 +10,9 @@ use rustix::fs::{Mode, OFlags};
 use rustix::process::geteuid;
 
 use super::FileBackend;
+use super::runtime_dir::{DIR, own_dir, runtime_dir};
 use crate::store::backend::{Backend, BackendFile, FileStat};
 
-/// The directory's name in the runtime directory.
-const DIR: &str = "b2fuse";
 /// Bytes of a name, at the most.
 const LONGEST: usize = 200;
 
@@ -37,19 +36,8 @@ impl OwnLog {
     pub fn open(point: &Path) -> io::Result<Self> {
         let me = geteuid();
         let base = runtime_dir(me.as_raw()).ok_or(io::ErrorKind::NotFound)?;
-        let base = FileBackend::open(&base)?;
-        match base.create_dir(OsStr::new(DIR), 0o700) {
-            Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(error),
-        }
-        let flags = OFlags::RDONLY | super::DIRECTORY;
-        let handle = rustix::fs::openat(&*base.handle, DIR, flags, Mode::empty())?;
-        let dir = FileBackend::of(handle);
+        let dir = own_dir(&base, DIR)?;
         let refused = |what: &str| Err(io::Error::other(format!("{DIR} in the runtime directory {what}")));
-        if rustix::fs::fstat(&*dir.handle)?.st_uid != me.as_raw() {
-            return refused("belongs to somebody else");
-        }
         let name = name_of(point);
         let open = |more: OFlags| {
             let flags = OFlags::WRONLY | OFlags::APPEND | super::SAFELY | more;
@@ -81,20 +69,6 @@ impl OwnLog {
 pub fn own_log(point: &Path, user: u32) -> Option<PathBuf> {
     let path = runtime_dir(user)?.join(DIR).join(name_of(point));
     rustix::fs::lstat(&path).is_ok_and(|stat| stat.st_uid == user).then_some(path)
-}
-
-/// Where programs of a user keep what need not outlive the machine's next start.
-fn runtime_dir(user: u32) -> Option<PathBuf> {
-    let mine = user == geteuid().as_raw();
-    let named = || std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
-    match user {
-        0 => Some("/run".into()),
-        _ if mine && named().is_some() => named(),
-        _ => {
-            let path = PathBuf::from(format!("/run/user/{user}"));
-            rustix::fs::lstat(&path).is_ok_and(|stat| stat.st_uid == user).then_some(path)
-        }
-    }
 }
 
 /// What the log of a mount point is called.

@@ -1,8 +1,8 @@
 //! Reports changes of frames by others, by inotify(7).
 //!
 //! Watches are put on what the stores hold open, by way of `/proc/self/fd`, so no name is looked up again. All frames of a mount have one
-//! inotify instance, of which a user has few. Where others can change a file without this kernel's knowing, and at inotify's limits, nothing is told, and
-//! [`Watch::is_blind`] says so.
+//! inotify instance, of which a user has few: it takes a slot of [`watch_slots`]. Where others can change a file without this kernel's
+//! knowing, and at inotify's limits, nothing is told, and [`Watch::is_blind`] says so.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
@@ -10,6 +10,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -21,6 +22,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::io::Errno;
 
+use super::watch_slots::{self, Slot};
 use crate::format::{ChunkId, INDEX_NAME};
 use crate::store::backend::BackendFile;
 
@@ -150,8 +152,9 @@ pub struct Watcher {
 
 struct Started {
     bell: OwnedFd,
-    /// None where the system gives none.
+    /// None where the system gives none, or no slot is free.
     inotify: Option<OwnedFd>,
+    _slot: Option<Slot>,
 }
 
 #[derive(Default)]
@@ -240,6 +243,8 @@ struct WatchedFrame {
     told: Arc<Told>,
     /// Nothing of it can be watched, and it is not to be looked at by the clock.
     by_readers: bool,
+    /// What the log calls it.
+    path: PathBuf,
     wanted: Vec<Watched>,
     /// The numbers of what is watched for it.
     numbers: Vec<i32>,
@@ -263,22 +268,22 @@ pub struct Watch {
 
 impl Watch {
     /// One that watches nothing yet.
-    pub(in crate::store) fn new(watcher: &Arc<Watcher>) -> Self {
-        Self::with(watcher, false)
+    pub(in crate::store) fn new(watcher: &Arc<Watcher>, path: &Path) -> Self {
+        Self::with(watcher, WatchedFrame { path: path.to_owned(), ..WatchedFrame::default() })
     }
 
     /// One for a frame that the system knows nothing of: only who reads it rings.
     #[cfg(feature = "remote")]
     pub fn by_readers(watcher: &Arc<Watcher>) -> Self {
-        Self::with(watcher, true)
+        Self::with(watcher, WatchedFrame { by_readers: true, ..WatchedFrame::default() })
     }
 
-    fn with(watcher: &Arc<Watcher>, by_readers: bool) -> Self {
-        let told = Arc::<Told>::default();
+    fn with(watcher: &Arc<Watcher>, frame: WatchedFrame) -> Self {
+        let told = Arc::clone(&frame.told);
         let mut table = watcher.table.lock();
         table.next += 1;
         let number = table.next;
-        table.frames.insert(number, WatchedFrame { told: Arc::clone(&told), by_readers, ..WatchedFrame::default() });
+        table.frames.insert(number, frame);
         drop(table);
         Watch { watcher: Arc::clone(watcher), number, told }
     }
@@ -328,21 +333,24 @@ impl Drop for Watch {
 }
 
 impl Watcher {
-    /// Begins to watch; before that, nothing is.
-    pub fn begin(&self) {
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok();
-        let started = bell.map(|bell| {
-            let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK);
-            let inotify = inotify
-                .inspect_err(|error| info!("polling for changes by others, because inotify is not available: {error}"))
-                .ok();
-            Started { bell, inotify }
+    /// Begins to watch; before that, nothing is. Returns why there is no inotify instance, if there is none.
+    pub fn begin(&self) -> Option<io::Error> {
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let taken = watch_slots::take().and_then(|slot| Ok((inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?, slot)));
+        let (taken, reason) = match taken {
+            Ok(taken) => (Some(taken), bell.as_ref().err().map(|error| (*error).into())),
+            Err(error) => (None, Some(error)),
+        };
+        let started = bell.ok().map(|bell| {
+            let (inotify, slot) = taken.unzip();
+            Started { bell, inotify, _slot: slot }
         });
         let mut table = self.table.lock();
         if self.started.set(started).is_ok() {
             let frames: Vec<_> = table.frames.keys().copied().collect();
             frames.into_iter().for_each(|number| self.follow(&mut table, number));
         }
+        reason
     }
 
     /// Puts watches on what a frame wants, and takes the others away.
@@ -377,8 +385,10 @@ impl Watcher {
                 }
             }
         }
-        if frame.told.blind.swap(blind, SeqCst) != blind && blind {
-            info!("polling for changes by others, because the system does not report them here");
+        // Of a mount without an instance that is said once.
+        let is_alone = started.as_ref().is_some_and(|started| started.inotify.is_some());
+        if frame.told.blind.swap(blind, SeqCst) != blind && blind && is_alone {
+            info!("{}: polling for changes by others, because the system does not report them here", frame.path.display());
         }
     }
 
