@@ -214,6 +214,13 @@ impl Options {
         Overrides { dmask: dmask.or(self.umask), fmask: fmask.or(self.umask), ..self.overrides }
     }
 
+    /// Whether access lists are shown, which the kernel then enforces with the modes. They need extended attributes, and name users who
+    /// are others if the files' owner or mode is not SOURCE's.
+    pub(super) fn shows_lists(&self) -> bool {
+        let own = self.overrides() == Overrides::default() && self.access != Access::Root;
+        own && self.default_permissions && self.xattrs
+    }
+
     /// What is wrong with the words taken together.
     pub(super) fn conflict(&self) -> Result<(), String> {
         if let (Some(word), false) = (&self.of_kernel, self.remount) {

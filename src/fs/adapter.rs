@@ -106,8 +106,10 @@ impl Adapter {
 
     /// The error for attributes of which the file system knows without a call that there are none.
     fn no_xattr(&self, name: &OsStr) -> Option<Errno> {
-        match (self.xattrs, self.shared.features.passes_on) {
+        let Features { passes_on, lists, .. } = self.shared.features;
+        match (self.xattrs, passes_on) {
             (false, _) => Some(Errno::ENOSYS),
+            (true, _) if xattr::is_list(name) => (!lists).then_some(Errno::EOPNOTSUPP),
             (true, Some(_)) => None,
             (true, None) => (!xattr::is_ours(name)).then_some(Errno::EOPNOTSUPP),
         }
@@ -163,9 +165,10 @@ impl fuser::Filesystem for Adapter {
             | if features.read_only { InitFlags::FUSE_NO_OPEN_SUPPORT } else { InitFlags::FUSE_ATOMIC_O_TRUNC };
         let wanted = match features.passes_on {
             None => wanted,
-            // The umask and the lists of access rights of directories are the affair of the file system below.
-            Some(_) => wanted | InitFlags::FUSE_DONT_MASK | InitFlags::FUSE_POSIX_ACL,
+            // The umask and the lists that directories give to what is made in them are the affair of the file system below.
+            Some(_) => wanted | InitFlags::FUSE_DONT_MASK,
         };
+        let wanted = if features.lists { wanted | InitFlags::FUSE_POSIX_ACL } else { wanted };
         if features.passes_on.is_some() && offered.contains(InitFlags::FUSE_PASSTHROUGH) && config.set_max_stack_depth(1).is_ok()
         {
             let _ = config.add_capabilities(InitFlags::FUSE_PASSTHROUGH);
@@ -516,7 +519,10 @@ impl fuser::Filesystem for Adapter {
         if !self.xattrs {
             return reply.error(Errno::ENOSYS);
         }
-        self.ask("listxattr", req, ino, reply, move |shared, ino| Ok((size, shared.view.xattrs(ino)?)));
+        let pid = req.pid();
+        self.ask("listxattr", req, ino, reply, move |shared, ino| {
+            Ok((size, xattr::listed(shared.view.xattrs(ino)?, shared.features.lists, pid)))
+        });
     }
 
     fn setxattr(&self, req: &Request, ino: INodeNo, name: &OsStr, value: &[u8], flags: i32, _position: u32, reply: ReplyEmpty) {

@@ -28,6 +28,9 @@ const SHARE: u32 = 8;
 /// Ends system calls that wait. It does nothing else.
 const NUDGE: libc::c_int = libc::SIGUSR2;
 
+/// The number of the capability.
+const CAP_SYS_ADMIN: u32 = 21;
+
 /// Who waits.
 #[derive(Default)]
 pub(super) struct Waiters(Mutex<State>);
@@ -168,6 +171,21 @@ pub(super) fn sleeps_on(client: u32) -> Option<u32> {
         return None;
     }
     fields.nth(PROCESSOR - 1)?.parse().ok()
+}
+
+/// Whether a thread has CAP_SYS_ADMIN in the user namespace of this process.
+pub(super) fn is_administrator(thread: u32) -> bool {
+    let namespace = |of: &str| system::read_link(format!("/proc/{of}/ns/user")).ok();
+    let has_capability = || {
+        let set = u64::from_str_radix(field(&read(thread).ok()?, "CapEff:")?, 16).ok()?;
+        Some(set & 1 << CAP_SYS_ADMIN != 0)
+    };
+    let own = namespace("self");
+    thread != 0
+        && clients_are_visible()
+        && own.is_some()
+        && namespace(&thread.to_string()) == own
+        && has_capability() == Some(true)
 }
 
 fn read(process: impl std::fmt::Display) -> io::Result<String> {

@@ -1,9 +1,11 @@
 //! Extended attributes over FUSE.
 //!
 //! The kernel asks for those of others, too: `security.capability` when a file that was just looked up is written for the first
-//! time (for each write it would be without HANDLE_KILLPRIV_V2), the lists of access rights for each file that `ls -l` shows. Not a
-//! word of that reaches a view. The answer is that there is no support, not that there are none: then `ls` does not ask again.
-//! ENOSYS would have the kernel never ask again, but not for ours either: that is what the option `nouser_xattr` is for.
+//! time (for each write it would be without HANDLE_KILLPRIV_V2). Not a word of that reaches a view of one frame. The answer is that
+//! there is no support, not that there are none: then `ls` does not ask again. ENOSYS would have the kernel never ask again, but not for
+//! ours either: that is what the option `nouser_xattr` is for.
+//!
+//! Access lists are those of the files where the mount shows lists, and not supported elsewhere: see [`Features::lists`].
 //!
 //! A vlmetalayer is removed by setting an empty value, never by removexattr(2): tools that give a copy the attributes of its original
 //! (`rsync -X`) remove those that the original does not have, and would take vlmetalayers out of the very frame that they copy.
@@ -14,6 +16,9 @@ use std::os::unix::ffi::OsStrExt;
 use fuser::ReplyXattr;
 
 use super::shared::Shared;
+use super::waiters;
+#[cfg(doc)]
+use crate::view::Features;
 use crate::view::{Ino, Invalidations, Result, SetMode, VLMETA, ViewError};
 
 /// What the names of all of ours begin with.
@@ -24,8 +29,29 @@ pub(super) fn is_ours(name: &OsStr) -> bool {
     name.as_bytes().starts_with(OURS)
 }
 
+/// What the names of access lists begin with.
+const LISTS: &[u8] = b"system.posix_acl_";
+/// What names begin with that natively only a process with CAP_SYS_ADMIN sees. The kernel refuses their values to others.
+const TRUSTED: &[u8] = b"trusted.";
+
 fn is_vlmetalayer(name: &OsStr) -> bool {
     name.as_bytes().starts_with(VLMETA.as_bytes())
+}
+
+/// Whether an attribute is an access list, or one that a directory gives to what is made in it.
+pub(super) fn is_list(name: &OsStr) -> bool {
+    name.as_bytes().starts_with(LISTS)
+}
+
+/// The names that a process may see: those of lists where these are shown, and `trusted.*` if it may read them.
+pub(super) fn listed(names: Vec<u8>, lists: bool, pid: u32) -> Vec<u8> {
+    let has_any = |prefix: &[u8]| names.split(|byte| *byte == 0).any(|name| name.starts_with(prefix));
+    let (cuts, trusts) = (!lists && has_any(LISTS), !has_any(TRUSTED) || waiters::is_administrator(pid));
+    if !cuts && trusts {
+        return names;
+    }
+    let is_shown = |name: &&[u8]| !(cuts && name.starts_with(LISTS) || !trusts && name.starts_with(TRUSTED));
+    names.split_inclusive(|byte| *byte == 0).filter(is_shown).flatten().copied().collect()
 }
 
 /// Answers a question for the value of an attribute, or for names: with no more than its length if `size` is 0.

@@ -230,6 +230,10 @@ pub trait BackendFile: Send + Sync {
     /// Takes over owner, permission bits and extended attributes as far as that is allowed, silently where it is not. Set-user-ID and
     /// set-group-ID bits, and capabilities, are not taken over.
     fn copy_attributes(&self, _from: &dyn BackendFile) {}
+    /// The value of the attribute that holds the access list, if there is one.
+    fn access_list(&self) -> io::Result<Option<Vec<u8>>> {
+        Ok(None)
+    }
     /// Gives the file to the owner and group of another.
     fn set_owner(&self, _owner: &FileStat) -> io::Result<()> {
         Ok(())

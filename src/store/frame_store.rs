@@ -312,6 +312,14 @@ impl dyn FrameStore + '_ {
         self.source_store().map_or_else(|| Ok(SourceStat::of_this_process()), SourceStore::source_stat)
     }
 
+    /// See [`LocalStore::access_list`].
+    ///
+    /// # Errors
+    /// What the system refuses.
+    pub fn access_list(&self) -> Result<Option<Vec<u8>>> {
+        self.local().map_or(Ok(None), LocalStore::access_list)
+    }
+
     /// See [`LocalStore::sidecar`].
     pub fn sidecar(&self) -> Option<&Sidecar> {
         self.local()?.sidecar()
@@ -417,6 +425,11 @@ pub trait LocalStore: SourceStore {
     /// SOURCE's open descriptor, and its path as the user named it.
     fn source(&self) -> Option<(OwnedFd, PathBuf)> {
         None
+    }
+
+    /// The value of the attribute that holds the access list of the file whose attributes [`SourceStore::source_stat`] gives.
+    fn access_list(&self) -> Result<Option<Vec<u8>>> {
+        Ok(None)
     }
 
     /// SOURCE's open files, from which a copy takes owner, mode and attributes.

@@ -221,6 +221,11 @@ impl Sidecar {
         self.place().file.stat().map_err(self.path.io("stat the lock file"))
     }
 
+    /// The value of the attribute that holds the lock file's access list, if it has one.
+    pub fn access_list(&self) -> Result<Option<Vec<u8>>> {
+        self.place().file.access_list().map_err(self.path.io("read the access list of the lock file"))
+    }
+
     /// An open file of its own, for the locks of one client.
     ///
     /// # Errors

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use log::error;
 use parking_lot::Mutex;
 
+use super::access::Rights;
 use super::follow::Again;
 use super::frame_view::{FrameView, Standing, Why};
 use super::meta::Meta;
@@ -87,8 +88,11 @@ impl<V: FrameView> Single<V> {
     // --- the lock file ---
 
     pub(super) fn lock_file_attr(&self) -> Result<Attr> {
-        let stat = self.turns()?.1.stat()?;
-        Ok(Meta::from(SourceStat::from(stat)).attr(LOCK_FILE, Kind::File, stat.len))
+        let sidecar = self.turns()?.1;
+        let stat = sidecar.stat()?;
+        let attr = Meta::from(SourceStat::from(stat)).attr(LOCK_FILE, Kind::File, stat.len);
+        // Its list is not shown.
+        Ok(attr.with_mode(Rights::of_meta(&attr.meta, sidecar.access_list()?).bits()))
     }
 
     pub(super) fn read_lock_file(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {

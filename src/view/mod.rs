@@ -11,6 +11,7 @@
 //! | `frame_view` | what a frame must do to be shown |
 //! | `sparse`, `contiguous` | the two layouts |
 //! | `array` | the data of a frame as one file |
+//! | `access` | access lists, and what is shown of them |
 //! | `decoded` | the data of frames, decompressed |
 //! | `content`, `writing`, `frame_file` | what a file's bytes are read from: drafts, and whole frames |
 //! | `follow`, `locks` | other programs: those that take turns, and those that do not |
@@ -32,6 +33,7 @@
 use std::ffi::{OsStr, OsString};
 use std::time::{Duration, SystemTime};
 
+mod access;
 mod archive;
 mod array;
 mod commit_throttle;
@@ -131,6 +133,13 @@ pub struct Attr {
     pub meta: Meta,
     /// How long the kernel may believe it, and the name under which it was found.
     pub good: Good,
+}
+
+impl Attr {
+    /// The same with other permission bits.
+    pub fn with_mode(self, mode: u32) -> Self {
+        Attr { meta: Meta { mode, ..self.meta }, ..self }
+    }
 }
 
 /// How long the kernel may believe what it is told of a file.
@@ -280,6 +289,8 @@ pub struct Features {
     pub passes_on: Option<Timeouts>,
     /// What others write to files that are passed on is heard: see [`FileSystem::hear_of`].
     pub hears: bool,
+    /// Files have access lists, which the kernel asks for and enforces. Without, permission bits grant no more than the lists.
+    pub lists: bool,
 }
 
 /// How often a part of what is shown was read again because others have changed it. The kernel must have forgotten it since the last time

@@ -30,10 +30,10 @@ use super::nodes::{LOCK_FILE, Nodes, Root};
 use super::prefetch::{Prefetcher, Push};
 use super::state_lock::{StateLock, StoreChunks};
 use super::writing::Change;
-use super::xattr::{find, names};
+use super::xattr::{find, is_news, names};
 use super::{
     Attr, Creation, DirEntry, Features, FileSystem, Flock, Good, Handle, Ino, Invalidations, Kind, Left, Lost, New, OpenMode,
-    Opened, Pages, ROOT, RenameMode, Reread, Result, Seek, SetAttr, SetMode, Timeouts, ViewError, Wait,
+    Opened, Pages, ROOT, RenameMode, Reread, Result, Seek, SetAttr, SetMode, Timeouts, ViewError, Wait, access,
 };
 use crate::store::{ChunkKey, DraftPool, FrameStore, FsSpace, ReadAt, Want, Watcher};
 
@@ -62,6 +62,8 @@ pub struct Single<V: FrameView> {
     /// Where a client's unfinished writes are held.
     pub(super) drafts: Arc<DraftPool>,
     pub(super) read_only: bool,
+    /// Whether SOURCE's access list is shown. Without, permission bits are cut to what it grants.
+    lists: bool,
     pub(super) following: Following,
     /// For how long after a change by others the kernel may not have forgotten what it has of the file at the root.
     settles: Duration,
@@ -102,6 +104,7 @@ impl<V: FrameView> Single<V> {
             store,
             load,
             read_only,
+            lists: false,
             following: Following::default(),
             settles: Duration::ZERO,
             locks: None,
@@ -118,12 +121,23 @@ impl<V: FrameView> Single<V> {
         Single { settles, ..self }
     }
 
+    /// The same, with SOURCE's access list shown if `lists`.
+    pub fn with_lists(self, lists: bool) -> Self {
+        Single { lists, ..self }
+    }
+
     /// Whether the kernel can be told of no change: the frame is far away, or the system does not report changes.
     fn is_untold(&self) -> bool {
         self.store.refreshes().is_some() || self.is_blind()
     }
 
     fn attr(&self, ino: Ino) -> Result<Attr> {
+        let attr = self.attr_with_mask(ino)?;
+        Ok(access::shown(attr, self.lists, || self.rights(&attr)))
+    }
+
+    /// Attributes with the permission bits that go with an access list.
+    pub(super) fn attr_with_mask(&self, ino: Ino) -> Result<Attr> {
         if ino == LOCK_FILE {
             return self.lock_file_attr();
         }
@@ -275,6 +289,7 @@ impl<V: FrameView> FileSystem for Single<V> {
             handles,
             locks,
             holes: V::HAS_HOLES,
+            lists: self.lists,
             lists_attributes: self.store.local().is_some(),
             read_ahead: Some(V::READ_AHEAD),
             far: self.store.refreshes().map(|time| Timeouts { entry: time, attr: time }),
@@ -443,10 +458,17 @@ impl<V: FrameView> FileSystem for Single<V> {
     }
 
     fn xattrs(&self, ino: Ino) -> Result<Vec<u8>> {
-        self.attributes(ino, |attributes| names(attributes))
+        let mut names = self.attributes(ino, |attributes| names(attributes))?;
+        if self.lists && self.access_list(ino)?.is_some() {
+            names.extend(access::NAME.bytes().chain([0]));
+        }
+        Ok(names)
     }
 
     fn xattr(&self, ino: Ino, name: &OsStr) -> Result<Vec<u8>> {
+        if name == access::NAME {
+            return self.access_list(ino)?.ok_or(ViewError::NoAttribute);
+        }
         self.attributes(ino, |attributes| find(attributes, name.as_bytes()))?
     }
 
@@ -458,6 +480,10 @@ impl<V: FrameView> FileSystem for Single<V> {
         mode: SetMode,
         invalidations: &mut Invalidations,
     ) -> Result<()> {
+        if name.as_bytes().starts_with(access::NAMES.as_bytes()) {
+            let now = self.xattr(ino, name);
+            return if is_news(&now, value, mode)? { Err(ViewError::NotSettable) } else { Ok(()) };
+        }
         let set = |invalidations: &mut Invalidations| self.set_attribute(ino, name.as_bytes(), value, mode, invalidations);
         if self.read_only { Err(ViewError::ReadOnly) } else { self.in_turn(set, invalidations) }
     }

@@ -54,9 +54,10 @@ for n, chunk in enumerate(sorted(name for name in os.listdir(sys.argv[1]) if nam
     nbytes, cbytes, _ = blosc2.get_cbuffer_sizes(raw)
     assert says == {"position": str(n), "nbytes": str(nbytes), "cbytes": str(len(raw)), "codec": "zstd"}, says' "$M" "$A"
     fi
-    # xattr(7) has nothing for the lists of access rights; nor is anything said of a lock file or of other names.
+    # SOURCE has no access list. Nothing is said of a lock file or of other names.
     errnos ENODATA "os.getxattr('$V', 'user.b2nd.else')" "os.getxattr('$V', '$UNIT')"
-    errnos ENOTSUP "os.getxattr('$V', 'security.capability')" "os.getxattr('$V', 'system.posix_acl_access')"
+    errnos ENODATA "os.getxattr('$V', 'system.posix_acl_access')"
+    errnos ENOTSUP "os.getxattr('$V', 'security.capability')"
     errnos EROFS "os.setxattr('$V', '$UNIT', b'1')" "os.removexattr('$V', 'user.b2nd.shape')"
     umount_it
 }

@@ -43,7 +43,7 @@ pub(super) fn open(plan: &Plan) -> Result<Arc<dyn FileSystem>, ViewError> {
         if matches!(decoded, Decoded::Npy(Some(_))) && store.committed().is_some_and(|image| names_items(&image.header)) {
             info!("{}: the array has an item type of its own, so -o dtype= is ignored", plan.source.display());
         }
-        let view = ArrayView::new(store, frame.shown.clone(), decoded.clone(), blocks(plan))?;
+        let view = ArrayView::new(store, frame.shown.clone(), decoded.clone(), blocks(plan))?.with_lists(frame.lists);
         return Ok(if locking { Arc::new(view.taking_turns(None)?) } else { Arc::new(view) });
     }
     match frame.show {
@@ -52,10 +52,10 @@ pub(super) fn open(plan: &Plan) -> Result<Arc<dyn FileSystem>, ViewError> {
                 Shown::As(name) => Some([name, OsStr::new(sidecar::SUFFIX)].into_iter().collect()),
                 Shown::OnFile => None,
             };
-            shared(plan, locking, ContiguousView::new(store, frame.shown.clone(), read_only)?, lock_file)
+            shared(plan, locking, ContiguousView::new(store, frame.shown.clone(), read_only)?.with_lists(frame.lists), lock_file)
         }
         _ => {
-            let view = SparseView::new(store, read_only)?;
+            let view = SparseView::new(store, read_only)?.with_lists(frame.lists);
             let records =
                 Records::of_user().inspect_err(|error| debug!("times of chunk files are not kept: {}", in_words(error)));
             let view = if let Ok(records) = records { view.keeping_times(records) } else { view };

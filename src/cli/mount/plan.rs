@@ -70,6 +70,8 @@ pub(super) struct FramePlan {
     /// Where a frame that becomes one file is shown.
     pub(super) shown: Shown,
     pub(super) locking: bool,
+    /// See [`Options::shows_lists`].
+    pub(super) lists: bool,
 }
 
 impl Plan {
@@ -229,7 +231,19 @@ impl FramePlan {
         };
         // In the daemon's log a path must be good in any directory.
         let path = std::path::absolute(source).unwrap_or_else(|_| source.to_owned());
-        Ok((FramePlan { location: location.called(&path), layout, show, decoded, new, shown, locking }, point))
+        Ok((
+            FramePlan {
+                location: location.called(&path),
+                layout,
+                show,
+                decoded,
+                new,
+                shown,
+                locking,
+                lists: options.shows_lists(),
+            },
+            point,
+        ))
     }
 }
 

@@ -63,6 +63,7 @@ pub(super) fn rules(
         read_only,
         locking,
         dtype: options.dtype.clone(),
+        lists: options.shows_lists(),
         // Who says how long means it.
         watches: entry_timeout.is_none() && attr_timeout.is_none(),
         timeouts: Timeouts {

@@ -538,6 +538,10 @@ impl Medium for Cframe {
         Ok(store.file().stat()?.into())
     }
 
+    fn attribute_file(store: &CframeStore) -> Arc<dyn BackendFile> {
+        store.file()
+    }
+
     fn like(store: &CframeStore) -> Like {
         Like { frame: store.file(), index: None }
     }

@@ -201,6 +201,8 @@ pub(in crate::store) trait Medium: Sized + Send + Sync + 'static {
 
     /// See [`SourceStore::source_stat`].
     fn source_stat(store: &DiskStore<Self>) -> io::Result<SourceStat>;
+    /// The file whose attributes these are.
+    fn attribute_file(store: &DiskStore<Self>) -> Arc<dyn BackendFile>;
     /// See [`LocalStore::like`].
     fn like(store: &DiskStore<Self>) -> Like;
 }
@@ -487,6 +489,10 @@ impl<M: Medium> LocalStore for DiskStore<M> {
             return None; // it is another's
         }
         Some((self.medium.handle().0.fd()?.try_clone_to_owned().ok()?, self.path()))
+    }
+
+    fn access_list(&self) -> Result<Option<Vec<u8>>> {
+        M::attribute_file(self).access_list().map_err(self.io("read the access list"))
     }
 
     fn like(&self) -> Result<Like> {

@@ -283,6 +283,14 @@ pub fn xattr(held: BorrowedFd<'_>, name: &OsStr) -> io::Result<Vec<u8>> {
     Ok(value)
 }
 
+/// The value of the attribute that holds the access list of what is held, if there is one.
+///
+/// # Errors
+/// What the system refuses.
+pub fn access_list(held: BorrowedFd<'_>) -> io::Result<Option<Vec<u8>>> {
+    super::file::access_list(held)
+}
+
 /// Sets an extended attribute of what is held, or removes it.
 ///
 /// # Errors

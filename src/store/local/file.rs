@@ -8,11 +8,15 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, SystemTime};
 
 use rustix::fs::{Advice, CWD, FallocateFlags, FlockOperation, Gid, MemfdFlags, Mode, OFlags, Uid, XattrFlags};
+use rustix::io::Errno;
 
 use crate::store::backend::{BackendFile, FileStat, Flock};
 
 /// The most that Linux lets a list of extended attributes, or the value of one, have.
 const XATTR_MAX: usize = 64 << 10;
+
+/// The attribute that holds a file's access list.
+const LIST: &str = "system.posix_acl_access";
 
 impl From<rustix::fs::Stat> for FileStat {
     fn from(stat: rustix::fs::Stat) -> Self {
@@ -129,6 +133,10 @@ impl BackendFile for File {
         Ok(Box::new(File::from(fd)))
     }
 
+    fn access_list(&self) -> io::Result<Option<Vec<u8>>> {
+        access_list(self.as_fd())
+    }
+
     fn copy_attributes(&self, from: &dyn BackendFile) {
         let (Ok(theirs), Ok(ours), Some(from)) = (from.stat(), self.stat(), from.fd()) else { return };
         // Each step is refused to those who may not; then that attribute stays as it is.
@@ -161,6 +169,28 @@ impl BackendFile for File {
 fn is_copied(name: &[u8]) -> bool {
     const LEFT: [&[u8]; 3] = [b"security.capability", b"security.ima", b"security.evm"];
     !LEFT.contains(&name) && !name.starts_with(b"trusted.")
+}
+
+/// The value of the attribute that holds the access list of a file, which may be held without being open, if it has one.
+///
+/// # Errors
+/// What the system refuses.
+pub fn access_list(file: BorrowedFd<'_>) -> io::Result<Option<Vec<u8>>> {
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let mut value = vec![0; 256];
+    let mut got = rustix::fs::getxattr(&path, LIST, &mut value);
+    if let Err(Errno::RANGE) = got {
+        value.resize(XATTR_MAX, 0);
+        got = rustix::fs::getxattr(&path, LIST, &mut value);
+    }
+    match got {
+        Ok(len) => {
+            value.truncate(len);
+            Ok(Some(value))
+        }
+        Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Copies extended attributes (access lists among them) one by one, leaving out those that are refused.

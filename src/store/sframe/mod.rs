@@ -605,6 +605,11 @@ impl Medium for Sframe {
         Ok(stat)
     }
 
+    fn attribute_file(store: &SframeStore) -> Arc<dyn BackendFile> {
+        let index = store.detector.lock().header();
+        index.unwrap_or_else(|| Arc::clone(&store.medium.itself.read()))
+    }
+
     fn like(store: &SframeStore) -> Like {
         Like { frame: Arc::clone(&store.medium.itself.read()), index: store.like_index() }
     }

@@ -1,14 +1,15 @@
-//! Extended attributes: the frame's on what stands for it, each chunk's on its file.
+//! Extended attributes: the frame's on what stands for it, each chunk's on its file, and SOURCE's access list on both.
 
 use super::{Place, Single};
 use crate::format::chunk::ChunkHeader;
 use crate::store::{Draft, ReadAt};
+use crate::view::access::{AccessList, Rights, as_directory, as_file};
 use crate::view::content::Content;
 use crate::view::frame_file::FrameFile;
 use crate::view::frame_view::FrameView;
 use crate::view::nodes::Number;
 use crate::view::xattr::{self, Attribute};
-use crate::view::{Ino, Invalidations, Result, SetMode, ViewError};
+use crate::view::{Attr, Ino, Invalidations, Result, SetMode, ViewError};
 
 /// What a file's attributes are about.
 enum Subject {
@@ -63,6 +64,26 @@ impl<V: FrameView> Single<V> {
             Subject::Chunk(header, position) => ask(&mut xattr::of_chunk(&header, position)),
             Subject::Nothing => ask(&mut std::iter::empty()),
         })
+    }
+
+    /// Who may do what with a file, if SOURCE has an access list. It is that of temporary files as well: they may hold a part of SOURCE.
+    pub(super) fn rights(&self, attr: &Attr) -> Result<Option<Rights>> {
+        let convert = match self.state.read().place(attr.ino)? {
+            Place::Root => as_directory,
+            Place::Frame(_) | Place::Own => as_file,
+            Place::LockFile => return Ok(None),
+        };
+        let Some(list) = self.store.access_list()? else { return Ok(None) };
+        Ok(Some(Rights::of_meta(&attr.meta, Some(list)).shown(convert, attr.meta.mode)))
+    }
+
+    /// The access list of a file as it is shown.
+    pub(super) fn access_list(&self, ino: Ino) -> Result<Option<Vec<u8>>> {
+        if !self.lists {
+            return Ok(None);
+        }
+        let rights = self.rights(&self.attr_with_mask(ino)?)?;
+        Ok(rights.as_ref().and_then(Rights::list).map(AccessList::encode))
     }
 
     /// Sets or removes an attribute. It is our turn.

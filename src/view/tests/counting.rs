@@ -228,6 +228,11 @@ impl LocalStore for Counting {
         self.here().source()
     }
 
+    fn access_list(&self) -> Result<Option<Vec<u8>>> {
+        check("the access list");
+        self.here().access_list()
+    }
+
     fn like(&self) -> Result<Like> {
         check("like");
         self.here().like()

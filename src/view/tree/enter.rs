@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::frame::{OpenFrame, Stored, TreeFrame};
 use super::table::ShownAs;
-use super::{LOOKS, Tree, passed};
+use super::{LOOKS, Tree};
 use crate::format::Layout;
 use crate::store::local::beneath::{self, Found};
 use crate::view::{Attr, Decoded, FileSystem, Ino, Invalidation, Invalidations, Result, ViewError};
@@ -143,7 +143,7 @@ impl Tree {
         };
         match shown {
             Some((ShownAs::Frame(frame), _)) => self.frame_attr(&frame, found),
-            Some((ShownAs::Plain, _)) => Ok(passed::attr(ino, found)),
+            Some((ShownAs::Plain, _)) => Ok(self.passed_attr(ino, found)),
             None => Err(ViewError::Gone),
         }
     }

@@ -14,12 +14,13 @@ use super::frame::{Closed, OpenFrame, Opening, Sized, Stamp, TreeFrame, is_damag
 use super::table::ShownAs;
 use super::{Tree, forget_name, passed};
 use crate::format::{INDEX_NAME, Layout};
-use crate::store::backend::{Backend, FileStat};
+use crate::store::backend::Backend;
 use crate::store::local::FileBackend;
 use crate::store::local::beneath::{self, Found};
 use crate::store::sidecar::SUFFIX;
 use crate::store::times::Records;
 use crate::store::{CframeStore, FrameStore, Location, OpenOptions, Resources, SframeStore, StoreError};
+use crate::view::access;
 use crate::view::open_frames::{Most, OpenFrames};
 use crate::view::{
     Attr, ContiguousView, FileSystem, FrameFileSystem, Good, Ino, Invalidation, Invalidations, Kind, Left, Meta, ROOT, Result,
@@ -228,14 +229,14 @@ impl Tree {
         let takes_turns = store.sidecar().is_some();
         let lock_file = || Some(SUFFIX.into());
         let view: Box<dyn FrameFileSystem> = if shown == Kind::Directory {
-            let view = SparseView::new(store, read_only)?;
+            let view = SparseView::new(store, read_only)?.with_lists(self.rules.lists);
             let view = match self.frames.records.clone() {
                 Some(records) => view.keeping_times(records),
                 None => view,
             };
             if takes_turns { Box::new(view.taking_turns(lock_file())?) } else { Box::new(view) }
         } else {
-            let view = ContiguousView::new(store, crate::view::Shown::OnFile, read_only)?;
+            let view = ContiguousView::new(store, crate::view::Shown::OnFile, read_only)?.with_lists(self.rules.lists);
             if takes_turns { Box::new(view.taking_turns(lock_file())?) } else { Box::new(view) }
         };
         Ok(view)
@@ -325,6 +326,12 @@ impl Tree {
 
     /// Attributes of what stands for a frame, which is this below.
     pub(super) fn frame_attr(&self, frame: &Arc<TreeFrame>, found: &Found) -> Result<Attr> {
+        let attr = self.frame_attr_with_mask(frame, found)?;
+        Ok(access::shown(attr, self.rules.lists, || self.frame_rights(frame, attr.meta.mode).map(Some)))
+    }
+
+    /// The same with the permission bits that go with an access list.
+    pub(super) fn frame_attr_with_mask(&self, frame: &Arc<TreeFrame>, found: &Found) -> Result<Attr> {
         let below = passed::attr(frame.ino, found);
         if frame.is_archive() {
             // With one link, nobody takes the number of links for that of the directories inside.
@@ -359,7 +366,7 @@ impl Tree {
         };
         let meta = match found.stat.is_dir() {
             // Of the index file, as a mount of this one frame shows it; but not for those whom the directory keeps out.
-            true => let_through(&found.stat, inner.meta),
+            true => Meta { mode: self.rights_below(frame)?.mode(), ..inner.meta },
             false => Meta { mtime: inner.meta.mtime, ctime: inner.meta.ctime, ..below.meta },
         };
         let meta = Meta { mode: meta.mode & 0o666, ..meta };
@@ -443,16 +450,6 @@ impl Tree {
 /// Whether an open frame is what was found under its name.
 fn is_of(view: &dyn FrameFileSystem, found: &Found) -> bool {
     view.source().is_some_and(|(file, _)| beneath::look_at(file.as_fd()).is_ok_and(|now| now.is(found)))
-}
-
-/// Attributes of the index of a frame as those of the frame: only who may search its directory may read it.
-fn let_through(dir: &FileStat, index: Meta) -> Meta {
-    let by_others = dir.mode & 0o001 != 0;
-    let owner = if dir.uid == index.uid { dir.mode & 0o100 != 0 } else { by_others };
-    let group = if dir.gid == index.gid { dir.mode & 0o010 != 0 } else { by_others };
-    let through = [(owner, 0o700), (group, 0o070), (by_others, 0o007)];
-    let mode = through.into_iter().filter(|(may, _)| *may).fold(0, |mode, (_, bits)| mode | bits);
-    Meta { mode: index.mode & mode, ..index }
 }
 
 fn open_store(location: &Location, found: &Found, options: OpenOptions) -> std::result::Result<Arc<dyn FrameStore>, StoreError> {

@@ -16,6 +16,7 @@ use super::passed;
 use super::place::Whose;
 use super::{Tree, forget_name};
 use crate::store::local::beneath;
+use crate::view::access;
 use crate::view::nodes::LOCK_FILE;
 use crate::view::regions::ranges;
 use crate::view::{
@@ -85,8 +86,10 @@ impl Tree {
             let found = self.stat(frame.ino)?;
             return self.frame_attr(frame, &found);
         }
-        let mut attr = Attr { ino: self.regions.outer(frame, attr.ino), ..attr };
-        attr.meta.mode &= 0o777;
+        let attr = Attr { ino: self.regions.outer(frame, attr.ino), ..attr }.with_mode(attr.meta.mode & 0o777);
+        if frame.is_archive() {
+            return Ok(access::shown(attr, self.rules.lists, || self.archived_rights(frame, &attr).map(Some)));
+        }
         Ok(attr)
     }
 
@@ -275,6 +278,8 @@ impl Tree {
     pub(super) fn xattrs_inside(&self, frame: &Arc<TreeFrame>, ino: Ino, inner: Ino) -> Result<Vec<u8>> {
         let mut names = self.ask(frame, |fs| fs.xattrs(inner))?;
         if inner == ROOT {
+            let own = names.split_inclusive(|byte| *byte == 0);
+            names = own.filter(|name| Self::is_of_frame(inner, OsStr::from_bytes(name))).flatten().copied().collect();
             let passed = self.held(ino, |held| Ok(beneath::xattrs(held)?)).unwrap_or_default();
             // What is the frame's own cannot be the file's.
             let passed = passed.split_inclusive(|byte| *byte == 0);
@@ -284,12 +289,22 @@ impl Tree {
     }
 
     pub(super) fn xattr_inside(&self, frame: &Arc<TreeFrame>, ino: Ino, inner: Ino, name: &OsStr) -> Result<Vec<u8>> {
+        if inner == ROOT && name == access::NAME {
+            return self.frame_list(frame);
+        }
         if !Self::is_of_frame(inner, name) {
             return self.xattr_passed(ino, name);
         }
-        if name.as_bytes().starts_with(b"system.posix_acl_") {
-            // The kernel asks before it lets anybody in.
+        if name.as_bytes().starts_with(access::NAMES.as_bytes()) && name != access::NAME {
             return Err(ViewError::NoAttribute);
+        }
+        if name == access::NAME {
+            // The kernel asks before it lets anybody in.
+            return if frame.is_archive() {
+                self.archived_list(frame, &self.ask(frame, |fs| fs.getattr(inner))?)
+            } else {
+                self.ask(frame, |fs| fs.xattr(inner, name))
+            };
         }
         if !name.as_bytes().starts_with(b"user.") {
             return Err(ViewError::Unsupported);
@@ -316,7 +331,10 @@ impl Tree {
                     _ => Ok(()),
                 })?;
             }
-            self.set_xattr_passed(ino, name, value, mode)?;
+            match name == access::NAME {
+                true => self.set_list_below(frame, ino, value, mode)?,
+                false => self.set_xattr_passed(ino, name, value, mode)?,
+            }
             if let Some(open) = frame.opened().filter(|open| !open.view.is_made())
                 && let Some((pending, _)) = open.fs().source()
                 && !name.as_bytes().starts_with(b"system.")
@@ -325,6 +343,9 @@ impl Tree {
                 let _ = beneath::set_xattr(pending.as_fd(), name, value, 0);
             }
             return Ok(());
+        }
+        if name == access::NAME && !frame.is_archive() {
+            return self.change(frame, invalidations, |fs, invalidations| fs.set_xattr(inner, name, value, mode, invalidations));
         }
         if !name.as_bytes().starts_with(b"user.") {
             return Err(ViewError::NotSettable);

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use log::debug;
 
+use super::attributes::rights_of;
 use super::frame::{OpenFrame, Stored, TreeFrame};
 use super::{Tree, passed};
 use crate::format::Layout;
@@ -19,6 +20,7 @@ use crate::store::backend::BackendFile;
 use crate::store::in_words;
 use crate::store::local::beneath::{self, Found, Onto};
 use crate::store::sidecar::{SUFFIX, may_be_lock_file};
+use crate::view::access;
 use crate::view::nodes::LOCK_FILE;
 use crate::view::{Attr, Flock, Ino, Kind, Result, ViewError};
 
@@ -137,9 +139,9 @@ impl Tree {
         }
         let (dir, name) = self.lock_place(frame)?;
         let found = lock_file(dir.as_fd(), &name).ok_or(ViewError::NotFound)?;
-        let mut attr = passed::attr(self.regions.outer(frame, LOCK_FILE), &found);
-        attr.meta.mode &= 0o777;
-        Ok(attr)
+        let attr = passed::attr(self.regions.outer(frame, LOCK_FILE), &found).with_mode(found.stat.mode & 0o777);
+        // Its list is not shown.
+        Ok(access::shown(attr, false, || rights_of(beneath::hold(dir.as_fd(), &name)?.as_fd()).map(Some)))
     }
 
     /// Names of lock files that are shown in a directory and are not there below: those of frames that are shown as files.

@@ -8,6 +8,7 @@ use super::handles::{Open, PassedFile, drop_privileges};
 use super::table::ShownAs;
 use super::{Tree, hidden, kind_of};
 use crate::store::local::beneath::{self, Caller, Found};
+use crate::view::access;
 use crate::view::{
     Attr, Creation, FileSystem, Good, Handle, Ino, Invalidations, Kind, Meta, New, OpenMode, Opened, Pages, Result, SetAttr,
     SetMode, ViewError,
@@ -55,6 +56,13 @@ impl Tree {
     /// An open file.
     pub(super) fn handle(&self, handle: Handle) -> Result<Open> {
         self.handles.read().get(&handle.0).cloned().ok_or(ViewError::BadHandle)
+    }
+
+    /// Attributes of what is passed on, which is this just now.
+    pub(super) fn passed_attr(&self, ino: Ino, found: &Found) -> Attr {
+        let attr = attr(ino, found);
+        // With its list it is what it is below.
+        if self.rules.lists { attr } else { access::shown(attr, false, || self.rights_passed(ino).map(Some)) }
     }
 
     /// An open file that is passed on.
@@ -148,11 +156,11 @@ impl Tree {
         self.names_change(parent);
         let ino = self.table.lock().enter(&found, parent, name, |_| ShownAs::Plain);
         if let Some(stem) = self.locked_name(name) {
-            return Ok((attr(ino, &found), self.keep_lock_beside(ino, (parent, stem), file, mode)));
+            return Ok((self.passed_attr(ino, &found), self.keep_lock_beside(ino, (parent, stem), file, mode)));
         }
         let pages = if self.rules.may_become(name) { Pages::Fresh } else { Pages::Passthrough };
         let open = PassedFile { ino, file, write: mode.write, drops: mode.drop_privileges };
-        Ok((attr(ino, &found), Opened { handle: self.keep(ino, Open::File(Arc::new(open))), pages }))
+        Ok((self.passed_attr(ino, &found), Opened { handle: self.keep(ino, Open::File(Arc::new(open))), pages }))
     }
 
     pub(super) fn forget_one(&self, ino: Ino) {

@@ -34,6 +34,8 @@ pub struct Rules {
     pub locking: bool,
     /// What the items of arrays are that do not say it.
     pub dtype: Option<ItemType>,
+    /// Access lists are shown. Without, permission bits grant no more than the lists.
+    pub lists: bool,
     /// How long names and attributes are good.
     pub timeouts: Timeouts,
     /// Directories of frames are watched, so that the kernel may believe for longer what it is told of frames.

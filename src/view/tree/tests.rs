@@ -50,6 +50,7 @@ fn shown_as(show: Show) -> (tempfile::TempDir, Tree) {
         archives: false,
         read_only: false,
         locking: false,
+        lists: false,
         timeouts: DEFAULT_TIMEOUTS,
         watches: true,
     };

@@ -23,6 +23,7 @@ fn rules(show: Show) -> Rules {
         archives: false,
         read_only: true,
         locking: false,
+        lists: false,
         dtype: None,
         timeouts: Timeouts { entry: HOUR, attr: HOUR },
         watches: false,
