@@ -101,31 +101,3 @@ test_manual_pages() {
     "$B2FUSE" help | cmp - <("$B2FUSE" --help)
     exits 2 "$B2FUSE" help mout
 }
-
-# What README's first minute shows is what happens.
-test_first_minute_of_readme() {
-    local line command="" expected="" ran=0
-    export PATH=${B2FUSE%/*}:$PATH
-    # shellcheck disable=SC2317,SC2329 # called by README's commands
-    python() { "$PY" "$@"; }
-    cd "$T"
-    py 'make("pressure.b2frame", "rrzr")'
-    mkdir arrays
-    cp pressure.b2frame arrays/a.b2nd
-    "$B2FUSE" convert arrays/a.b2nd arrays/many.b2nd
-    echo "measured" >arrays/notes.txt
-    cp "$ROOT/tests/data/cframe/b2nd-int.b2nd" temperature.b2nd
-    while read -r line; do
-        if [ -n "$command" ] && { [ -z "$line" ] || [ "${line:0:2}" = "$ " ]; }; then
-            eval "$command" >"$T/.out"
-            if [ -n "$expected" ]; then equal "$(cat "$T/.out")" "${expected%$'\n'}"; fi
-            command="" expected="" ran=$((ran + 1))
-        fi
-        case $line in
-        "$ ls "*) command="${line#$ } | paste -sd ' ' | sed 's/ /  /g'" ;;
-        "$ "*) command=${line#$ } ;;
-        *) expected+=${line:+$line$'\n'} ;;
-        esac
-    done < <(sed -n '/^## The first minute/,/^## Commands/s/^    //p; /^## Commands/q' "$ROOT/README.md"; echo)
-    [ "$ran" -ge 13 ]
-}
