@@ -31,7 +31,7 @@ use super::lock_waits::Patience;
 use super::notify::KernelLock;
 use super::pm_qos::PmQos;
 use super::shared::Shared;
-use super::{unmount, xattr};
+use super::{unmount, waiters, xattr};
 use crate::store::interrupts;
 use crate::view::{
     Creation, Features, Flock, Handle, Ino, Invalidation, Invalidations, Kind, New, OpenMode, RenameMode, Seek, SetAttr,
@@ -119,7 +119,10 @@ impl Adapter {
 /// Who asks, and the mode and the umask of the request.
 fn creation(features: &Features, req: &Request, (mode, umask): (u32, u32)) -> Creation {
     let bits = if features.passes_on.is_some() { 0o7777 } else { 0o777 };
-    Creation { uid: req.uid(), gid: req.gid(), mode: mode & bits, umask: umask & 0o777, exclusive: true }
+    // Only such a file asks for the groups of the caller.
+    let is_set_group = mode & bits & libc::S_ISGID != 0 && waiters::clients_are_visible();
+    let pid = if is_set_group { req.pid() } else { 0 };
+    Creation { uid: req.uid(), gid: req.gid(), mode: mode & bits, umask: umask & 0o777, pid, exclusive: true }
 }
 
 fn kind(mode: u32) -> Kind {
@@ -230,7 +233,7 @@ impl fuser::Filesystem for Adapter {
     ) {
         let bits = if self.shared.features.passes_on.is_some() { 0o7777 } else { 0o777 };
         let (mode, atime, mtime) = (mode.map(|mode| mode & bits), atime.map(time), mtime.map(time));
-        let set = SetAttr { size, mode, uid, gid, atime, mtime, drop_privileges: req.uid() != 0 };
+        let set = SetAttr { size, mode, uid, gid, atime, mtime, drop_privileges: req.uid() != 0, caller: (req.uid(), req.gid()) };
         let handle = fh.map(|fh| Handle(fh.0));
         let held = if size.is_some() { KernelLock::File(Ino(ino.0)) } else { KernelLock::Nothing };
         // Setting a length without a handle is handled as a write and a close.

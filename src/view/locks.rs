@@ -398,7 +398,7 @@ mod tests {
     }
 
     fn put(view: &impl FileSystem, name: &str, bytes: &[u8]) -> Ino {
-        let creation = Creation { uid: 0, gid: 0, mode: 0o644, umask: 0, exclusive: false };
+        let creation = Creation { uid: 0, gid: 0, mode: 0o644, umask: 0, pid: 0, exclusive: false };
         let (attr, opened) = view.create(ROOT, OsStr::new(name), creation, EVERYTHING).unwrap();
         let handle = opened.handle;
         view.write(handle, 0, bytes).unwrap();

@@ -177,6 +177,8 @@ pub struct SetAttr {
     pub mtime: Option<SystemTime>,
     /// With a new length: the caller may not keep bits by which a program runs as its owner or group.
     pub drop_privileges: bool,
+    /// User and group of the caller.
+    pub caller: (u32, u32),
 }
 
 /// How a file is opened.
@@ -203,6 +205,8 @@ pub struct Creation {
     pub mode: u32,
     /// The umask of who asks.
     pub umask: u32,
+    /// The process that asks, if its groups can be read in /proc; else 0.
+    pub pid: u32,
     /// Fail with EEXIST if there is such a name.
     pub exclusive: bool,
 }

@@ -72,6 +72,22 @@ pub struct Caller {
     pub gid: u32,
     /// Bits that a new file does not get, where its directory has no list of access rights for new files.
     pub umask: u32,
+    /// Whose groups are those of the process of this id, where they matter and can be read; else 0.
+    pub pid: u32,
+}
+
+impl Caller {
+    /// Whether a file with a set-group-ID bit that is made in a directory keeps it: the caller is in the directory's group.
+    fn keeps_set_group(self, dir: BorrowedFd<'_>, mode: u32) -> bool {
+        if mode & libc::S_ISGID == 0 || self.pid == 0 {
+            return false;
+        }
+        let Ok(stat) = rustix::fs::fstat(dir) else { return false };
+        let status = super::system::read(format!("/proc/{}/status", self.pid)).unwrap_or_default();
+        let status = String::from_utf8_lossy(&status);
+        let groups = status.lines().find_map(|line| line.strip_prefix("Groups:")).unwrap_or_default();
+        groups.split_ascii_whitespace().any(|group| group.parse() == Ok(stat.st_gid))
+    }
 }
 
 impl From<Statx> for Found {
@@ -318,7 +334,8 @@ pub fn link_text(dir: BorrowedFd<'_>, name: &OsStr) -> io::Result<OsString> {
 pub fn create(dir: BorrowedFd<'_>, name: &OsStr, mode: u32, flags: i32, caller: Caller) -> io::Result<File> {
     let flags = OFlags::from_bits_retain(flags.cast_unsigned()) | OFlags::CREATE | OFlags::EXCL | SAFELY;
     let name = component(name)?;
-    Ok(on_behalf_of(caller, || openat(dir, name, flags, Mode::from_raw_mode(mode & 0o7777)))??.into())
+    Ok(on_behalf_of(caller, caller.keeps_set_group(dir, mode), || openat(dir, name, flags, Mode::from_raw_mode(mode & 0o7777)))??
+        .into())
 }
 
 /// Makes a directory.
@@ -327,7 +344,7 @@ pub fn create(dir: BorrowedFd<'_>, name: &OsStr, mode: u32, flags: i32, caller: 
 /// What the system refuses.
 pub fn make_dir(dir: BorrowedFd<'_>, name: &OsStr, mode: u32, caller: Caller) -> io::Result<()> {
     let name = component(name)?;
-    Ok(on_behalf_of(caller, || rustix::fs::mkdirat(dir, name, Mode::from_raw_mode(mode & 0o7777)))??)
+    Ok(on_behalf_of(caller, false, || rustix::fs::mkdirat(dir, name, Mode::from_raw_mode(mode & 0o7777)))??)
 }
 
 /// A moment, by the clock of the files.
@@ -354,7 +371,9 @@ pub fn open_new_dir(dir: BorrowedFd<'_>, name: &OsStr, since: Moment) -> io::Res
 pub fn make_special(dir: BorrowedFd<'_>, name: &OsStr, mode: u32, rdev: u64, caller: Caller) -> io::Result<()> {
     let name = component(name)?;
     let kind = FileType::from_raw_mode(mode);
-    Ok(on_behalf_of(caller, || rustix::fs::mknodat(dir, name, kind, Mode::from_raw_mode(mode & 0o7777), rdev))??)
+    Ok(on_behalf_of(caller, caller.keeps_set_group(dir, mode), || {
+        rustix::fs::mknodat(dir, name, kind, Mode::from_raw_mode(mode & 0o7777), rdev)
+    })??)
 }
 
 /// Makes a symbolic link.
@@ -363,7 +382,7 @@ pub fn make_special(dir: BorrowedFd<'_>, name: &OsStr, mode: u32, rdev: u64, cal
 /// What the system refuses.
 pub fn make_link(dir: BorrowedFd<'_>, name: &OsStr, text: &OsStr, caller: Caller) -> io::Result<()> {
     let name = component(name)?;
-    Ok(on_behalf_of(caller, || rustix::fs::symlinkat(text, dir, name))??)
+    Ok(on_behalf_of(caller, false, || rustix::fs::symlinkat(text, dir, name))??)
 }
 
 /// Gives what is held another name.
@@ -575,8 +594,8 @@ thread_local! {
 
 /// Makes something that belongs to somebody from its first moment: with the caller's user and group, and with their umask. Rights stay
 /// those of this process, as the kernel has checked the caller's; but for the one to make programs that run as any group, which the
-/// kernel looks at only here before Linux 6.0.
-fn on_behalf_of<T>(caller: Caller, make: impl FnOnce() -> T) -> io::Result<T> {
+/// kernel looks at only here before Linux 6.0. A caller who is in the group by another than the first of their groups keeps that one.
+fn on_behalf_of<T>(caller: Caller, keeps_set_group: bool, make: impl FnOnce() -> T) -> io::Result<T> {
     if !OWN_UMASK.get() {
         // SAFETY: this thread alone leaves what it shares with others: directories and umask.
         if unsafe { libc::unshare(libc::CLONE_FS) } == 0 {
@@ -586,13 +605,13 @@ fn on_behalf_of<T>(caller: Caller, make: impl FnOnce() -> T) -> io::Result<T> {
     let mask = caller.umask & 0o777;
     // SAFETY: sets a number, of this thread alone where the above has succeeded.
     let before = unsafe { libc::umask(mask) };
-    let made = as_user(caller, make);
+    let made = as_user(caller, keeps_set_group, make);
     // SAFETY: as above.
     unsafe { libc::umask(before) };
     made
 }
 
-fn as_user<T>(caller: Caller, make: impl FnOnce() -> T) -> io::Result<T> {
+fn as_user<T>(caller: Caller, keeps_set_group: bool, make: impl FnOnce() -> T) -> io::Result<T> {
     let (me, my_group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     if (caller.uid, caller.gid) == (me, my_group) {
         return Ok(make());
@@ -621,7 +640,7 @@ fn as_user<T>(caller: Caller, make: impl FnOnce() -> T) -> io::Result<T> {
     }
     // Another user of files takes rights away.
     let mut theirs = capabilities;
-    if caller.uid != 0 {
+    if caller.uid != 0 && !keeps_set_group {
         theirs.effective.remove(CapabilitySet::FSETID);
     }
     let made = rustix::thread::set_capabilities(None, theirs).map(|()| make());

@@ -127,7 +127,7 @@ impl Mount {
 }
 
 fn creation() -> Creation {
-    Creation { uid: 0, gid: 0, mode: 0o644, umask: 0, exclusive: false }
+    Creation { uid: 0, gid: 0, mode: 0o644, umask: 0, pid: 0, exclusive: false }
 }
 
 const UNINIT: Cell = Cell::Special(Special::Uninit);

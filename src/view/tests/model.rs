@@ -93,7 +93,7 @@ impl Model {
         let (id, handle) = match known {
             Some(id) => (id, self.fs.open(self.files[id].ino, mode).unwrap().handle),
             None => {
-                let creation = Creation { uid: 1, gid: 2, mode: 0o640, umask: 0, exclusive: true };
+                let creation = Creation { uid: 1, gid: 2, mode: 0o640, umask: 0, pid: 0, exclusive: true };
                 let (attr, opened) = self.fs.create(ROOT, OsStr::new(name), creation, mode).unwrap();
                 assert_eq!((attr.size, attr.meta.uid, attr.meta.gid), (0, 1, 2), "{name}");
                 (self.add(name, attr.ino, Vec::new(), 0o640), opened.handle)

@@ -20,7 +20,7 @@ fn files_keep_inodes_and_attributes_while_a_frame_is_closed() {
 
 fn keeps<V: super::super::frame_view::FrameView>(pair: Pair, path: &Path, frame: Single<V>) {
     let (name, invalidations) = (pair.frame_names()[0], &mut Invalidations::new());
-    let creation = Creation { uid: 0, gid: 0, mode: 0o600, umask: 0, exclusive: true };
+    let creation = Creation { uid: 0, gid: 0, mode: 0o600, umask: 0, pid: 0, exclusive: true };
     let (temporary, opened) = frame.create(ROOT, OsStr::new(".t"), creation, OpenMode { write: true, ..READING }).unwrap();
     assert!(!frame.is_idle(), "somebody has a file open");
     frame.write(opened.handle, 0, &pair.good(9)).unwrap();

@@ -1,7 +1,7 @@
 //! Files and directories that are not frames: every operation becomes the same operation on DIR.
 
 use std::ffi::{OsStr, OsString};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use super::handles::{Open, PassedFile, drop_privileges};
@@ -49,7 +49,7 @@ fn device(rdev: u32) -> u64 {
 
 /// On whose behalf something is made.
 pub fn caller(creation: &Creation) -> Caller {
-    Caller { uid: creation.uid, gid: creation.gid, umask: creation.umask }
+    Caller { uid: creation.uid, gid: creation.gid, umask: creation.umask, pid: creation.pid }
 }
 
 impl Tree {
@@ -228,10 +228,7 @@ impl Tree {
         let SetAttr { size, mode, uid, gid, atime, mtime, .. } = set;
         if (size, mode, uid, gid, atime, mtime) == (None, None, None, None, None, None) {
             // So the kernel asks for what chown(2) does even if it changes neither owner nor group.
-            self.held(ino, |held| {
-                drop_privileges(held);
-                Ok(())
-            })?;
+            self.held(ino, |held| drop_privileges_for(held, set.caller))?;
         }
         let set = if set.size.is_some() && self.is_frames_lock(ino) { SetAttr { size: None, ..set } } else { set };
         self.set_below(ino, handle, &set)?;
@@ -317,8 +314,20 @@ impl Tree {
     }
 }
 
+/// Takes away bits by which a program runs as its owner or group, if a user may: root, or the owner.
+fn drop_privileges_for(held: BorrowedFd<'_>, (uid, gid): (u32, u32)) -> Result<()> {
+    let stat = beneath::look_at(held)?.stat;
+    let by_group = stat.mode & libc::S_ISGID != 0 && (stat.mode & libc::S_IXGRP != 0 || stat.gid != gid);
+    let has_any = stat.is_file() && (stat.mode & libc::S_ISUID != 0 || by_group);
+    if has_any && uid != 0 && uid != stat.uid {
+        return Err(ViewError::NotPermitted);
+    }
+    drop_privileges(held);
+    Ok(())
+}
+
 /// Sets all attributes but the size of what is held.
-pub fn set_held(held: std::os::fd::BorrowedFd<'_>, set: &SetAttr) -> Result<()> {
+pub fn set_held(held: BorrowedFd<'_>, set: &SetAttr) -> Result<()> {
     if set.uid.is_some() || set.gid.is_some() {
         beneath::set_owner(held, set.uid, set.gid)?;
     }

@@ -120,7 +120,7 @@ fn another_directory_gets_no_frame() {
     assert!(!names(dir.path()).iter().any(|name| name.starts_with('.')));
 }
 
-const CREATION: Creation = Creation { uid: 0, gid: 0, mode: 0o644, umask: 0, exclusive: false };
+const CREATION: Creation = Creation { uid: 0, gid: 0, mode: 0o644, umask: 0, pid: 0, exclusive: false };
 const WRITE: OpenMode = OpenMode { read: false, write: true, truncate: false, drop_privileges: false };
 
 fn me() -> Creation {

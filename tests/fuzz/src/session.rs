@@ -264,7 +264,7 @@ impl<'a> Session<'a> {
             }
             2 => {
                 let (name, mode) = (self.name(), self.mode());
-                let creation = Creation { uid: 0, gid: 0, mode: 0o644, umask: 0, exclusive: self.input.byte() & 1 == 1 };
+                let creation = Creation { uid: 0, gid: 0, mode: 0o644, umask: 0, pid: 0, exclusive: self.input.byte() & 1 == 1 };
                 if let Ok((attr, opened)) = self.view.create(ROOT, name, creation, mode) {
                     self.handles.push((opened.handle, attr.ino));
                 }
@@ -350,7 +350,7 @@ impl<'a> Session<'a> {
 
     /// Writes a whole file.
     fn put(&mut self, name: &OsStr, data: &[u8], truncate: bool) {
-        let creation = Creation { uid: 0, gid: 0, mode: 0o644, umask: 0, exclusive: false };
+        let creation = Creation { uid: 0, gid: 0, mode: 0o644, umask: 0, pid: 0, exclusive: false };
         let mode = OpenMode { read: true, write: true, truncate, drop_privileges: false };
         if let Ok((_, Opened { handle, .. })) = self.view.create(ROOT, name, creation, mode) {
             let _ = self.view.write(handle, 0, data);

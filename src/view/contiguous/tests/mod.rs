@@ -141,7 +141,7 @@ impl Mount {
 }
 
 fn creation() -> Creation {
-    Creation { uid: 0, gid: 0, mode: 0o644, umask: 0, exclusive: false }
+    Creation { uid: 0, gid: 0, mode: 0o644, umask: 0, pid: 0, exclusive: false }
 }
 
 /// Frames of every make: last chunk short, special chunks, one kind only, no chunks, chunks of varying size.
