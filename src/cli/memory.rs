@@ -30,9 +30,14 @@ pub(super) fn say_to(descriptor: i32) {
     OUTPUT.store(descriptor, SeqCst);
 }
 
-/// From now on a lack of memory ends nothing, unless there is no other way.
+/// From now on a lack of memory ends nothing, unless there is no other way. What it took to begin goes back to the system.
 pub(super) fn serving() {
     set(None);
+    #[cfg(target_env = "gnu")]
+    // SAFETY: releases pages that hold nothing.
+    unsafe {
+        libc::malloc_trim(0);
+    }
 }
 
 fn set(line: Option<String>) {

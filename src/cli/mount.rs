@@ -336,11 +336,16 @@ enum Hangup {
 
 /// Has all threads take memory from one place. By default each has its own, and keeps there what it has once freed: after some commits
 /// of a million chunks, an index for every thread.
+///
+/// Each event loop has a buffer of 16 MiB and uses its beginning. Taken from the heap, 128 KiB of each would be written with zeros, so such
+/// memory comes from the system. The rest is as the allocator itself sets it once it has released one of these.
 #[expect(unsafe_code, reason = "mallopt(3)")]
 fn share_memory() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: sets a number of the allocator.
+    // SAFETY: sets numbers of the allocator.
     unsafe {
         libc::mallopt(libc::M_ARENA_MAX, 1);
+        libc::mallopt(libc::M_MMAP_THRESHOLD, 16 << 20);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, 32 << 20);
     }
 }

@@ -61,7 +61,8 @@ impl Adapter {
     /// mount point.
     pub(super) fn new(shared: Arc<Shared>, auto_unmount: bool, xattrs: bool, pm_qos: Option<Arc<PmQos>>) -> Self {
         let no_open = shared.features.read_only && !shared.features.handles;
-        let no_opendir = !auto_unmount && shared.features.passes_on.is_none() && shared.features.far.is_none();
+        let Features { passes_on, far, is_untold, .. } = shared.features;
+        let no_opendir = !auto_unmount && passes_on.is_none() && far.is_none() && !is_untold;
         Adapter { no_open, no_opendir, xattrs, pm_qos, shared }
     }
 

@@ -293,6 +293,8 @@ pub struct Features {
     pub passes_on: Option<Timeouts>,
     /// What others write to files that are passed on is heard: see [`FileSystem::hear_of`].
     pub hears: bool,
+    /// The system reports no changes by others: the kernel believes names and attributes for [`POLLED`], and asks before it lists names.
+    pub is_untold: bool,
     /// Files have access lists, which the kernel asks for and enforces. Without, permission bits grant no more than the lists.
     pub lists: bool,
 }

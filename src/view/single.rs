@@ -295,6 +295,7 @@ impl<V: FrameView> FileSystem for Single<V> {
             far: self.store.refreshes().map(|time| Timeouts { entry: time, attr: time }),
             passes_on: None,
             hears: false,
+            is_untold: self.is_blind(),
         }
     }
 

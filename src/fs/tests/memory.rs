@@ -272,6 +272,7 @@ impl FileSystem for MemoryView {
             far: None,
             passes_on: None,
             hears: false,
+            is_untold: false,
             lists: false,
         }
     }

@@ -137,6 +137,7 @@ impl FileSystem for ArchiveView {
             far: None,
             passes_on: None,
             hears: false,
+            is_untold: false,
             lists: false,
         }
     }

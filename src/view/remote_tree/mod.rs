@@ -236,6 +236,7 @@ impl FileSystem for RemoteTree {
             far: Some(self.rules.timeouts),
             passes_on: Some(self.rules.timeouts),
             hears: false,
+            is_untold: false,
             lists: false,
         }
     }

@@ -32,6 +32,7 @@ impl FileSystem for Tree {
             far: None,
             passes_on: Some(self.rules.timeouts),
             hears: self.hears(),
+            is_untold: false,
             lists: self.rules.lists,
         }
     }
