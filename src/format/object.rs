@@ -48,8 +48,11 @@ pub enum Object {
     BatchArray,
 }
 
+/// The object that the content of a metalayer stands for.
+type Mark = fn(&[u8]) -> Object;
+
 /// Names of metalayers, the first of which decides.
-const MARKS: [(&str, fn(&[u8]) -> Object); 10] = [
+const MARKS: [(&str, Mark); 10] = [
     ("proxy-source", |_| Object::Proxy),
     ("b2o", Object::of_kind),
     ("b2embed", |_| Object::EmbedStore),

@@ -32,6 +32,9 @@ pub trait FrameView: Sized + Send + Sync + 'static {
     /// not if the mount's own commits may have set it.
     const TAKES_MTIME: bool;
 
+    /// Whether the name of a file with a suffix is a temporary name: see [`is_suffixed`](super::names::is_suffixed).
+    const TAKES_SUFFIXES: bool = false;
+
     /// What a name in the directory stands for; `None` for one that cannot be there.
     fn parse(&self, name: &OsStr) -> Option<Name>;
 

@@ -9,6 +9,7 @@
 //! | --- | --- |
 //! | 1 | the root |
 //! | 3 | the lock file |
+//! | 5 | the directory of delayed files |
 //! | version and number | a file that SOURCE had in that version |
 //! | bit 63, and a serial number | a file made during the mount |
 //!
@@ -22,11 +23,14 @@ use std::time::{Duration, Instant, SystemTime};
 
 use super::content::Content;
 use super::meta::Meta;
+use super::names::{DELAYED, delayed};
 use super::writing::Writing;
 use super::{Handle, Ino, Invalidation, Invalidations, ROOT, Result, ViewError};
 
 /// The lock file's inode.
 pub const LOCK_FILE: Ino = Ino(3);
+/// The inode of the directory of delayed files, [`DELAYED`].
+pub const DELAYED_DIR: Ino = Ino(5);
 /// Bits of an inode that are a file's number in its frame.
 const NUMBER_BITS: u32 = 34;
 /// What the bits above are for the first version of SOURCE.
@@ -37,6 +41,8 @@ const VERSIONS: u64 = (1 << (63 - NUMBER_BITS)) - 1;
 const MADE: u64 = 1 << 63;
 /// The cookie that stands behind the lock file in a listing: behind all others.
 const LAST: u64 = 1 << 62;
+/// The cookie that stands behind the directory of delayed files.
+const LAST_BUT_ONE: u64 = LAST - 1;
 /// Serial numbers are above any file's number, and so behind it in a listing.
 const FIRST_SERIAL: u64 = 1 << NUMBER_BITS;
 
@@ -49,8 +55,10 @@ pub struct Number(pub u64);
 pub enum Name {
     /// A file of the frame, whether it is there or not.
     Frame(Number),
-    /// A tool's temporary file.
+    /// A tool's temporary file; one in the directory of delayed files by [`within_delayed`](super::names::within_delayed).
     Temporary(OsString),
+    /// The directory of delayed files.
+    Delayed,
     /// The lock file of SOURCE.
     LockFile,
 }
@@ -141,6 +149,8 @@ pub struct Nodes {
     root: Root,
     /// Of the root, if that is a directory.
     pub directory: Meta,
+    /// Of the directory of delayed files, if a client has made it.
+    pub delayed: Option<Meta>,
     /// Of SOURCE, and of all files that have no other.
     pub source: Meta,
 }
@@ -162,6 +172,7 @@ impl Nodes {
             reloaded: None,
             root,
             directory: source.of_directory(),
+            delayed: None,
             source,
         };
         nodes.link_root();
@@ -212,6 +223,7 @@ impl Nodes {
         }
         match number_of(ino) {
             None if ino == LOCK_FILE && self.lock_file.is_some() => Ok(Some(Name::LockFile)),
+            None if ino == DELAYED_DIR && self.delayed.is_some() => Ok(Some(Name::Delayed)),
             Some(file) if self.ino(file) == ino => Ok(Some(Name::Frame(file))),
             _ => Err(ViewError::Gone),
         }
@@ -227,12 +239,23 @@ impl Nodes {
         self.linked.range(from..).map(|(file, _)| *file)
     }
 
-    /// Temporary files and the lock file from a cookie on, each with the one that stands behind it.
+    /// Temporary files, the directory of delayed ones and the lock file from a cookie on, each with the one that stands behind it.
     pub fn others_from(&self, cookie: u64) -> impl Iterator<Item = (u64, Ino, OsString)> {
-        let temporary = |(place, name): (&u64, &OsString)| Some((place + 1, self.temporary(name)?, name.clone()));
+        let temporary = |(place, name): (&u64, &OsString)| match delayed(name) {
+            Some(_) => None,
+            None => Some((place + 1, self.temporary(name)?, name.clone())),
+        };
+        let directory = self.delayed.iter().filter(move |_| cookie < LAST_BUT_ONE);
+        let directory = directory.map(|_| (LAST_BUT_ONE, DELAYED_DIR, DELAYED.into()));
         let is_listed = cookie < LAST && !self.lock_file_is_gone;
         let lock_file = self.lock_file.iter().filter(move |_| is_listed).map(|name| (LAST, LOCK_FILE, name.clone()));
-        self.order.range(cookie..).filter_map(temporary).chain(lock_file)
+        self.order.range(cookie..).filter_map(temporary).chain(directory).chain(lock_file)
+    }
+
+    /// The files in the directory of delayed ones, likewise.
+    pub fn delayed_from(&self, cookie: u64) -> impl Iterator<Item = (u64, Ino, OsString)> {
+        let entry = |(place, name): (&u64, &OsString)| Some((place + 1, self.temporary(name)?, delayed(name)?.to_owned()));
+        self.order.range(cookie..).filter_map(entry)
     }
 
     /// What is known of a file, if it is not just as SOURCE has it.
@@ -273,7 +296,7 @@ impl Nodes {
                 self.temporary.insert(text.clone(), (ino, place));
                 self.order.insert(place, text.clone());
             }
-            Name::LockFile => {}
+            Name::LockFile | Name::Delayed => {}
         }
         if let Some(node) = self.nodes.get_mut(&ino) {
             node.name = Some(name);
@@ -293,7 +316,7 @@ impl Nodes {
                 self.order.remove(&place);
                 ino
             }),
-            Name::LockFile => None,
+            Name::LockFile | Name::Delayed => None,
         };
         let now = SystemTime::now();
         if let Some(node) = ino.and_then(|ino| self.nodes.get_mut(&ino)) {
@@ -388,7 +411,10 @@ impl Nodes {
 
     /// Whether inodes are those of a table that would begin now: none was made here, and SOURCE was never read again.
     pub fn is_pristine(&self) -> bool {
-        self.version == 0 && self.linked.keys().all(|file| self.ino(*file) == ROOT) && self.temporary.is_empty()
+        self.version == 0
+            && self.linked.keys().all(|file| self.ino(*file) == ROOT)
+            && self.temporary.is_empty()
+            && self.delayed.is_none()
     }
 
     /// Handles that may write to a file.
@@ -427,7 +453,10 @@ impl Nodes {
                 if let Some((_, place)) = temporary.remove(text) {
                     order.remove(&place);
                 }
-                invalidations.push(Invalidation::Entry(ROOT, text.clone()));
+                invalidations.push(match delayed(text) {
+                    Some(name) => Invalidation::Entry(DELAYED_DIR, name.to_owned()),
+                    None => Invalidation::Entry(ROOT, text.clone()),
+                });
             }
             if let Some(writing) = node.writing.as_ref().filter(|_| !stays) {
                 writing.detach();

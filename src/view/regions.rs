@@ -114,8 +114,8 @@ impl<F: Numbered> Regions<F> {
                 Invalidation::Data(ino) => invalidations.push(Invalidation::Data(outer(ino))),
                 Invalidation::Range(ino, start, len) => invalidations.push(Invalidation::Range(outer(ino), start, len)),
                 Invalidation::Attr(ino) => invalidations.push(Invalidation::Attr(outer(ino))),
-                Invalidation::Entry(_, name) => invalidations.push(Invalidation::Entry(frame.ino(), name)),
-                Invalidation::Expired(_, name) => invalidations.push(Invalidation::Expired(frame.ino(), name)),
+                Invalidation::Entry(parent, name) => invalidations.push(Invalidation::Entry(outer(parent), name)),
+                Invalidation::Expired(parent, name) => invalidations.push(Invalidation::Expired(outer(parent), name)),
                 Invalidation::Within(..) | Invalidation::All => {
                     invalidations.push(Invalidation::Data(frame.ino()));
                     invalidations.extend(ranges(&**frame));

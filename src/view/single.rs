@@ -2,7 +2,7 @@
 //!
 //! - `state`: the table of nodes and the frame beside it, under one lock;
 //! - `drafts`: bytes that are written to files as a whole;
-//! - `names`: what is made, renamed and removed;
+//! - `names`: what is made, renamed and removed; `delayed`: copies that wait for their places;
 //! - `attributes`: extended attributes; `ahead`: what is asked of the store before it is read;
 //! - `park`: a frame that is closed, and opened again under its nodes.
 //!
@@ -26,7 +26,7 @@ use super::follow::Following;
 use super::frame_view::{FrameView, Standing, Why};
 use super::left::is_final;
 use super::locks::Locks;
-use super::nodes::{LOCK_FILE, Nodes, Root};
+use super::nodes::{DELAYED_DIR, LOCK_FILE, Nodes, Root};
 use super::prefetch::{Prefetcher, Push};
 use super::state_lock::{StateLock, StoreChunks};
 use super::writing::Change;
@@ -38,6 +38,7 @@ use super::{
 use crate::store::{ChunkKey, DraftPool, FrameStore, FsSpace, ReadAt, Want, Watcher};
 
 mod attributes;
+mod delayed;
 mod drafts;
 mod names;
 mod park;
@@ -148,6 +149,9 @@ impl<V: FrameView> Single<V> {
                 if state.place(ino)? == Place::Root {
                     return Ok(Attr { good, ..state.nodes.directory.attr(ROOT, Kind::Directory, 4096) });
                 }
+                if let (DELAYED_DIR, Some(meta)) = (ino, state.nodes.delayed) {
+                    return Ok(Attr { good, ..meta.attr(ino, Kind::Directory, 4096) });
+                }
                 let is_removed = state.nodes.get(ino).is_some_and(|node| node.name.is_none());
                 (state.content(ino)?, state.meta(ino), u32::from(!is_removed))
             };
@@ -221,7 +225,7 @@ impl<V: FrameView> Single<V> {
             (Place::LockFile, Change::Write(offset, data)) => self.write_lock_file(offset, data),
             // Nobody is to cut the lock file: the count would be gone.
             (Place::LockFile, _) => Ok(()),
-            (Place::Root, _) => Err(ViewError::IsDirectory),
+            (Place::Root | Place::Delayed, _) => Err(ViewError::IsDirectory),
         }
     }
 
@@ -368,8 +372,10 @@ impl<V: FrameView> FileSystem for Single<V> {
         creation: Creation,
         invalidations: &mut Invalidations,
     ) -> Result<Attr> {
-        if new != New::File {
-            return Err(ViewError::NotPermitted);
+        match new {
+            New::File => {}
+            New::Directory => return self.attr(self.make_directory(parent, name, creation)?),
+            New::Symlink(_) | New::Link(_) | New::Special(..) => return Err(ViewError::NotPermitted),
         }
         let creation = Creation { exclusive: true, ..creation };
         let (ino, handle) = self.create_file(parent, name, creation, OpenMode { write: true, ..OpenMode::default() })?;
@@ -433,6 +439,7 @@ impl<V: FrameView> FileSystem for Single<V> {
             return Ok(());
         }
         self.following.check()?;
+        let ino = if ino == DELAYED_DIR { ROOT } else { ino };
         let settled = V::settle(self, Why::Sync(ino), invalidations);
         // What is refused is not waited for.
         if let Err(error) = &settled
@@ -449,8 +456,8 @@ impl<V: FrameView> FileSystem for Single<V> {
         self.remove_name(parent, name)
     }
 
-    fn rmdir(&self, _parent: Ino, _name: &OsStr, _invals: &mut Invalidations) -> Result<()> {
-        Err(ViewError::NotPermitted)
+    fn rmdir(&self, parent: Ino, name: &OsStr, _invals: &mut Invalidations) -> Result<()> {
+        self.remove_directory(parent, name)
     }
 
     fn rename(&self, from: (Ino, &OsStr), to: (Ino, &OsStr), mode: RenameMode, invalidations: &mut Invalidations) -> Result<()> {
@@ -490,13 +497,14 @@ impl<V: FrameView> FileSystem for Single<V> {
     }
 
     fn readdir(&self, ino: Ino, mut cookie: u64, emit: &mut dyn FnMut(DirEntry<'_>) -> bool) -> Result<()> {
-        if self.state.read().place(ino)? != Place::Root {
+        if !matches!(self.state.read().place(ino)?, Place::Root | Place::Delayed) {
             return Err(ViewError::NotDirectory);
         }
         loop {
-            let piece = self.state.read().list(cookie, PIECE);
+            let piece = self.state.read().list(ino, cookie, PIECE);
             for (next, ino, name) in &piece {
-                if !emit(DirEntry { ino: *ino, kind: Kind::File, name, is_known: true, next: *next }) {
+                let kind = if *ino == DELAYED_DIR { Kind::Directory } else { Kind::File };
+                if !emit(DirEntry { ino: *ino, kind, name, is_known: true, next: *next }) {
                     return Ok(());
                 }
                 cookie = *next;
@@ -561,7 +569,7 @@ impl<V: FrameView> FileSystem for Single<V> {
     }
 
     fn last_name(&self, ino: Ino) -> Option<(Ino, OsString)> {
-        if ino == ROOT { None } else { Some((ROOT, self.state.read().last_name(ino)?)) }
+        if ino == ROOT { None } else { self.state.read().last_name(ino) }
     }
 
     fn watcher(&self) -> Option<Arc<Watcher>> {
@@ -600,7 +608,8 @@ impl<V: FrameView> FileSystem for Single<V> {
             return Left { failed: committed.err(), lost: Vec::new() };
         }
         let all = committed.is_err() || self.is(Standing::Changed);
-        Left { failed: committed.err(), lost: V::save_lost(self, all) }
+        let lost = V::save_lost(self, all).into_iter().chain(self.save_copies()).collect();
+        Left { failed: committed.err(), lost }
     }
 
     fn source(&self) -> Option<(OwnedFd, PathBuf)> {

@@ -53,6 +53,92 @@ test_rsync_inplace_without_whole_files() {
     tool same "$S" "$T/copy"
 }
 
+# Whole files go to a directory .~tmp~ first, and to their places when all are there.
+test_rsync_delay_updates() {
+    source_from full
+    mount_it
+    a_changed_copy
+    rsync_twice --delay-updates
+    fails "No such file or directory" stat "$M/.~tmp~"
+    umount_it
+    tool same "$S" "$T/copy"
+    [ ! -e "$S.lost" ]
+}
+
+test_rsync_delay_updates_into_a_new_frame() {
+    mkdir "$M"
+    mount_it --create
+    cp -a "$FX/native.b2frame" "$T/copy"
+    rsync_twice --delay-updates
+    umount_it
+    tool same "$S" "$T/copy"
+}
+
+# As aws s3 cp and rclone do.
+test_copies_with_a_suffix_renamed() {
+    source_from full
+    mount_it
+    a_changed_copy
+    local file name
+    for file in "$T"/copy/*; do
+        name=${file##*/}
+        cp "$file" "$M/$name.0a1B2c3D"
+        cmp "$file" "$M/$name.0a1B2c3D"
+        mv "$M/$name.0a1B2c3D" "$M/$name"
+    done
+    equal "$(ls "$M")" "$(ls "$T/copy")"
+    umount_it
+    tool same "$S" "$T/copy"
+    [ ! -e "$S.lost" ]
+}
+
+test_the_directory_of_delayed_files() {
+    source_from base
+    mount_it
+    fails "No such file or directory" cp "$FX/new/0" "$M/.~tmp~/00000003.chunk"
+    mkdir -m 700 "$M/.~tmp~"
+    equal "$(stat -c '%F %a' "$M/.~tmp~")" "directory 700"
+    fails "File exists" mkdir "$M/.~tmp~"
+    cp "$FX/new/0" "$M/.~tmp~/00000003.chunk"
+    cmp "$M/.~tmp~/00000003.chunk" "$FX/new/0"
+    cmp "$(chunk 3)" "$FX/base/3"
+    equal "$(ls -A "$M/.~tmp~")" 00000003.chunk
+    [[ $(ls -A "$M") == *.~tmp~* ]]
+    errnos EPERM \
+        'os.mkdir(M + "/.~tmp~/x")' \
+        'os.mkdir(M + "/.~tmp~/.~tmp~")' \
+        'os.open(M + "/.~tmp~/notes.txt", os.O_WRONLY | os.O_CREAT)' \
+        'os.open(M + "/.~tmp~/.~tmp~", os.O_WRONLY | os.O_CREAT)' \
+        'os.rename(M + "/.~tmp~", M + "/.x")' \
+        'os.rename(M + "/.~tmp~/00000003.chunk", M + "/notes.txt")' \
+        'os.open(M + "/notes.txt.1a2b", os.O_WRONLY | os.O_CREAT)' \
+        'os.open(M + "/0000000a.chunk.1a2b", os.O_WRONLY | os.O_CREAT)' \
+        'os.open(M + "/00000003.chunk.", os.O_WRONLY | os.O_CREAT)' \
+        'os.open(M + "/00000003.chunkx", os.O_WRONLY | os.O_CREAT)'
+    fails "Directory not empty" rmdir "$M/.~tmp~"
+    mv "$M/.~tmp~/00000003.chunk" "$M"
+    rmdir "$M/.~tmp~"
+    cmp "$(chunk 3)" "$FX/new/0"
+    umount_it
+    holds n=10 3="$FX/new/0"
+    [ ! -e "$S.lost" ]
+}
+
+test_copies_that_are_left_are_saved() {
+    source_from base
+    mount_it
+    mkdir "$M/.~tmp~"
+    cp "$FX/new/0" "$M/.~tmp~/00000003.chunk"
+    cp "$FX/new/1" "$(chunk 4).1a2b"
+    echo vanishes >"$M/.00000004.chunk.Ab12"
+    : >"$M/chunks.b2frame.Ab12"
+    one_line "$M" "$S.lost/" umount_it
+    cmp "$S.lost/00000003.chunk" "$FX/new/0"
+    cmp "$S.lost/00000004.chunk.1a2b" "$FX/new/1"
+    equal "$(find "$S.lost" -type f | wc -l)" 2
+    equal "$(sha256sum <"$S")" "$(sha256sum <"$FX/base.b2frame")"
+}
+
 test_rsync_into_a_new_frame() {
     mkdir "$M"
     mount_it --create

@@ -127,21 +127,68 @@ test_rsync_of_frames_in_place() {
 }
 
 # Directories of chunk files, into a mount that stores them as files.
-test_rsync_of_frames_as_directories() {
+test_rsync_of_frames_as_directories() { frames_as_directories; }
+test_rsync_of_frames_as_directories_delayed() { frames_as_directories --delay-updates; }
+frames_as_directories() {
     mkdir -p "$T/native/sub"
     cp -r "$FX/sparse/full.b2frame" "$T/native/f.b2frame"
     cp -r "$FX/sparse/array.b2nd" "$T/native/sub/a.b2nd"
     echo x >"$T/native/sub/file"
     tree
-    rsync -a "$T/native/" "$M/"
-    equal "$(rsync -a --itemize-changes "$T/native/" "$M/")" "" "second rsync"
+    rsync -a "$@" "$T/native/" "$M/"
+    equal "$(rsync -a "$@" --itemize-changes "$T/native/" "$M/")" "" "second rsync"
     py 's = blosc2.open(sys.argv[1], mode="a"); s.update_data(2, noise(400), copy=True); s.append_data(noise(401))' "$T/native/f.b2frame"
     rm -r "$T/native/sub/a.b2nd"
-    rsync -a --delete "$T/native/" "$M/"
-    equal "$(rsync -a --delete --itemize-changes "$T/native/" "$M/")" "" "second rsync --delete"
+    rsync -a "$@" --delete "$T/native/" "$M/"
+    equal "$(rsync -a "$@" --delete --itemize-changes "$T/native/" "$M/")" "" "second rsync --delete"
     down
     [ -f "$D/f.b2frame" ] && [ ! -e "$D/sub/a.b2nd" ]
     tool same "$D/f.b2frame" "$T/native/f.b2frame"
+}
+
+# Copies with a suffix, into a new directory and over one that is there.
+test_copies_with_a_suffix_into_frames() {
+    local show name file round
+    for show in other sparse; do
+        mkdir -p "$T/native"
+        cp -r "$FX/sparse/full.b2frame" "$T/native/f.b2frame"
+        tree --show $show
+        mkdir "$M/f.b2frame"
+        for round in 1 2; do
+            for file in "$T/native/f.b2frame"/*; do
+                name=$M/f.b2frame/${file##*/}
+                cp "$file" "$name.0a1B2c3D"
+                mv "$name.0a1B2c3D" "$name"
+            done
+            tool same "$M/f.b2frame" "$T/native/f.b2frame"
+            py 's = blosc2.open(sys.argv[1], mode="a"); s.update_data(2, noise(400), copy=True)' "$T/native/f.b2frame"
+        done
+        mkdir "$M/f.b2frame/.~tmp~"
+        fails "Operation not permitted" mkdir "$M/f.b2frame/.~tmp~/x"
+        rmdir "$M/f.b2frame/.~tmp~"
+        cp -r "$T/native/f.b2frame" "$M/g.b2frame"
+        mkdir "$M/g.b2frame/.~tmp~"
+        cp "$FX/new/0" "$M/g.b2frame/.~tmp~/00000003.chunk"
+        fails "Directory not empty" rmdir "$M/g.b2frame/.~tmp~"
+        rm -r "$M/g.b2frame"
+        [ ! -e "$D/g.b2frame" ]
+        down
+        rm -r "$D" "$T/native"
+    done
+}
+
+test_copies_that_are_left_in_a_frame_are_saved() {
+    mkdir -p "$D"
+    cp "$FX/base.b2frame" "$D/f.b2frame"
+    tree
+    mkdir "$M/f.b2frame/.~tmp~"
+    cp "$FX/new/0" "$M/f.b2frame/.~tmp~/00000003.chunk"
+    cp "$FX/new/1" "$M/f.b2frame/00000004.chunk.1a2b"
+    exits 1 umount_it
+    exits 1 end_of_daemon
+    cmp "$D/f.b2frame.lost/00000003.chunk" "$FX/new/0"
+    cmp "$D/f.b2frame.lost/00000004.chunk.1a2b" "$FX/new/1"
+    cmp "$D/f.b2frame" "$FX/base.b2frame"
 }
 
 test_tar_both_ways() {

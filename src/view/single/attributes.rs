@@ -29,7 +29,7 @@ impl<V: FrameView> Single<V> {
                 let file = match state.place(ino)? {
                     Place::Root => None,
                     Place::Frame(file) => Some(file),
-                    Place::LockFile => return Ok(Subject::Nothing),
+                    Place::LockFile | Place::Delayed => return Ok(Subject::Nothing),
                     Place::Own => {
                         return Ok(match state.settled(ino)? {
                             Content::Frame(file) => Subject::Former(file),
@@ -69,7 +69,7 @@ impl<V: FrameView> Single<V> {
     /// Who may do what with a file, if SOURCE has an access list. It is that of temporary files as well: they may hold a part of SOURCE.
     pub(super) fn rights(&self, attr: &Attr) -> Result<Option<Rights>> {
         let convert = match self.state.read().place(attr.ino)? {
-            Place::Root => as_directory,
+            Place::Root | Place::Delayed => as_directory,
             Place::Frame(_) | Place::Own => as_file,
             Place::LockFile => return Ok(None),
         };
@@ -105,7 +105,7 @@ impl<V: FrameView> Single<V> {
         };
         let keeps_none = match place {
             Place::LockFile => return Err(ViewError::NotSettable),
-            Place::Own => true,
+            Place::Own | Place::Delayed => true,
             Place::Root => self.store.committed().is_none(),
             Place::Frame(_) => content.is_begun(writers),
         };

@@ -27,6 +27,7 @@ impl<V: FrameView> Single<V> {
         match existing {
             Some(_) if creation.exclusive => Err(ViewError::Exists),
             Some(ino) => Ok((ino, self.open_file(ino, mode)?)),
+            None if name == Name::Delayed => Err(ViewError::NotPermitted),
             None if name == Name::LockFile => {
                 self.make_lock_file()?;
                 Ok((LOCK_FILE, self.open_file(LOCK_FILE, mode)?))
@@ -81,7 +82,7 @@ impl<V: FrameView> Single<V> {
             let state = self.state.read();
             let from = state.parse(from.0, from.1)?.ok_or(ViewError::NotFound)?;
             let to = state.parse(to.0, to.1)?.ok_or(ViewError::NotPermitted)?;
-            if from == Name::LockFile || to == Name::LockFile {
+            if [&from, &to].into_iter().any(|name| matches!(name, Name::LockFile | Name::Delayed)) {
                 return Err(ViewError::NotPermitted);
             }
             if mode == RenameMode::Exchange {
@@ -99,7 +100,7 @@ impl<V: FrameView> Single<V> {
         }
         match to {
             Name::Frame(file) => V::put(self, &from, ino, file, invalidations),
-            Name::Temporary(_) | Name::LockFile => self.give_name(&from, &to, ino),
+            Name::Temporary(_) | Name::LockFile | Name::Delayed => self.give_name(&from, &to, ino),
         }
     }
 
@@ -113,7 +114,7 @@ impl<V: FrameView> Single<V> {
         state.unlink(to, Take::Kept)?;
         match to {
             Name::Frame(file) => state.link_frame(*file, ino),
-            Name::Temporary(_) | Name::LockFile => state.nodes.link(to.clone(), ino),
+            Name::Temporary(_) | Name::LockFile | Name::Delayed => state.nodes.link(to.clone(), ino),
         }
         Ok(())
     }

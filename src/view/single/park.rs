@@ -11,7 +11,7 @@ use crate::store::{FrameStore, Location};
 use crate::view::frame_view::{FrameView, Standing};
 use crate::view::locks::Locks;
 use crate::view::nodes::{LOCK_FILE, Nodes};
-use crate::view::{FileSystem, Invalidation, Invalidations, Result, ViewError};
+use crate::view::{FileSystem, Invalidation, Invalidations, ROOT, Result, ViewError};
 
 /// A frame that is closed: what is known of its files.
 pub struct Parked<V: FrameView> {
@@ -28,7 +28,7 @@ impl<V: FrameView> Single<V> {
     /// everything.
     pub fn is_idle(&self) -> bool {
         let state = self.state.read();
-        state.nodes.is_idle() && !V::is(&state, Standing::Uncommitted)
+        state.nodes.is_idle() && !state.has_copies() && !V::is(&state, Standing::Uncommitted)
     }
 
     /// Closes the store of an idle frame.
@@ -139,6 +139,7 @@ impl<V: FrameView> FrameFileSystem for Single<V> {
             || self.locks.as_ref().is_some_and(Locks::has_any)
             || self.store.committed().is_none()
             || nodes.handles().any(|open| open.write)
+            || state.has_copies()
             || nodes.iter().any(|(_, node)| node.name.is_none() || node.kept.is_of_store());
         let is_stable = nodes.is_pristine() && !V::is(&state, Standing::Renamed);
         match (is_busy, is_stable) {
@@ -192,7 +193,7 @@ impl<V: FrameView> FrameFileSystem for Single<V> {
     fn is_untouched(&self) -> bool {
         let commits = self.commit_throttle.lock().commits();
         let state = self.state.read();
-        commits == 0 && !V::is(&state, Standing::Uncommitted) && !V::is(&state, Standing::Changed)
+        commits == 0 && !state.has_copies() && !V::is(&state, Standing::Uncommitted) && !V::is(&state, Standing::Changed)
     }
 
     fn is_made(&self) -> bool {
@@ -200,7 +201,7 @@ impl<V: FrameView> FrameFileSystem for Single<V> {
     }
 
     fn is_empty(&self) -> bool {
-        self.state.read().list(0, 2).iter().all(|(_, ino, _)| *ino == LOCK_FILE)
+        self.state.read().list(ROOT, 0, 2).iter().all(|(_, ino, _)| *ino == LOCK_FILE)
     }
 }
 

@@ -8,7 +8,8 @@ use crate::store::{ChunkKey, Draft};
 use crate::view::content::Content;
 use crate::view::frame_view::{Files, FrameView, Take};
 use crate::view::meta::Meta;
-use crate::view::nodes::{LOCK_FILE, Name, Node, Nodes, Number, number_of};
+use crate::view::names::{DELAYED, delayed, is_suffixed, within_delayed};
+use crate::view::nodes::{DELAYED_DIR, LOCK_FILE, Name, Node, Nodes, Number, number_of};
 use crate::view::state_lock::{HasChunks, StoreChunks};
 use crate::view::writing::Writing;
 use crate::view::{Handle, Ino, ROOT, Result, SetAttr, ViewError};
@@ -30,6 +31,8 @@ pub struct State<V> {
 pub enum Place {
     /// The root directory.
     Root,
+    /// The directory of delayed files.
+    Delayed,
     /// The lock file of SOURCE.
     LockFile,
     /// A file of the frame.
@@ -55,6 +58,7 @@ impl<V: FrameView> State<V> {
         }
         match self.nodes.name(ino)? {
             Some(Name::LockFile) => Ok(Place::LockFile),
+            Some(Name::Delayed) => Ok(Place::Delayed),
             Some(Name::Frame(file)) if self.exists(file) => Ok(Place::Frame(file)),
             Some(Name::Frame(_)) => Err(ViewError::Gone),
             Some(Name::Temporary(_)) | None => Ok(Place::Own),
@@ -77,22 +81,37 @@ impl<V: FrameView> State<V> {
             Name::Frame(file) => self.ino(*file),
             Name::Temporary(text) => self.nodes.temporary(text),
             Name::LockFile => (!self.nodes.lock_file_is_gone).then_some(LOCK_FILE),
+            Name::Delayed => self.nodes.delayed.map(|_| DELAYED_DIR),
         }
     }
 
-    /// How a name is written.
+    /// How a name is written in its directory.
     pub fn text(&self, name: &Name) -> OsString {
         match name {
             Name::Frame(file) => self.frame.name(*file),
-            Name::Temporary(text) => text.clone(),
+            Name::Temporary(text) => delayed(text).unwrap_or(text).to_owned(),
+            Name::Delayed => DELAYED.into(),
             Name::LockFile => self.nodes.lock_file.clone().unwrap_or_default(),
         }
     }
 
-    /// The name that a file has, or had when it was a file of the frame that others have changed since.
-    pub fn last_name(&self, ino: Ino) -> Option<OsString> {
-        let name = self.nodes.name(ino).unwrap_or_else(|_| number_of(ino).map(Name::Frame));
-        name.map(|name| self.text(&name))
+    /// The name that a file has in a directory, or had when it was a file of the frame that others have changed since.
+    pub fn last_name(&self, ino: Ino) -> Option<(Ino, OsString)> {
+        let name = self.nodes.name(ino).unwrap_or_else(|_| number_of(ino).map(Name::Frame))?;
+        let is_delayed = matches!(&name, Name::Temporary(text) if delayed(text).is_some());
+        Some((if is_delayed { DELAYED_DIR } else { ROOT }, self.text(&name)))
+    }
+
+    /// Returns whether a temporary name is that of a whole copy that waits for its place in the frame: one that must not be lost.
+    pub fn is_copy(&self, text: &OsStr) -> bool {
+        let is_frames = |of: &OsStr| matches!(self.frame.parse(of), Some(Name::Frame(_)));
+        delayed(text).is_some() || V::TAKES_SUFFIXES && is_suffixed(text, is_frames)
+    }
+
+    /// Such files, and the directory of delayed ones.
+    pub fn has_copies(&self) -> bool {
+        let is_copy = |node: &Node| matches!(&node.name, Some(Name::Temporary(text)) if self.is_copy(text));
+        self.nodes.delayed.is_some() || self.nodes.iter().any(|(_, node)| is_copy(node))
     }
 
     /// What a file holds, a draft that was refused left aside.
@@ -120,6 +139,7 @@ impl<V: FrameView> State<V> {
                 self.frame.content(file).or_else(made).ok_or(ViewError::Gone)
             }
             Some(Name::LockFile) => Err(ViewError::Invalid),
+            Some(Name::Delayed) => Err(ViewError::IsDirectory),
             Some(Name::Temporary(_)) | None => Ok(self.nodes.get(ino).map_or(Content::Empty, |node| node.kept.clone())),
         }
     }
@@ -148,7 +168,7 @@ impl<V: FrameView> State<V> {
                 let meta = self.meta(ino);
                 self.nodes.insert(ino, Name::Frame(file), meta);
             }
-            Place::Root => return Err(ViewError::IsDirectory),
+            Place::Root | Place::Delayed => return Err(ViewError::IsDirectory),
             Place::LockFile => return Err(ViewError::Invalid),
             Place::Frame(_) | Place::Own => {}
         }
@@ -157,9 +177,16 @@ impl<V: FrameView> State<V> {
 
     /// Sets all attributes but the size. A time of what is being written is the caller's to set, without this lock.
     pub fn set_attributes(&mut self, ino: Ino, set: &SetAttr) -> Result<Option<Content>> {
-        if self.place(ino)? == Place::Root {
-            self.nodes.directory.change(set);
-            return Ok(None);
+        match (self.place(ino)?, &mut self.nodes.delayed) {
+            (Place::Root, _) => {
+                self.nodes.directory.change(set);
+                return Ok(None);
+            }
+            (Place::Delayed, Some(meta)) => {
+                meta.change(set);
+                return Ok(None);
+            }
+            _ => {}
         }
         let settled = self.settled(ino)?;
         let node = self.node(ino)?;
@@ -177,8 +204,11 @@ impl<V: FrameView> State<V> {
         })
     }
 
-    /// The entries of the directory from a cookie on, at most so many: each with the cookie that stands behind it, and its inode.
-    pub fn list(&self, cookie: u64, most: usize) -> Vec<(u64, Ino, OsString)> {
+    /// The entries of a directory from a cookie on, at most so many: each with the cookie that stands behind it, and its inode.
+    pub fn list(&self, directory: Ino, cookie: u64, most: usize) -> Vec<(u64, Ino, OsString)> {
+        if directory == DELAYED_DIR {
+            return self.nodes.delayed_from(cookie).take(most).collect();
+        }
         let from = Number(cookie);
         let mut files = self.frame.files(Files::From(from), most);
         let last = if files.len() < most { None } else { files.last().copied() };
@@ -198,7 +228,7 @@ impl<V: FrameView> State<V> {
     pub fn open(&mut self, ino: Ino, write: bool) -> Result<Handle> {
         if write {
             self.node(ino)?;
-        } else if self.place(ino)? == Place::Root {
+        } else if matches!(self.place(ino)?, Place::Root | Place::Delayed) {
             return Err(ViewError::IsDirectory);
         }
         Ok(self.nodes.open(ino, write))
@@ -254,8 +284,10 @@ impl<V: FrameView> State<V> {
     /// # Errors
     /// What keeps the frame from losing it; then nothing is changed.
     pub fn unlink(&mut self, name: &Name, how: Take) -> Result<Option<Ino>> {
-        if *name == Name::LockFile {
-            return Err(ViewError::NotPermitted);
+        match name {
+            Name::LockFile => return Err(ViewError::NotPermitted),
+            Name::Delayed => return Err(ViewError::IsDirectory),
+            Name::Frame(_) | Name::Temporary(_) => {}
         }
         let Some(ino) = self.find(name) else { return Ok(None) };
         let how = if how == Take::Dropped && self.nodes.is_open(ino) { Take::Kept } else { how };
@@ -264,7 +296,7 @@ impl<V: FrameView> State<V> {
         }
         let kept = match name {
             Name::Frame(file) => Some(V::take(self, *file, how)?),
-            Name::Temporary(_) | Name::LockFile => None,
+            Name::Temporary(_) | Name::LockFile | Name::Delayed => None,
         };
         self.nodes.unlink(name);
         match (self.nodes.get_mut(ino), kept) {
@@ -338,12 +370,18 @@ impl<V: FrameView> State<V> {
     /// # Errors
     /// The parent is none; the name is too long.
     pub fn parse(&self, parent: Ino, name: &OsStr) -> Result<Option<Name>> {
-        if parent != ROOT || !self.nodes.in_directory() {
+        if !self.nodes.in_directory() || parent != ROOT && parent != DELAYED_DIR {
             return Err(ViewError::NotDirectory);
         }
         match self.nodes.lock_file.as_deref() {
             _ if name.len() > 255 => Err(ViewError::NameTooLong),
+            _ if parent == DELAYED_DIR && self.nodes.delayed.is_none() => Err(ViewError::NotFound),
+            _ if parent == DELAYED_DIR => {
+                let is_delayed = *name != *DELAYED && self.frame.parse(name).is_some();
+                Ok(is_delayed.then(|| Name::Temporary(within_delayed(name))))
+            }
             Some(lock_file) if lock_file == name => Ok(Some(Name::LockFile)),
+            _ if *name == *DELAYED => Ok(Some(Name::Delayed)),
             _ => Ok(self.frame.parse(name)),
         }
     }

@@ -21,7 +21,7 @@ use self::state::{HeldIndex, INDEX, Sparse, chunk_of, number, stored};
 use self::write::Unfinished;
 use super::content::Content;
 use super::frame_view::{About, Committed, Files, FrameView, Standing, Take, Why};
-use super::names::{INDEX_NAME, is_temporary};
+use super::names::{INDEX_NAME, is_suffixed, is_temporary};
 use super::nodes::{Name, Number, Root};
 use super::single::{Single, State};
 use super::state_lock::Changing;
@@ -64,6 +64,7 @@ impl FrameView for Sparse {
     const READ_AHEAD: u32 = 1 << 20;
     const HAS_HOLES: bool = false;
     const TAKES_MTIME: bool = false;
+    const TAKES_SUFFIXES: bool = true;
 
     fn parse(&self, name: &OsStr) -> Option<Name> {
         parse(name)
@@ -248,14 +249,19 @@ impl FrameView for Sparse {
     }
 }
 
-/// What a name stands for: the index, a chunk's file, or a temporary file, which begins with a dot (`.b2lock` among them) or is a
-/// backup of one of the others.
+/// What a name stands for: the index, a chunk's file, or a temporary file, which begins with a dot (`.b2lock` among them), is a
+/// backup of one of the others, or has the name of one of the first two and a suffix.
 fn parse(name: &OsStr) -> Option<Name> {
     if name == INDEX_NAME {
         return Some(Name::Frame(INDEX));
     }
-    if is_temporary(name, |of| parse(of).is_some()) {
+    if is_temporary(name, |of| parse(of).is_some()) || is_suffixed(name, is_of_frame) {
         return Some(Name::Temporary(name.to_owned()));
     }
     ChunkId::from_file_name(name.as_bytes()).map(|id| Name::Frame(number(id)))
+}
+
+/// Returns whether a name is that of the index or of a chunk's file.
+fn is_of_frame(name: &OsStr) -> bool {
+    name == INDEX_NAME || ChunkId::from_file_name(name.as_bytes()).is_some()
 }

@@ -313,7 +313,7 @@ impl State<Sparse> {
         let written = |node: &Node| match &node.name {
             Some(Name::Temporary(_)) => node.kept.is_of_store(),
             Some(Name::Frame(_)) => node.seen_writing().is_some(),
-            Some(Name::LockFile) | None => false,
+            Some(Name::LockFile | Name::Delayed) | None => false,
         };
         let frame = &self.frame;
         frame.frame_changed != frame.published

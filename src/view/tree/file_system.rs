@@ -232,7 +232,7 @@ impl FileSystem for Tree {
         self.pay(invalidations);
         self.check_name(parent, name)?;
         match self.whose(parent)? {
-            Whose::Frame(frame, _) => frame.check_writable().and(Err(ViewError::NotDirectory)),
+            Whose::Frame(frame, inner) => self.rmdir_inside(&frame, inner, name, invalidations),
             Whose::Passed => self.remove(parent, name, true),
         }
     }
@@ -261,8 +261,8 @@ impl FileSystem for Tree {
                 }
                 Ok(())
             }
-            (Whose::Frame(one, inner), Whose::Frame(other, _)) if Arc::ptr_eq(&one, &other) => {
-                self.rename_inside(&one, inner, from.1, to.1, mode, invalidations)
+            (Whose::Frame(one, source), Whose::Frame(other, target)) if Arc::ptr_eq(&one, &other) => {
+                self.rename_inside(&one, (source, from.1), (target, to.1), mode, invalidations)
             }
             // Tools copy then.
             _ => Err(ViewError::CrossDevice),
@@ -368,8 +368,8 @@ impl FileSystem for Tree {
     fn last_name(&self, ino: Ino) -> Option<(Ino, OsString)> {
         match self.regions.find(ino) {
             Some((frame, inner)) => {
-                let (_, name) = frame.opened()?.fs().last_name(inner)?;
-                Some((frame.ino, name))
+                let (parent, name) = frame.opened()?.fs().last_name(inner)?;
+                Some((self.regions.outer(&frame, parent), name))
             }
             None => {
                 let table = self.table.lock();

@@ -204,13 +204,22 @@ impl Tree {
     pub(super) fn rename_inside(
         &self,
         frame: &Arc<TreeFrame>,
-        inner: Ino,
-        from: &OsStr,
-        to: &OsStr,
+        from: (Ino, &OsStr),
+        to: (Ino, &OsStr),
         mode: RenameMode,
         invalidations: &mut Invalidations,
     ) -> Result<()> {
-        self.change(frame, invalidations, |fs, invalidations| fs.rename((inner, from), (inner, to), mode, invalidations))
+        self.change(frame, invalidations, |fs, invalidations| fs.rename(from, to, mode, invalidations))
+    }
+
+    pub(super) fn rmdir_inside(
+        &self,
+        frame: &Arc<TreeFrame>,
+        inner: Ino,
+        name: &OsStr,
+        invalidations: &mut Invalidations,
+    ) -> Result<()> {
+        self.change(frame, invalidations, |fs, invalidations| fs.rmdir(inner, name, invalidations))
     }
 
     // --- attributes ---
