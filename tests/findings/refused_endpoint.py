@@ -49,7 +49,7 @@ try:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen(20)
-        waiting = mount(f"http://127.0.0.1:{silent.getsockname()[1]}/x.b2nd", timeout=20)
+        waiting = mount(f"http://127.0.0.1:{silent.getsockname()[1]}/x.b2nd", timeout=10)
         first = waiting.stderr.readline()
         print(first.strip())
         if "no response yet" not in first or waiting.poll() is not None:
