@@ -27,6 +27,7 @@ use log::debug;
 use parking_lot::RwLockReadGuard;
 
 use super::answers::{Ask, Call, Op, Reply, errno};
+use super::executor::LateRead;
 use super::lock_waits::Patience;
 use super::notify::KernelLock;
 use super::pm_qos::PmQos;
@@ -374,11 +375,13 @@ impl fuser::Filesystem for Adapter {
         let len = (size as usize).min(MAX_READ);
         shared.reads.fetch_add(1, Relaxed);
         let client = req.pid();
+        let reading = shared.reading(ino, offset, size.into());
         self.unless_far(shared, req, move |shared| {
             let mut buffer = shared.buffers.take(len);
             match shared.view.read(ino, handle, offset, &mut buffer[..len]) {
                 Ok(n) => reply.data(&buffer[..n]),
-                Err(ViewError::Locked) => shared.read_waiting(ino, handle, offset, len, reply),
+                Err(ViewError::Locked) => shared.read_waiting(reading, (ino, handle, offset), len, reply),
+                Err(ViewError::Unsettled) => shared.read_later(LateRead { client, handle, offset, len, reply, reading }),
                 Err(refusal) => {
                     reply.error(errno("read", ino, &refusal));
                     // A client whose kernel sends no OPEN must look the name up again.

@@ -29,10 +29,13 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 
+pub(super) use self::late_reads::{LateRead, LateReads, Reading};
 use super::shared::Shared;
 use super::spawn;
 use crate::store::interrupts;
 use crate::view::Wait;
+
+mod late_reads;
 
 /// The fewest event loops: one for each of the above, and one that does what comes next.
 pub const LEAST: usize = 4;

@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicBool;
 use fuser::{ReplyData, ReplyEmpty};
 
 use super::answers::{Reply, errno};
+use super::executor::Reading;
 use super::notify::KernelLock;
 use super::shared::Shared;
 use super::spawn;
@@ -24,8 +25,15 @@ pub(super) enum Patience {
 
 impl Shared {
     /// Answers a READ when other processes have done what they are doing to what is read.
-    pub(super) fn read_waiting(self: &Arc<Self>, ino: Ino, handle: Option<Handle>, offset: u64, len: usize, reply: ReplyData) {
+    pub(super) fn read_waiting(
+        self: &Arc<Self>,
+        reading: Reading,
+        (ino, handle, offset): (Ino, Option<Handle>, u64),
+        len: usize,
+        reply: ReplyData,
+    ) {
         self.run(Wait::Others, move |shared| {
+            let _reading = reading;
             let mut buffer = vec![0; len];
             let read = shared.view.catch_up(ino).and_then(|reread| {
                 if shared.is_outdated(&reread) {

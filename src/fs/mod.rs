@@ -9,8 +9,9 @@
 //! | `page_cache_push` | the next files of a sequential reader, into the page cache ahead of it |
 //! | `replies` | which replies are being made, so that what is not true any more is forgotten behind them |
 //! | `backings` | files that the kernel reads and writes by itself |
-//! | `executor` | which thread does what, and what has to wait for a turn |
+//! | `executor` | which thread does what, and what has to wait for a turn or for another program |
 //! | `lock_waits` | locks, and reads that found others at work |
+//! | `reads` | READs without a reply, of which no pages are invalidated |
 //! | `placement` | a client that asks alone is served on its own core |
 //! | `pm_qos` | with `low_latency`: no core sleeps while requests come in quick succession |
 //! | `inodes` | which inodes the kernel knows |
@@ -38,6 +39,7 @@ mod notify;
 mod page_cache_push;
 mod placement;
 mod pm_qos;
+mod reads;
 mod replies;
 pub mod session;
 mod shared;

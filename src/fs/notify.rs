@@ -7,7 +7,8 @@
 //!
 //! | notification | waits for | who holds that, and until which reply |
 //! | --- | --- | --- |
-//! | store, invalidate pages | the page's lock | a reader until READ, a writer until WRITE; no reply to those is ever handed over |
+//! | store pages | the page's lock | a reader until READ, a writer until WRITE; no reply to those is ever handed over |
+//! | invalidate pages | the same; pages of READs under way are left out, see [`reads`](super::reads) | a writer until WRITE |
 //! | invalidate pages | pages changed through a mapping, to be written back | SETATTR of a size: until its reply, nothing is written back |
 //! | invalidate a name, or have it looked up again | the directory's inode lock | CREATE, MKNOD, UNLINK, RENAME and FSYNCDIR until their own reply; LOOKUP and READDIR too |
 //!
@@ -27,6 +28,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 use fuser::{INodeNo, Notifier};
 use log::{debug, warn};
@@ -34,9 +36,13 @@ use parking_lot::{Condvar, Mutex};
 
 use super::inodes::Inodes;
 use super::page_cache_push;
+use super::reads::Reads;
 use crate::store::in_words;
 use crate::view::prefetch::PAGE;
 use crate::view::{FileSystem, Ino, Invalidation, Invalidations, Push};
+
+/// How long READs under way are waited for, before pages are forgotten for a client.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A reply, to be sent when the kernel has forgotten.
 type Answer = Box<dyn FnOnce() + Send>;
@@ -59,8 +65,8 @@ struct Pages {
     data: Vec<(Ino, i64, i64)>,
     /// Of every inode, everything.
     all: bool,
-    /// Of every inode from one to another, everything.
-    within: Vec<(Ino, Ino)>,
+    /// Of every inode from one to another, everything from this byte on.
+    within: Vec<(Ino, Ino, i64)>,
     answer: Option<Answer>,
 }
 
@@ -104,6 +110,8 @@ pub(super) struct Notify {
     pages_wake: Condvar,
     names: Mutex<NamesQueue>,
     names_wake: Condvar,
+    /// READs without a reply.
+    pub(super) reads: Reads,
     /// Files pushed, whole or their beginnings.
     pub(super) pushed: AtomicU64,
 }
@@ -145,7 +153,9 @@ impl Notify {
                     names.entries.push((parent, name));
                 }
                 Invalidation::Expired(parent, name) => names.expired.push((parent, name)),
-                Invalidation::Within(first, last) => pages.within.push((first, last)),
+                Invalidation::Within(first, last) => pages.within.push((first, last, 0)),
+                Invalidation::AttrWithin(first, last) => pages.within.push((first, last, -1)),
+                Invalidation::Names => names.all = true,
                 Invalidation::All => (pages.all, names.all) = (true, true),
             }
         }
@@ -233,6 +243,23 @@ impl Notify {
         }
     }
 
+    /// Has the kernel forget attributes and pages of a file. With `wait`, a client resumes behind it, who must find nothing of before.
+    fn forget_pages(&self, notifier: &Notifier, (ino, start, len): (Ino, i64, i64), wait: bool) {
+        let told = |start, len| told("attributes and pages", notifier.inval_inode(INodeNo(ino.0), start, len));
+        let Ok(from) = u64::try_from(start) else { return told(start, len) };
+        if wait && !self.reads.wait(ino, PATIENCE) {
+            debug!("a READ of inode {} takes long", ino.0);
+        }
+        let end = u64::try_from(len).ok().filter(|len| *len > 0).map_or(u64::MAX, |len| from.saturating_add(len));
+        let gaps = self.reads.gaps(ino, from, end);
+        if gaps.is_empty() {
+            return told(-1, 0);
+        }
+        for (start, end) in gaps {
+            told(signed(start), if end == u64::MAX { 0 } else { signed(end - start) });
+        }
+    }
+
     /// Ends both threads, with every reply sent.
     pub(super) fn stop(&self) {
         self.names.lock().stopped = true;
@@ -280,11 +307,16 @@ impl Notify {
             }
             if let Some(item) = queue.items.pop_front() {
                 drop(queue);
-                let is_meant = |ino: &Ino| item.all || item.within.iter().any(|(first, last)| (first..=last).contains(&ino));
-                let some = item.all || !item.within.is_empty();
-                let every: Vec<Ino> = if some { inodes.all().into_iter().filter(is_meant).collect() } else { Vec::new() };
-                for (ino, start, len) in item.data.into_iter().chain(every.into_iter().map(|ino| (ino, 0, 0))) {
-                    told("attributes and pages", notifier.inval_inode(INodeNo(ino.0), start, len));
+                let mut data = item.data;
+                if item.all || !item.within.is_empty() {
+                    for ino in inodes.all() {
+                        let within = item.within.iter().filter(|(first, last, _)| (first..=last).contains(&&ino));
+                        let from = within.map(|(.., from)| *from).chain(item.all.then_some(0)).max();
+                        data.extend(from.map(|from| (ino, from, 0)));
+                    }
+                }
+                for (ino, start, len) in data {
+                    self.forget_pages(notifier, (ino, start, len), item.answer.is_some());
                 }
                 if let Some(answer) = item.answer {
                     answer();

@@ -11,7 +11,7 @@ use log::info;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 use super::backings::Backings;
-use super::executor::Executor;
+use super::executor::{Executor, LateReads};
 use super::inodes::Inodes;
 use super::kernel::Access;
 use super::notify::Notify;
@@ -144,6 +144,8 @@ pub(super) struct Shared {
     pub(super) forgotten: Mutex<HashMap<Ino, u64>>,
     /// Replies that say something of names and attributes.
     pub(super) replies: Replies,
+    /// READs that wait for another program.
+    pub(super) late: LateReads,
     /// The kernel can be told that a name is to be looked up again.
     pub(super) expires: AtomicBool,
     /// READs answered.
@@ -177,6 +179,7 @@ impl Shared {
             overrides,
             private: (access == Access::Root).then(Private::new),
             replies: Replies::default(),
+            late: LateReads::default(),
             expires: AtomicBool::new(false),
             reads: AtomicU64::new(0),
             said: AtomicBool::new(false),

@@ -1,7 +1,7 @@
 //! A frame decompressed, as one file that every program reads: NumPy's format, or the data alone.
 //!
-//! What is shown is only read. A state that others commit makes a new [`Data`], and the file gets a new inode, as in every view: a
-//! handle reads one version.
+//! What is shown is only read. A state that others commit makes a new [`Data`]. The file keeps its inode as long as its items keep their
+//! places ([`super::follow`]), so that maps and open files show the new state.
 
 use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
@@ -16,6 +16,7 @@ use super::single::{Single, State};
 use super::state_lock::Changing;
 use super::writing::Change;
 use super::{Handle, Ino, Invalidations, Lost, Result, Shown, ViewError};
+use crate::format::array::Array;
 use crate::format::trailer::Trailer;
 use crate::store::{ChunkKey, FrameImage, FrameStore};
 
@@ -56,6 +57,18 @@ impl FrameView for Decompressed {
     const READ_AHEAD: u32 = 4 << 20;
     const HAS_HOLES: bool = true;
     const TAKES_MTIME: bool = true;
+    const KEEPS_INODE: bool = true;
+
+    fn keeps_inode(&self, before: &Self) -> bool {
+        let layout = |frame: &Self| {
+            let header = &frame.image.header;
+            let array = Array::find(header.metalayers()).and_then(|array| array.ok());
+            let items =
+                array.map(|array| (array.kind, array.dtype, array.shape.len(), array.shape.get(1..).map(<[u64]>::to_vec)));
+            (header.typesize(), frame.data.head().len(), items)
+        };
+        layout(self) == layout(before)
+    }
 
     fn parse(&self, name: &OsStr) -> Option<Name> {
         (*name == *self.name).then_some(Name::Frame(FRAME))

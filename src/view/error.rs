@@ -39,6 +39,8 @@ pub enum ViewError {
     Unfinished(format::Error),
     /// Others hold a lock that excludes the one asked for.
     Locked,
+    /// Another process is changing SOURCE: what is asked for is to be tried again soon.
+    Unsettled,
     /// A lock is waited for no longer.
     Interrupted,
     /// Others are in the middle of a change that this one would spoil.
@@ -92,6 +94,7 @@ impl ViewError {
             ViewError::NameTooLong => (libc::ENAMETOOLONG, "the name is too long"),
             ViewError::TooBig => (libc::EFBIG, "larger than anything a frame can hold"),
             ViewError::Locked => (libc::EWOULDBLOCK, "is locked by others"),
+            ViewError::Unsettled => (libc::EIO, "another process is changing the frame"),
             ViewError::Interrupted => (libc::EINTR, "a signal interrupted the wait for the lock"),
             ViewError::InUse => (libc::EBUSY, "the frame is being changed by others"),
             ViewError::NoAttribute => (libc::ENODATA, "no such extended attribute"),

@@ -14,16 +14,22 @@ use std::time::{Duration, Instant};
 use log::{debug, error, info, warn};
 use parking_lot::Mutex;
 
+use self::unrest::{Unrest, last_attributes, last_page};
 use super::frame_view::{FrameView, Standing};
 use super::meta::Meta;
+use super::nodes::MADE;
 use super::single::{Single, State};
 use super::state_lock::Changing;
-use super::{Invalidation, Invalidations, POLLED, Result, ViewError};
+use super::{Ino, Invalidation, Invalidations, POLLED, ROOT, Reread, Result, ViewError};
 use crate::store::{FrameStore, Others, ReadGuard, StoreError, Watch, interrupts};
+
+mod unrest;
 
 /// When a SOURCE is looked at once more that has changed: later changes may bear the same time. What was read of it until then is forgotten,
 /// as a write changes the time first and the bytes afterwards.
 const LOOK_AGAIN: Duration = Duration::from_millis(25);
+/// Attributes of files that were made during the mount.
+const ATTRIBUTES_OF_MADE: Invalidation = Invalidation::AttrWithin(Ino(MADE), Ino(u64::MAX));
 /// Pauses between tries to read a SOURCE that is in the middle of a change: the first, and up to which they double. Then the next change is
 /// waited for.
 const TRY_AGAIN: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(1000));
@@ -39,6 +45,8 @@ const ROUNDS: usize = 4;
 pub enum Again {
     /// It has been read again.
     Done,
+    /// The same, and the file that is shown has kept its inode.
+    Kept,
     /// Something is uncommitted, which it would take away.
     Uncommitted,
     /// Somebody is at work on the view, who was not to be waited for.
@@ -65,15 +73,30 @@ impl<V: FrameView> Single<V> {
             state.is_reloading = true;
             self.following.reloads.fetch_add(1, SeqCst);
         }
+        let before = self.source_id();
         let loaded = self.load_again();
+        let is_same = self.store.local().is_none() || before.is_some() && before == self.source_id();
         let mut state = self.state.write();
         state.is_reloading = false;
         let (frame, source) = loaded?;
+        let keeps_inode = V::KEEPS_INODE && is_same && frame.keeps_inode(&state.frame);
+        if keeps_inode {
+            state.nodes.take_attributes(source, true);
+            invalidations.extend(last_page(&state, &frame));
+        } else {
+            last_attributes(&state).into_iter().for_each(|attr| state.nodes.give_up(attr));
+            state.nodes.reloaded(source, invalidations);
+        }
         state.frame = frame;
-        state.nodes.reloaded(source, invalidations);
         self.following.reloads.fetch_add(1, SeqCst);
         self.following.out_of_step(false);
-        Ok(Again::Done)
+        Ok(if keeps_inode { Again::Kept } else { Again::Done })
+    }
+
+    /// Which file or directory SOURCE is. What is far away is known by its name alone.
+    fn source_id(&self) -> Option<(u64, u64)> {
+        let (file, _) = self.store.local()?.source()?;
+        rustix::fs::fstat(file).ok().map(|stat| (stat.st_dev, stat.st_ino))
     }
 
     fn load_again(&self) -> Result<(V, Meta)> {
@@ -97,9 +120,23 @@ impl<V: FrameView> Single<V> {
     /// Takes over SOURCE's owner, mode and times.
     fn take_attributes(&self, invalidations: &mut Invalidations) {
         if let Ok(stat) = self.store.source_stat() {
-            self.state.write().nodes.take_attributes(stat.into(), V::TAKES_MTIME);
-            invalidations.push(Invalidation::All);
+            let mut state = self.state.write();
+            state.nodes.take_attributes(stat.into(), V::TAKES_MTIME);
+            let (first, last) = state.nodes.shown();
+            // What the mount has given up keeps the attributes that the kernel has of it.
+            invalidations.extend([Invalidation::Attr(ROOT), Invalidation::AttrWithin(first, last), ATTRIBUTES_OF_MADE]);
         }
+    }
+
+    /// What the kernel must forget of all that is shown now, and of names. Pages of files that were given up stay.
+    pub(super) fn all_shown(&self) -> Invalidations {
+        let (first, last) = self.state.read().nodes.shown();
+        vec![Invalidation::Names, Invalidation::Data(ROOT), Invalidation::Within(first, last)]
+    }
+
+    /// The same, after so many changes by others.
+    pub(super) fn reread(&self, count: u64) -> Reread {
+        Reread { of: ROOT, count, invalidations: self.all_shown() }
     }
 
     /// Looks whether others have changed SOURCE, and shows what it holds now. Answers when to look again, if nobody tells.
@@ -236,7 +273,7 @@ impl<V: FrameView> Single<V> {
             Ok(Others::Attributes) => {
                 following.gone.store(false, SeqCst);
                 self.take_attributes(invalidations);
-                None
+                seen.forget_what_may_be_torn(self, invalidations)
             }
             Ok(Others::Gone(reason)) => {
                 let was_gone = following.gone.swap(true, SeqCst);
@@ -247,10 +284,10 @@ impl<V: FrameView> Single<V> {
                 if seen.is_new(&reason) || !was_gone {
                     warn!("{source}: {reason}; {shown}");
                 }
-                None
+                seen.forget_what_may_be_torn(self, invalidations)
             }
             Ok(Others::Touched(reason)) => match self.reload(wait, invalidations) {
-                Ok(Again::Done) => seen.read_again(following, &source, &reason, invalidations),
+                Ok(again @ (Again::Done | Again::Kept)) => seen.read_again(self, again, &reason, invalidations),
                 _ => Some(Instant::now() + TRY_AGAIN.1),
             },
             Ok(others) => {
@@ -259,7 +296,7 @@ impl<V: FrameView> Single<V> {
                     _ => "it could not be shown before".to_owned(),
                 };
                 match self.reload(wait, invalidations) {
-                    Ok(Again::Done) => seen.read_again(following, &source, &reason, invalidations),
+                    Ok(again @ (Again::Done | Again::Kept)) => seen.read_again(self, again, &reason, invalidations),
                     Ok(Again::Uncommitted) => {
                         self.refuse(&reason, invalidations);
                         None
@@ -268,9 +305,10 @@ impl<V: FrameView> Single<V> {
                     // In the middle of a change by the library it does not parse.
                     Err(error) => {
                         following.gone.store(true, SeqCst);
+                        self.is_not_read();
                         if following.out_of_step.load(SeqCst) {
-                            // The kernel must ask again, and is refused.
-                            invalidations.push(Invalidation::All);
+                            // The kernel must ask again, and is refused. Pages of what was there stay.
+                            invalidations.push(Invalidation::Names);
                         }
                         seen.not_read(&source, &error)
                     }
@@ -324,6 +362,8 @@ pub struct Following {
     by_turns: AtomicBool,
     /// Held while SOURCE is read again, and taken before the state.
     reloading: Mutex<()>,
+    /// Why reads of decompressed data wait. A leaf lock.
+    unrest: Mutex<Unrest>,
     /// When a look-up of what is far away looked last. A leaf lock.
     glanced: Mutex<Option<Instant>>,
     /// Counts when that begins, and when what was read is shown.
@@ -376,6 +416,16 @@ impl Following {
         self.out_of_step.store(yes, SeqCst);
     }
 
+    /// Whether what SOURCE holds now cannot be shown.
+    pub(super) fn is_out_of_step(&self) -> bool {
+        self.out_of_step.load(SeqCst)
+    }
+
+    /// Whether somebody else says when to look.
+    pub(super) fn is_by_turns(&self) -> bool {
+        self.by_turns.load(SeqCst)
+    }
+
     /// # Errors
     /// [`ViewError::Gone`] if what SOURCE holds now cannot be shown.
     pub(super) fn check_in_step(&self) -> Result<()> {
@@ -414,23 +464,35 @@ impl Seen {
         self.whole_from = None;
         view.store.forget_cached();
         view.state.read().frame.forget();
-        invalidations.push(Invalidation::All);
+        view.following.unrest.lock().end();
+        // Pages of what has been given up were read before.
+        match V::KEEPS_INODE {
+            true => invalidations.push(view.pages_of_data()),
+            false => invalidations.append(&mut view.all_shown()),
+        }
         None
     }
 
-    fn read_again(
+    fn read_again<V: FrameView>(
         &mut self,
-        following: &Following,
-        source: &dyn std::fmt::Display,
+        view: &Single<V>,
+        again: Again,
         reason: &str,
         invalidations: &mut Invalidations,
     ) -> Option<Instant> {
-        info!("{source}: was changed by another process, and read again ({reason})");
+        info!("{}: was changed by another process, and read again ({reason})", view.store.path().display());
         self.failed = 0;
         self.told = Default::default();
-        following.gone.store(false, SeqCst);
-        invalidations.push(Invalidation::All);
-        self.whole_from = Some(Instant::now() + LOOK_AGAIN);
+        view.following.gone.store(false, SeqCst);
+        match again {
+            Again::Kept => view.data_is_loaded(invalidations),
+            _ => {
+                view.following.unrest.lock().begin(Instant::now());
+                invalidations.extend([Invalidation::Names, Invalidation::Data(ROOT)]);
+            }
+        }
+        // Objects far away are replaced as a whole.
+        self.whole_from = view.store.local().map(|_| Instant::now() + LOOK_AGAIN);
         self.whole_from
     }
 

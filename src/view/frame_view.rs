@@ -35,6 +35,15 @@ pub trait FrameView: Sized + Send + Sync + 'static {
     /// Whether the name of a file with a suffix is a temporary name: see [`is_suffixed`](super::names::is_suffixed).
     const TAKES_SUFFIXES: bool = false;
 
+    /// Whether the one file that is shown keeps its inode through some changes by others: see [`FrameView::keeps_inode`].
+    const KEEPS_INODE: bool = false;
+
+    /// Whether the file keeps its inode when this frame takes the place of the one `before`, in the same SOURCE: every item that both
+    /// have is at the same place in the file.
+    fn keeps_inode(&self, _before: &Self) -> bool {
+        false
+    }
+
     /// What a name in the directory stands for; `None` for one that cannot be there.
     fn parse(&self, name: &OsStr) -> Option<Name>;
 

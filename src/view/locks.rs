@@ -22,7 +22,7 @@ use super::frame_view::{FrameView, Standing, Why};
 use super::meta::Meta;
 use super::nodes::LOCK_FILE;
 use super::single::Single;
-use super::{Attr, Flock, Handle, Ino, Invalidation, Invalidations, Kind, Result, ViewError};
+use super::{Attr, Flock, Handle, Ino, Invalidations, Kind, Result, ViewError};
 use crate::store::sidecar::PATIENCE;
 use crate::store::{LockFile, Sidecar, SourceStat, StoreError};
 
@@ -119,7 +119,7 @@ impl<V: FrameView> Single<V> {
         if sidecar.others_had_it(count) {
             let mut invalidations = Invalidations::new(); // the kernel forgets everything because of the count
             match self.reload(true, &mut invalidations)? {
-                Again::Done => sidecar.reloaded(),
+                Again::Done | Again::Kept => sidecar.reloaded(),
                 _ if self.store.changed_outside()? => {
                     self.refuse("others had the lock meanwhile", &mut invalidations);
                     return Err(self.following.hindrance(&*self.store).map_or(ViewError::Gone, ViewError::Store));
@@ -165,7 +165,7 @@ impl<V: FrameView> Single<V> {
         let count = sidecar.count();
         let mut seen = Invalidations::new();
         let due = look(&mut seen);
-        if let (Ok(count), true) = (count, seen.contains(&Invalidation::All)) {
+        if let (Ok(count), false) = (count, seen.is_empty()) {
             sidecar.reloaded();
             sidecar.in_step(count);
         }
@@ -210,7 +210,7 @@ impl<V: FrameView> Single<V> {
         let done = locked.and_then(|_| work(invalidations));
         let unlocked = self.unlock(LOCK_FILE, handle, invalidations);
         if sidecar.reloads() != before {
-            invalidations.push(Invalidation::All);
+            invalidations.append(&mut self.all_shown());
         }
         match done {
             // The kernel would make another error of EAGAIN.

@@ -263,7 +263,11 @@ pub enum Invalidation {
     Expired(Ino, OsString),
     /// Attributes and cached pages of the files from one inode to another.
     Within(Ino, Ino),
-    /// Everything known of every file and every name: SOURCE was changed by others.
+    /// Attributes only of the files from one inode to another.
+    AttrWithin(Ino, Ino),
+    /// Every name is to be looked up again. Pages stay, of files that have lost their names too: a map of one goes on.
+    Names,
+    /// Everything known of every file and every name.
     All,
 }
 
@@ -314,11 +318,6 @@ pub struct Reread {
 impl Reread {
     /// Nothing was ever read again.
     pub const NEVER: Reread = Reread { of: ROOT, count: 0, invalidations: Invalidations::new() };
-
-    /// Everything was, so many times.
-    pub fn all(count: u64) -> Self {
-        Reread { of: ROOT, count, invalidations: vec![Invalidation::All] }
-    }
 }
 
 /// For how long the kernel may believe what others may change unheard.

@@ -15,7 +15,7 @@
 //!
 //! Nothing here waits, and nothing knows what a file holds: see [`super::frame_view`].
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -25,7 +25,7 @@ use super::content::Content;
 use super::meta::Meta;
 use super::names::{DELAYED, delayed};
 use super::writing::Writing;
-use super::{Handle, Ino, Invalidation, Invalidations, ROOT, Result, ViewError};
+use super::{Attr, Handle, Ino, Invalidation, Invalidations, ROOT, Result, ViewError};
 
 /// The lock file's inode.
 pub const LOCK_FILE: Ino = Ino(3);
@@ -38,11 +38,13 @@ const FIRST_VERSION: u64 = 1;
 /// So many versions have inodes of their own.
 const VERSIONS: u64 = (1 << (63 - NUMBER_BITS)) - 1;
 /// The bit that inodes of files made during the mount have.
-const MADE: u64 = 1 << 63;
+pub const MADE: u64 = 1 << 63;
 /// The cookie that stands behind the lock file in a listing: behind all others.
 const LAST: u64 = 1 << 62;
 /// The cookie that stands behind the directory of delayed files.
 const LAST_BUT_ONE: u64 = LAST - 1;
+/// Attributes of so many files are kept that have lost their inodes.
+pub const GIVEN_UP: usize = 256;
 /// Serial numbers are above any file's number, and so behind it in a listing.
 const FIRST_SERIAL: u64 = 1 << NUMBER_BITS;
 
@@ -142,6 +144,8 @@ pub struct Nodes {
     /// How many of them each open file has.
     open: HashMap<Ino, u32>,
     last_serial: u64,
+    /// Attributes of files that have lost their inodes, which the kernel may still know. The oldest first.
+    given_up: VecDeque<Attr>,
     /// How often others have changed SOURCE.
     version: u64,
     /// When that was last seen.
@@ -168,6 +172,7 @@ impl Nodes {
             handles: HashMap::new(),
             open: HashMap::new(),
             last_serial: FIRST_SERIAL,
+            given_up: VecDeque::new(),
             version: 0,
             reloaded: None,
             root,
@@ -205,9 +210,15 @@ impl Nodes {
 
     // --- names ---
 
+    /// The first and the last inode of files that SOURCE has now.
+    pub fn shown(&self) -> (Ino, Ino) {
+        let first = (FIRST_VERSION + self.version % VERSIONS) << NUMBER_BITS;
+        (Ino(first), Ino(first | (FIRST_SERIAL - 1)))
+    }
+
     /// The inode of a file of the frame, if it is there.
     pub fn ino(&self, file: Number) -> Ino {
-        let computed = || Ino((FIRST_VERSION + self.version % VERSIONS) << NUMBER_BITS | file.0);
+        let computed = || Ino(self.shown().0.0 | file.0);
         self.linked.get(&file).copied().unwrap_or_else(computed)
     }
 
@@ -464,6 +475,24 @@ impl Nodes {
             stays
         });
         self.link_root();
+    }
+
+    /// A file loses its inode, with these attributes.
+    pub fn give_up(&mut self, attr: Attr) {
+        self.given_up.push_back(attr);
+        if self.given_up.len() > GIVEN_UP {
+            self.given_up.pop_front();
+        }
+    }
+
+    /// The last attributes of a file that has lost its inode.
+    pub fn given_up(&self, ino: Ino) -> Option<Attr> {
+        self.given_up.iter().find(|attr| attr.ino == ino).copied()
+    }
+
+    /// The kernel has forgotten a file that had lost its inode.
+    pub fn forget_given_up(&mut self, ino: Ino) {
+        self.given_up.retain(|attr| attr.ino != ino);
     }
 
     /// Takes over owner, mode and times of SOURCE, where a client has set no others; its mtime only if so.

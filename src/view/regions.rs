@@ -105,7 +105,7 @@ impl<F: Numbered> Regions<F> {
         frames.into_values().collect()
     }
 
-    /// Adds what the kernel must forget of a frame's files. Whether that is everything.
+    /// Adds what the kernel must forget of a frame's files. Whether all its names are to be looked up again.
     pub fn tell(&self, frame: &Arc<F>, inner: Invalidations, invalidations: &mut Invalidations) -> bool {
         let outer = |ino: Ino| self.outer(frame, ino);
         let mut all = false;
@@ -116,7 +116,15 @@ impl<F: Numbered> Regions<F> {
                 Invalidation::Attr(ino) => invalidations.push(Invalidation::Attr(outer(ino))),
                 Invalidation::Entry(parent, name) => invalidations.push(Invalidation::Entry(outer(parent), name)),
                 Invalidation::Expired(parent, name) => invalidations.push(Invalidation::Expired(outer(parent), name)),
-                Invalidation::Within(..) | Invalidation::All => {
+                Invalidation::Names => all = true,
+                // One range is of one region.
+                Invalidation::AttrWithin(first, _) => {
+                    invalidations.extend(region_of(&**frame, first).map(|(first, last)| Invalidation::AttrWithin(first, last)));
+                }
+                Invalidation::Within(first, _) => {
+                    invalidations.extend(region_of(&**frame, first).map(|(first, last)| Invalidation::Within(first, last)));
+                }
+                Invalidation::All => {
                     invalidations.push(Invalidation::Data(frame.ino()));
                     invalidations.extend(ranges(&**frame));
                     all = true;
@@ -129,8 +137,23 @@ impl<F: Numbered> Regions<F> {
 
 /// All files of a frame, for the kernel to forget.
 pub fn ranges(frame: &impl Numbered) -> Vec<Invalidation> {
-    let first = |region: &u64| OURS | region << FILE_BITS;
-    frame.regions().lock().values().map(|region| Invalidation::Within(Ino(first(region)), Ino(first(region) | FILE))).collect()
+    frame
+        .regions()
+        .lock()
+        .values()
+        .map(|region| range_of(*region))
+        .map(|(first, last)| Invalidation::Within(first, last))
+        .collect()
+}
+
+/// The first and the last inode of the region that an inode of a frame is in, if it has one.
+fn region_of(frame: &impl Numbered, inner: Ino) -> Option<(Ino, Ino)> {
+    frame.regions().lock().get(&(inner.0 >> FILE_BITS)).map(|region| range_of(*region))
+}
+
+fn range_of(region: u64) -> (Ino, Ino) {
+    let first = OURS | region << FILE_BITS;
+    (Ino(first), Ino(first | FILE))
 }
 
 #[cfg(test)]

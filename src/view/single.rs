@@ -146,6 +146,9 @@ impl<V: FrameView> Single<V> {
         self.of_one_version(|guard| {
             let (content, mut meta, nlink) = {
                 let state = self.state.read();
+                if let Some(attr) = state.nodes.given_up(ino) {
+                    return Ok(Attr { good, ..attr });
+                }
                 if state.place(ino)? == Place::Root {
                     return Ok(Attr { good, ..state.nodes.directory.attr(ROOT, Kind::Directory, 4096) });
                 }
@@ -155,7 +158,10 @@ impl<V: FrameView> Single<V> {
                 let is_removed = state.nodes.get(ino).is_some_and(|node| node.name.is_none());
                 (state.content(ino)?, state.meta(ino), u32::from(!is_removed))
             };
-            self.following.check_in_step()?;
+            // A map of a file outlasts states that cannot be shown.
+            if !V::KEEPS_INODE {
+                self.following.check_in_step()?;
+            }
             if let Some(when) = content.written() {
                 meta.written(when);
             }
@@ -179,7 +185,12 @@ impl<V: FrameView> Single<V> {
             ROOT => {
                 let nodes = &self.state.read().nodes;
                 let is_settled = nodes.is_of_one_version(ROOT) && !nodes.is_reloaded_since(self.settles);
-                if is_settled { Pages::Kept } else { Pages::Direct }
+                match is_settled {
+                    true => Pages::Kept,
+                    // A file that is read without the page cache cannot be mapped.
+                    false if V::KEEPS_INODE => Pages::Fresh,
+                    false => Pages::Direct,
+                }
             }
             _ => Pages::Kept,
         };
@@ -306,11 +317,17 @@ impl<V: FrameView> FileSystem for Single<V> {
     fn lookup(&self, parent: Ino, name: &OsStr) -> Result<Attr> {
         self.glance_untold(false)?;
         let ino = self.find(parent, name)?;
+        if V::KEEPS_INODE {
+            self.following.check_in_step()?;
+        }
         self.prefetch_looked_up(ino);
         self.attr(ino)
     }
 
     fn forget(&self, ino: Ino, _count: u64, altogether: bool) {
+        if altogether && self.state.read().nodes.given_up(ino).is_some() {
+            self.state.write().nodes.forget_given_up(ino);
+        }
         if altogether && self.state.read().nodes.get(ino).is_some_and(|node| node.name.is_none()) {
             self.state.write().forget(ino);
         }
@@ -394,6 +411,9 @@ impl<V: FrameView> FileSystem for Single<V> {
     fn read(&self, ino: Ino, handle: Option<Handle>, offset: u64, buf: &mut [u8]) -> Result<usize> {
         if ino == LOCK_FILE {
             return self.read_lock_file(offset, buf);
+        }
+        if self.waits_for_changes() {
+            return self.read_settled(ino, handle, offset, buf);
         }
         self.glance_before(false)?;
         let read = self.of_one_version(|guard| {
@@ -553,11 +573,11 @@ impl<V: FrameView> FileSystem for Single<V> {
             Some(lock) => self.take_lock(ino, handle, lock, until, invalidations),
             None => self.give_lock_back(ino, handle, until.is_some(), invalidations),
         };
-        count.map(Reread::all)
+        count.map(|count| self.reread(count))
     }
 
     fn catch_up(&self, _ino: Ino) -> Result<Reread> {
-        self.wait_for_others().map(Reread::all)
+        self.wait_for_others().map(|count| self.reread(count))
     }
 
     fn may_wait(&self, ino: Ino) -> Wait {

@@ -65,7 +65,7 @@ impl<V: FrameView> Single<V> {
 
     /// Reads what a file holds; a short count means that it ends there.
     #[expect(clippy::indexing_slicing, reason = "no more is counted than there is in the buffer")]
-    pub(super) fn read_content(
+    pub(in crate::view) fn read_content(
         &self,
         guard: &ReadGuard<'_>,
         ino: Ino,

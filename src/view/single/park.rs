@@ -214,7 +214,7 @@ impl<V: FrameView> Parked<V> {
         let Parked { mut nodes, load, read_only, takes_turns, identity } = self;
         if identity.is_none() || store.identity() != identity {
             nodes.reloaded(store.source_stat()?.into(), invalidations);
-            invalidations.push(Invalidation::All);
+            invalidations.extend([Invalidation::Names, Invalidation::Data(ROOT)]);
         }
         let lock_file = nodes.lock_file.clone();
         let frame = Single::under(nodes, store, read_only, load)?;

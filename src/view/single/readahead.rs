@@ -64,7 +64,7 @@ impl<V: FrameView> Single<V> {
     }
 
     /// A chunk is read: who looks up names does so to read.
-    pub(super) fn has_read(&self, content: &Content) {
+    pub(in crate::view) fn has_read(&self, content: &Content) {
         if matches!(content, Content::Chunk(..)) && self.prefetcher.lookups.load(Relaxed) > 0 {
             self.prefetcher.lookups.store(0, Relaxed);
         }

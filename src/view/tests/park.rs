@@ -55,7 +55,7 @@ fn keeps<V: super::super::frame_view::FrameView>(pair: Pair, path: &Path, frame:
     std::fs::rename(other, path).unwrap();
     invalidations.clear();
     let frame = parked.open(pair.store(path), invalidations).unwrap();
-    assert!(invalidations.contains(&Invalidation::All));
+    assert!(invalidations.contains(&Invalidation::Names));
     let now = lookup(&frame, name).unwrap();
     assert_ne!(now.ino, renamed);
     assert_eq!(errno(frame.open(renamed, READING)), libc::ESTALE);

@@ -465,7 +465,7 @@ impl Tree {
         drop(told);
         let mut invalidations = Invalidations::new();
         if count > 0 {
-            self.tell(frame, vec![Invalidation::All], &mut invalidations);
+            self.tell(frame, inner.invalidations.clone(), &mut invalidations);
         }
         Reread { of: frame.ino, count, invalidations }
     }

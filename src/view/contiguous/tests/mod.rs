@@ -237,7 +237,7 @@ fn a_read_only_view_shows_what_others_have_made_of_source() {
             view.flush(handle, &mut Vec::new()).unwrap();
             view.shutdown().unwrap();
         }
-        assert_eq!(follow(), [Invalidation::All]);
+        assert_eq!(follow(), [Invalidation::Names, Invalidation::Data(ROOT)]);
         assert!(mount.read(NAME) == other);
         assert_eq!(errno(mount.view().getattr(old)), libc::ESTALE, "another version is another file");
         let mode = OpenMode { write: true, ..OpenMode::default() };
