@@ -53,7 +53,7 @@ fn what_is_opened_is_up_to_date_and_what_is_open_is_told() {
         let opened = mount.view().open(now, READING).unwrap().handle;
         assert_eq!(mount.read("00000000.chunk"), chunk(7, CHUNKSIZE));
         assert_eq!(mount.names(), ["chunks.b2frame", "00000000.chunk", "00000001.chunk"]);
-        for ino in old {
+        for ino in old.iter().copied() {
             assert_eq!(errno(read_of(&mount, ino)), libc::ESTALE);
             match mount.view().getattr(ino) {
                 Ok(last) => assert_eq!((last.ino, last.size, last.nlink), (old[0], chunk(1, CHUNKSIZE).len() as u64, 0)),
