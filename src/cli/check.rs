@@ -21,7 +21,7 @@ const MOST: u64 = 10_000;
 /// findings are notes, not damage: holes in a file, files in a directory that belong to no chunk, chunks that only a plugin of
 /// the library decodes.
 ///
-/// All frames in a directory, or in a store of Python-Blosc2 (.b2d), are checked, at any depth; the last line counts them. A frame is a
+/// All frames in a directory, or in a store of Python-Blosc2 (.b2d, .b2z), are checked, at any depth; the last line counts them. A frame is a
 /// directory with chunks.b2frame, or a file that begins as one and has one of its suffixes (.b2nd, .b2frame and others). Symbolic links
 /// are not followed, and directories on which another file system is mounted are left out.
 #[derive(clap::Args)]
@@ -154,7 +154,7 @@ pub(super) fn run(args: &Args) -> Outcome {
 /// All frames in a directory; `None` if it is none.
 fn all_in(path: &Path, depth: Depth, as_json: bool, out: &mut impl Write) -> Result<Option<Verdict>, Failure> {
     let (mut worst, mut count) = (Verdict::Sound, Count::default());
-    let is_tree = trees::each(path, &mut |item| {
+    let is_tree = trees::each_to_read(path, &mut |item| {
         let verdict = match item {
             Item::Frame(entry, _) => {
                 let verdict = one(&entry.location, depth, as_json, out);

@@ -31,7 +31,7 @@ const BUFFER: usize = 64 << 10;
 ///
 /// Only headers are read. Exits with 1 if a header shows damage; `b2fuse check` finds more.
 ///
-/// For a directory, or a store of Python-Blosc2 (.b2d), prints a line for each frame in it, at any depth: its layout; chunks, their
+/// For a directory, or a store of Python-Blosc2 (.b2d, .b2z), prints a line for each frame in it, at any depth: its layout; chunks, their
 /// number; nbytes and cbytes, the sizes in its header, and their ratio; its path. See `b2fuse check` for what is a frame.
 #[derive(clap::Args)]
 #[command(after_long_help = "\

@@ -277,6 +277,9 @@ fn mount(args: Args, options: Options) -> Result<Outcome, Failure> {
     if fake {
         return Ok(Outcome::Done);
     }
+    if let Some(line) = point::hides(&plan.config.mount.point, &plan.shown_point, &plan.source) {
+        eprintln!("{line}");
+    }
     let target = match log_file {
         Some((file, path)) => Target::File(file, path),
         None if foreground => Target::Stderr,

@@ -16,6 +16,8 @@ use super::open_files::Stamp;
 use super::{Location, Result};
 use crate::format::zip::{Contents, End, Entry, Member, Number};
 
+pub mod members;
+
 /// Bytes of the end of a file that a look at it reads: the whole directory of most archives.
 const LOOKED_AT: u64 = 16 << 10;
 

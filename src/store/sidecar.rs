@@ -222,6 +222,9 @@ impl Sidecar {
     }
 
     /// The value of the attribute that holds the lock file's access list, if it has one.
+    ///
+    /// # Errors
+    /// What the system refuses.
     pub fn access_list(&self) -> Result<Option<Vec<u8>>> {
         self.place().file.access_list().map_err(self.path.io("read the access list of the lock file"))
     }

@@ -335,3 +335,19 @@ user_with_a_contiguous_source() {
         one_line "$T/u/f.b2frame" "permission denied" "${as[@]}" "$B2FUSE" mount -o ro "$T/u/f.b2frame" "$M"
     fi
 }
+
+test_a_mount_over_files_says_that_it_hides_them() {
+    source_from base
+    equal "$(mount_it 2>&1)" ""
+    umount_it
+    echo hidden >"$M/file"
+    equal "$(mount_it 2>&1)" "$M: warning: is not empty; what is in it is hidden until the unmount"
+    [ ! -e "$M/file" ]
+    umount_it
+    equal "$(cat "$M/file")" hidden
+    # A directory that is mounted on itself hides nothing.
+    mkdir "$T/frames"
+    cp "$FX/base.b2frame" "$T/frames"
+    equal "$("$B2FUSE" mount "$T/frames" "$T/frames" 2>&1)" ""
+    "$B2FUSE" umount "$T/frames"
+}

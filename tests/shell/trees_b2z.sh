@@ -38,6 +38,31 @@ test_an_archive_is_a_file_by_default() {
     cp "$FX/base.b2frame" "$S"
     fails "is not a directory of frames" mount_it -o b2z=dir
 }
+# Commands that only read take an archive as they take the directory of its store.
+test_commands_on_an_archive() {
+    a_store "$T/t.b2z"
+    unzipped "$T/t.b2d" "$T/t.b2z"
+    local command
+    for command in info "info --json" ls "ls --json" check "check --deep"; do
+        # shellcheck disable=SC2086
+        "$B2FUSE" $command "$T/t.b2z" >"$T/of_archive"
+        # shellcheck disable=SC2086
+        "$B2FUSE" $command "$T/t.b2d" | sed "s|t\.b2d|t.b2z|g" >"$T/of_directory"
+        grep -q 'group/deep/b.b2nd' "$T/of_archive"
+        diff "$T/of_archive" "$T/of_directory"
+    done
+    # One byte of a chunk is another.
+    py 'path = sys.argv[1]
+data = bytearray(open(path, "rb").read())
+leaf = open(sys.argv[2], "rb").read()
+at = data.index(leaf) + 600
+data[at : at + 8] = b"\xff" * 8
+open(path, "wb").write(data)' "$T/t.b2z" "$T/t.b2d/group/deep/b.b2nd"
+    exits 1 "$B2FUSE" check --deep "$T/t.b2z"
+    cp "$T/t.b2z" "$T/before"
+    for command in compact repair; do one_line "$T/t.b2z" "is a store of Python-Blosc2 (.b2z)" "$B2FUSE" $command "$T/t.b2z"; done
+    cmp "$T/t.b2z" "$T/before"
+}
 mount_tree() { "$B2FUSE" mount "$@" "$D" "$M" </dev/null; }
 
 test_an_archive_is_shown_as_a_directory() {

@@ -38,7 +38,7 @@ const MOST_FINDINGS: usize = 20;
 /// chunks. These are read, in about a second, if a file has at most 1,048,576 stored chunks or a directory 65,536; otherwise only with
 /// --all.
 ///
-/// For a directory, or a store of Python-Blosc2 (.b2d), all frames in it are shown, at any depth, in the order of their paths; see
+/// For a directory, or a store of Python-Blosc2 (.b2d, .b2z), all frames in it are shown, at any depth, in the order of their paths; see
 /// `b2fuse check` for what counts as a frame.
 #[derive(clap::Args)]
 #[command(after_long_help = "\
@@ -155,7 +155,7 @@ impl Printer<'_> {
     /// The frame at a path, or all that are in the directory there; broken off where nobody reads it any more.
     fn all_of(&mut self, path: &Path) -> ControlFlow<Result<(), Failure>> {
         let mut end = ControlFlow::Continue(());
-        let tree = trees::each(path, &mut |item| {
+        let tree = trees::each_to_read(path, &mut |item| {
             end = match item {
                 Item::Frame(entry, _) => {
                     let inspected = frames::inspect_at(&entry.location);

@@ -117,7 +117,7 @@ pub(super) fn ls(args: &Args) -> Result<Option<()>, Failure> {
         }
         Ok(())
     };
-    let is_tree = trees::each(&args.frame, &mut |item| {
+    let is_tree = trees::each_to_read(&args.frame, &mut |item| {
         let row = match item {
             Item::Frame(entry, layout) => match frames::inspect_at(&entry.location) {
                 Ok(inspection) => Row::of(&inspection),

@@ -3,9 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use super::super::Failure;
+use crate::format::plain::plain;
 use crate::fs::kernel::{self, FS_TYPE};
+use crate::store::backend::Backend;
 use crate::store::in_words;
-use crate::store::local::{self, mounts};
+use crate::store::local::{self, FileBackend, mounts};
 
 /// What is said of a mount whose daemon is gone.
 const DEAD: &str = "is a mount whose daemon has died; unmount it first (b2fuse umount)";
@@ -70,6 +72,20 @@ pub(super) fn check(point: &Path, fits: Fits, misfit: Option<&str>) -> Result<(P
         }
     };
     Ok((resolve(point)?, on_file))
+}
+
+/// What is said of a mount point with files in it, which are hidden for as long as the mount lasts. A directory may be mounted on itself.
+pub(super) fn hides(point: &Path, shown: &Path, source: &Path) -> Option<String> {
+    if local::resolve(source).is_ok_and(|source| source == point) {
+        return None;
+    }
+    let mut has_any = false;
+    let listed = FileBackend::open_resolved(point).ok()?.each_name(&mut |_| {
+        has_any = true;
+        false
+    });
+    let what = "is not empty; what is in it is hidden until the unmount";
+    (listed.is_ok() && has_any).then(|| format!("{}: warning: {what}", plain(shown)))
 }
 
 /// The mount point without symbolic links.
