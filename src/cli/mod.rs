@@ -62,6 +62,7 @@ Exit codes:
   0  done
   1  failed, with one line on stderr that begins with the path
   2  wrong usage
+  3  unmounted, and it cannot be told whether everything was kept (umount)
   Control characters in names are printed as escapes: \\n, \\u{1b}, \\xff
 
 Examples:

@@ -17,6 +17,7 @@ use crate::fs::unmount::{self, Answer, Question, SEALED};
 use crate::store::in_words;
 use crate::store::local::{self, system};
 use crate::store::mark::MarkWatch;
+use crate::view::BY_OTHERS;
 
 /// How long a daemon may take to answer.
 const SILENCE: Duration = Duration::from_secs(30);
@@ -36,7 +37,7 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_m
 /// Unmount; return when all changes are in the frame, on disk
 ///
 /// Data that has no place in SOURCE is saved in SOURCE.lost; the message names it, and the exit code is 1. If it cannot be saved, the
-/// frame stays mounted. root may unmount any user's mount. umount(8), fusermount3 -u, SIGTERM and SIGINT end a mount in the same way,
+/// frame stays mounted. The exit code is 3 if it cannot be told whether everything was kept, as after the daemon was killed. root may unmount any user's mount. umount(8), fusermount3 -u, SIGTERM and SIGINT end a mount in the same way,
 /// except that only the log names what is not in SOURCE.
 #[derive(clap::Args)]
 #[command(after_long_help = "\
@@ -53,11 +54,35 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Outcome {
-    unmount(&args.mountpoint, args.lazy).into()
+    match unmount(&args.mountpoint, args.lazy) {
+        Ok(()) => Outcome::Done,
+        Err(Trouble::Failed(reason)) => Outcome::Failed(Failure::new(&args.mountpoint, reason)),
+        Err(Trouble::Untold(reason)) => {
+            let Failure(line) = Failure::new(&args.mountpoint, reason);
+            super::log::say(&line);
+            Outcome::Code(UNTOLD)
+        }
+    }
 }
 
-fn unmount(path: &Path, lazy: bool) -> Result<(), Failure> {
-    let failed = |reason: String| Failure::new(path, reason);
+/// Why not everything is as it should be.
+enum Trouble {
+    Failed(String),
+    /// It is unmounted, and it cannot be told whether everything was kept.
+    Untold(String),
+}
+
+impl From<String> for Trouble {
+    fn from(reason: String) -> Self {
+        Trouble::Failed(reason)
+    }
+}
+
+/// The exit code of [`Trouble::Untold`].
+const UNTOLD: u8 = 3;
+
+fn unmount(path: &Path, lazy: bool) -> Result<(), Trouble> {
+    let failed = Trouble::Failed;
     let point = kernel::resolve_point(path).map_err(|error| failed(format!("cannot be found: {}", in_words(&error))))?;
     let mounted = kernel::mounted_at(&point).map_err(|error| failed(format!("cannot list mounts: {}", in_words(&error))))?;
     let mount = match mounted {
@@ -74,7 +99,7 @@ fn unmount(path: &Path, lazy: bool) -> Result<(), Failure> {
     };
     let daemon = Daemon::of(mount);
     let outcome = if lazy { detach(&daemon) } else { take_away(&daemon) };
-    let (left, source) = outcome.map_err(failed)?;
+    let (left, source) = outcome?;
     let note = match daemon.ended(source) {
         // It has no lock that could be given back.
         Ended::Unseen
@@ -95,13 +120,14 @@ fn unmount(path: &Path, lazy: bool) -> Result<(), Failure> {
     if left.is_empty() {
         return Ok(());
     }
-    Err(failed(format!("unmounted, but not everything is in the frame: {left}; see {}", daemon.log())))
+    let what = if left.starts_with(BY_OTHERS) { "" } else { "not everything is in the frame: " };
+    Err(failed(format!("unmounted, but {what}{left}; see {}", daemon.log())))
 }
 
 /// SOURCE, and which file it is.
 type Source = (PathBuf, (u64, u64));
 /// What is not in SOURCE, in words, and what tells of the daemon's end, where that can be seen.
-type TakenAway = Result<(String, Option<Source>), String>;
+type TakenAway = Result<(String, Option<Source>), Trouble>;
 
 /// Takes the mount away when its daemon is ready for that.
 fn take_away(daemon: &Daemon) -> TakenAway {
@@ -110,17 +136,18 @@ fn take_away(daemon: &Daemon) -> TakenAway {
     loop {
         let Ready { ticket, left, source, since } = match daemon.open().and_then(|talk| daemon.make_ready(talk, false)) {
             Ok(Ok(ready)) => ready,
-            Ok(Err(None)) => return Err(busy(&daemon.mount.point)),
+            Ok(Err(None)) => return Err(busy(&daemon.mount.point).into()),
             Ok(Err(Some(why))) => {
-                return Err(format!("{STILL}, because not all data can be saved: {why} (-z unmounts anyway)"));
+                return Err(format!("{STILL}, because not all data can be saved: {why} (-z unmounts anyway)").into());
             }
             Err(error) if is_dead(&error) => return dead(daemon),
-            Err(error) => return Err(format!("{STILL}: {}", silent(&error))),
+            Err(error) => return Err(format!("{STILL}: {}", silent(&error)).into()),
         };
         let Err(error) = kernel::unmount(&daemon.mount.point, false) else {
             if since.elapsed() >= SEALED {
                 let reason = "what was written while that was going on may not be in the frame: see";
-                return Err(format!("unmounted, but it took {} s, and {reason} {}", since.elapsed().as_secs(), daemon.log()));
+                let took = since.elapsed().as_secs();
+                return Err(Trouble::Untold(format!("unmounted, but it took {took} s, and {reason} {}", daemon.log())));
             }
             return Ok((left, source));
         };
@@ -128,29 +155,36 @@ fn take_away(daemon: &Daemon) -> TakenAway {
         let resumed = daemon.open().and_then(|talk| talk.ask(Question::Resume(ticket)));
         let somebody_waited = matches!(resumed, Ok((_, Answer::Working)));
         if error.raw_os_error() != Some(libc::EBUSY) || !somebody_waited || Instant::now() >= until {
-            return Err(cannot_unmount(daemon, &error));
+            return Err(cannot_unmount(daemon, &error).into());
         }
     }
 }
 
 /// Takes the mount's name away, and asks afterwards what is not in SOURCE: through a file that keeps the mount alive.
 fn detach(daemon: &Daemon) -> TakenAway {
+    if let Some(process) = stopped(&daemon.mount) {
+        kernel::unmount(&daemon.mount.point, true).map_err(|error| cannot_unmount(daemon, &error))?;
+        let reason =
+            format!("its daemon is stopped (process {process}), so it cannot be told whether everything is in the frame");
+        return Err(Trouble::Untold(format!("unmounted, but {reason}; it goes on with kill -CONT {process}")));
+    }
     let talk = daemon.open();
     kernel::unmount(&daemon.mount.point, true).map_err(|error| cannot_unmount(daemon, &error))?;
     match talk.and_then(|talk| daemon.make_ready(talk, true)) {
         Ok(Ok(Ready { left, source, .. })) => Ok((left, source)),
-        Ok(Err(why)) => Err(format!("unmounted, but not all data can be saved: {}", why.unwrap_or("it is busy".into()))),
+        Ok(Err(why)) => Err(format!("unmounted, but not all data can be saved: {}", why.unwrap_or("it is busy".into())).into()),
         Err(error) if is_dead(&error) => after_death(daemon),
-        Err(error) => Err(format!(
+        Err(error) => Err(Trouble::Untold(format!(
             "unmounted, but whether everything is in the frame is not known: {}; see {}",
             silent(&error),
             daemon.log()
-        )),
+        ))),
     }
 }
 
-fn died(daemon: &Daemon) -> String {
-    format!("unmounted, but its daemon had died: what it had not committed is lost; see {}", daemon.log())
+fn died(daemon: &Daemon) -> Trouble {
+    let reason = "its daemon had died, so it cannot be told whether everything that was written is in the frame";
+    Trouble::Untold(format!("unmounted, but {reason}; see {}", daemon.log()))
 }
 
 fn dead(daemon: &Daemon) -> TakenAway {
@@ -177,6 +211,12 @@ fn cannot_unmount(daemon: &Daemon, error: &io::Error) -> String {
         Some(libc::EBUSY) => busy(&daemon.mount.point),
         _ => format!("cannot unmount: {}", in_words(error)),
     }
+}
+
+/// A process that serves a mount, and is stopped (SIGSTOP), as far as that can be seen. It answers nothing.
+fn stopped(mount: &MountInfo) -> Option<u32> {
+    let connection = mount.device_number()? & 0xf_ffff;
+    system::stopped_processes().into_iter().find(|process| system::serves(*process, connection))
 }
 
 /// Whoever serves a mount.

@@ -422,6 +422,11 @@ pub trait LocalStore: SourceStore {
     /// Saves bytes that do not fit into the frame to `SOURCE.lost/NAME`, never over an older file; returns the path.
     fn save_lost(&self, name: &str, content: &dyn ReadAt) -> Result<PathBuf>;
 
+    /// Saves SOURCE's file to `SOURCE.lost/` as it is open, with everything that was committed; `None` if SOURCE is a directory.
+    fn save_itself(&self) -> Option<Result<PathBuf>> {
+        None
+    }
+
     /// SOURCE's open descriptor, and its path as the user named it.
     fn source(&self) -> Option<(OwnedFd, PathBuf)> {
         None

@@ -32,9 +32,16 @@ struct Open {
 }
 
 /// See [`super::LocalStore::save_lost`].
-pub(super) fn save(source: &Source, lost: &Mutex<LostDirectory>, name: &str, content: &dyn ReadAt) -> Result<PathBuf> {
+/// `held` is SOURCE as it is open: it has an owner even if its name is gone.
+pub(super) fn save(
+    source: &Source,
+    lost: &Mutex<LostDirectory>,
+    name: &str,
+    content: &dyn ReadAt,
+    held: Option<FileStat>,
+) -> Result<PathBuf> {
     let mut lost = lost.lock();
-    let owner = source.stat()?.filter(|stat| stat.is_file() || stat.is_dir());
+    let owner = source.stat()?.or(held).filter(|stat| stat.is_file() || stat.is_dir());
     let Open { dir, path } = match &mut lost.open {
         Some(open) => open,
         none => none.insert(find(source, owner.as_ref())?),
@@ -197,7 +204,7 @@ mod tests {
     #[test]
     fn holes_stay_holes_and_nobody_else_looks_in() {
         let dir = tempfile::tempdir().unwrap();
-        let saved = save(&source(&dir), &Mutex::default(), "x", &Sparse).unwrap();
+        let saved = save(&source(&dir), &Mutex::default(), "x", &Sparse, None).unwrap();
         let meta = std::fs::metadata(&saved).unwrap();
         assert_eq!((meta.len(), meta.mode() & 0o077 & !0o044), (FAR + 10, 0));
         assert!(meta.blocks() < 100);
@@ -213,15 +220,15 @@ mod tests {
         std::fs::write(at("frame.lost.1"), "").unwrap();
         // One that anybody may look into is not a daemon's.
         std::fs::DirBuilder::new().mode(0o755).create(at("frame.lost.2")).unwrap();
-        let first = save(&source(&dir), &Mutex::default(), "x", &b"1".as_slice()).unwrap();
+        let first = save(&source(&dir), &Mutex::default(), "x", &b"1".as_slice(), None).unwrap();
         let root = dir.path().canonicalize().unwrap();
         assert_eq!(first, root.join("frame.lost.3/x"));
         // The next daemon finds the same one again.
-        assert_eq!(save(&source(&dir), &Mutex::default(), "x", &b"2".as_slice()).unwrap(), root.join("frame.lost.3/x.1"));
+        assert_eq!(save(&source(&dir), &Mutex::default(), "x", &b"2".as_slice(), None).unwrap(), root.join("frame.lost.3/x.1"));
         assert_eq!(std::fs::read_dir(at("elsewhere")).unwrap().count(), 0);
         // Where others may exchange names, even that could be somebody else's.
         std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
-        assert_eq!(save(&source(&dir), &Mutex::default(), "x", &b"3".as_slice()).unwrap(), root.join("frame.lost.4/x"));
+        assert_eq!(save(&source(&dir), &Mutex::default(), "x", &b"3".as_slice(), None).unwrap(), root.join("frame.lost.4/x"));
     }
 
     #[test]
@@ -236,7 +243,7 @@ mod tests {
             }
         }
         let dir = tempfile::tempdir().unwrap();
-        assert!(save(&source(&dir), &Mutex::default(), "x", &Broken).is_err());
+        assert!(save(&source(&dir), &Mutex::default(), "x", &Broken, None).is_err());
         assert_eq!(std::fs::read_dir(dir.path().join("frame.lost")).unwrap().count(), 0);
     }
 }

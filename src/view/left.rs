@@ -7,6 +7,7 @@ use log::error;
 
 use super::{Result, ViewError};
 use crate::store::in_words;
+use crate::store::local::Gone;
 use crate::store::{self, StoreError};
 
 /// Of so many files a message says what became of them. The log says it of all.
@@ -17,9 +18,14 @@ const NAMED: usize = 5;
 pub struct Left {
     /// Why not everything that belongs to the frame is committed.
     pub failed: Option<ViewError>,
+    /// What became of SOURCE, if its name is gone.
+    pub gone: Option<Gone>,
     /// Files that were accepted, and that SOURCE does not have.
     pub lost: Vec<Lost>,
 }
+
+/// What a message about [`Left::gone`] begins with.
+pub const BY_OTHERS: &str = "another program has ";
 
 /// A file that was accepted, and that SOURCE does not have.
 #[derive(Debug)]
@@ -33,7 +39,7 @@ pub struct Lost {
 impl Left {
     /// Whether SOURCE has everything.
     pub fn is_nothing(&self) -> bool {
-        self.failed.is_none() && self.lost.is_empty()
+        self.failed.is_none() && self.gone.is_none() && self.lost.is_empty()
     }
 
     /// Whether what SOURCE does not have is saved, and waiting would not bring it into SOURCE.
@@ -41,13 +47,21 @@ impl Left {
         self.failed.as_ref().is_none_or(is_final) && self.lost.iter().all(|lost| lost.saved.is_ok())
     }
 
+    /// Whether it says why files are lost.
+    fn has_reason(&self) -> bool {
+        self.failed.is_some() || self.gone.is_some()
+    }
+
     /// Says of each file in the log what became of it.
     pub fn log(&self, source: &Path) {
         if let Some(failed) = &self.failed {
             error!("{failed}");
         }
+        if let Some(gone) = &self.gone {
+            error!("{}: {}", source.display(), in_words_of(gone));
+        }
         for lost in &self.lost {
-            error!("{}: {}", source.display(), Shown(lost, self.failed.is_some()));
+            error!("{}: {}", source.display(), Shown(lost, self.has_reason()));
         }
     }
 
@@ -64,6 +78,13 @@ impl Left {
     }
 }
 
+fn in_words_of(gone: &Gone) -> String {
+    match gone {
+        Gone::Renamed(path) => format!("{BY_OTHERS}renamed SOURCE: it is {} now, and has what was committed", path.display()),
+        Gone::Removed => format!("{BY_OTHERS}removed SOURCE"),
+    }
+}
+
 /// Whether a commit that failed so never succeeds in this mount.
 pub(super) fn is_final(error: &ViewError) -> bool {
     matches!(error, ViewError::Store(StoreError::Stale { .. }))
@@ -77,8 +98,12 @@ impl fmt::Display for Left {
             write!(f, "{failed}")?;
             gap = "; ";
         }
+        if let Some(gone) = &self.gone {
+            write!(f, "{gap}{}", in_words_of(gone))?;
+            gap = "; ";
+        }
         for lost in self.lost.iter().take(NAMED) {
-            write!(f, "{gap}{}", Shown(lost, self.failed.is_some()))?;
+            write!(f, "{gap}{}", Shown(lost, self.has_reason()))?;
             gap = "; ";
         }
         match self.lost.len().saturating_sub(NAMED) {

@@ -74,7 +74,7 @@ pub use decoded::{BandFiles, Blocks, Boxes, Decoded, Reader, Sliced, names_items
 pub use error::{Result, ViewError};
 pub use file_system::FileSystem;
 pub use frame_view::FrameView;
-pub use left::{Left, Lost};
+pub use left::{BY_OTHERS, Left, Lost};
 pub use meta::Meta;
 pub use prefetch::Push;
 #[cfg(feature = "remote")]

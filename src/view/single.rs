@@ -10,7 +10,7 @@
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -35,6 +35,7 @@ use super::{
     Attr, Creation, DirEntry, Features, FileSystem, Flock, Good, Handle, Ino, Invalidations, Kind, Left, Lost, New, OpenMode,
     Opened, Pages, ROOT, RenameMode, Reread, Result, Seek, SetAttr, SetMode, Timeouts, ViewError, Wait, access,
 };
+use crate::store::local::{self, Gone};
 use crate::store::{ChunkKey, DraftPool, FrameStore, FsSpace, ReadAt, Want, Watcher};
 
 mod attributes;
@@ -65,6 +66,10 @@ pub struct Single<V: FrameView> {
     pub(super) read_only: bool,
     /// Whether SOURCE's access list is shown. Without, permission bits are cut to what it grants.
     lists: bool,
+    /// Whether it is all that the mount shows.
+    is_alone: bool,
+    /// Clients have written, be it what was there before.
+    is_written: AtomicBool,
     pub(super) following: Following,
     /// For how long after a change by others the kernel may not have forgotten what it has of the file at the root.
     settles: Duration,
@@ -106,6 +111,8 @@ impl<V: FrameView> Single<V> {
             load,
             read_only,
             lists: false,
+            is_alone: false,
+            is_written: AtomicBool::new(false),
             following: Following::default(),
             settles: Duration::ZERO,
             locks: None,
@@ -130,6 +137,11 @@ impl<V: FrameView> Single<V> {
     /// Whether the kernel can be told of no change: the frame is far away, or the system does not report changes.
     fn is_untold(&self) -> bool {
         self.store.refreshes().is_some() || self.is_blind()
+    }
+
+    /// The same, as all that a mount shows.
+    pub fn alone(self) -> Self {
+        Single { is_alone: true, ..self }
     }
 
     fn attr(&self, ino: Ino) -> Result<Attr> {
@@ -230,6 +242,7 @@ impl<V: FrameView> Single<V> {
             state.nodes.check_version(open)?;
             state.place(open.ino)?
         };
+        self.is_written.store(true, Relaxed);
         match (place, change) {
             (Place::Frame(file), _) => V::write(self, handle, Some(file), change),
             (Place::Own, _) => V::write(self, handle, None, change),
@@ -268,6 +281,33 @@ impl<V: FrameView> Single<V> {
         V::settle(self, Why::Leave, invalidations)?;
         self.publish()?;
         Ok(self.store.sync()?)
+    }
+
+    /// What became of SOURCE, if its name is gone. A frame that is not made yet has none. In a mounted directory, names are the
+    /// directory's affair.
+    fn gone(&self) -> Option<Gone> {
+        self.store.committed().filter(|_| self.is_alone)?;
+        let (held, path) = self.store.source()?;
+        local::gone(held.as_fd(), &path)
+    }
+
+    /// Saves SOURCE, whose name is gone, if clients have written to it.
+    fn save_itself(&self) -> Option<Lost> {
+        let commits = self.commit_throttle.lock().commits();
+        if commits == 0 && !self.is_written.load(Relaxed) {
+            return None;
+        }
+        let name = self.store.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let mut before = self.saved.lock();
+        let key = (name.clone(), [u64::MAX, commits]);
+        let saved = match before.get(&key) {
+            Some(path) => Ok(path.clone()),
+            None => self.store.local()?.save_itself()?,
+        };
+        if let Ok(path) = &saved {
+            before.insert(key, path.clone());
+        }
+        Some(Lost { name, saved })
     }
 
     /// See [`Standing`].
@@ -625,11 +665,16 @@ impl<V: FrameView> FileSystem for Single<V> {
             && !regardless
             && !is_final(error)
         {
-            return Left { failed: committed.err(), lost: Vec::new() };
+            return Left { failed: committed.err(), ..Left::default() };
         }
         let all = committed.is_err() || self.is(Standing::Changed);
-        let lost = V::save_lost(self, all).into_iter().chain(self.save_copies()).collect();
-        Left { failed: committed.err(), lost }
+        let mut lost = V::save_lost(self, all);
+        lost.extend(self.save_copies());
+        let gone = self.gone();
+        if gone == Some(Gone::Removed) {
+            lost.extend(self.save_itself());
+        }
+        Left { failed: committed.err(), gone, lost }
     }
 
     fn source(&self) -> Option<(OwnedFd, PathBuf)> {

@@ -213,7 +213,8 @@ test_umount_after_a_killed_daemon() {
     kill -KILL "$PID"
     wait "$PID" || PID=
     one_line "$M" died "$B2FUSE" mount "$S" "$M"
-    one_line "$M" died "$B2FUSE" umount "$M"
+    exits 3 "$B2FUSE" umount "$M"
+    has "$(cat "$T/.err")" "its daemon had died, so it cannot be told"
     not_mounted
     mount_it
     cmp "$(chunk 3)" "$FX/full/3"

@@ -309,7 +309,8 @@ named_log() {
     log=/run/b2fuse/$(tr / - <<<"${M#/}").log
     mount_it
     kill -KILL "$(pgrep -f "^$B2FUSE mount $S ")"
-    one_line "$M" "see the daemon's log, $log" umount_it
+    exits 3 umount_it
+    has "$(cat "$T/.err")" "see the daemon's log, $log"
     # What does not reach SOURCE.
     mount_it
     cp "$FX/new/0" "$M/00000077.chunk"
@@ -357,7 +358,8 @@ users_log() {
     "${nobody[@]}" "$B2FUSE" umount "$M"
     env -u XDG_RUNTIME_DIR "${nobody[@]}" "$B2FUSE" mount "$S" "$M" </dev/null
     kill -KILL "$(pgrep -f "^$B2FUSE mount $S ")"
-    one_line "$M" "see the daemon's log, /run/user/65534/$log" umount_it
+    exits 3 umount_it
+    has "$(cat "$T/.err")" "see the daemon's log, /run/user/65534/$log"
 }
 
 # Until the daemon has left it, stderr is where messages go.

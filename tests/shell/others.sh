@@ -200,11 +200,11 @@ test_a_source_that_loses_its_name() {
         sync "$M"
         holds 3="$FX/full/3"
     done
-    # The mount ends without it as well.
+    # The mount ends without it as well, and says so. What was written is saved.
     rm "$S"
     cmp "$(chunk 3)" "$FX/full/3"
-    umount_it
-    end_of_daemon
+    one_line "$M" "another program has removed SOURCE; source.b2frame is saved as" umount_it
+    exits 1 end_of_daemon
     [ ! -e "$S" ]
 }
 

@@ -52,10 +52,15 @@ pub(super) fn open(plan: &Plan) -> Result<Arc<dyn FileSystem>, ViewError> {
                 Shown::As(name) => Some([name, OsStr::new(sidecar::SUFFIX)].into_iter().collect()),
                 Shown::OnFile => None,
             };
-            shared(plan, locking, ContiguousView::new(store, frame.shown.clone(), read_only)?.with_lists(frame.lists), lock_file)
+            shared(
+                plan,
+                locking,
+                ContiguousView::new(store, frame.shown.clone(), read_only)?.with_lists(frame.lists).alone(),
+                lock_file,
+            )
         }
         _ => {
-            let view = SparseView::new(store, read_only)?.with_lists(frame.lists);
+            let view = SparseView::new(store, read_only)?.with_lists(frame.lists).alone();
             let records =
                 Records::of_user().inspect_err(|error| debug!("times of chunk files are not kept: {}", in_words(error)));
             let view = if let Ok(records) = records { view.keeping_times(records) } else { view };

@@ -513,7 +513,7 @@ impl FileSystem for MemoryView {
     }
 
     fn leave(&self, _regardless: bool, invalidations: &mut Invalidations) -> Left {
-        Left { failed: self.fsync(ROOT, invalidations).err(), lost: Vec::new() }
+        Left { failed: self.fsync(ROOT, invalidations).err(), ..Left::default() }
     }
 
     fn shutdown(&self) -> Result<()> {

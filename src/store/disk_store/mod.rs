@@ -481,7 +481,20 @@ impl<M: Medium> LocalStore for DiskStore<M> {
     }
 
     fn save_lost(&self, name: &str, content: &dyn ReadAt) -> Result<PathBuf> {
-        lost::save(&self.source, &self.lost, name, content)
+        lost::save(&self.source, &self.lost, name, content, self.medium.handle().0.stat().ok())
+    }
+
+    fn save_itself(&self) -> Option<Result<PathBuf>> {
+        let _no_commit = self.commits.lock();
+        let (file, _) = self.medium.handle();
+        let stat = match file.stat() {
+            Ok(stat) if stat.is_file() => stat,
+            Ok(_) => return None,
+            Err(error) => return Some(Err(self.io("stat")(error))),
+        };
+        let name = self.source.place().name().to_string_lossy().into_owned();
+        let content = super::frame::FileBytes { file: &*file, len: stat.len };
+        Some(lost::save(&self.source, &self.lost, &name, &content, Some(stat)))
     }
 
     fn source(&self) -> Option<(OwnedFd, PathBuf)> {

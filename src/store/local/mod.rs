@@ -19,7 +19,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
@@ -90,6 +90,26 @@ pub fn stat(path: &Path) -> io::Result<Option<FileStat>> {
         Err(rustix::io::Errno::NOENT) => Ok(None),
         Err(error) => Err(in_a_circle(error.into())),
     }
+}
+
+/// What another program did with a file or directory whose name is gone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Gone {
+    /// It has another name, or a directory above it has.
+    Renamed(PathBuf),
+    /// It has no name.
+    Removed,
+}
+
+/// What became of a held file or directory to which a path leads no more; `None` if something has the path, or that cannot be told.
+pub fn gone(held: BorrowedFd<'_>, path: &Path) -> Option<Gone> {
+    if stat_itself(path).ok()?.is_some() {
+        return None;
+    }
+    if rustix::fs::fstat(held).ok()?.st_nlink == 0 {
+        return Some(Gone::Removed);
+    }
+    system::read_link(format!("/proc/self/fd/{}", held.as_raw_fd())).ok().map(Gone::Renamed)
 }
 
 /// What a path stands for, the last link not followed; `None` if it stands for nothing.

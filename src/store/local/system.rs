@@ -99,6 +99,25 @@ pub fn send_to(socket: &UnixDatagram, bytes: &[u8], to: &Path) -> io::Result<usi
     socket.send_to(bytes, to)
 }
 
+/// Processes that are stopped by a signal, of those that can be seen.
+pub fn stopped_processes() -> Vec<u32> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().filter_map(Result::ok);
+    let processes = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let is_stopped = |process: &u32| {
+        let stat = read(format!("/proc/{process}/stat")).unwrap_or_default();
+        let state = stat.rsplit(|byte| *byte == b')').next().unwrap_or_default();
+        state.starts_with(b" T")
+    };
+    processes.filter(is_stopped).collect()
+}
+
+/// Whether a process has the device of a FUSE connection open, which is known by its number where the kernel says it.
+pub fn serves(process: u32, connection: u32) -> bool {
+    let files = std::fs::read_dir(format!("/proc/{process}/fdinfo")).into_iter().flatten().filter_map(Result::ok);
+    let number = |info: &str| info.lines().find_map(|line| line.strip_prefix("fuse_connection:"))?.trim().parse::<u32>().ok();
+    files.into_iter().any(|file| std::fs::read_to_string(file.path()).is_ok_and(|info| number(&info) == Some(connection)))
+}
+
 /// What is at a path, found and not opened: nobody is asked, and only the way there has to be open to the user of this process.
 #[derive(Debug)]
 pub struct FoundPath(OwnedFd);

@@ -223,6 +223,11 @@ impl LocalStore for Counting {
         self.here().save_lost(name, content)
     }
 
+    fn save_itself(&self) -> Option<Result<PathBuf>> {
+        check("save_itself");
+        self.here().save_itself()
+    }
+
     fn source(&self) -> Option<(OwnedFd, PathBuf)> {
         check("source");
         self.here().source()

@@ -411,7 +411,8 @@ impl FileSystem for Tree {
         let left = self.leave_frames(regardless, invalidations);
         // Names that were changed, and files that are passed on.
         let synced = self.sync_all();
-        Left { failed: left.failed.or(synced.err()), ..left }
+        let gone = crate::store::local::gone(self.root.as_fd(), &self.path).filter(|_| !self.rules.read_only);
+        Left { failed: left.failed.or(synced.err()), gone, ..left }
     }
 
     fn source(&self) -> Option<(OwnedFd, PathBuf)> {
