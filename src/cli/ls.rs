@@ -11,7 +11,7 @@ use super::{Failure, Outcome, frames, memory, output};
 use crate::format::array::Array;
 use crate::format::chunk::ChunkHeader;
 use crate::format::registry::{CodecId, FilterId};
-use crate::format::{Fit, IndexEntry, Layout, Position, Special};
+use crate::format::{IndexEntry, Layout, Position, Rules, Special};
 use crate::store::StoreError;
 use crate::store::inspect::{ChunkPlace, Inspection, Severity};
 
@@ -249,7 +249,7 @@ fn list(
 ) -> io::Result<Result<(), StoreError>> {
     let inspection = shown.inspection;
     let threads = frames::threads(frames::is_remote(&args.frame));
-    let (count, chunksize) = (inspection.nchunks().unwrap_or(0), inspection.header().chunksize());
+    let (count, rules) = (inspection.nchunks().unwrap_or(0), Rules::of(inspection.header()));
     // Only sorting has to see all rows before it prints one.
     let at_once = args.sort == Sort::Position && !args.reverse;
     let mut rows = Vec::with_capacity(if at_once { 0 } else { usize::try_from(count).unwrap_or(0) });
@@ -261,7 +261,11 @@ fn list(
             None => (None, None),
         };
         if let Some(header) = header {
-            wrong = Fit::at(position.0, count, chunksize).check(header.nbytes).err().map(|error| error.to_string());
+            wrong = rules
+                .of_whole(position.0, count, inspection.header().nbytes())
+                .check(&header.traits())
+                .err()
+                .map(|error| error.to_string());
         }
         *damaged += u64::from(wrong.is_some());
         let row = Row { position, entry, header: header.map(Into::into), wrong: wrong.map(Into::into) };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::chunk::ChunkHeader;
 use super::header::FrameHeader;
 use super::trailer::Trailer;
-use super::{ChunkId, Error, Fit, IndexEntry, Layout, Result, index};
+use super::{ChunkId, Error, IndexEntry, Layout, Result, index};
 
 /// An index file that parses as a whole.
 #[derive(Debug, Clone)]
@@ -148,10 +148,5 @@ impl IndexFile {
         let start = self.header.header_len() as usize;
         let end = file.len().saturating_sub(self.trailer.as_bytes().len());
         start.min(end)..end
-    }
-
-    /// The sizes that a chunk at `position` may have, in uncompressed bytes.
-    pub fn fit(&self, position: u64) -> Fit {
-        Fit::at(position, self.entries.len() as u64, self.header.chunksize())
     }
 }

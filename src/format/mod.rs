@@ -33,5 +33,5 @@ pub mod trailer;
 pub mod zip;
 
 pub use error::{Error, Result};
-pub use fit::Fit;
+pub use fit::{Fit, Kept, Rules};
 pub use ids::{ChunkId, ChunkOffset, INDEX_NAME, IndexEntry, Layout, Packed, Position, Special};

@@ -9,7 +9,8 @@ use super::{
     Budgets, CframeStore, ChunkKey, FrameImage, FrameStore, Location, NewFrame, OpenOptions, Resources, Result, SframeStore,
     StoreError, StoredChunk, Want, open_at,
 };
-use crate::format::{IndexEntry, Layout};
+use crate::format::chunk::ChunkHeader;
+use crate::format::{IndexEntry, Kept, Layout, Rules};
 
 mod resume;
 mod tree;
@@ -177,10 +178,22 @@ impl FrameCopy {
         let guard = source.enter();
         let (mut entries, mut bytes) = (Vec::with_capacity(lens.len()), Vec::new());
         announce(0);
+        let (rules, count) = (Rules::of(&image.header), image.entries.len() as u64);
         for (n, (entry, len)) in image.entries.iter().zip(lens).enumerate() {
             if n.is_multiple_of(WINDOW) {
                 // The next window as well, for a disk that is to be busy all the time.
                 announce(n + WINDOW);
+            }
+            // C-Blosc2 does not read a special chunk that is stored.
+            if let Some(key) = entry.stored().filter(|_| *len == ChunkHeader::LEN as u32)
+                && let chunk = source.chunk_header(&guard, key)?.traits()
+                && let Ok(Kept::Entry(special)) = rules.at(n as u64, count).keep(&chunk)
+            {
+                entries.push(IndexEntry::Special(special));
+                if !progress(*len) {
+                    return Ok(None);
+                }
+                continue;
             }
             if let (Some(key), Some(resume)) = (entry.stored(), resume.as_deref_mut()) {
                 let (staged, len) = resume.stage(&**source, &guard, key, is_exact.then_some(*len), target)?;

@@ -41,7 +41,7 @@ pub fn may_become_chunk(bytes: &dyn ReadAt) -> io::Result<bool> {
     Ok(is_unwritten || ChunkHeader::parse(&head).is_ok_and(|header| len < u64::from(header.cbytes)))
 }
 
-/// Checks that bytes are one whole chunk of a size that fits, without decoding it.
+/// Checks that bytes are one whole chunk that fits, without decoding it. Special chunks may fit as entries of the index alone.
 ///
 /// # Errors
 /// See [`InvalidChunk`].
@@ -54,7 +54,7 @@ pub fn validate_chunk(bytes: &dyn ReadAt, fit: Fit) -> Result<ChunkHeader, Inval
     let mut head = vec![0; ChunkHeader::LEN];
     bytes.read_exact_at(&mut head, 0).map_err(InvalidChunk::Io)?;
     let header = ChunkHeader::parse(&head).map_err(InvalidChunk::Bad)?;
-    fit.check(header.nbytes).map_err(InvalidChunk::Bad)?;
+    fit.keep(&header.traits()).map_err(InvalidChunk::Bad)?;
     if u64::from(header.cbytes) != len {
         let expected = format!("the file's length, {len}");
         return Err(InvalidChunk::Bad(format::Error::new("chunk: cbytes", 12, header.cbytes, expected)));

@@ -12,6 +12,7 @@
 use super::super::registry::{CodecId, FilterId, Plugin};
 use super::super::{Error, Result, Special};
 use super::filters::Filter;
+use super::traits::{Form, Traits};
 
 pub(super) const VERSION: usize = 0;
 pub(super) const FLAGS: usize = 2;
@@ -306,6 +307,18 @@ impl ChunkHeader {
             _ => {}
         }
         self.filter_ids.into_iter().rev().map(FilterId).find(|id| id.is_plugin()).map(Plugin::Filter)
+    }
+
+    /// What matters to the frame that is to have the chunk.
+    pub fn traits(&self) -> Traits {
+        let form = match self.content {
+            _ if self.len != Self::LEN => Form::Blosc1,
+            _ if self.vl_blocks => Form::VlBlocks,
+            Content::Special(special) => Form::Special(special),
+            Content::Value(size) => Form::Value(size),
+            Content::Blocks | Content::Copy => Form::Blocks,
+        };
+        Traits { nbytes: self.nbytes, blocksize: self.blocksize, typesize: self.typesize, form }
     }
 
     /// The data is stored as it is, neither filtered nor compressed.

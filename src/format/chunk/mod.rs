@@ -13,6 +13,7 @@ mod encode;
 mod filters;
 mod header;
 mod lz4;
+mod traits;
 
 pub use block_decode::ChunkDecoder;
 pub use block_map::BlockMap;
@@ -20,6 +21,7 @@ pub use copy::fill_run;
 pub use decode::{Decoder, check, decode};
 pub use encode::{Before, Encoder, Params, Split, encode, encode_like, plain, special};
 pub use header::{ChunkHeader, MAX_BLOCKSIZE, MAX_VERSION};
+pub use traits::{Form, Traits};
 
 #[cfg(test)]
 mod tests;

@@ -16,7 +16,7 @@ use crate::format::chunk::{self, ChunkHeader, Decoder};
 use crate::format::header::FrameHeader;
 use crate::format::index::Place;
 use crate::format::registry::Plugin;
-use crate::format::{ChunkId, Fit, IndexEntry, Layout, Position};
+use crate::format::{ChunkId, Fit, IndexEntry, Layout, Position, Rules};
 
 pub use super::inspect::{Finding, Kind, Severity};
 
@@ -173,10 +173,20 @@ fn walk<P: Place + Send + Sync>(
     let count = entries.len() as u64;
     // A deep look takes long, and whoever watches wants to see it move.
     let pace = if depth.deep { (DEEP_SHARE * depth.threads.max(1) * 4, DEEP_SHARE) } else { (ROUND, SHARE) };
+    let rules = Rules::of(header);
     let look = |bench: &mut Bench, position: Position, place| {
-        let fit = Fit::at(position.0, count, header.chunksize());
+        let fit = rules.of_whole(position.0, count, header.nbytes());
         one(chunks, place, fit, depth.deep.then_some(bench))
     };
+    for (position, entry) in (0u64..).zip(entries.iter()) {
+        if let IndexEntry::Special(special) = entry
+            && let Err(error) = rules.check_entry(*special)
+        {
+            // The same of every other one.
+            found(Finding::damage(Kind::Misfit, error.to_string()).at(Position(position)));
+            break;
+        }
+    }
     let mut plugins = BTreeMap::<String, u64>::new();
     let mut is_damaged = false;
     let mut tell = |position, entry: IndexEntry<P>, looked: Option<Looked>| {
@@ -261,8 +271,9 @@ fn one<P: Place>(chunks: &impl Chunks<P>, place: P, fit: Fit, deep: Option<&mut 
     if chunks.exact() && behind > 0 {
         findings.push(Finding::note(Kind::Hole, format!("{}: {behind} bytes behind the chunk", chunks.name(place))));
     }
-    if let Err(error) = fit.check(header.nbytes) {
-        findings.push(bad(Kind::Size, &error));
+    if let Err(error) = fit.check(&header.traits()) {
+        let kind = if fit.check_size(header.nbytes).is_err() { Kind::Size } else { Kind::Misfit };
+        findings.push(bad(kind, &error));
     }
     if let Some((decoder, bytes)) = decoder {
         match read {

@@ -33,6 +33,8 @@ pub enum Kind {
     Data,
     /// A chunk's uncompressed size against the frame's.
     Size,
+    /// A chunk that C-Blosc2 does not read in this frame, whatever it holds.
+    Misfit,
     /// Chunks that share bytes.
     Overlap,
     /// A chunk file that is not there.
@@ -60,6 +62,7 @@ impl Kind {
             Kind::Chunk => "chunk",
             Kind::Data => "data",
             Kind::Size => "size",
+            Kind::Misfit => "misfit",
             Kind::Overlap => "overlap",
             Kind::Missing => "missing",
             Kind::Orphan => "orphan",

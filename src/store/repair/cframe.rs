@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use super::search::{Bytes, FoundIndex, fits};
+use super::search::{Bytes, FoundIndex, entry_for, fits};
 use super::{Plan, Saved, Work, empty_trailer, header_of, nbytes_of};
 use crate::format::chunk::Decoder;
 use crate::format::header::FrameHeader;
@@ -57,13 +57,13 @@ pub(super) fn plan(plan: &mut Plan, file: &dyn BackendFile) -> crate::store::Res
 
 /// A frame that reads as a whole: are its chunks where it says?
 fn chunks_of(plan: &mut Plan, bytes: &Bytes<'_>, frame: Frame<ChunkOffset>) -> io::Result<()> {
-    let Frame { header, trailer, entries, sections } = frame;
+    let Frame { header, trailer, mut entries, sections } = frame;
     let base = sections.chunks.start;
     let end = sections.chunks.end;
     let count = entries.len();
     let mut sizes = Vec::with_capacity(count);
-    let mut bad = 0u64;
-    for (position, entry) in entries.iter().enumerate() {
+    let (mut bad, mut special) = (0u64, false);
+    for (position, entry) in entries.iter_mut().enumerate() {
         let IndexEntry::Stored(offset) = entry else {
             sizes.push(None);
             continue;
@@ -72,10 +72,16 @@ fn chunks_of(plan: &mut Plan, bytes: &Bytes<'_>, frame: Frame<ChunkOffset>) -> i
         let chunk = chunk.filter(|chunk| fits(&header, chunk, position + 1 == count));
         bad += u64::from(chunk.is_none());
         sizes.push(chunk.map(|chunk| chunk.nbytes));
+        if let Some(value) = chunk.and_then(|chunk| entry_for(&header, &chunk, position, count)) {
+            plan.found.push(format_args!("chunk {position}: a special chunk that is stored, which C-Blosc2 does not read"));
+            plan.steps.push(format!("make chunk {position} a special entry of the index"));
+            *entry = IndexEntry::Special(value);
+            special = true;
+        }
     }
     let mut trailer = trailer;
     let layers = super::sound_layers(plan, &mut trailer);
-    if bad == 0 && layers {
+    if bad == 0 && layers && !special {
         return Ok(());
     }
     if bad == 0 {

@@ -6,7 +6,7 @@ use crate::format::chunk::{ChunkHeader, Decoder};
 use crate::format::header::FrameHeader;
 use crate::format::index;
 use crate::format::trailer::Trailer;
-use crate::format::{ChunkOffset, IndexEntry};
+use crate::format::{ChunkOffset, IndexEntry, Kept, Rules, Special};
 use crate::store::ReadAt;
 use crate::store::backend::{BackendFile, read_exact_at};
 use crate::store::frame::{FileBytes, FramePart, Unread, zeros};
@@ -206,8 +206,16 @@ impl Bytes<'_> {
     }
 }
 
-/// Whether a chunk can be one of a frame's.
+/// The special entry that a frame needs for a chunk that is stored.
+pub(super) fn entry_for(frame: &FrameHeader, chunk: &ChunkHeader, position: usize, count: usize) -> Option<Special> {
+    match Rules::of(frame).at(position as u64, count as u64).keep(&chunk.traits()) {
+        Ok(Kept::Entry(special)) => Some(special),
+        _ => None,
+    }
+}
+
+/// Whether a chunk can be one of a frame's, by its size.
 pub(super) fn fits(frame: &FrameHeader, header: &ChunkHeader, last: bool) -> bool {
     let (position, count) = if last { (0, 1) } else { (0, 2) };
-    crate::format::Fit::at(position, count, frame.chunksize()).check(header.nbytes).is_ok()
+    Rules::of(frame).at(position, count).check_size(header.nbytes).is_ok()
 }

@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 
-use super::search::{Bytes, fits};
+use super::search::{Bytes, entry_for, fits};
 use super::{Plan, Saved, Work, empty_trailer, header_of, nbytes_of};
 use crate::format::chunk::ChunkHeader;
 use crate::format::header::FrameHeader;
@@ -59,8 +59,16 @@ pub(super) fn plan(plan: &mut Plan, dir: &dyn Backend) -> crate::store::Result<(
         };
         match chunk_of(dir, id, &header, position + 1 == count) {
             Ok(chunk) => {
-                cbytes = cbytes.saturating_add(u64::from(chunk.cbytes));
                 sizes.push(Some(chunk.nbytes));
+                let Some(special) = entry_for(&header, &chunk, position, count) else {
+                    cbytes = cbytes.saturating_add(u64::from(chunk.cbytes));
+                    continue;
+                };
+                plan.found
+                    .push(format_args!("chunk {position}: {id}.chunk is a special chunk, which C-Blosc2 reads from no file"));
+                plan.steps.push(format!("make chunk {position} a special entry of the index"));
+                *entry = IndexEntry::Special(special);
+                gone = true;
             }
             Err(why) => {
                 plan.found.push(format_args!("chunk {position}: {id}.chunk {why}"));

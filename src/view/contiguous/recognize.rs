@@ -47,7 +47,7 @@ use std::sync::Arc;
 use crate::format::chunk::ChunkHeader;
 use crate::format::header::{FrameHeader, Sections};
 use crate::format::trailer::Trailer;
-use crate::format::{self, ChunkOffset, Error, Fit, IndexEntry, index};
+use crate::format::{self, ChunkOffset, Error, Fit, IndexEntry, Rules, index};
 use crate::store::frame::{Frame, Unread, zeros};
 use crate::store::validate::{CHECKED_LEN, InvalidChunk, MOST_HOLE, validate_chunk};
 use crate::store::{ChunkKey, FrameImage, ReadAt, StoreError};
@@ -135,7 +135,8 @@ pub fn recognize(file: &Overlaid<'_>, accept: bool) -> Result<Recognized, StoreE
         whole: true,
         dry: false,
         count: 0,
-        chunksize: 0,
+        rules: Rules::of(file.layout.header()),
+        is_other: false,
         used: Vec::new(),
         staged: Vec::new(),
     };
@@ -198,9 +199,11 @@ struct Recognizer<'a> {
     whole: bool,
     /// Nothing is staged.
     dry: bool,
-    /// Chunks of the new frame, and their size.
+    /// Chunks of the new frame, and what they have to be.
     count: u64,
-    chunksize: u32,
+    rules: Rules,
+    /// Chunks that fitted the layout may not fit any more.
+    is_other: bool,
     /// Old extents whose chunk the new frame has: none may have it twice.
     used: Vec<bool>,
     staged: Vec<ChunkKey>,
@@ -220,7 +223,8 @@ impl Recognizer<'_> {
             Unread::OtherLayout => Stop::Held(sparse()),
         })?;
         self.count = frame.entries.len() as u64;
-        self.chunksize = frame.header.chunksize();
+        self.rules = Rules::of(&frame.header);
+        self.is_other = !self.rules.allow_all_of(&Rules::of(self.layout.header()));
         let (extents, entries) = self.chunks(&frame.entries, &frame.sections)?;
         if self.dry {
             return Ok(Recognized::Unconfirmed);
@@ -348,7 +352,7 @@ impl Recognizer<'_> {
     }
 
     fn fit(&self, position: u32) -> Fit {
-        Fit::at(u64::from(position), self.count, self.chunksize)
+        self.rules.at(u64::from(position), self.count)
     }
 
     /// Checks a new chunk, and writes it to the store.
@@ -364,11 +368,13 @@ impl Recognizer<'_> {
             InvalidChunk::Io(error) => Stop::Io(error),
         };
         let key = if part.len > CHECKED_LEN {
-            validate_chunk(&part, fit).map_err(inside)?;
+            let header = validate_chunk(&part, fit).map_err(inside)?;
+            fit.check(&header.traits()).map_err(|error| of_chunk(error, start, position))?;
             if self.dry { ChunkKey::new(0) } else { self.file.store.stage(&part)? }
         } else {
             let bytes = self.bytes(start..start + part.len)?;
             let header = validate_chunk(&bytes, fit).map_err(inside)?;
+            fit.check(&header.traits()).map_err(|error| of_chunk(error, start, position))?;
             if !self.whole && self.reads_as_index(&header, &bytes) {
                 let error = Error::new("chunk", 0, "an index of this frame", "a chunk, as the index was not written");
                 return Err(Stop::Held(of_chunk(error, start, position)));

@@ -11,7 +11,7 @@ use log::{debug, warn};
 
 use super::state::{HeldIndex, Sparse, number, stored};
 use crate::format::index_file::IndexFile;
-use crate::format::{self, ChunkId, IndexEntry};
+use crate::format::{self, ChunkId, IndexEntry, Rules};
 use crate::store::ChunkKey;
 use crate::view::frame_view::{FrameView, Take};
 use crate::view::nodes::Name;
@@ -43,7 +43,27 @@ impl State<Sparse> {
             Ok(None) => {}
         }
         let bytes = self.frame.index_bytes.clone().unwrap_or_default();
+        let mut index = index;
+        let special = self.frame.make_entries(&mut index);
+        let changed = if special.is_empty() { changed } else { self.frame.changed(&index) };
+        let count = self.frame.applied.as_ref().map(|old| old.entries.len());
+        let is_known = |position: u32| count == Some(index.entries.len()) && !changed.contains(&(position as usize));
+        for position in self.frame.special_files.values_mut().map(|file| &mut file.position) {
+            *position = position.filter(|position| is_known(*position));
+        }
+        for entry in self.frame.unnamed.values_mut().map(|chunk| &mut chunk.entry) {
+            *entry = entry.filter(|position| is_known(*position));
+        }
         self.apply_changes(index, &changed, bytes, invalidations);
+        if !special.is_empty() {
+            for (id, position, chunk) in special {
+                if self.frame.table.get(id).key().is_some() {
+                    self.frame.note_special(id, position, chunk);
+                }
+            }
+            self.frame.index_stale = true;
+            self.rewrite_promptly(invalidations);
+        }
     }
 
     /// Makes `index`, all of whose chunks are there, the one that files take their places from. Chunks that the one before
@@ -79,7 +99,7 @@ impl State<Sparse> {
             self.frame.unnamed.retain(|id, chunk| {
                 let named = table.get(*id).position().is_some();
                 if named {
-                    fresh.insert(*id, chunk.nbytes);
+                    fresh.insert(*id, chunk.traits);
                 }
                 !named
             });
@@ -150,15 +170,15 @@ impl Sparse {
     /// # Errors
     /// Chunks whose sizes have to be known for that.
     fn misfit(&self, index: &IndexFile, changed: &Range<usize>) -> std::result::Result<Option<format::Error>, Vec<ChunkKey>> {
-        let chunksize = index.header.chunksize();
-        let rescan = self.applied.as_ref().is_none_or(|old| old.header.chunksize() != chunksize) && chunksize != 0;
-        if chunksize == 0 || (self.fresh.is_empty() && self.unnamed.is_empty() && !rescan) {
+        let (rules, count) = (Rules::of(&index.header), index.entries.len() as u64);
+        let rescan = self.applied.as_ref().is_none_or(|old| !rules.allow_all_of(&Rules::of(&old.header)));
+        if self.fresh.is_empty() && self.unnamed.is_empty() && !rescan {
             return Ok(None);
         }
         let changed = if rescan { 0..usize::MAX } else { changed.clone() };
-        for (id, nbytes) in &self.fresh {
+        for (id, chunk) in &self.fresh {
             if let Some(position) = self.table.get(*id).position().filter(|position| !changed.contains(&(*position as usize)))
-                && let Err(error) = index.fit(position.into()).check(*nbytes)
+                && let Err(error) = rules.at(position.into(), count).keep(chunk)
             {
                 return Ok(Some(error));
             }
@@ -166,18 +186,18 @@ impl Sparse {
         let mut unmeasured = Vec::new();
         for (position, entry) in (changed.start as u64..).zip(part(&index.entries, &changed)) {
             let IndexEntry::Stored(id) = entry else { continue };
-            let nbytes = match self.fresh.get(id).copied().or_else(|| self.unnamed.get(id).map(|chunk| chunk.nbytes)) {
-                Some(nbytes) => nbytes,
-                None if !rescan => continue,
+            let chunk = match self.unnamed.get(id).map(|chunk| chunk.traits).or_else(|| self.fresh.get(id).copied()) {
+                Some(chunk) => chunk,
+                None if !rescan && !self.special_files.contains_key(id) => continue,
                 None => match self.size_of(*id) {
-                    Some(size) => size.nbytes,
+                    Some(size) => size.traits,
                     None => {
                         unmeasured.extend(self.table.get(*id).key());
                         continue;
                     }
                 },
             };
-            if let Err(error) = index.fit(position).check(nbytes) {
+            if let Err(error) = rules.at(position, count).keep(&chunk) {
                 return Ok(Some(error));
             }
         }

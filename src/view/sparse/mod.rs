@@ -5,6 +5,7 @@
 //! - [`table`]: from ids to stored chunks;
 //! - `write`: what a close makes of drafts, and files that are renamed onto others;
 //! - `apply_index`: taking an index; `xattr`: vlmetalayers that are set;
+//! - `special`: chunk files that the index has as special entries;
 //! - `times`: since when chunk files have their content;
 //! - `place_by_position`: chunk files that take their places by position; `publish`: what goes to the store, and what is left at the end.
 //!
@@ -35,6 +36,7 @@ use crate::store::{ChunkKey, FrameImage, FrameStore};
 mod apply_index;
 mod place_by_position;
 mod publish;
+mod special;
 mod state;
 mod table;
 #[cfg(test)]
@@ -209,7 +211,7 @@ impl FrameView for Sparse {
             Standing::Changed => state.frame.frame_changed != state.frame.published,
             Standing::Uncommitted => state.is_uncommitted(),
             Standing::Unfinished => state.is_unfinished(),
-            Standing::Renamed => !state.frame.is_in_order(),
+            Standing::Renamed => !state.frame.is_in_order() || !state.frame.special_files.is_empty(),
         }
     }
 

@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use log::{info, warn};
 
-use super::state::{HeldIndex, Numbering, Sparse, stored};
+use super::state::{HeldIndex, Numbering, Sparse, Unnamed, stored};
+use crate::format::chunk::Traits;
+use crate::format::header::FrameHeader;
 use crate::format::index_file::{IndexFile, KnownIndex};
-use crate::format::{ChunkId, Fit, IndexEntry, Special};
+use crate::format::{ChunkId, IndexEntry, Kept, Rules, Special};
 use crate::view::single::{Single, State};
 use crate::view::{Invalidation, Invalidations, Result, ViewError};
 
@@ -52,10 +54,12 @@ impl State<Sparse> {
         if self.index_ino().is_none() {
             return Ok(());
         }
-        if let Some(index) = self.frame.place_by_position() {
+        if let Some(placed) = self.frame.place_by_position() {
+            let Placed { index, special } = placed;
             let bytes = self.frame.index_bytes.clone().unwrap_or_default();
             let written = self.frame.index_changed;
             self.apply_index(index, bytes, invalidations);
+            special.into_iter().for_each(|(id, position, chunk)| self.frame.note_special(id, position, chunk));
             // It was not the client who wrote the index: chunk files that found no place yet may find one later.
             self.frame.index_changed = written;
             self.frame.index_stale = true;
@@ -71,7 +75,10 @@ impl State<Sparse> {
     /// Whether the index file is no index, and nobody has it open for writing.
     pub(super) fn index_is_left_behind(&self) -> bool {
         let writers = self.index_ino().map(|ino| self.nodes.writers(ino));
-        matches!(self.frame.held, HeldIndex::Unparsed) && self.frame.applied.is_some() && writers == Some(0)
+        matches!(self.frame.held, HeldIndex::Unparsed)
+            && self.frame.applied.is_some()
+            && writers == Some(0)
+            && !self.frame.has_misfit()
     }
 
     /// Drops an index file that is no index, if nobody has it open for writing: it is the applied one again.
@@ -84,7 +91,7 @@ impl State<Sparse> {
     }
 
     /// Makes the index file say what `applied` says.
-    fn rewrite_index(&mut self, invalidations: &mut Invalidations) -> Result<()> {
+    pub(super) fn rewrite_index(&mut self, invalidations: &mut Invalidations) -> Result<()> {
         let ino = self.index_ino();
         let (Some(index), Some(ino)) = (&mut self.frame.applied, ino) else { return Ok(()) };
         let file = index.make_file_knowing(self.frame.known_index.as_deref()).map_err(ViewError::Rejected)?;
@@ -100,12 +107,24 @@ impl State<Sparse> {
     }
 }
 
+/// An index that chunk files ask for.
+struct Placed {
+    index: IndexFile,
+    /// The files that it has as special entries, and where.
+    special: Vec<(ChunkId, u32, Traits)>,
+}
+
+/// Whether the next chunk of a frame is the first, and says how large chunks are.
+fn is_first(header: &FrameHeader, count: usize) -> bool {
+    count == 0 && !header.fields().varying_chunks
+}
+
 impl Sparse {
     /// The index that chunk files ask for: removed chunks uninitialised, special positions filled, new ones appended.
-    fn place_by_position(&self) -> Option<IndexFile> {
+    fn place_by_position(&self) -> Option<Placed> {
         let applied = self.applied.as_ref()?;
         let candidates = self.unnamed.iter().filter(|(_, chunk)| chunk.accepted > self.index_changed);
-        let candidates: Vec<(ChunkId, u32)> = candidates.map(|(id, chunk)| (*id, chunk.nbytes)).collect();
+        let candidates: Vec<(ChunkId, Unnamed)> = candidates.map(|(id, chunk)| (*id, *chunk)).collect();
         if self.removed.is_empty() && candidates.is_empty() {
             return None;
         }
@@ -127,35 +146,38 @@ impl Sparse {
             }
         }
         let mut placed = false;
-        let mut next_id = stored(entries).map(|id| u64::from(id.0) + 1).max().unwrap_or(0);
-        for (id, size) in candidates {
+        let rules = Rules::of(&applied.header);
+        let mut special = Vec::new();
+        let known = stored(entries).chain(self.special_files.keys().copied());
+        let mut next_id = known.map(|id| u64::from(id.0) + 1).max().unwrap_or(0);
+        for (id, Unnamed { traits, entry, .. }) in candidates {
             let (slot, count) = (self.table.get(id), entries.len());
-            let position = match self.numbering {
-                Numbering::ByPosition => id.0 as usize,
-                Numbering::ById if u64::from(id.0) == next_id => count,
-                Numbering::ById => continue,
+            let (size, at) = (traits.nbytes, entry.map(|position| position as usize));
+            let at = at.filter(|position| matches!(entries.get(*position), Some(IndexEntry::Special(_))));
+            let position = match (at, self.numbering) {
+                (Some(position), _) => position,
+                (None, Numbering::ByPosition) => id.0 as usize,
+                (None, Numbering::ById) if u64::from(id.0) == next_id => count,
+                (None, Numbering::ById) => continue,
             };
             let last = position + 1 >= count;
-            // For the last chunk of a frame of fixed chunk size, what nbytes has to become.
-            let fits = match chunksize {
-                0 => Fit::Any.check(size),
-                _ if last => Fit::AtMost(chunksize).check(size),
-                _ => Fit::Exactly(chunksize).check(size),
+            // The first chunk gives the chunk size.
+            let sized = rules.with_chunksize(if chunksize == 0 && is_first(&index.header, count) { size } else { chunksize });
+            let Ok(kept) = sized.at(position as u64, count as u64).keep(&traits) else { continue };
+            let new = match kept {
+                Kept::Stored => IndexEntry::Stored(id),
+                Kept::Entry(value) => IndexEntry::Special(value),
             };
-            if fits.is_err() {
-                continue;
-            }
             match entries.get_mut(position) {
                 // The size of a special chunk among chunks of varying size is nowhere but in nbytes.
                 Some(entry @ IndexEntry::Special(_)) if chunksize != 0 => {
-                    *entry = IndexEntry::Stored(id);
+                    *entry = new;
                     if last {
                         nbytes = position as u64 * u64::from(chunksize) + u64::from(size);
                     }
                 }
                 None if position == count && size > 0 => {
-                    let varying = index.header.fields().varying_chunks;
-                    if chunksize == 0 && !varying && count == 0 {
+                    if chunksize == 0 && is_first(&index.header, count) {
                         chunksize = size;
                         index.header.set_chunksize(size);
                     }
@@ -163,13 +185,17 @@ impl Sparse {
                     if chunksize != 0 && nbytes != count as u64 * u64::from(chunksize) {
                         continue;
                     }
-                    entries.push(IndexEntry::Stored(id));
+                    entries.push(new);
                     next_id += 1;
                     nbytes = nbytes.saturating_add(u64::from(size));
                 }
                 _ => continue,
             }
             placed = true;
+            if let Kept::Entry(_) = kept {
+                special.push((id, position as u32, traits));
+                continue;
+            }
             cbytes = cbytes.saturating_add(u64::from(slot.len().unwrap_or(0)));
         }
         if !placed && self.removed.is_empty() {
@@ -177,7 +203,7 @@ impl Sparse {
         }
         index.header.set_nbytes(nbytes);
         index.header.set_cbytes(cbytes);
-        Some(index)
+        Some(Placed { index, special })
     }
 
     /// Chunk files that no index names: the names and ids of what would be lost with the mount.

@@ -6,10 +6,10 @@ use std::time::Instant;
 
 use super::table::Table;
 use super::times::Keeper;
-use crate::format::chunk::ChunkHeader;
+use crate::format::chunk::Traits;
 use crate::format::index_file::{IndexFile, KnownIndex};
 use crate::format::times::Times;
-use crate::format::{self, ChunkId, Fit, IndexEntry, Layout};
+use crate::format::{self, ChunkId, IndexEntry, Layout, Rules};
 use crate::store::{ChunkKey, FrameImage, FrameStore, ReadAt, StoreError};
 use crate::view::content::Content;
 use crate::view::frame_view::Take;
@@ -40,14 +40,26 @@ pub fn chunk_of(file: Number) -> Option<ChunkId> {
 pub struct Unnamed {
     /// The state's `changes` when it was accepted.
     pub accepted: u64,
-    /// Its uncompressed size.
-    pub nbytes: u32,
+    /// What it is.
+    pub traits: Traits,
+    /// The position of the special entry that its file had.
+    pub entry: Option<u32>,
 }
 
-/// What a chunk's header says of its size, in bytes.
-#[derive(Debug, Clone, Copy, Default)]
+/// A chunk file that the index has as a special entry.
+#[derive(Debug, Clone, Copy)]
+pub struct SpecialFile {
+    /// What its chunk is.
+    pub traits: Traits,
+    /// Where the entry is, as long as the entry is known to be this file's.
+    pub position: Option<u32>,
+}
+
+/// What a chunk's header says.
+#[derive(Debug, Clone, Copy)]
 pub struct Size {
-    pub nbytes: u32,
+    pub traits: Traits,
+    /// Bytes of the chunk.
     pub cbytes: u32,
 }
 
@@ -98,8 +110,10 @@ pub struct Sparse {
     pub index_changed: u64,
     /// What clients may still take for the index file's length.
     pub former_lens: FormerLens,
-    /// Uncompressed sizes of the chunks that `applied` names and no commit has taken yet.
-    pub fresh: HashMap<ChunkId, u32>,
+    /// Chunk files that `applied` has as special entries.
+    pub special_files: HashMap<ChunkId, SpecialFile>,
+    /// The chunks that `applied` names, or has as special entries, and no commit has taken yet.
+    pub fresh: HashMap<ChunkId, Traits>,
 
     /// Of chunks that a change is about to replace, take away or give another place: see [`Single::change_knowing`].
     pub sizes: HashMap<ChunkKey, Size>,
@@ -142,12 +156,13 @@ impl Sparse {
         // Elsewhere each look is a request, and takes as long as reading the chunk.
         if store.local().is_some() && entries.len() <= CHECKED_CHUNKS {
             let guard = store.enter();
+            let sizes = Rules::of(&header).of_any_position();
             for entry in entries.iter() {
                 let len = match entry {
                     IndexEntry::Stored(key) => {
                         let chunk = store.chunk_header(&guard, *key)?;
                         // Not "exactly": older libraries leave a short chunk where another one is appended behind it.
-                        Fit::AtMost(header.chunksize()).check(chunk.nbytes).map_err(|source| {
+                        sizes.check_size(chunk.nbytes).map_err(|source| {
                             let position = lens.len();
                             let expected = format!("{} (chunk {position})", source.expected);
                             StoreError::Format { path: store.path(), source: format::Error { expected, ..source } }
@@ -207,6 +222,7 @@ impl Sparse {
             unstored: HashSet::new(),
             index_changed: 0,
             former_lens: FormerLens::default(),
+            special_files: HashMap::new(),
             fresh: HashMap::new(),
             sizes: HashMap::new(),
             changes: 0,
@@ -266,13 +282,14 @@ impl State<Sparse> {
         let mut kept = Content::Empty;
         let mut nbytes = 0;
         if let Some((key, len)) = frame.table.remove(id) {
-            nbytes = frame.sizes.remove(&key).map_or(0, |size| size.nbytes);
+            nbytes = frame.sizes.remove(&key).map_or(0, |size| size.traits.nbytes);
             if how != Take::Dropped {
                 kept = Content::Chunk(key, len);
                 chunks.pin(kept.keys());
             }
             chunks.discard(key);
         }
+        frame.remove_special(id);
         frame.unnamed.remove(&id);
         frame.fresh.remove(&id);
         if frame.table.get(id).position().is_some() {
@@ -353,8 +370,8 @@ impl Single<Sparse> {
             }
             drop(state);
             for key in needed {
-                let ChunkHeader { nbytes, cbytes, .. } = self.store.chunk_header(&guard, key)?;
-                sizes.push((key, Size { nbytes, cbytes }));
+                let header = self.store.chunk_header(&guard, key)?;
+                sizes.push((key, Size { traits: header.traits(), cbytes: header.cbytes }));
             }
         }
     }

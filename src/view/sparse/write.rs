@@ -9,7 +9,7 @@ use super::state::{HeldIndex, INDEX, Size, Sparse, Unnamed, chunk_of, number};
 use crate::format::chunk::ChunkHeader;
 use crate::format::header::FrameHeader;
 use crate::format::index_file::{self, IndexFile, KnownIndex};
-use crate::format::{self, ChunkId, Fit};
+use crate::format::{self, ChunkId, Fit, Rules};
 use crate::store::frame::zeros;
 use crate::store::validate::{InvalidChunk, MOST_HOLE, may_become_chunk, validate_chunk};
 use crate::store::{ChunkKey, Draft, ReadAt};
@@ -115,7 +115,7 @@ impl Single<Sparse> {
             self.store.discard(key);
             return Ok(());
         };
-        if let Err(error) = state.frame.fit(id).check(header.nbytes) {
+        if let Err(error) = state.frame.fit(id).keep(&header.traits()) {
             // The index has changed in the meantime.
             let known = writing.refuse();
             drop(state);
@@ -250,7 +250,7 @@ impl Single<Sparse> {
             // If others have changed SOURCE, the chunk was staged in an older version.
             let current = current && of_source == state.nodes.version();
             let inner = writing.still(version).filter(|_| current);
-            let fits = state.frame.fit(id).check(header.nbytes);
+            let fits = state.frame.fit(id).keep(&header.traits());
             let Some(inner) = inner.filter(|_| fits.is_ok()) else {
                 let gone = state.find(from) != Some(ino);
                 drop(state);
@@ -262,7 +262,10 @@ impl Single<Sparse> {
                 continue;
             };
             let old = state.frame.size_of(id);
+            // Its entry, if it has one, is for the new chunk.
+            let special = state.frame.set_aside(id);
             state.unlink(&Name::Frame(number(id)), Take::Kept)?;
+            state.frame.special_files.extend(special.map(|special| (id, special)));
             state.unlink(from, Take::Moved)?;
             state.link_frame(number(id), ino);
             state.end_writing(ino, true);
@@ -275,16 +278,19 @@ impl Single<Sparse> {
 }
 
 impl Sparse {
-    /// The chunk sizes that the index allows for a chunk file.
+    /// The chunks that the index allows for a chunk file.
     pub(super) fn fit(&self, id: ChunkId) -> Fit {
         match (&self.held, &self.applied) {
-            (HeldIndex::No, Some(index)) => match self.table.get(id).position() {
-                Some(position) => index.fit(u64::from(position)),
-                // The library makes a frame step by step, and may turn to chunks of varying size: it writes the chunk first then.
-                None if self.is_made_here => Fit::Any,
-                None => Fit::AtMost(index.header.chunksize()),
-            },
-            _ => Fit::Any,
+            (HeldIndex::No, Some(index)) => {
+                let (rules, count) = (Rules::of(&index.header), index.entries.len() as u64);
+                match self.table.get(id).position().or_else(|| self.entry_of(id)) {
+                    Some(position) => rules.at(position.into(), count),
+                    // The library makes a frame step by step, and may turn to chunks of varying size: it writes the chunk first then.
+                    None if self.is_made_here => Fit::ANY,
+                    None => rules.somewhere(count),
+                }
+            }
+            _ => Fit::ANY,
         }
     }
 }
@@ -300,9 +306,15 @@ impl State<Sparse> {
         invalidations: &mut Invalidations,
     ) {
         let frame = &mut self.frame;
+        let traits = header.traits();
+        let special = frame.place_of_special(id, &traits);
         let position = frame.table.get(id).position();
-        if let (Some(position), Some(index)) = (position, &mut frame.applied) {
-            let (old_nbytes, old_cbytes) = old.map_or((0, 0), |old| (u64::from(old.nbytes), u64::from(old.cbytes)));
+        // A special entry has no bytes.
+        let old = old.filter(|_| position.is_some());
+        let cbytes = if special.is_some() { 0 } else { u64::from(header.cbytes) };
+        let place = special.map(|(position, _)| position).or(position);
+        if let (Some(position), Some(index)) = (place, &mut frame.applied) {
+            let (old_nbytes, old_cbytes) = old.map_or((0, 0), |old| (u64::from(old.traits.nbytes), u64::from(old.cbytes)));
             let chunksize = u64::from(index.header.chunksize());
             let nbytes = index.header.nbytes();
             let count = index.entries.len() as u64;
@@ -312,7 +324,7 @@ impl State<Sparse> {
                 _ if u64::from(position) + 1 == count => (count - 1) * chunksize + u64::from(header.nbytes),
                 _ => nbytes,
             };
-            let cbytes = index.header.cbytes().saturating_sub(old_cbytes).saturating_add(u64::from(header.cbytes));
+            let cbytes = index.header.cbytes().saturating_sub(old_cbytes).saturating_add(cbytes);
             if (nbytes, cbytes) != (index.header.nbytes(), index.header.cbytes()) {
                 index.header.set_nbytes(nbytes);
                 index.header.set_cbytes(cbytes);
@@ -323,15 +335,19 @@ impl State<Sparse> {
             frame.sizes.remove(&old);
             self.chunks.discard(old);
         }
-        match position {
-            Some(_) => {
+        match (special, position) {
+            (Some((position, special)), _) => frame.set_special(id, position, special, traits),
+            (None, Some(_)) => {
                 frame.removed.remove(&id);
-                frame.fresh.insert(id, header.nbytes);
+                frame.fresh.insert(id, traits);
                 frame.changed_frame();
             }
-            None => {
+            (None, None) => {
+                let entry = frame.entry_of(id);
+                frame.special_files.remove(&id);
+                frame.fresh.remove(&id);
                 frame.changes += 1;
-                frame.unnamed.insert(id, Unnamed { accepted: frame.changes, nbytes: header.nbytes });
+                frame.unnamed.insert(id, Unnamed { accepted: frame.changes, traits, entry });
             }
         }
         frame.touch();
@@ -341,6 +357,9 @@ impl State<Sparse> {
                 let HeldIndex::Waiting(index, _) = std::mem::replace(&mut frame.held, HeldIndex::Unparsed) else { return };
                 self.apply_or_hold(*index, invalidations);
             }
+        }
+        if special.is_some() {
+            self.rewrite_promptly(invalidations);
         }
     }
 }

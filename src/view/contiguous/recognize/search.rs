@@ -48,13 +48,17 @@ impl Recognizer<'_> {
         Ok(found)
     }
 
-    /// What fitted before fits again, unless all chunks have to be of another size.
+    /// What fitted before fits again, unless all chunks have to be something else.
     fn check_old(&self, old: &Extent, start: u64, position: u32) -> Result<(), Stop> {
-        if self.chunksize != 0 && self.chunksize != self.layout.header().chunksize() {
+        if self.is_other {
             let header = self.file.store.chunk_header(self.file.guard, old.key)?;
-            self.fit(position).check(header.nbytes).map_err(|error| of_chunk(error, start, position))?;
+            self.fit(position).check(&header.traits()).map_err(|error| of_chunk(error, start, position))?;
         }
         Ok(())
+    }
+
+    fn check_found(&self, old: usize, start: u64, position: u32) -> Result<(), Stop> {
+        self.layout.extents.get(old).map_or(Ok(()), |old| self.check_old(&old, start, position))
     }
 
     /// Chunks that were found to be old ones when they were written.
@@ -99,6 +103,7 @@ impl Recognizer<'_> {
             let len = self.chunk_len(*start, ends[n], *position)?;
             match self.same_as(*start, len, next..next + WINDOW)? {
                 Some(old) => {
+                    self.check_found(old, *start, *position)?;
                     self.check_moved(*start, *position, old)?;
                     self.used[old] = true;
                     found[n] = old as u32;
@@ -138,6 +143,7 @@ impl Recognizer<'_> {
             let candidates: Vec<usize> = candidates.iter().copied().filter(|old| !self.used[*old]).take(MOST_ALIKE).collect();
             match self.same_as(start, len, candidates)? {
                 Some(old) => {
+                    self.check_found(old, start, position)?;
                     self.check_moved(start, position, old)?;
                     self.used[old] = true;
                     found[n] = old as u32;
@@ -167,7 +173,7 @@ impl Recognizer<'_> {
             let expected = format_args!("at most the {room} bytes before what comes next");
             return Err(inside(Error::new("chunk: cbytes", 12, header.cbytes, expected)).into());
         }
-        self.fit(position).check(header.nbytes).map_err(inside)?;
+        self.fit(position).check_size(header.nbytes).map_err(inside)?;
         Ok(header.cbytes)
     }
 
