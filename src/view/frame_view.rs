@@ -32,7 +32,7 @@ pub trait FrameView: Sized + Send + Sync + 'static {
     /// not if the mount's own commits may have set it.
     const TAKES_MTIME: bool;
 
-    /// Whether the name of a file with a suffix is a temporary name: see [`is_suffixed`](super::names::is_suffixed).
+    /// Whether the name of a file with a suffix is a temporary name: see `names::is_suffixed`.
     const TAKES_SUFFIXES: bool = false;
 
     /// Whether the one file that is shown keeps its inode through some changes by others: see [`FrameView::keeps_inode`].

@@ -29,7 +29,7 @@ use super::{Attr, Handle, Ino, Invalidation, Invalidations, ROOT, Result, ViewEr
 
 /// The lock file's inode.
 pub const LOCK_FILE: Ino = Ino(3);
-/// The inode of the directory of delayed files, [`DELAYED`].
+/// The inode of the directory of delayed files, `.~tmp~`.
 pub const DELAYED_DIR: Ino = Ino(5);
 /// Bits of an inode that are a file's number in its frame.
 const NUMBER_BITS: u32 = 34;
@@ -57,7 +57,7 @@ pub struct Number(pub u64);
 pub enum Name {
     /// A file of the frame, whether it is there or not.
     Frame(Number),
-    /// A tool's temporary file; one in the directory of delayed files by [`within_delayed`](super::names::within_delayed).
+    /// A tool's temporary file; one in the directory of delayed files by `names::within_delayed`.
     Temporary(OsString),
     /// The directory of delayed files.
     Delayed,
