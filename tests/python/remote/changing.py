@@ -3,6 +3,7 @@
 A frame is mounted, and read at random, through a proxy that stops all requests now and then to change the next object. The changes of a
 frame are spread over the requests: a few of its chunks here, some more there, its index first or last. What an open file gives is of one
 state, whenever it is read, unless the chunks of the frame were overwritten in place, under the same keys: then each chunk is judged alone.
+A file of decompressed data goes on to the new state while it is open: there, each byte is judged alone.
 """
 
 import itertools
@@ -107,10 +108,27 @@ class Judge:
 
     def judge(self, name, at, data, length, among={0, 1}):
         self.reads += 1
+        if self.show == "raw":
+            if not self.is_of_both(name, at, data, length):
+                raise Wrong(f"{name}: {len(data)} bytes at {at} are of neither state")
+            return {0, 1}
         found = self.versions(name, at, data, length) & among
         if not found and not (self.by_chunks and self.is_mixed(name, at, data, length)):
             raise Wrong(f"{name}: {len(data)} bytes at {at} are neither the old state's nor the new one's, or not of the version of the bytes before")
         return found
+
+    def is_of_both(self, name, at, data, length):
+        """Whether each byte is of one state or the other. Behind the end of one, a page has zeros until the kernel knows of the other."""
+        views = [view[name] for view in self.views if name in view]
+        sizes = [len(view) for view in views]
+        if len(data) < length and not min(sizes) <= at + len(data) <= max(sizes):
+            return False
+        got, good = np.frombuffer(data, "u1"), np.zeros(len(data), bool)
+        for view in views:
+            there = np.frombuffer(view[at : at + len(data)], "u1")
+            good[: len(there)] |= got[: len(there)] == there
+            good[len(there) :] |= got[len(there) :] == 0
+        return bool(good.all())
 
     def is_mixed(self, name, at, data, length):
         """Whether each chunk is of one version or the other. Both have chunks of one size, so that they have the same places."""
