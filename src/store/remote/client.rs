@@ -280,7 +280,7 @@ impl Client {
         Arc::new(Client { parts: Some(parts), part: part.max(1), ..self.same() })
     }
 
-    /// The same, which calls `tell` once when a caller has waited for [`TOLD_AFTER`] and the store was silent.
+    /// The same, which calls `tell` once when a caller has waited for `TOLD_AFTER` and the store was silent.
     #[must_use]
     pub fn telling(&self, tell: impl Fn() + Send + Sync + 'static) -> Arc<Self> {
         Arc::new(Client { tell: Some(Arc::new(tell)), ..self.same() })
