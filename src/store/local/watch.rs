@@ -1,7 +1,7 @@
 //! Reports changes of frames by others, by inotify(7).
 //!
 //! Watches are put on what the stores hold open, by way of `/proc/self/fd`, so no name is looked up again. All frames of a mount have one
-//! inotify instance, of which a user has few: it takes a slot of [`watch_slots`]. Where others can change a file without this kernel's
+//! inotify instance, of which a user has few: it takes a slot of `watch_slots`. Where others can change a file without this kernel's
 //! knowing, and at inotify's limits, nothing is told, and [`Watch::is_blind`] says so.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
