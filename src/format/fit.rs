@@ -7,6 +7,7 @@
 //! | --- | --- |
 //! | zeros, NaN, uninitialised: a header alone | refused, unless the index has a special entry instead; where chunks vary in size an entry is no way out, as nothing gives its size |
 //! | of Blosc1, with a header of 16 bytes | its block starts are looked for behind 32 bytes |
+//! | of a codec that no number stands for | not read |
 //! | no bytes | refused: it has no block |
 //! | one value, repeated | the value must have the size of the frame's items |
 //! | blocks of another size than the array's blockshape | whole chunks are read, slices are refused |
@@ -221,6 +222,9 @@ impl Fit {
         if chunk.form == Form::Blosc1 {
             return Err(Error::new("chunk: flags", 2, "a chunk of Blosc1", "a chunk of Blosc2"));
         }
+        if chunk.form == Form::UnknownCodec {
+            return Err(Error::new("chunk: flags", 2, "a codec that is none", "BloscLZ, LZ4, Zlib, Zstd or a registered one"));
+        }
         match (chunk.special(), &self.rules) {
             (Some(special), Some(rules)) => rules.check_special(chunk, special)?,
             (None, Some(rules)) => rules.check_stored(chunk)?,
@@ -302,6 +306,7 @@ mod tests {
     #[test]
     fn what_no_frame_has_is_refused() {
         assert!(Fit::ANY.keep(&Traits { form: Form::Blosc1, ..CHUNK }).is_err());
+        assert!(Fit::ANY.keep(&Traits { form: Form::UnknownCodec, ..CHUNK }).is_err());
         assert!(Fit::ANY.keep(&Traits { nbytes: 0, ..CHUNK }).is_err());
         assert!(RULES.at(0, 3).keep(&Traits { form: Form::VlBlocks, ..CHUNK }).is_err());
         assert!(Rules { vl_blocks: Some(true), ..RULES }.at(0, 3).keep(&CHUNK).is_err());

@@ -313,6 +313,7 @@ impl ChunkHeader {
     pub fn traits(&self) -> Traits {
         let form = match self.content {
             _ if self.len != Self::LEN => Form::Blosc1,
+            Content::Blocks if matches!(self.codec, Codec::Unknown(_)) => Form::UnknownCodec,
             _ if self.vl_blocks => Form::VlBlocks,
             Content::Special(special) => Form::Special(special),
             Content::Value(size) => Form::Value(size),

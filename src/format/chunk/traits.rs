@@ -15,6 +15,8 @@ pub enum Form {
     Special(Special),
     /// Data behind a header of Blosc1.
     Blosc1,
+    /// Streams of a codec that no number stands for.
+    UnknownCodec,
 }
 
 /// What of a chunk's header matters to its frame.
