@@ -229,6 +229,7 @@ impl Shared {
             (Good::UntilTold, _) | (_, None) => both(FOREVER),
             (Good::Watched, _) if self.expires.load(Relaxed) => both(WATCHED),
             (Good::Watched | Good::Timeouts, Some(timeouts)) => timeouts,
+            (Good::Once, Some(timeouts)) => Timeouts { attr: Duration::ZERO, ..timeouts },
         };
         Shown { attr, valid }
     }

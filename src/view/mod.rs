@@ -149,6 +149,8 @@ pub enum Good {
     UntilTold,
     /// As long as [`Timeouts`] say, or [`POLLED`] without them: others may change it unheard.
     Timeouts,
+    /// The name as long as those say, and the attributes for the moment: a close(2) may change them.
+    Once,
     /// What others do to it is heard: until it is told, which [`FileSystem::outdated`] is for, but for no more than [`WATCHED`].
     Watched,
 }

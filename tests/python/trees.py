@@ -145,7 +145,7 @@ class Sequence:
             return "cframe"
         if self.show == "contiguous" and not contiguous:
             return "sframe"
-        return self.before.get(name, "sframe" if contiguous else "cframe")
+        return self.before.get(name, "cframe" if contiguous else "sframe")
 
     # ---- Steps
 
@@ -220,7 +220,9 @@ class Sequence:
 
     def forgotten(self, name):
         frame = self.frames.pop(name)
-        self.before[name] = frame.stored
+        # A name keeps the layout of what was shown as frames are there.
+        if frame.contiguous == (self.show == "contiguous"):
+            self.before[name] = frame.stored
 
     def mutate(self):
         name = self.some()

@@ -432,8 +432,8 @@ made_by_the_library() {
     clean
 }
 test_made_by_the_library_other() { tree && made_by_the_library fdfd dfdf; }
-test_made_by_the_library_sparse() { tree --show sparse && made_by_the_library fdfd ffff; }
-test_made_by_the_library_contiguous() { tree --show contiguous && made_by_the_library fdfd dddd; }
+test_made_by_the_library_sparse() { tree --show sparse && made_by_the_library fdfd fdfd; }
+test_made_by_the_library_contiguous() { tree --show contiguous && made_by_the_library fdfd fdfd; }
 
 # The index says only after the chunks that they are of any size, and a chunk file is closed before.
 test_a_directory_with_chunks_of_varying_size_made_by_the_library() {
@@ -473,7 +473,7 @@ test_the_layout_is_kept_with_sparse() {
     # In the other kind there is nothing to keep: what is made is left as it is.
     cp "$FX/full.b2frame" "$M/sub/s.b2nd"
     down
-    equal "$(kinds "$D" c.b2frame s.b2frame new.b2frame sub/s.b2nd)" fdff
+    equal "$(kinds "$D" c.b2frame s.b2frame new.b2frame sub/s.b2nd)" fddf
     local name
     for name in c.b2frame s.b2frame new.b2frame sub/s.b2nd; do tool same "$D/$name" "$FX/full.b2frame"; done
     clean
@@ -496,7 +496,7 @@ test_the_layout_is_kept_with_contiguous() {
     local name
     for name in c.b2frame s.b2frame sub/c.b2nd sub/s.b2nd new.b2frame; do tool twins "$M/$name" "$FX/full.b2frame"; done
     down
-    equal "$(kinds "$D" c.b2frame s.b2frame sub/c.b2nd sub/s.b2nd new.b2frame directory.b2frame)" fdfddd
+    equal "$(kinds "$D" c.b2frame s.b2frame sub/c.b2nd sub/s.b2nd new.b2frame directory.b2frame)" fdfdfd
     for name in c.b2frame s.b2frame sub/c.b2nd sub/s.b2nd new.b2frame directory.b2frame; do tool same "$D/$name" "$FX/full.b2frame"; done
     clean
 }

@@ -68,7 +68,7 @@ test_cp_archive_of_frames() {
     cp -a "$M/again" "$T/back"
     equal "$(listed "$T/back" | sed 's/\.b2[a-z]* f [^ ]*/ frame/' | cut -d' ' -f1-4)" "$(listed "$T/native" | sed 's/\.b2[a-z]* f [^ ]*/ frame/' | cut -d' ' -f1-4)"
     down
-    [ -d "$D/again/src/f.b2frame" ]
+    [ -f "$D/again/src/f.b2frame" ]
     tool same "$D/again/src/f.b2frame" "$FX/full.b2frame"
     tool same "$T/back/doc/a.b2nd" "$FX/array.b2nd"
 }

@@ -90,6 +90,11 @@ impl Claims {
         self.claim(vec![(key, With::Others)])
     }
 
+    /// Whether one is claimed and not shared.
+    pub fn is_alone(&self, key: &Key) -> bool {
+        self.held.lock().keys.get(key) == Some(&ALONE)
+    }
+
     /// Returns when nobody has one any more who has it now.
     pub fn wait_for(&self, key: Key) {
         drop(self.claim(vec![(key, With::Nobody)]));

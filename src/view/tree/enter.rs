@@ -5,12 +5,13 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::claims::Key;
 use super::frame::{OpenFrame, Stored, TreeFrame};
 use super::table::ShownAs;
 use super::{LOOKS, Tree};
 use crate::format::Layout;
 use crate::store::local::beneath::{self, Found};
-use crate::view::{Attr, Decoded, FileSystem, Ino, Invalidation, Invalidations, Result, ViewError};
+use crate::view::{Attr, Decoded, FileSystem, Good, Ino, Invalidation, Invalidations, Result, ViewError};
 
 impl Tree {
     /// What a name in a directory stands for, told to the kernel once more.
@@ -35,11 +36,28 @@ impl Tree {
             // What is found may be renamed before it is in the table, which then has its other name already.
             let moves = Some(self.table.lock().moves()).filter(|_| attempt < LOOKS);
             let found = beneath::look(dir, below)?;
+            if self.is_being_stored(parent, name, &found) {
+                continue;
+            }
             if let Some(ino) = self.enter_found(parent, name, dir, &found, moves) {
                 return Ok((ino, found));
             }
         }
         Err(ViewError::Gone)
+    }
+
+    /// Whether a name was found to stand for what no node does, while a frame is made of what had it: that is in its place already, and
+    /// its node stands for it when this returns.
+    fn is_being_stored(&self, parent: Ino, name: &OsStr, found: &Found) -> bool {
+        if self.table.lock().find(found).is_some() {
+            return false;
+        }
+        let name = Key::Name(parent, name.to_owned());
+        let is_claimed = self.claims.is_alone(&name);
+        if is_claimed {
+            drop(self.claims.share(name));
+        }
+        is_claimed
     }
 
     /// The node of what was found, told to the kernel once more; none if something was renamed since there were so many `moves`.
@@ -143,9 +161,19 @@ impl Tree {
         };
         match shown {
             Some((ShownAs::Frame(frame), _)) => self.frame_attr(&frame, found),
+            // What is written to it may make a frame of it, at the close: then it has the length that a frame has.
+            Some((ShownAs::Plain, _)) if self.may_become_frame(ino) => {
+                Ok(Attr { good: Good::Once, ..self.passed_attr(ino, found) })
+            }
             Some((ShownAs::Plain, _)) => Ok(self.passed_attr(ino, found)),
             None => Err(ViewError::Gone),
         }
+    }
+
+    /// Whether the next close may make a frame of a file.
+    fn may_become_frame(&self, ino: Ino) -> bool {
+        let table = self.table.lock();
+        table.get(ino).is_some_and(|node| node.was_written && node.names().iter().any(|(_, name)| self.rules.is_name(name)))
     }
 
     /// A path beneath the root, for messages and patterns.

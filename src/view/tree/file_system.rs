@@ -2,6 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -113,9 +114,7 @@ impl FileSystem for Tree {
     }
 
     fn allocate(&self, handle: Handle, offset: u64, len: u64, flags: i32) -> Result<()> {
-        let file = self.passed(handle)?;
-        file.drop_privileges();
-        Ok(beneath::allocate(&file.file, flags, offset, len)?)
+        self.change_passed(handle, |file| beneath::allocate(file, flags, offset, len))
     }
 
     fn seek(&self, ino: Ino, handle: Handle, offset: u64, seek: Seek) -> Result<u64> {
@@ -126,10 +125,11 @@ impl FileSystem for Tree {
     }
 
     fn copy_range(&self, from: (Handle, u64), to: (Handle, u64), len: u64) -> Result<u64> {
-        let (source, target) = (self.passed(from.0), self.passed(to.0));
-        let (Ok(source), Ok(target)) = (source, target) else { return Err(ViewError::CrossDevice) };
-        target.drop_privileges();
-        Ok(beneath::copy((&source.file, from.1), (&target.file, to.1), len)?)
+        let (Ok(source), Ok(_)) = (self.passed(from.0), self.passed(to.0)) else { return Err(ViewError::CrossDevice) };
+        match self.change_passed(to.0, |target| beneath::copy((&source.file, from.1), (target, to.1), len)) {
+            Err(ViewError::Unsupported) => Err(ViewError::CrossDevice),
+            copied => copied,
+        }
     }
 
     fn create(&self, parent: Ino, name: &OsStr, creation: Creation, mode: OpenMode) -> Result<(Attr, Opened)> {
@@ -174,7 +174,10 @@ impl FileSystem for Tree {
 
     fn write(&self, handle: Handle, offset: u64, data: &[u8]) -> Result<()> {
         match self.handle(handle)? {
-            Open::File(file) => file.write(offset, data),
+            Open::File(file) => match file.change(|file| file.write_all_at(data, offset)) {
+                Some(written) => written,
+                None => self.write(handle, offset, data),
+            },
             Open::Frame(inside) => self.write_inside(&inside, offset, data),
             Open::Lock(lock) => self.write_lock(&lock, offset, data),
         }
@@ -182,7 +185,11 @@ impl FileSystem for Tree {
 
     fn append(&self, handle: Handle, offset: u64, data: &[u8]) -> Result<()> {
         match self.handle(handle)? {
-            Open::File(file) => file.append(data),
+            // To where the file ends just now: whether that is wanted a client may change while it has the file open.
+            Open::File(file) => match file.change(|file| beneath::append(file, data)) {
+                Some(written) => written,
+                None => self.append(handle, offset, data),
+            },
             Open::Frame(inside) => self.write_inside(&inside, offset, data),
             Open::Lock(lock) => self.write_lock(&lock, offset, data),
         }
@@ -193,6 +200,7 @@ impl FileSystem for Tree {
         match self.handle(handle)? {
             Open::File(file) => {
                 self.closed(&file, invalidations);
+                self.close_passed(&file, invalidations);
                 Ok(())
             }
             Open::Frame(inside) => self.flush_inside(&inside, invalidations),

@@ -27,6 +27,8 @@ pub struct TreeFrame {
     pub stored: Stored,
     /// It is another than when it was open last, and nobody has opened its file since.
     pub is_renewed: AtomicBool,
+    /// A client made it as a file, which nobody has had synced yet.
+    pub is_unsynced: AtomicBool,
     pub slot: FrameSlot<Opening, Stamp>,
     /// The regions of inodes that its files have: see [`crate::view::regions`].
     pub regions: Mutex<HashMap<u64, u64>>,
@@ -144,6 +146,7 @@ impl TreeFrame {
             stored,
             slot: FrameSlot::default(),
             is_renewed: AtomicBool::new(false),
+            is_unsynced: AtomicBool::new(false),
             regions: Mutex::default(),
             handles: AtomicUsize::new(0),
             writers: AtomicUsize::new(0),
@@ -176,6 +179,11 @@ impl TreeFrame {
 
 /// An error that says what is wrong with a frame, rather than with the moment.
 pub fn is_damage<T>(result: &Result<T>) -> bool {
+    result.as_ref().is_err_and(is_of_frame)
+}
+
+/// The same, of an error.
+pub fn is_of_frame(error: &ViewError) -> bool {
     use crate::store::StoreError;
-    matches!(result, Err(ViewError::Store(StoreError::Format { .. } | StoreError::Unsupported { .. })))
+    matches!(error, ViewError::Store(StoreError::Format { .. } | StoreError::Unsupported { .. }))
 }

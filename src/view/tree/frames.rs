@@ -150,7 +150,7 @@ impl Tree {
         // Who only reads is at work: it is closed as soon as others need its place.
         let _ = self.check_room(OF_A_FRAME);
         let (dir, name, found) = self.found(frame.ino)?;
-        let opened = self.open_below(frame, dir.as_fd(), &name, &found);
+        let opened = self.open_found(frame, dir.as_fd(), &name, &found);
         if is_damage(&opened) {
             // Others may have put something else under the name since.
             if !beneath::look(dir.as_fd(), &name).is_ok_and(|now| Sized::from(&now) == Sized::from(&found)) {
@@ -159,12 +159,6 @@ impl Tree {
             *damaged = Some(found);
         }
         let (view, is_busy) = opened?;
-        // Whoever may rename in the directory could have put another frame there since, which the caller may not read. An archive has been
-        // looked at.
-        if !frame.is_archive() && !is_of(&*view, &found) {
-            view.drop_all();
-            return Err(ViewError::Gone);
-        }
         let now = self.stamp(frame.ino).ok();
         let left = closed.left.take();
         if left.is_none_or(|left| now != Some(left)) {
@@ -196,6 +190,24 @@ impl Tree {
             skip_damaged: self.shows_data(),
             ..OpenOptions::default()
         }
+    }
+
+    /// Opens what was found to be a frame, and nothing else.
+    pub(super) fn open_found(
+        &self,
+        frame: &TreeFrame,
+        dir: std::os::fd::BorrowedFd<'_>,
+        name: &OsStr,
+        found: &Found,
+    ) -> Result<(Box<dyn FrameFileSystem>, bool)> {
+        let (view, is_busy) = self.open_below(frame, dir, name, found)?;
+        // Whoever may rename in the directory could have put another frame there since, which the caller may not read. An archive has been
+        // looked at.
+        if !frame.is_archive() && !is_of(&*view, found) {
+            view.drop_all();
+            return Err(ViewError::Gone);
+        }
+        Ok((view, is_busy))
     }
 
     fn open_below(
@@ -253,7 +265,7 @@ impl Tree {
         self.stamp_of(dir.as_fd(), &name, &found)
     }
 
-    fn stamp_of(&self, dir: std::os::fd::BorrowedFd<'_>, name: &OsStr, found: &Found) -> Result<Stamp> {
+    pub(super) fn stamp_of(&self, dir: std::os::fd::BorrowedFd<'_>, name: &OsStr, found: &Found) -> Result<Stamp> {
         if !found.stat.is_dir() {
             return Ok(Stamp::of(found, None));
         }

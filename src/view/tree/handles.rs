@@ -2,11 +2,13 @@
 
 use std::ffi::OsString;
 use std::fs::File;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 
 use super::frame::TreeFrame;
 use crate::store::local::beneath;
@@ -31,9 +33,45 @@ pub struct PassedFile {
     pub write: bool,
     /// Who writes may not keep bits by which programs run as others.
     pub drops: bool,
+    /// It was closed, and nothing was written to it since: its handle ends a moment later.
+    is_closed: AtomicBool,
+    /// Whether its handle is a frame's by now. Held for reading while it is changed, and for writing while a frame is made of its file.
+    pub has_moved: RwLock<bool>,
 }
 
 impl PassedFile {
+    pub fn new(ino: Ino, file: File, mode: OpenMode) -> Arc<Self> {
+        Arc::new(PassedFile {
+            ino,
+            file,
+            write: mode.write,
+            drops: mode.drop_privileges,
+            is_closed: AtomicBool::new(false),
+            has_moved: RwLock::new(false),
+        })
+    }
+
+    /// Whether a client may still write to it.
+    pub fn is_writing(&self) -> bool {
+        self.write && !self.is_closed.load(SeqCst)
+    }
+
+    /// A client has closed it. Another process, or a map, may have it all the same.
+    pub fn close(&self) {
+        self.is_closed.store(true, SeqCst);
+    }
+
+    /// Changes it. None if its handle is a frame's by now, which is to be changed then.
+    pub fn change<T>(&self, work: impl FnOnce(&File) -> io::Result<T>) -> Option<Result<T>> {
+        let has_moved = self.has_moved.read();
+        if *has_moved {
+            return None;
+        }
+        self.is_closed.store(false, SeqCst);
+        self.drop_privileges();
+        Some(work(&self.file).map_err(Into::into))
+    }
+
     pub fn read(&self, mut offset: u64, mut buf: &mut [u8]) -> Result<usize> {
         let mut done = 0;
         while !buf.is_empty() {
@@ -50,19 +88,8 @@ impl PassedFile {
         Ok(done)
     }
 
-    pub fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
-        self.drop_privileges();
-        Ok(self.file.write_all_at(data, offset)?)
-    }
-
-    /// Writes to where the file ends just now: whether that is wanted a client may change while it has the file open.
-    pub fn append(&self, data: &[u8]) -> Result<()> {
-        self.drop_privileges();
-        Ok(beneath::append(&self.file, data)?)
-    }
-
     /// Takes away the bits by which a program runs as its owner or group, as the file system would if the caller wrote by itself.
-    pub fn drop_privileges(&self) {
+    fn drop_privileges(&self) {
         if self.drops {
             drop_privileges(self.file.as_fd());
         }
@@ -84,8 +111,8 @@ pub struct InsideFile {
     pub frame: Arc<TreeFrame>,
     pub inner: Ino,
     pub mode: OpenMode,
-    /// The frame's opening, and its handle in that.
-    pub at: Mutex<(u64, Handle)>,
+    /// The frame's opening, and its handle in that. None of a file that was open when a frame was made of it, and not used since.
+    pub at: Mutex<Option<(u64, Handle)>>,
     pub lineage: u64,
 }
 

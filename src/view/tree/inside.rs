@@ -10,11 +10,12 @@ use parking_lot::Mutex;
 
 use super::attributes::index_of_owner;
 use super::descriptors::OF_A_FRAME;
-use super::frame::{OpenFrame, TreeFrame};
-use super::handles::{InsideFile, Open};
+use super::frame::{OpenFrame, Stored, TreeFrame};
+use super::handles::{InsideFile, Open, PassedFile};
 use super::passed;
 use super::place::Whose;
 use super::{Tree, forget_name};
+use crate::format::Layout;
 use crate::store::local::beneath;
 use crate::view::access;
 use crate::view::nodes::LOCK_FILE;
@@ -263,8 +264,9 @@ impl Tree {
                         && let Some((pending, _)) = open.fs().source()
                     {
                         // What will take the place of the empty directory. It is written to all the time, so its times are its own.
-                        let as_file = SetAttr { mode: rest.mode.map(|mode| mode & 0o666), atime: None, mtime: None, ..rest };
-                        let _ = passed::set_held(pending.as_fd(), &as_file);
+                        let bits = if frame.stored == Stored::Frame(Layout::Sparse) { 0o7777 } else { 0o666 };
+                        let set = SetAttr { mode: rest.mode.map(|mode| mode & bits), atime: None, mtime: None, ..rest };
+                        let _ = passed::set_held(pending.as_fd(), &set);
                     }
                 });
                 result?;
@@ -369,12 +371,32 @@ impl Tree {
             frame: Arc::clone(frame),
             inner,
             mode,
-            at: Mutex::new((open.opening, opened.handle)),
+            at: Mutex::new(Some((open.opening, opened.handle))),
             lineage: frame.slot.lineage.load(Relaxed),
         };
         frame.handles.fetch_add(1, Relaxed);
         frame.writers.fetch_add(usize::from(mode.write), Relaxed);
         Opened { handle: self.keep(frame.ino, Open::Frame(Arc::new(file))), ..opened }
+    }
+
+    /// Has open files go on as a frame's, which was made of what they are: each is opened there when it is used next.
+    pub(super) fn move_handles(&self, frame: &Arc<TreeFrame>, open: &[(Handle, Arc<PassedFile>)]) {
+        let mut handles = self.handles.write();
+        for (handle, passed) in open {
+            let Some(open) = handles.get_mut(&handle.0) else { continue };
+            let mode = OpenMode { read: true, write: passed.write, truncate: false, drop_privileges: passed.drops };
+            let lineage = frame.slot.lineage.load(Relaxed);
+            let file = InsideFile { frame: Arc::clone(frame), inner: ROOT, mode, at: Mutex::new(None), lineage };
+            // One that could write was closed, and ends a moment later: it keeps nothing that is removed meanwhile.
+            frame.handles.fetch_add(usize::from(!passed.write), SeqCst);
+            *open = Open::Frame(Arc::new(file));
+        }
+        drop(handles);
+        if let Some(node) = self.table.lock().get_mut(frame.ino) {
+            node.open.retain(|handle| !open.iter().any(|(moved, _)| moved == handle));
+            node.was_written = false;
+        }
+        self.leave_file(frame.ino);
     }
 
     pub(super) fn open_inside(&self, frame: &Arc<TreeFrame>, _ino: Ino, inner: Ino, mode: OpenMode) -> Result<Opened> {
@@ -398,15 +420,21 @@ impl Tree {
     pub(super) fn current(&self, file: &InsideFile) -> Result<(Arc<OpenFrame>, Handle)> {
         let open = self.enter_frame(&file.frame)?;
         let mut at = file.at.lock();
-        if at.0 == open.opening {
-            return Ok((open, at.1));
+        if let Some((opening, handle)) = *at
+            && opening == open.opening
+        {
+            return Ok((open, handle));
         }
         let is_other = file.lineage != file.frame.slot.lineage.load(Relaxed);
-        if file.mode.write || is_other && !self.follows_locks(file) {
+        let has_written = file.mode.write && at.is_some();
+        if has_written || is_other && !self.follows_locks(file) {
             return Err(ViewError::Gone);
         }
         let opened = open.fs().open(file.inner, OpenMode { truncate: false, ..file.mode })?;
-        *at = (open.opening, opened.handle);
+        if at.replace((open.opening, opened.handle)).is_none() && file.mode.write {
+            file.frame.handles.fetch_add(1, SeqCst);
+            file.frame.writers.fetch_add(1, Relaxed);
+        }
         Ok((open, opened.handle))
     }
 
@@ -427,9 +455,9 @@ impl Tree {
     /// Opens a file of a frame again as it is now.
     fn follow(&self, file: &InsideFile, open: &OpenFrame) -> Result<()> {
         let opened = open.fs().open(file.inner, OpenMode { truncate: false, ..file.mode })?;
-        let before = std::mem::replace(&mut *file.at.lock(), (open.opening, opened.handle));
-        if before.0 == open.opening {
-            open.fs().release(before.1, &mut Invalidations::new());
+        let before = file.at.lock().replace((open.opening, opened.handle));
+        if let Some((_, handle)) = before.filter(|(opening, _)| *opening == open.opening) {
+            open.fs().release(handle, &mut Invalidations::new());
         }
         Ok(())
     }
@@ -453,7 +481,7 @@ impl Tree {
 
     pub(super) fn flush_inside(&self, file: &InsideFile, invalidations: &mut Invalidations) -> Result<()> {
         // What is written to a file that has no name any more is for nobody else.
-        if !file.mode.write || file.frame.removed.load(SeqCst) {
+        if !file.mode.write || file.at.lock().is_none() || file.frame.removed.load(SeqCst) {
             return Ok(());
         }
         let mut inner = Invalidations::new();
@@ -465,12 +493,15 @@ impl Tree {
     pub(super) fn release_inside(&self, file: &InsideFile, invalidations: &mut Invalidations) {
         let mut inner = Invalidations::new();
         let at = *file.at.lock();
-        if let Some(open) = file.frame.opened().filter(|open| open.opening == at.0) {
-            open.fs().release(at.1, &mut inner);
+        if let (Some((opening, handle)), Some(open)) = (at, file.frame.opened())
+            && open.opening == opening
+        {
+            open.fs().release(handle, &mut inner);
         }
         self.tell(&file.frame, inner, invalidations);
-        file.frame.handles.fetch_sub(1, SeqCst);
-        file.frame.writers.fetch_sub(usize::from(file.mode.write), Relaxed);
+        let is_used = at.is_some();
+        file.frame.handles.fetch_sub(usize::from(is_used || !file.mode.write), SeqCst);
+        file.frame.writers.fetch_sub(usize::from(is_used && file.mode.write), Relaxed);
         self.end_removed(&file.frame);
         self.close_orphan(&file.frame);
         // While all were in use, more could have been opened than there is room for.
@@ -479,6 +510,11 @@ impl Tree {
     }
 
     pub(super) fn fsync_inside(&self, frame: &Arc<TreeFrame>, inner: Ino, invalidations: &mut Invalidations) -> Result<()> {
+        if frame.is_unsynced.load(SeqCst) && !frame.removed.load(SeqCst) {
+            let (dir, name) = self.place(frame.ino)?;
+            beneath::sync_whole(dir.as_fd(), &name)?;
+            frame.is_unsynced.store(false, SeqCst);
+        }
         match frame.opened() {
             Some(open) if !open.part.is_busy && !frame.removed.load(SeqCst) => {
                 let mut inner_invals = Invalidations::new();

@@ -352,8 +352,10 @@ pub fn beside(name: &OsStr) -> OsString {
 
 /// How a frame is stored that is this below: one that is only begun is an empty directory.
 fn layout_now(frame: &TreeFrame, found: &Found) -> Layout {
-    let is_begun = || frame.opened().is_some_and(|open| !open.view.is_made());
-    if found.stat.is_dir() && !is_begun() { Layout::Sparse } else { Layout::Contiguous }
+    match frame.stored {
+        Stored::Frame(layout) if frame.opened().is_some_and(|open| !open.view.is_made()) => layout,
+        _ => Tree::layout_of(found),
+    }
 }
 
 /// What a name stands for, if that may be a lock file.

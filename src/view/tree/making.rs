@@ -4,31 +4,34 @@
 //! A directory with a frame's suffix is made below at once. Beside it, under a name of ours, lies the frame that is to take its place,
 //! which it does whole with the first commit. Until then a crash leaves the empty directory.
 //!
-//! A file is an ordinary one while it is written. When nobody writes it any more and it is a whole frame, it is copied to the layout in
-//! which it is to be stored, beside it and under a name of ours, which then takes its place.
+//! A file is an ordinary one while it is written. The close(2) after which no client can write to it makes a frame of it, if it is a
+//! whole one: before that close returns, all open files of it go on as the frame's. Where it is to be stored in another layout, it is
+//! copied to that, beside it and under a name of ours, which then takes its place.
 
 use std::ffi::{OsStr, OsString};
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 
 use log::{debug, warn};
 use lru::LruCache;
 
 use super::claims::{Key, With};
 use super::descriptors::OF_A_FRAME;
-use super::frame::{OpenFrame, Stored, TreeFrame};
+use super::frame::{OpenFrame, Stored, TreeFrame, is_of_frame};
+use super::handles::PassedFile;
 use super::passed::caller;
 use super::place::At;
 use super::table::ShownAs;
-use super::{Show, Tree, hidden, rules};
+use super::{Tree, hidden, rules};
 use crate::format::{INDEX_NAME, Layout};
 use crate::store::backend::{Backend, BackendFile};
 use crate::store::copy::{FrameCopy, StagedCopy};
 use crate::store::local::FileBackend;
 use crate::store::local::beneath::{self, FileId, Found};
 use crate::store::walk::STORE_MARK;
-use crate::store::{CframeStore, FrameStore, Like, LocalStore, Location, NewFrame, OpenOptions};
+use crate::store::{CframeStore, FrameStore, Like, LocalStore, Location, NewFrame, OpenOptions, SframeStore};
 use crate::view::{Attr, Creation, Ino, Invalidation, Invalidations, Kind, ROOT, RenameMode, Result, ViewError};
 
 impl Tree {
@@ -42,18 +45,24 @@ impl Tree {
 
     /// An empty directory has got a name, with which a frame may be made in it.
     pub(super) fn begin(&self, parent: Ino, name: &OsStr, dir: BorrowedFd<'_>, empty: &Empty) {
-        let was_sparse = || self.layout_before(parent, name) == Some(Layout::Sparse);
-        let begins = self.rules.is_name(name)
-            && !(self.rules.show == Show::Sparse && was_sparse())
-            && self.is_chosen(parent, name)
-            && self.rules.stored(Kind::Directory, self.is_in_store(parent)) == Some(Layout::Contiguous);
-        if begins && let Err(error) = self.begin_frame(parent, name, dir, empty) {
+        let Some(layout) = self.wanted(parent, name, Kind::Directory, None) else { return };
+        if layout == Layout::Sparse && self.rules.locking {
+            // Its lock file is in the directory, which another takes the place of.
+            return;
+        }
+        if let Err(error) = self.begin_frame(parent, name, dir, (empty, layout)) {
             debug!("{}: stays a directory: {error}", self.path.join(self.path_of(parent, name)).display());
         }
     }
 
     /// Has a new frame ready for what is written to an empty directory.
-    pub(super) fn begin_frame(&self, parent: Ino, name: &OsStr, dir: BorrowedFd<'_>, empty: &Empty) -> Result<()> {
+    pub(super) fn begin_frame(
+        &self,
+        parent: Ino,
+        name: &OsStr,
+        dir: BorrowedFd<'_>,
+        (empty, layout): (&Empty, Layout),
+    ) -> Result<()> {
         // Its owner is the frame's.
         let inside = match empty {
             Empty::Since(since) => beneath::open_new_dir(dir, name, *since)?,
@@ -67,11 +76,13 @@ impl Tree {
         let like = Like { frame: FileBackend::of(inside).itself()?, index: None };
         let new = NewFrame { like: Some(like), replaced: Some(found.stat), ..NewFrame::default() };
         let options = OpenOptions { replace: true, ..self.options(false) };
-        let made = {
+        let store: Arc<dyn FrameStore> = {
             let _making = self.making.read();
-            CframeStore::create_at(&location, options, new)?
+            match layout {
+                Layout::Contiguous => Arc::new(CframeStore::create_at(&location, options, new)?),
+                Layout::Sparse => Arc::new(SframeStore::create_at(&location, options, new)?),
+            }
         };
-        let store = Arc::new(made);
         let view = self.view_of(Kind::Directory, store, false)?;
         let frame = {
             let mut table = self.table.lock();
@@ -80,7 +91,7 @@ impl Tree {
                 table.forget(ino, 1);
                 return Err(ViewError::InUse);
             };
-            let frame = TreeFrame::new(ino, Stored::Frame(Layout::Contiguous), Kind::Directory);
+            let frame = TreeFrame::new(ino, Stored::Frame(layout), Kind::Directory);
             node.shown = ShownAs::Frame(Arc::clone(&frame));
             frame
         };
@@ -108,8 +119,8 @@ impl Tree {
         Ok(())
     }
 
-    /// The layout in which a file that a client makes under a name is to be stored, should it be a frame.
-    pub(super) fn wanted(&self, parent: Ino, name: &OsStr, replaced: Option<Layout>) -> Option<Layout> {
+    /// The layout in which what a client makes under a name is to be stored, should it be a frame; none if it is left as it was made.
+    pub(super) fn wanted(&self, parent: Ino, name: &OsStr, made: Kind, replaced: Option<Layout>) -> Option<Layout> {
         if !self.rules.is_name(name) || !self.is_chosen(parent, name) {
             return None;
         }
@@ -117,16 +128,16 @@ impl Tree {
         let in_store = *name == *STORE_MARK || self.is_in_store(parent);
         let before = replaced.or_else(|| self.layout_before(parent, name));
         // It is kept for what is made again as what it was shown as.
-        match before.filter(|_| self.rules.show == Show::Contiguous && !in_store) {
+        match before.filter(|_| self.rules.kind_shown() == Some(made) && !in_store) {
             Some(layout) => Some(layout),
-            None => self.rules.stored(Kind::File, in_store),
+            None => self.rules.stored(made, in_store),
         }
     }
 
-    /// Remembers how what had a name was stored.
-    pub(super) fn remember(&self, parent: Ino, name: &OsStr, layout: Layout) {
+    /// Remembers how a frame was stored that had a name, if it was shown as frames are in this mount.
+    pub(super) fn remember(&self, parent: Ino, name: &OsStr, shown: Kind, layout: Layout) {
         let parent = self.table.lock().get(parent).map(|node| node.id);
-        if let Some(parent) = parent.filter(|_| self.rules.show != Show::Other) {
+        if let Some(parent) = parent.filter(|_| self.rules.kind_shown() == Some(shown)) {
             self.layouts.lock().put((parent, name.to_owned()), layout);
         }
     }
@@ -148,13 +159,24 @@ impl Tree {
         }
     }
 
-    /// Nobody has a file open for writing any more: it may be a frame now.
+    /// A client has closed an open file.
+    pub(super) fn close_passed(&self, file: &PassedFile, invalidations: &mut Invalidations) {
+        if file.write && !self.rules.read_only {
+            file.close();
+            self.written(file.ino, invalidations);
+        }
+    }
+
+    /// A client has closed a file that it could write to: if none can any more, it may be a frame now.
     pub(super) fn written(&self, ino: Ino, invalidations: &mut Invalidations) {
         let only_name = || match self.table.lock().get(ino)?.names() {
             [(parent, name)] if self.rules.is_name(name) => Some((*parent, name.clone())),
             _ => None,
         };
         while let Some((parent, name)) = only_name() {
+            if self.is_written(ino) {
+                return;
+            }
             let mut keys = self.becoming(parent);
             keys.extend([(Key::Node(ino), With::Nobody), (Key::Name(parent, name.to_os_string()), With::Nobody)]);
             let _claim = self.claims.claim(keys);
@@ -174,41 +196,70 @@ impl Tree {
 
     fn written_alone(&self, ino: Ino, parent: Ino, invalidations: &mut Invalidations) {
         let Ok((dir, name, found)) = self.found(ino) else { return };
-        if self.is_written(ino) || found.stat.links != 1 || !rules::is_cframe(dir.as_fd(), &name, found.stat.len) {
-            return;
+        if self.frame_of(Some(ino)).is_none()
+            && !self.is_written(ino)
+            && found.stat.links == 1
+            && rules::is_cframe(dir.as_fd(), &name, found.stat.len)
+            && !self.is_postponed(ino, dir.as_fd(), &name)
+        {
+            self.becomes_frame(ino, At { parent, dir: dir.as_fd(), name: &name }, &found, invalidations);
         }
-        if self.is_postponed(ino, dir.as_fd(), &name) {
-            return;
-        }
-        let _ = self.check_room(OF_A_FRAME);
-        match self.wanted(parent, &name, None) {
-            Some(Layout::Sparse) => self.store_as_directory(ino, parent, &name),
-            _ => self.take_as_frame(ino, parent),
-        }
-        invalidations.push(Invalidation::Attr(ino));
     }
 
-    /// Stores a file that is a frame as a directory, or leaves it as it is. The caller lets nothing else happen to it.
-    pub(super) fn store_as_directory(&self, ino: Ino, parent: Ino, name: &OsStr) {
-        let adopted = self.dir(parent).and_then(|dir| {
-            let found = beneath::look(dir.as_fd(), name)?;
-            let at = At { parent, dir: dir.as_fd(), name };
-            self.adopt(ino, (at, &found), at, (Some(&found), None))
-        });
-        if let Err(error) = adopted {
-            warn!("{}: stays a file: {error}", self.path.join(self.path_of(parent, name)).display());
+    /// Makes a frame of a file that is one, or leaves it as it is. The caller lets nothing else happen to it.
+    pub(super) fn becomes_frame(&self, ino: Ino, at: At<'_>, found: &Found, invalidations: &mut Invalidations) {
+        let _ = self.check_room(OF_A_FRAME);
+        let path = || self.path.join(self.path_of(at.parent, at.name));
+        if self.wanted(at.parent, at.name, Kind::File, None) == Some(Layout::Sparse) {
+            match self.adopt(ino, (at, found), at, (Some(found), None)) {
+                // Its bytes, and its length, may be others now.
+                Ok(()) => return invalidations.push(Invalidation::Data(ino)),
+                Err(error) if is_of_frame(&error) => return debug!("{}: no frame yet: {error}", path().display()),
+                Err(error) => warn!("{}: stays a file: {error}", path().display()),
+            }
+        }
+        match self.take_as_frame(ino, at, found) {
+            Ok(()) => invalidations.push(Invalidation::Data(ino)),
+            Err(error) => debug!("{}: no frame yet: {error}", path().display()),
         }
     }
 
     /// A file that is a frame stays a file, and is shown as one: from now on with atomic commits.
-    pub(super) fn take_as_frame(&self, ino: Ino, parent: Ino) {
-        let shown = self.rules.shown(Stored::Frame(Layout::Contiguous), self.is_in_store(parent));
-        if shown != Kind::File || self.shows_data() {
-            return;
+    fn take_as_frame(&self, ino: Ino, at: At<'_>, found: &Found) -> Result<()> {
+        let frame = TreeFrame::new(ino, Stored::Frame(Layout::Contiguous), Kind::File);
+        self.make_room(1);
+        self.while_unwritten(ino, || {
+            let (view, is_busy) = self.open_found(&frame, at.dir, at.name, found)?;
+            frame.is_unsynced.store(true, SeqCst);
+            // Holes are not shown as they are in the file, of which the kernel may have pages.
+            frame.is_renewed.store(true, SeqCst);
+            let mut closed = frame.slot.changing.lock();
+            if let Some(node) = self.table.lock().get_mut(ino) {
+                node.shown = ShownAs::Frame(Arc::clone(&frame));
+            }
+            self.has_opened(&frame, &mut closed, view, is_busy);
+            Ok(())
+        })
+    }
+
+    /// Does `work`, which may make a frame of a file, unless a client writes to that. Nothing is written meanwhile, and what is open of it
+    /// goes on as the frame's.
+    ///
+    /// # Errors
+    /// [`ViewError::InUse`] if a client writes; what `work` says.
+    fn while_unwritten(&self, ino: Ino, work: impl FnOnce() -> Result<()>) -> Result<()> {
+        let open = self.table.lock().get(ino).map(|node| node.open.clone()).unwrap_or_default();
+        let open: Vec<_> = open.into_iter().filter_map(|handle| Some((handle, self.passed(handle).ok()?))).collect();
+        let mut stopped: Vec<_> = open.iter().map(|(_, file)| file.has_moved.write()).collect();
+        if open.iter().any(|(_, file)| file.is_writing()) {
+            return Err(ViewError::InUse);
         }
-        if let Some(node) = self.table.lock().get_mut(ino) {
-            node.shown = ShownAs::Frame(TreeFrame::new(ino, Stored::Frame(Layout::Contiguous), Kind::File));
+        work()?;
+        if let Some(frame) = self.frame_of(Some(ino)) {
+            self.move_handles(&frame, &open);
+            stopped.iter_mut().for_each(|has_moved| **has_moved = true);
         }
+        Ok(())
     }
 
     /// Stores a file that is a frame as a directory, under the same name or in place of what has another, which is a frame that is `kept`
@@ -221,7 +272,7 @@ impl Tree {
         (replaced, kept): (Option<&Found>, Option<&Arc<TreeFrame>>),
     ) -> Result<()> {
         let _alone = self.lock_to_adopt(to.dir, to.name)?;
-        let adopted = self.adopt_unheld(ino, (from, found), to, (replaced, kept));
+        let adopted = self.while_unwritten(ino, || self.adopt_unheld(ino, (from, found), to, (replaced, kept)));
         self.lock_in(to.dir, to.name);
         adopted
     }
@@ -282,17 +333,24 @@ impl Tree {
         {
             let _ = beneath::set_times(index.as_fd(), Some(found.stat.atime), Some(found.stat.mtime));
         }
-        self.becomes_file(ino, &now);
+        self.becomes_file(ino, to, &now);
         Ok(())
     }
 
     /// A node stands for a frame from now on that is this below, and is shown as a file.
-    pub(super) fn becomes_file(&self, ino: Ino, found: &Found) {
-        let mut table = self.table.lock();
-        table.becomes(ino, found);
-        if let Some(node) = table.get_mut(ino) {
-            node.shown = ShownAs::Frame(TreeFrame::new(ino, Stored::Frame(Self::layout_of(found)), Kind::File));
+    pub(super) fn becomes_file(&self, ino: Ino, at: At<'_>, found: &Found) {
+        let frame = TreeFrame::new(ino, Stored::Frame(Self::layout_of(found)), Kind::File);
+        // The kernel may have pages of what it was.
+        frame.is_renewed.store(true, SeqCst);
+        {
+            let mut table = self.table.lock();
+            table.becomes_own(ino, found);
+            if let Some(node) = table.get_mut(ino) {
+                node.shown = ShownAs::Frame(Arc::clone(&frame));
+            }
         }
+        // What is open of the file goes on as this frame's, and as no other's.
+        frame.slot.changing.lock().left = self.stamp_of(at.dir, at.name, found).ok();
     }
 }
 

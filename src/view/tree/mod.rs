@@ -16,7 +16,7 @@
 //!
 //! A frame's files have inode numbers of their own, which [`super::regions`] computes: the tree keeps nothing for each of them.
 //!
-//! Lock order: a claim, then a frame's state (`changing`), then the table, then any one of the others, which are leaves. Input and output
+//! Lock order: a claim, then open files of which a frame is made (`has_moved`), then a frame's state (`changing`), then the table, then any one of the others, which are leaves. Input and output
 //! is made under few of them:
 //!
 //! - a claim is held while a file is stored as a frame, or a name changes: who comes to the same file or name waits;

@@ -199,7 +199,7 @@ impl Tree {
         };
         let layout = Self::layout_of(now);
         let mut table = self.table.lock();
-        table.becomes(frame.ino, now);
+        table.becomes_own(frame.ino, now);
         if let Some(node) = table.get_mut(frame.ino) {
             node.shown = match frame.shown {
                 Kind::Directory => ShownAs::Frame(TreeFrame::new(frame.ino, Stored::Frame(layout), Kind::Directory)),

@@ -1,9 +1,12 @@
 //! Files and directories that are not frames: every operation becomes the same operation on DIR.
 
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
+use super::claims::Key;
 use super::handles::{Open, PassedFile, drop_privileges};
 use super::table::ShownAs;
 use super::{Tree, hidden, kind_of};
@@ -73,6 +76,18 @@ impl Tree {
         }
     }
 
+    /// Changes an open file that is passed on.
+    ///
+    /// # Errors
+    /// [`ViewError::Unsupported`] of any other; what the system refuses.
+    pub(super) fn change_passed<T>(&self, handle: Handle, work: impl Fn(&File) -> io::Result<T>) -> Result<T> {
+        loop {
+            if let Some(changed) = self.passed(handle)?.change(&work) {
+                return changed;
+            }
+        }
+    }
+
     /// Keeps an open file; answers its handle.
     pub(super) fn keep(&self, ino: Ino, open: Open) -> Handle {
         let handle = Handle(self.table.lock().serial());
@@ -131,8 +146,7 @@ impl Tree {
             true => Pages::Fresh,
             false => Pages::Passthrough,
         };
-        let open = PassedFile { ino, file, write: mode.write, drops: mode.drop_privileges };
-        Ok(Opened { handle: self.keep(ino, Open::File(Arc::new(open))), pages })
+        Ok(Opened { handle: self.keep(ino, Open::File(PassedFile::new(ino, file, mode))), pages })
     }
 
     pub(super) fn create_passed(&self, parent: Ino, name: &OsStr, creation: Creation, mode: OpenMode) -> Result<(Attr, Opened)> {
@@ -143,6 +157,8 @@ impl Tree {
         self.check_new(parent, name)?;
         self.check_room(1)?;
         let dir = self.dir(parent)?;
+        // Nobody makes a frame of it before it is known that the caller writes to it.
+        let _named = self.rules.is_name(name).then(|| self.claims.share(Key::Name(parent, name.to_owned())));
         // Opened for reading as well, for who opens it through this file when it has no name any more.
         let made = beneath::create(dir.as_fd(), name, creation.mode, libc::O_RDWR, caller(&creation));
         let file = match made {
@@ -159,8 +175,8 @@ impl Tree {
             return Ok((self.passed_attr(ino, &found), self.keep_lock_beside(ino, (parent, stem), file, mode)));
         }
         let pages = if self.rules.may_become(name) { Pages::Fresh } else { Pages::Passthrough };
-        let open = PassedFile { ino, file, write: mode.write, drops: mode.drop_privileges };
-        Ok((self.passed_attr(ino, &found), Opened { handle: self.keep(ino, Open::File(Arc::new(open))), pages }))
+        let opened = Opened { handle: self.keep(ino, Open::File(PassedFile::new(ino, file, mode))), pages };
+        Ok((self.attr_of(ino, &found)?, opened))
     }
 
     pub(super) fn forget_one(&self, ino: Ino) {
@@ -239,11 +255,8 @@ impl Tree {
     /// Sets attributes of what a node is below.
     fn set_below(&self, ino: Ino, handle: Option<Handle>, set: &SetAttr) -> Result<()> {
         if let Some(size) = set.size {
-            match handle.and_then(|handle| self.passed(handle).ok()).filter(|file| file.write) {
-                Some(file) => {
-                    file.drop_privileges();
-                    file.file.set_len(size)?;
-                }
+            match handle.filter(|handle| self.passed(*handle).is_ok_and(|file| file.write)) {
+                Some(handle) => self.change_passed(handle, |file| file.set_len(size))?,
                 None => self.held(ino, |held| {
                     if set.drop_privileges {
                         drop_privileges(held);

@@ -118,7 +118,7 @@ impl Tree {
             self.drop_frame(frame);
         }
         self.lock_goes(lock, dir, name);
-        self.remember(parent, name, layout);
+        self.remember(parent, name, frame.shown, layout);
         Ok(())
     }
 

@@ -174,14 +174,14 @@ impl Tree {
         Ok(())
     }
 
-    /// Whether somebody has a file open for writing, as far as it is known at all.
+    /// Whether a client may still write to a file, as far as it is known at all: one that it has closed ends a moment later.
     pub(super) fn is_written(&self, ino: Ino) -> bool {
         let Some(open) = self.table.lock().get(ino).map(|node| node.open.clone()) else { return true };
-        open.into_iter().any(|handle| self.passed(handle).is_ok_and(|file| file.write))
+        open.into_iter().any(|handle| self.passed(handle).is_ok_and(|file| file.is_writing()))
     }
 
     /// A file has another name, with which it may be a frame, or not be one any more.
-    fn named_anew(&self, ino: Option<Ino>, to: (Ino, &OsStr), source: &Found) {
+    fn named_anew(&self, ino: Option<Ino>, to: (Ino, &OsStr), source: &Found, invalidations: &mut Invalidations) {
         let Some(ino) = ino.filter(|_| is_single_file(source)) else { return };
         match (self.frame_of(Some(ino)), self.rules.is_name(to.1)) {
             (Some(frame), false) if is_file(&frame) => {
@@ -192,13 +192,12 @@ impl Tree {
             }
             (None, true) if !self.is_written(ino) => {
                 let Ok(dir) = self.dir(to.0) else { return };
-                if !rules::is_cframe(dir.as_fd(), to.1, source.stat.len) {
-                    return;
-                }
-                match self.wanted(to.0, to.1, None) {
-                    // Its last writer has gone meanwhile.
-                    Some(Layout::Sparse) => self.store_as_directory(ino, to.0, to.1),
-                    _ => self.take_as_frame(ino, to.0),
+                let at = At { parent: to.0, dir: dir.as_fd(), name: to.1 };
+                if let Ok(found) = beneath::look(at.dir, at.name)
+                    && found.is(source)
+                    && rules::is_cframe(at.dir, at.name, found.stat.len)
+                {
+                    self.becomes_frame(ino, at, &found, invalidations);
                 }
             }
             _ => {}
@@ -274,7 +273,7 @@ impl Rename<'_> {
         if begins {
             tree.begin(self.to.parent, self.to.name, self.to.dir, &Empty::Seen(self.source));
         }
-        tree.named_anew(self.ino, self.to.named(), &self.source);
+        tree.named_anew(self.ino, self.to.named(), &self.source, invalidations);
         Ok(())
     }
 
@@ -303,9 +302,9 @@ impl Rename<'_> {
         tree.ends_by_name(replaced.as_ref(), from.name, invalidations)?;
         tree.exchange((self.ino, frame.as_ref(), *from), (self.other, replaced.as_ref(), *to), invalidations)?;
         tree.locks_move(locks, from.below(), to.below(), true);
-        tree.named_anew(self.ino, to.named(), &self.source);
+        tree.named_anew(self.ino, to.named(), &self.source, invalidations);
         if let Some(target) = &self.target {
-            tree.named_anew(self.other, from.named(), target);
+            tree.named_anew(self.other, from.named(), target, invalidations);
         }
         Ok(())
     }
@@ -351,7 +350,7 @@ impl Rename<'_> {
             && !tree.is_written(ino)
             && rules::is_cframe(from.dir, from.name, self.source.stat.len)
             && replaced.as_ref().is_none_or(|replaced| replaced.shown == Kind::File)
-            && tree.wanted(to.parent, to.name, layout) == Some(Layout::Sparse)
+            && tree.wanted(to.parent, to.name, Kind::File, layout) == Some(Layout::Sparse)
     }
 
     /// Stores a file that is a frame under its new name, in place of what has that, which is `kept` for who has it open. Answers whether it
@@ -374,8 +373,8 @@ impl Rename<'_> {
             tree.keep_name(kept);
         }
         drop(changing);
-        // What somebody has just cut to write it anew is no frame now, and moves as any file does.
-        if is_damage(&adopted) {
+        // What a client has just cut to write it anew is no frame now, and moves as any file does; so does what a client writes to.
+        if is_damage(&adopted) || matches!(adopted, Err(ViewError::InUse)) && tree.is_written(ino) {
             return Ok(false);
         }
         adopted?;
@@ -390,7 +389,7 @@ impl Rename<'_> {
             removed => removed?,
         }
         self.names_change();
-        invalidations.push(Invalidation::Attr(ino));
+        invalidations.push(Invalidation::Data(ino));
         Ok(true)
     }
 
@@ -433,7 +432,7 @@ impl Rename<'_> {
                 Some(_) => tree.ends_with_last_close(replaced),
                 None => tree.drop_frame(replaced),
             }
-            tree.remember(to.parent, to.name, Tree::layout_of(target));
+            tree.remember(to.parent, to.name, replaced.shown, Tree::layout_of(target));
         }
         Ok(())
     }

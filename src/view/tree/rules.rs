@@ -48,10 +48,14 @@ impl Rules {
         self.suffixes.iter().any(|suffix| walk::ends_with(name, suffix))
     }
 
-    /// Whether a file of this name is, or may become, a frame: its bytes go through this process.
+    /// Whether a file of this name is, or may become, a frame: its bytes go through this process. Tools write to `NAME.SUFFIX`.
     pub fn may_become(&self, name: &OsStr) -> bool {
         let bytes = name.as_bytes();
-        self.is_name(name) || bytes.first() == Some(&b'.') || bytes.ends_with(b".tmp")
+        let is_temporary = || {
+            let dots = bytes.iter().enumerate().filter(|(_, byte)| **byte == b'.').map(|(at, _)| at);
+            dots.filter_map(|at| bytes.get(..at)).any(|stem| self.is_name(OsStr::from_bytes(stem)))
+        };
+        self.is_name(name) || bytes.first() == Some(&b'.') || bytes.ends_with(b".tmp") || is_temporary()
     }
 
     /// Whether a file of this name is to be shown as a directory, if it is an archive.
@@ -70,14 +74,25 @@ impl Rules {
         }
     }
 
+    /// What all frames are shown as, whatever their layouts: then a frame that is made is stored as it was made.
+    pub fn kind_shown(&self) -> Option<Kind> {
+        match self.show {
+            Show::Sparse => Some(Kind::Directory),
+            Show::Contiguous => Some(Kind::File),
+            Show::Other | Show::Npy | Show::Raw => None,
+        }
+    }
+
     /// How a frame that a client makes is stored: `None` where what the client makes is left as it is.
     pub fn stored(&self, made: Kind, in_store: bool) -> Option<Layout> {
         match (self.show, made) {
             (Show::Npy | Show::Raw, _) => None,
             (_, Kind::File) if in_store => None,
             (_, Kind::Directory) if in_store => Some(Layout::Contiguous),
-            (Show::Other | Show::Sparse, Kind::Directory) => Some(Layout::Contiguous),
-            (Show::Other | Show::Contiguous, Kind::File) => Some(Layout::Sparse),
+            (Show::Other, Kind::Directory) => Some(Layout::Contiguous),
+            // Each of its changes is then a whole one.
+            (Show::Sparse, Kind::Directory) => Some(Layout::Sparse),
+            (Show::Other, Kind::File) => Some(Layout::Sparse),
             _ => None,
         }
     }

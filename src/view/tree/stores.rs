@@ -155,7 +155,7 @@ impl Tree {
         }
         let stored = stored?;
         match &frame {
-            Some(frame) if frame.shown == Kind::File => self.becomes_file(ino, &stored),
+            Some(frame) if frame.shown == Kind::File => self.becomes_file(ino, at, &stored),
             Some(_) => {
                 drop(changing);
                 self.shows_anew(ino);

@@ -80,7 +80,7 @@ impl Table {
         self.nodes.get(ino).filter(|node| node.kind == found.stat.mode & libc::S_IFMT).map(|_| *ino)
     }
 
-    /// How often nodes have got or lost a name.
+    /// How often nodes have got or lost a name, or stood for another file.
     pub fn moves(&self) -> u64 {
         self.moves
     }
@@ -155,6 +155,8 @@ impl Table {
 
     /// A node stands for another file below from now on, which has taken the place of the one before.
     pub fn becomes(&mut self, ino: Ino, found: &Found) {
+        // What is being looked up was found before, or is found once more.
+        self.moves += 1;
         if let Some(node) = self.nodes.get_mut(&ino) {
             if self.by_id.get(&node.id) == Some(&ino) {
                 self.by_id.remove(&node.id);
@@ -164,6 +166,13 @@ impl Table {
                 self.clear_names(before);
             }
         }
+    }
+
+    /// The same of what this process has made, so that no other node can stand for it.
+    pub fn becomes_own(&mut self, ino: Ino, found: &Found) {
+        let other = self.find(found).filter(|other| *other != ino);
+        debug_assert!(other.is_none(), "{:?} has two nodes: {other:?} and {ino:?}", found.id);
+        self.becomes(ino, found);
     }
 
     /// A node has one name from now on. Answers those that it has lost.

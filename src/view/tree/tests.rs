@@ -10,8 +10,9 @@ use crate::store::copy::FrameCopy;
 use crate::store::local::beneath::Found;
 use crate::store::{Budgets, Location, NewFrame};
 use crate::view::regions::{LAST_NODE, OURS};
-use crate::view::{Attr, Creation, FileSystem, New, OpenMode, ROOT, RenameMode, SetAttr};
+use crate::view::{Attr, Creation, FileSystem, Handle, New, OpenMode, ROOT, RenameMode, SetAttr};
 
+mod closing;
 mod watched;
 
 /// What is done at some point.
@@ -111,10 +112,15 @@ fn another_directory_gets_no_frame() {
     let (dir, tree) = tree();
     std::fs::create_dir(dir.path().join("old.b2nd")).unwrap();
     std::fs::write(dir.path().join("old.b2nd/file"), "x").unwrap();
-    let begun = tree.begin_frame(ROOT, OsStr::new("old.b2nd"), tree.root.as_fd(), &making::Empty::Since(beneath::now()));
+    let begun = tree.begin_frame(
+        ROOT,
+        OsStr::new("old.b2nd"),
+        tree.root.as_fd(),
+        (&making::Empty::Since(beneath::now()), Layout::Contiguous),
+    );
     assert!(begun.is_err());
     let other = beneath::look(tree.root.as_fd(), OsStr::new("c.b2nd")).unwrap();
-    let begun = tree.begin_frame(ROOT, OsStr::new("old.b2nd"), tree.root.as_fd(), &making::Empty::Seen(other));
+    let begun = tree.begin_frame(ROOT, OsStr::new("old.b2nd"), tree.root.as_fd(), (&making::Empty::Seen(other), Layout::Sparse));
     assert!(matches!(begun, Err(ViewError::Gone)), "{begun:?}");
     assert_eq!(tree.frames.open.listed().len(), 0);
     assert!(!names(dir.path()).iter().any(|name| name.starts_with('.')));
@@ -286,11 +292,11 @@ fn what_has_taken_the_name_of_a_file_is_not_removed() {
 fn the_layouts_of_the_last_names_are_remembered() {
     let (_dir, tree) = shown_as(Show::Contiguous);
     for number in 0..=making::LAYOUTS.get() {
-        tree.remember(ROOT, OsStr::new(&format!("{number}.b2nd")), Layout::Contiguous);
+        tree.remember(ROOT, OsStr::new(&format!("{number}.b2nd")), Kind::File, Layout::Sparse);
     }
     let last = format!("{}.b2nd", making::LAYOUTS);
-    assert_eq!(tree.wanted(ROOT, OsStr::new(&last), None), Some(Layout::Contiguous));
-    assert_eq!(tree.wanted(ROOT, OsStr::new("0.b2nd"), None), Some(Layout::Sparse));
+    assert_eq!(tree.wanted(ROOT, OsStr::new(&last), Kind::File, None), Some(Layout::Sparse));
+    assert_eq!(tree.wanted(ROOT, OsStr::new("0.b2nd"), Kind::File, None), None);
 }
 
 #[test]
@@ -329,7 +335,7 @@ fn frames_that_are_open_are_found_by_their_names() {
 /// As rsync does it, and mv: what was stored as a directory before is a file when the name is there that makes a store.
 #[test]
 fn a_directory_becomes_a_store_by_a_rename() {
-    let (dir, tree) = shown_as(Show::Contiguous);
+    let (dir, tree) = tree();
     lookup(&tree, "c.b2nd");
     write_frame(&tree, ".embed.b2e.Ab12");
     rename(&tree, ".embed.b2e.Ab12", "embed.b2e").unwrap();

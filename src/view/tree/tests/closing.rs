@@ -1,0 +1,146 @@
+//! The close(2) after which no client can write to a file makes a frame of it, for all that have it open.
+
+use super::*;
+
+const READ: OpenMode = OpenMode { read: true, write: false, ..WRITE };
+
+/// A frame of as many bytes as each other of another `fill`.
+fn frame(fill: u8) -> Vec<u8> {
+    let mut bytes = std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/cframe/chunks-3.b2frame")).unwrap();
+    // A byte of the last chunk's data: what it decodes to is nobody's business here.
+    let at = bytes.len() - 200;
+    bytes[at] ^= fill;
+    bytes
+}
+
+fn create(tree: &Tree, name: &str, bytes: &[u8]) -> (Ino, Handle) {
+    let (attr, opened) = tree.create(ROOT, OsStr::new(name), me(), WRITE).unwrap();
+    tree.write(opened.handle, 0, bytes).unwrap();
+    (attr.ino, opened.handle)
+}
+
+fn close(tree: &Tree, handle: Handle) {
+    tree.flush(handle, &mut Invalidations::new()).unwrap();
+}
+
+fn read(tree: &Tree, ino: Ino, handle: Handle) -> Vec<u8> {
+    let mut bytes = vec![0; 1 << 20];
+    let count = tree.read(ino, Some(handle), 0, &mut bytes).unwrap();
+    bytes.truncate(count);
+    bytes
+}
+
+fn is_frame(tree: &Tree, ino: Ino) -> bool {
+    tree.frame_of(Some(ino)).is_some()
+}
+
+/// Finding A1: a reader that had opened the file before sees what is written to the frame, and so does a new one.
+#[test]
+fn what_is_closed_is_what_is_read_by_every_handle() {
+    for show in [Show::Other, Show::Sparse, Show::Contiguous] {
+        let (_dir, tree) = shown_as(show);
+        let (ino, first) = create(&tree, "new.b2nd", &frame(0));
+        let reader = tree.open(ino, READ).unwrap().handle;
+        assert_eq!(read(&tree, ino, reader), frame(0));
+        close(&tree, first);
+        assert!(is_frame(&tree, ino), "{show:?}");
+        assert_eq!((tree.getattr(ino).unwrap().size, read(&tree, ino, reader)), (frame(0).len() as u64, frame(0)), "{show:?}");
+        // The handle of the close ends a moment later.
+        let second = tree.open(ino, WRITE).unwrap().handle;
+        tree.write(second, 0, &frame(1)).unwrap();
+        close(&tree, second);
+        tree.release(second, &mut Invalidations::new());
+        tree.release(first, &mut Invalidations::new());
+        let other = tree.open(ino, READ).unwrap().handle;
+        for handle in [reader, other] {
+            assert_eq!(read(&tree, ino, handle), frame(1), "{show:?}");
+            tree.release(handle, &mut Invalidations::new());
+        }
+        tree.shutdown().unwrap();
+    }
+}
+
+#[test]
+fn a_file_that_a_client_may_still_write_to_stays_one() {
+    let (dir, tree) = tree();
+    let (ino, first) = create(&tree, "new.b2nd", &frame(0));
+    let second = tree.open(ino, WRITE).unwrap().handle;
+    close(&tree, first);
+    tree.release(first, &mut Invalidations::new());
+    assert!(!is_frame(&tree, ino));
+    // What is half of a frame is one no more, and no close makes it one.
+    tree.write(second, 0, b"text").unwrap();
+    close(&tree, second);
+    tree.release(second, &mut Invalidations::new());
+    assert!(!is_frame(&tree, ino));
+    assert_eq!(std::fs::read(dir.path().join("new.b2nd")).unwrap()[..4], *b"text");
+}
+
+/// A descriptor that was duplicated, or a map, writes to what the frame is by then.
+#[test]
+fn what_is_written_behind_a_close_reaches_the_frame() {
+    for show in [Show::Other, Show::Sparse, Show::Contiguous] {
+        let (dir, tree) = shown_as(show);
+        let (ino, handle) = create(&tree, "new.b2nd", &frame(0));
+        close(&tree, handle);
+        assert!(is_frame(&tree, ino));
+        tree.write(handle, 0, &frame(1)).unwrap();
+        close(&tree, handle);
+        tree.fsync(ino, &mut Invalidations::new()).unwrap();
+        tree.release(handle, &mut Invalidations::new());
+        let below = dir.path().join("new.b2nd");
+        assert_eq!(below.is_dir(), show == Show::Other);
+        let reader = tree.open(ino, READ).unwrap().handle;
+        assert_eq!(read(&tree, ino, reader), frame(1), "{show:?}");
+        tree.release(reader, &mut Invalidations::new());
+        tree.shutdown().unwrap();
+    }
+}
+
+/// The handle of a close may end only when the name is another already.
+#[test]
+fn a_rename_after_a_close_makes_a_frame_of_a_file() {
+    for show in [Show::Other, Show::Sparse, Show::Contiguous] {
+        for target in ["new.b2nd", "a.b2nd"] {
+            let (dir, tree) = shown_as(show);
+            if show != Show::Contiguous && target == "a.b2nd" {
+                continue; // a directory there
+            }
+            let (ino, handle) = create(&tree, "x.tmp", &frame(1));
+            close(&tree, handle);
+            let _ = tree.lookup(ROOT, OsStr::new(target));
+            rename(&tree, "x.tmp", target).unwrap();
+            assert!(is_frame(&tree, ino), "{show:?} {target}");
+            tree.write(handle, 0, &frame(2)).unwrap();
+            close(&tree, handle);
+            tree.release(handle, &mut Invalidations::new());
+            let found = lookup(&tree, target);
+            let reader = tree.open(found.ino, READ).unwrap().handle;
+            assert_eq!((found.ino, read(&tree, ino, reader)), (ino, frame(2)), "{show:?} {target}");
+            tree.release(reader, &mut Invalidations::new());
+            tree.shutdown().unwrap();
+            drop(tree);
+            assert!(!names(dir.path()).iter().any(|name| name.starts_with('.')), "{show:?} {target}");
+        }
+    }
+}
+
+/// Finding A3: while a frame takes the place of a file, the name stands for both; it has one node all the same.
+#[test]
+fn a_file_has_one_node_while_it_becomes_a_frame() {
+    let (_dir, tree) = tree();
+    let (ino, handle) = create(&tree, "new.b2nd", &frame(0));
+    let done = std::sync::atomic::AtomicBool::new(false);
+    let (done, tree) = (&done, &tree);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(move || {
+                while !done.load(std::sync::atomic::Ordering::SeqCst) {
+                    assert_eq!(lookup(tree, "new.b2nd").ino, ino);
+                }
+            });
+        }
+        close(tree, handle);
+        done.store(true, std::sync::atomic::Ordering::SeqCst);
+    });
+}
