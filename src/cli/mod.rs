@@ -16,6 +16,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use rustix::process::{getegid, geteuid, getgid, getuid};
 
 use crate::format::plain::{is_plain, plain};
+use crate::fs::guard;
 
 mod aside;
 mod background;
@@ -133,6 +134,11 @@ pub fn main() -> ExitCode {
              expected a program file without (chmod ug-s, setcap -r)"
         );
         return ExitCode::from(1);
+    }
+    let mut words = std::env::args_os();
+    if words.next().is_some_and(|name| name == guard::NAME) {
+        let daemon = words.next().and_then(|word| word.into_string().ok()).unwrap_or_default();
+        return ExitCode::from(u8::from(guard::run(&daemon).is_err()));
     }
     panic::install_hook();
     let words = as_subcommand(std::env::args_os().collect());

@@ -40,7 +40,7 @@ use crate::view::{
 };
 
 /// The longest WRITE that the kernel may send, in bytes.
-const MAX_WRITE: u32 = 1 << 20;
+pub(super) const MAX_WRITE: u32 = 1 << 20;
 /// The longest READ that is answered in one piece, in bytes; the kernel asks for [`MAX_WRITE`] at most.
 const MAX_READ: usize = 16 << 20;
 

@@ -8,9 +8,10 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
+use std::fs::File;
 use std::io::{self, IoSliceMut, Read};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -25,7 +26,8 @@ use crate::store::local::descriptors;
 pub use crate::store::local::mountinfo::{FLAGS, FS_TYPE, MountInfo, is_alive, mount_with, mounted_at, mounts};
 use crate::store::local::{self, mounts, system};
 
-const DEVICE: &str = "/dev/fuse";
+/// The device of FUSE.
+pub(super) const DEVICE: &str = "/dev/fuse";
 const HELPER: &str = "fusermount3";
 /// The helper finds its end of a socket pair in this variable, and sends the device through it.
 const HELPER_SOCKET: &str = "_FUSE_COMMFD";
@@ -129,7 +131,7 @@ pub struct Mountpoint {
     /// Its number that is never given again, where the kernel has such (6.8 and later).
     unique: Option<u64>,
     /// fusermount3 unmounts when this is closed.
-    _auto_unmount: Option<UnixStream>,
+    auto_unmount: Option<UnixStream>,
 }
 
 impl Mountpoint {
@@ -147,7 +149,7 @@ impl Mountpoint {
             if root && !request.auto_unmount { (mount_directly(request)?, None) } else { mount_by_helper(request)? };
         let info = mounted_at(&request.point).ok().flatten().filter(|info| info.fs_type == FS_TYPE);
         let unique = mounts::number(&request.point);
-        Ok((Mountpoint { point: request.point.clone(), info, unique, _auto_unmount: socket }, device))
+        Ok((Mountpoint { point: request.point.clone(), info, unique, auto_unmount: socket }, device))
     }
 
     /// Where it is.
@@ -168,6 +170,19 @@ impl Mountpoint {
     pub fn set_read_ahead(&self, bytes: u32) -> io::Result<()> {
         let device = &self.info.as_ref().ok_or(io::ErrorKind::NotFound)?.device;
         system::write(format!("/sys/class/bdi/{device}/read_ahead_kb"), &(bytes / 1024).to_string())
+    }
+
+    /// What has fusermount3 unmount, if it does, when all copies are closed.
+    pub(super) fn auto_unmount(&self) -> Option<OwnedFd> {
+        self.auto_unmount.as_ref()?.as_fd().try_clone_to_owned().ok()
+    }
+
+    /// The file that ends the mount's connection when it is written to, if the kernel shows it and we may write to it. While it is open
+    /// it stays this mount's: another mount may get the number, and not this file.
+    pub(super) fn open_abort(&self) -> Option<File> {
+        let number = self.device_number()?;
+        let minor = number & 0xF_FFFF;
+        system::open_to_write(format!("/sys/fs/fuse/connections/{minor}/abort")).ok()
     }
 
     /// Unmounts. Of a mount that someone else has taken away already nothing is taken, nor of what is mounted there now.

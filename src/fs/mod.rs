@@ -6,6 +6,8 @@
 //! | `answers` | from what the file system says to a reply |
 //! | `shared` | what all threads of a mount share |
 //! | `notify` | what the kernel must forget, and the replies that wait for it |
+//! | `apart` | notifications that may wait for a client, by threads that keep nothing open |
+//! | [`guard`] | a process that frees clients when the daemon has been killed |
 //! | `page_cache_push` | the next files of a sequential reader, into the page cache ahead of it |
 //! | `replies` | which replies are being made, so that what is not true any more is forgotten behind them |
 //! | `backings` | files that the kernel reads and writes by itself |
@@ -29,8 +31,10 @@
 
 mod adapter;
 mod answers;
+mod apart;
 mod backings;
 mod executor;
+pub mod guard;
 mod inodes;
 pub mod kernel;
 mod listing;

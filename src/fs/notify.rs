@@ -16,7 +16,8 @@
 //! also waits for those that hold the directory, so nothing that holds the directory may wait for the names thread: such a
 //! reply ([`KernelLock::Directory`]) goes to the pages thread at once, while its names are forgotten on their own, soon after. A SETATTR
 //! of a size waits for neither: what it made untrue is forgotten soon after its reply. All other replies go through both,
-//! names first. Neither thread takes a lock of the view while it notifies.
+//! names first. Neither thread takes a lock of the view while it notifies. What may wait for a client's lock they have done
+//! [apart](super::apart): a daemon that is killed meanwhile leaves a thread in the kernel, which must not keep the mount alive.
 //!
 //! The pages thread also pushes (see [`page_cache_push`]): one file at a time, whenever no one waits for it. Pushed bytes
 //! are read when their turn comes, so invalidations may overtake them; only a push under way needs waiting for, and
@@ -30,10 +31,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use fuser::{INodeNo, Notifier};
+use fuser::INodeNo;
 use log::{debug, warn};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
+use super::apart::{Apart, IDLE};
 use super::inodes::Inodes;
 use super::page_cache_push;
 use super::reads::Reads;
@@ -63,6 +65,8 @@ pub(super) enum KernelLock {
 struct Pages {
     /// Attributes and pages of these inodes: from a byte on, so many; all that follow, for 0; none, from -1 on.
     data: Vec<(Ino, i64, i64)>,
+    /// Listings of these directories. Their pages are locked for a client that copies names, and for no reply.
+    listings: Vec<Ino>,
     /// Of every inode, everything.
     all: bool,
     /// Of every inode from one to another, everything from this byte on.
@@ -148,7 +152,7 @@ impl Notify {
                 Invalidation::Entry(parent, name) => {
                     // The kernel's cached listing is only dropped with the name if it knew the name.
                     if names.entries.last().is_none_or(|(last, _)| *last != parent) {
-                        pages.data.push((parent, 0, 0));
+                        pages.listings.push(parent);
                     }
                     names.entries.push((parent, name));
                 }
@@ -244,20 +248,23 @@ impl Notify {
     }
 
     /// Has the kernel forget attributes and pages of a file. With `wait`, a client resumes behind it, who must find nothing of before.
-    fn forget_pages(&self, notifier: &Notifier, (ino, start, len): (Ino, i64, i64), wait: bool) {
-        let told = |start, len| told("attributes and pages", notifier.inval_inode(INodeNo(ino.0), start, len));
-        let Ok(from) = u64::try_from(start) else { return told(start, len) };
+    fn forget_pages(&self, apart: &mut Apart, (ino, start, len): (Ino, i64, i64), wait: bool) {
+        let attributes = |apart: &Apart| told("attributes", Ok(vec![apart.teller().notifier.inval_inode(INodeNo(ino.0), -1, 0)]));
+        let Ok(from) = u64::try_from(start) else { return attributes(apart) };
         if wait && !self.reads.wait(ino, PATIENCE) {
             debug!("a READ of inode {} takes long", ino.0);
         }
         let end = u64::try_from(len).ok().filter(|len| *len > 0).map_or(u64::MAX, |len| from.saturating_add(len));
         let gaps = self.reads.gaps(ino, from, end);
         if gaps.is_empty() {
-            return told(-1, 0);
+            return attributes(apart);
         }
-        for (start, end) in gaps {
-            told(signed(start), if end == u64::MAX { 0 } else { signed(end - start) });
-        }
+        let outcomes = apart.run(move |teller| {
+            let len = |start, end| if end == u64::MAX { 0 } else { signed(end - start) };
+            let forget = |(start, end)| teller.notifier.inval_inode(INodeNo(ino.0), signed(start), len(start, end));
+            gaps.into_iter().map(forget).collect()
+        });
+        told("pages", outcomes);
     }
 
     /// Ends both threads, with every reply sent.
@@ -271,24 +278,25 @@ impl Notify {
     }
 
     /// The names thread's body.
-    pub(super) fn run_names(&self, notifier: &Notifier, device: &File, view: &dyn FileSystem, inodes: &Inodes) {
+    pub(super) fn run_names(&self, mut apart: Apart, view: &dyn FileSystem, inodes: &Inodes) {
         loop {
             let mut queue = self.names.lock();
             while queue.items.is_empty() && !queue.stopped {
-                self.names_wake.wait(&mut queue);
+                rest_or_wait(&self.names_wake, &mut queue, &mut apart);
             }
-            let Some(item) = queue.items.pop_front() else { return };
+            let Some(mut item) = queue.items.pop_front() else { return };
             drop(queue);
-            for (parent, name) in &item.entries {
-                told("a name", notifier.inval_entry(INodeNo(parent.0), name));
+            if item.all && forget_names(&apart.teller().device).is_err() {
+                item.entries.extend(inodes.all().into_iter().filter_map(|ino| view.last_name(ino)));
             }
-            for (parent, name) in &item.expired {
-                told("a name", expire_name(device, *parent, name));
-            }
-            if item.all && forget_names(device).is_err() {
-                for (parent, name) in inodes.all().into_iter().filter_map(|ino| view.last_name(ino)) {
-                    told("a name", notifier.inval_entry(INodeNo(parent.0), &name));
-                }
+            if !(item.entries.is_empty() && item.expired.is_empty()) {
+                let (entries, expired) = (item.entries, item.expired);
+                let outcomes = apart.run(move |teller| {
+                    let forgotten = entries.iter().map(|(parent, name)| teller.notifier.inval_entry(INodeNo(parent.0), name));
+                    let expired = expired.iter().map(|(parent, name)| expire_name(&teller.device, *parent, name));
+                    forgotten.chain(expired).filter(io::Result::is_err).collect::<Vec<_>>()
+                });
+                told("a name", outcomes);
             }
             if let Some(pages) = item.then {
                 self.enqueue_pages(pages);
@@ -297,13 +305,13 @@ impl Notify {
     }
 
     /// The pages thread's body.
-    pub(super) fn run_pages(&self, notifier: &Notifier, view: &dyn FileSystem, inodes: &Inodes) {
+    pub(super) fn run_pages(&self, mut apart: Apart, view: &dyn FileSystem, inodes: &Inodes) {
         let mut buf = Vec::new();
         loop {
             let mut queue = self.pages.lock();
             queue.pushing = None;
             while queue.items.is_empty() && queue.pushes.is_empty() && !queue.stopped {
-                self.pages_wake.wait(&mut queue);
+                rest_or_wait(&self.pages_wake, &mut queue, &mut apart);
             }
             if let Some(item) = queue.items.pop_front() {
                 drop(queue);
@@ -315,8 +323,10 @@ impl Notify {
                         data.extend(from.map(|from| (ino, from, 0)));
                     }
                 }
+                let listings = item.listings.iter().map(|ino| apart.teller().notifier.inval_inode(INodeNo(ino.0), 0, 0));
+                told("listings", Ok(listings.collect()));
                 for (ino, start, len) in data {
-                    self.forget_pages(notifier, (ino, start, len), item.answer.is_some());
+                    self.forget_pages(&mut apart, (ino, start, len), item.answer.is_some());
                 }
                 if let Some(answer) = item.answer {
                     answer();
@@ -331,12 +341,21 @@ impl Notify {
                 }
                 queue.pushing = Some(hint.ino);
                 drop(queue);
-                page_cache_push::store(notifier, view, hint, &mut buf);
+                page_cache_push::store(&mut apart, view, hint, &mut buf);
                 self.pushed.fetch_add(1, Relaxed);
             } else {
                 return;
             }
         }
+    }
+}
+
+/// Waits for work. What does it apart ends when there is none for long.
+fn rest_or_wait<T>(wake: &Condvar, queue: &mut MutexGuard<'_, T>, apart: &mut Apart) {
+    if !apart.is_running() {
+        wake.wait(queue);
+    } else if wake.wait_for(queue, IDLE).timed_out() {
+        MutexGuard::unlocked(queue, || apart.rest());
     }
 }
 
@@ -388,14 +407,16 @@ fn signed(bytes: u64) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
 }
 
-/// A notification's outcome: what the kernel does not know it need not forget.
-fn told(what: &str, outcome: io::Result<()>) {
-    match outcome {
-        Ok(()) => {}
-        // The connection is gone, and everything with it.
-        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::ENODEV | libc::EPERM)) => {
-            debug!("kernel not told to forget {what}: {}", in_words(&error));
+/// Failures of notifications: what the kernel does not know it need not forget.
+fn told(what: &str, outcomes: io::Result<Vec<io::Result<()>>>) {
+    let errors = outcomes.unwrap_or_else(|error| vec![Err(error)]).into_iter().filter_map(Result::err);
+    for error in errors {
+        match error.raw_os_error() {
+            // The connection is gone, and everything with it.
+            Some(libc::ENOTCONN | libc::ENODEV | libc::EPERM) => {
+                debug!("kernel not told to forget {what}: {}", in_words(&error));
+            }
+            _ => warn!("the kernel did not forget {what}: {}", in_words(&error)),
         }
-        Err(error) => warn!("the kernel did not forget {what}: {}", in_words(&error)),
     }
 }

@@ -12,7 +12,7 @@
 //! 4. answer whatever still comes with ENODEV, shut the view down, and leave; the kernel drops the rest with our device.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
@@ -22,13 +22,15 @@ use fuser::SessionACL;
 use log::{debug, error, info, warn};
 
 use super::adapter::Adapter;
+use super::apart::{Apart, Teller, clone_device};
 use super::executor::LEAST;
+use super::guard::Guard;
 use super::kernel::Mountpoint;
 pub use super::kernel::{Access, MountError, MountRequest};
 use super::pm_qos::PmQos;
 pub use super::shared::Overrides;
 use super::shared::Shared;
-use crate::store::local;
+use crate::store::local::{self, descriptors};
 use crate::store::mark::Life;
 use crate::store::{in_words, interrupts};
 use crate::view::{FileSystem, Invalidations, Kind, ROOT, ViewError};
@@ -53,6 +55,8 @@ pub struct Config {
     pub overrides: Overrides,
     /// Whether there are extended attributes. Without, the kernel does not ask for `security.capability` before writes.
     pub xattrs: bool,
+    /// Whether clients are free when this process is killed. Another one sees to that: this program, run anew.
+    pub guarded: bool,
 }
 
 /// What a mount is told while it runs.
@@ -91,6 +95,7 @@ pub struct Mounted {
     control: Control,
     helpers: Vec<JoinHandle<()>>,
     pm_qos: Option<Arc<PmQos>>,
+    guard: Option<Guard>,
     finished: bool,
 }
 
@@ -134,7 +139,8 @@ impl Mounted {
         let (sender, events) = channel();
         let control = Control(sender);
         // From here on dropping it unmounts.
-        let mut mounted = Mounted { shared, point, events, control, helpers: Vec::new(), pm_qos: None, finished: false };
+        let mut mounted =
+            Mounted { shared, point, events, control, helpers: Vec::new(), pm_qos: None, guard: None, finished: false };
         mounted.serve(device, config).map_err(|error| refused(format!("cannot start: {}", in_words(&error))))?;
         Ok(mounted)
     }
@@ -149,22 +155,28 @@ impl Mounted {
         self.pm_qos = if config.low_latency { PmQos::open(self.point.path()).map(Arc::new) } else { None };
         self.shared.placement.start();
         let adapter = Adapter::new(self.shared.clone(), config.mount.auto_unmount, config.xattrs, self.pm_qos.clone());
-        let names = device.try_clone()?.into();
+        // Not in unit tests, whose process has files open in its own mounts: a thread apart would flush them.
+        let own = if config.guarded { clone_device(&device).map(descriptors::lowered).ok() } else { None };
+        let device = descriptors::lowered(device);
+        let fuser = own.is_some().then(|| device.as_raw_fd());
         let session = fuser::Session::from_fd(adapter, device, acl, options)?;
         if let Some(bytes) = self.shared.features.read_ahead
             && let Err(error) = self.point.set_read_ahead(bytes)
         {
             debug!("{}: the kernel keeps its default read-ahead: {}", self.point.path().display(), in_words(&error));
         }
-        let notifier = session.notifier();
-        let tell = notifier.clone();
-        self.help("b2fuse-names", move |shared| shared.notify.run_names(&tell, &names, &*shared.view, &shared.inodes))?;
-        self.help("b2fuse-pages", move |shared| shared.notify.run_pages(&notifier, &*shared.view, &shared.inodes))?;
+        let device = own.map_or_else(|| session.as_fd().try_clone_to_owned(), Ok)?.into();
+        let teller = Arc::new(Teller { notifier: session.notifier(), device });
+        let names = Apart::new("b2fuse-a-name", Arc::clone(&teller), fuser);
+        let pages = Apart::new("b2fuse-a-page", teller, fuser);
+        self.help("b2fuse-names", move |shared| shared.notify.run_names(names, &*shared.view, &shared.inodes))?;
+        self.help("b2fuse-pages", move |shared| shared.notify.run_pages(pages, &*shared.view, &shared.inodes))?;
         self.help("b2fuse-tick", |shared| shared.ticker.run(&*shared.view, |invalidations| shared.notify.forget(invalidations)))?;
         self.help("b2fuse-watch", |shared| shared.follow_others())?;
         if let Some(pm_qos) = self.pm_qos.clone() {
             self.help("b2fuse-awake", move |_| pm_qos.run())?;
         }
+        self.guard = if config.guarded { Guard::start(&session, &self.point) } else { None };
         let ended = self.control.0.clone();
         // Not one of the helpers: it may outlive a detached mount, and is not waited for.
         std::thread::Builder::new().name("b2fuse-session".into()).spawn(move || {
@@ -281,6 +293,8 @@ impl Mounted {
             // It has panicked if this fails, which the log knows.
             let _ = helper.join();
         }
+        // Nothing waits in the kernel any more, and the device is to close with this process.
+        self.guard = None;
         debug!("{}: {}", self.point.path().display(), self.shared.report());
         let outcome = self.shared.view.shutdown();
         // Who waits for the mark to go waits for all that this process has open.

@@ -164,7 +164,8 @@ fn config(options: &Options, threads: usize, point: PathBuf, source: &Path, flag
         auto_unmount: options.auto_unmount,
         default_permissions: options.default_permissions,
     };
-    Config { mount, threads, overrides: options.overrides(), xattrs: options.xattrs, low_latency: options.low_latency }
+    let (overrides, xattrs, low_latency) = (options.overrides(), options.xattrs, options.low_latency);
+    Config { mount, threads, overrides, xattrs, low_latency, guarded: true }
 }
 
 impl FramePlan {

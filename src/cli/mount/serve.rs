@@ -14,6 +14,7 @@ use super::plan::Plan;
 #[cfg(feature = "remote")]
 use super::plan::SourceKind;
 use crate::fs::session::{Mounted, Signal};
+use crate::store::local::descriptors;
 use crate::store::{StoreError, in_words};
 use crate::view::ViewError;
 
@@ -28,6 +29,7 @@ fn is_refused(error: &StoreError) -> bool {
 
 /// Opens, mounts, leaves who waits for that when the mount answers, and returns when all is over. Ends at once if nobody waits any more.
 pub(super) fn serve(plan: &Plan, hangup: Hangup, starter: &mut Option<Starter>) -> Result<(), Failure> {
+    descriptors::reserve();
     let wanted: &[i32] = match hangup {
         Hangup::Ends if hangup_ignored() => &[SIGTERM, SIGINT, SIGUSR1],
         _ => &[SIGTERM, SIGINT, SIGHUP, SIGUSR1],

@@ -58,6 +58,7 @@ fn config(point: PathBuf) -> Config {
             default_permissions: true,
         },
         low_latency: false,
+        guarded: false,
         threads: 2,
         xattrs: true,
         overrides: Overrides::default(),

@@ -79,8 +79,15 @@ pub fn exists(path: &Path) -> bool {
 /// # Errors
 /// What the system refuses.
 pub fn write(path: impl AsRef<Path>, text: &str) -> io::Result<()> {
-    let fd = rustix::fs::open(path.as_ref(), OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
-    File::from(fd).write_all(text.as_bytes())
+    open_to_write(path)?.write_all(text.as_bytes())
+}
+
+/// Opens a file of the kernel for writing.
+///
+/// # Errors
+/// What the system refuses.
+pub fn open_to_write(path: impl AsRef<Path>) -> io::Result<File> {
+    Ok(rustix::fs::open(path.as_ref(), OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?.into())
 }
 
 /// Where a link of the kernel leads.
