@@ -243,13 +243,27 @@ impl Tree {
         self.check_writable()?;
         let SetAttr { size, mode, uid, gid, atime, mtime, .. } = set;
         if (size, mode, uid, gid, atime, mtime) == (None, None, None, None, None, None) {
-            // So the kernel asks for what chown(2) does even if it changes neither owner nor group.
-            self.held(ino, |held| drop_privileges_for(held, set.caller))?;
+            // So the kernel asks for what chown(2) does even if it changes neither owner nor group, and for what a write does of which it
+            // tells nothing else. Who may write may take the bits away.
+            if self.is_open_to_write(ino) {
+                self.held(ino, |held| {
+                    drop_privileges(held);
+                    Ok(())
+                })?;
+            } else {
+                self.held(ino, |held| drop_privileges_for(held, set.caller))?;
+            }
         }
         let set = if set.size.is_some() && self.is_frames_lock(ino) { SetAttr { size: None, ..set } } else { set };
         self.set_below(ino, handle, &set)?;
         let found = self.stat(ino)?;
         self.attr_of(ino, &found)
+    }
+
+    /// Whether a file has a handle for writing, closed or not: it may have been duplicated.
+    fn is_open_to_write(&self, ino: Ino) -> bool {
+        let open = self.table.lock().get(ino).map(|node| node.open.clone()).unwrap_or_default();
+        open.into_iter().any(|handle| self.passed(handle).is_ok_and(|file| file.write))
     }
 
     /// Sets attributes of what a node is below.
