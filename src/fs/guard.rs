@@ -27,7 +27,7 @@ use log::debug;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::process::{Pid, PidfdFlags, Signal, getpid, getppid, pidfd_open, set_parent_process_death_signal, setsid};
-use signal_hook::consts::{SIGALRM, SIGHUP, SIGINT, SIGPIPE, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::consts::{SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 
 use super::adapter::MAX_WRITE;
@@ -83,8 +83,9 @@ pub fn run(daemon: &str) -> io::Result<()> {
     std::env::set_current_dir("/")?;
     let device: File = io::stdin().as_fd().try_clone_to_owned()?.into();
     fcntl_setfl(&device, fcntl_getfl(&device)? | OFlags::NONBLOCK)?;
-    // None of them ends it; only the daemon does, by SIGKILL.
-    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGALRM, SIGPIPE, SIGUSR1, SIGUSR2])?;
+    // None of them ends it; only the daemon does, by SIGKILL. SIGPIPE is ignored by every program of Rust; handled, it would come again
+    // from its own handler, as that writes to a pipe.
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGALRM, SIGUSR1, SIGUSR2])?;
     set_parent_process_death_signal(Some(Signal::USR2))?;
     let process = pidfd_open(daemon, PidfdFlags::empty()).ok();
     if getppid() == Some(daemon) {
