@@ -1,7 +1,7 @@
 //! A small process beside the daemon, that frees clients when the daemon has been killed.
 //!
 //! A daemon that is killed closes its devices, and the kernel ends the requests that were read from them. But where a thread of it hangs
-//! in the kernel (see [`apart`](super::apart), or a disk that does not answer), one device stays open, and with it the connection. Then
+//! in the kernel (see `apart`, or a disk that does not answer), one device stays open, and with it the connection. Then
 //! requests that no thread had read, and all that come later, would wait for ever. So the guard has a device as well. When the kernel
 //! tells it by a signal that the first thread of the daemon has ended, it
 //!

@@ -20,7 +20,7 @@ static BEFORE: OnceLock<Rlimit> = OnceLock::new();
 /// Low numbers that nothing uses yet.
 static RESERVED: Mutex<Vec<OwnedFd>> = Mutex::new(Vec::new());
 
-/// Reserves two of the lowest numbers for [`lowered`]. To be called before much is open.
+/// Reserves two of the lowest numbers for `lowered`. To be called before much is open.
 pub fn reserve() {
     let mut reserved = RESERVED.lock().unwrap_or_else(PoisonError::into_inner);
     reserved.extend((0..2).filter_map(|_| system::open_device("/dev/null").ok()).map(OwnedFd::from));
