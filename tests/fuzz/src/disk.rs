@@ -136,8 +136,8 @@ fn kept(before: &[Option<IndexEntry<Vec<u8>>>], after: &[Option<IndexEntry<Vec<u
 fn damage(path: &Path, deep: bool) -> Option<Vec<String>> {
     let mut damage = Vec::new();
     let mut found = |finding: b2fuse::store::check::Finding| {
-        // Repair moves nothing, and cannot know which of two chunks that share bytes is the right one.
-        if finding.severity == Severity::Damage && (deep || finding.kind != Kind::Overlap) {
+        // Repair moves nothing, cannot know which of two chunks that share bytes is the right one, and leaves chunks as they are.
+        if finding.severity == Severity::Damage && (deep || !matches!(finding.kind, Kind::Overlap | Kind::Misfit)) {
             damage.push(finding.what);
         }
     };
