@@ -10,14 +10,17 @@
 //!    device. That takes no privilege.
 //!
 //! It never unmounts: programs that go on writing must find an error, and not the directory below. Neither a pidfd nor a pipe would report
-//! the death of a daemon of which one thread hangs.
+//! the death of a daemon of which one thread hangs; /proc would, but may be that of another PID namespace.
 //!
 //! It is the program itself, run anew under the name [`NAME`], so it holds nothing of the daemon's memory or files: its standard input is
 //! the device, its standard output the file that aborts. Standard error is for `auto_unmount`, with which fusermount3 looks at the mount
 //! when all copies of a socket are closed: that must be after the connection has ended.
 
+#![expect(unsafe_code, reason = "the kernel's word that the daemon has ended is a signal and its sender")]
+
 use std::fs::File;
 use std::io::{self, Write};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
@@ -27,14 +30,12 @@ use log::debug;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::process::{Pid, PidfdFlags, Signal, getpid, getppid, pidfd_open, set_parent_process_death_signal, setsid};
-use signal_hook::consts::{SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
-use signal_hook::iterator::Signals;
 
 use super::adapter::MAX_WRITE;
 use super::apart::clone_device;
 use super::kernel::Mountpoint;
 use crate::store::in_words;
-use crate::store::local::{descriptors, system};
+use crate::store::local::descriptors;
 
 /// The name under which the program is a guard.
 pub const NAME: &str = "b2fuse-guard";
@@ -50,14 +51,17 @@ impl Guard {
     pub(super) fn start(device: &impl AsFd, point: &Mountpoint) -> Option<Self> {
         let start = || {
             let file_or_null = |file: Option<OwnedFd>| file.map_or_else(Stdio::null, Stdio::from);
-            Command::new("/proc/self/exe")
+            let mut command = Command::new("/proc/self/exe");
+            command
                 .arg0(NAME)
                 .arg(getpid().to_string())
                 .env_clear()
                 .stdin(clone_device(device)?)
                 .stdout(file_or_null(point.open_abort().map(OwnedFd::from)))
-                .stderr(file_or_null(point.auto_unmount()))
-                .spawn()
+                .stderr(file_or_null(point.auto_unmount()));
+            // SAFETY: it makes system calls only.
+            unsafe { command.pre_exec(listen) };
+            command.spawn()
         };
         start().inspect_err(|error| debug!("no guard: {}", in_words(error))).ok().map(Guard)
     }
@@ -83,31 +87,52 @@ pub fn run(daemon: &str) -> io::Result<()> {
     std::env::set_current_dir("/")?;
     let device: File = io::stdin().as_fd().try_clone_to_owned()?.into();
     fcntl_setfl(&device, fcntl_getfl(&device)? | OFlags::NONBLOCK)?;
-    // None of them ends it; only the daemon does, by SIGKILL. SIGPIPE is ignored by every program of Rust; handled, it would come again
-    // from its own handler, as that writes to a pipe.
-    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGALRM, SIGUSR1, SIGUSR2])?;
+    // The kernel forgets it where a program that is run gets capabilities which its caller had not.
     set_parent_process_death_signal(Some(Signal::USR2))?;
-    let process = pidfd_open(daemon, PidfdFlags::empty()).ok();
-    if getppid() == Some(daemon) {
-        while !is_ending(daemon) {
-            signals.wait().for_each(drop);
-        }
+    let process = pidfd_open(daemon, PidfdFlags::empty());
+    let lives = getppid() == Some(daemon);
+    if lives {
+        wait_for_end(daemon);
     }
+    // If it has gone before, its number may be another's.
+    let process = process.ok().filter(|_| lives);
     // It fails where there is no such file, or no connection any more.
     let _ = io::stdout().as_fd().try_clone_to_owned().and_then(|abort| File::from(abort).write_all(b"1"));
     refuse_all(&device, process.as_ref())
 }
 
-/// Whether the first thread of a process has ended or is about to. If the kernel does not tell, it has.
-fn is_ending(process: Pid) -> bool {
-    const EXITING: u64 = 4;
-    let Ok(stat) = system::read(format!("/proc/{process}/stat")) else { return true };
-    let text = String::from_utf8_lossy(&stat);
-    // The name before the parenthesis may hold anything. The first field behind it is the state, the seventh has the flags.
-    let mut fields = text.rsplit_once(')').map_or("", |(_, rest)| rest).split_ascii_whitespace();
-    let state = fields.next();
-    let flags = fields.nth(5).and_then(|flags| flags.parse::<u64>().ok());
-    matches!(state, None | Some("Z" | "X")) || flags.is_none_or(|flags| flags & EXITING != 0)
+/// Has the kernel tell of the end of the thread that has forked this process. No other signal ends it; only the daemon does, by SIGKILL. To
+/// be done before the program is run anew, which keeps all of it: so it is done before the first request is answered.
+fn listen() -> io::Result<()> {
+    let mut all = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: the first call fills the set, the second reads it.
+    let rc = unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        libc::sigprocmask(libc::SIG_BLOCK, all.as_ptr(), std::ptr::null_mut())
+    };
+    if rc != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(set_parent_process_death_signal(Some(Signal::USR2))?)
+}
+
+/// Waits for the signal of [`listen`]. Of one that somebody else sends, the sender is another.
+fn wait_for_end(daemon: Pid) {
+    let mut wanted = MaybeUninit::<libc::sigset_t>::uninit();
+    let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+    loop {
+        // SAFETY: the first two calls fill the set, the third reads it and fills what is zero before, in which a signal of a process has
+        // its sender.
+        let (signal, sender) = unsafe {
+            libc::sigemptyset(wanted.as_mut_ptr());
+            libc::sigaddset(wanted.as_mut_ptr(), libc::SIGUSR2);
+            (libc::sigwaitinfo(wanted.as_ptr(), info.as_mut_ptr()), info.assume_init_ref().si_pid())
+        };
+        // SIGCONT and debuggers interrupt it.
+        if signal == libc::SIGUSR2 && sender == daemon.as_raw_nonzero().get() {
+            return;
+        }
+    }
 }
 
 /// Replies to each request with ECONNABORTED until the connection has ended, or the process is gone.
@@ -119,19 +144,22 @@ fn refuse_all(device: &File, process: Option<&OwnedFd>) -> io::Result<()> {
         let mut files = vec![PollFd::new(device, PollFlags::IN)];
         files.extend(process.map(|process| PollFd::new(process, PollFlags::IN)));
         let wait = Timespec { tv_sec: 1, tv_nsec: 0 };
-        // The signal comes again whenever a thread ends that has taken the place of the first.
         match poll(&mut files, Some(&wait)) {
             Err(rustix::io::Errno::INTR) => continue,
             done => done?,
         };
         let [asked, ended] = [0, 1].map(|at| files.get(at).map_or(PollFlags::empty(), PollFd::revents));
+        // Whoever goes on asking does not keep it here.
+        if !ended.is_empty() || process.is_none() && Instant::now() > until {
+            return Ok(());
+        }
         if asked.contains(PollFlags::IN) {
             match rustix::io::read(device, &mut *buffer) {
                 Ok(len) => refuse(device, buffer.get(..len).unwrap_or_default()),
                 Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR | rustix::io::Errno::NOENT) => {}
                 Err(error) => return Err(error.into()),
             }
-        } else if !asked.is_empty() || !ended.is_empty() || process.is_none() && Instant::now() > until {
+        } else if !asked.is_empty() {
             return Ok(());
         }
     }

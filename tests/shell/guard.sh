@@ -8,7 +8,7 @@ guard_of() {
     done
 }
 has_guard() { GUARD=$(guard_of "$PID") && [ -n "$GUARD" ]; }
-has_left() { [ "$(ps -o sid= -p "$GUARD" | tr -d ' ')" = "$GUARD" ] && [ "$(readlink "/proc/$GUARD/cwd")" = / ] && grep -q '^SigCgt:.*[1-9a-f]' "/proc/$GUARD/status"; }
+has_left() { [ "$(ps -o sid= -p "$GUARD" | tr -d ' ')" = "$GUARD" ] && [ "$(readlink "/proc/$GUARD/cwd")" = / ] && grep -q '^SigBlk:.*[1-9a-f]' "/proc/$GUARD/status"; }
 is_gone() { [ ! -d "/proc/$1" ] || grep -q '^State:.Z' "/proc/$1/status" 2>/dev/null; }
 is_dead() { [[ $(stat "$M" 2>&1) == *"not connected"* ]]; }
 
@@ -52,4 +52,26 @@ test_a_mount_that_lost_its_daemon_stays_and_fails() {
     cat "$(chunk 0)" >/dev/null
     umount_it
     end_of_daemon
+}
+
+# /proc is of another PID namespace: it knows the daemon by another number, and somebody else by this one.
+test_a_foreign_proc() {
+    root_only
+    source_from full
+    # shellcheck disable=SC2016 # for the inner shell
+    unshare --pid --fork --kill-child sh -c '"$@" & wait; exec sleep 60' - "$B2FUSE" mount -f "$S" "$M" </dev/null &
+    PID=$!
+    await mountpoint -q "$M"
+    cat "$(chunk 0)" >/dev/null
+    local daemon
+    daemon=$(pgrep -f "^$B2FUSE mount -f $S ")
+    await eval 'GUARD=$(pgrep -x b2fuse-guard -P '"$daemon"')'
+    await has_left
+    kill -KILL "$daemon"
+    await is_dead
+    await is_gone "$GUARD"
+    umount "$M"
+    kill -KILL "$PID"
+    wait "$PID" 2>/dev/null || true
+    PID=
 }
