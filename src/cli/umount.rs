@@ -15,7 +15,7 @@ use crate::format::plain::plain;
 use crate::fs::kernel::{self, FS_TYPE, MountInfo};
 use crate::fs::unmount::{self, Answer, Question, SEALED};
 use crate::store::in_words;
-use crate::store::local::{self, system};
+use crate::store::local::{self, holders, system};
 use crate::store::mark::MarkWatch;
 use crate::view::BY_OTHERS;
 
@@ -31,6 +31,8 @@ const END: Duration = Duration::from_secs(30);
 const USED_END: Duration = Duration::from_secs(2);
 /// How long unmounting is tried while processes come and go.
 const COMING_AND_GOING: Duration = Duration::from_secs(2);
+/// How often it is tried again where no process is seen that uses the mount.
+const PASSING: u32 = 4;
 /// The first and the longest pause between two questions.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
 
@@ -133,6 +135,7 @@ type TakenAway = Result<(String, Option<Source>), Trouble>;
 fn take_away(daemon: &Daemon) -> TakenAway {
     const STILL: &str = "still mounted";
     let until = Instant::now() + COMING_AND_GOING;
+    let mut passing = PASSING;
     loop {
         let Ready { ticket, left, source, since } = match daemon.open().and_then(|talk| daemon.make_ready(talk, false)) {
             Ok(Ok(ready)) => ready,
@@ -154,8 +157,16 @@ fn take_away(daemon: &Daemon) -> TakenAway {
         // If this fails, all goes on a little later.
         let resumed = daemon.open().and_then(|talk| talk.ask(Question::Resume(ticket)));
         let somebody_waited = matches!(resumed, Ok((_, Answer::Working)));
-        if error.raw_os_error() != Some(libc::EBUSY) || !somebody_waited || Instant::now() >= until {
+        if error.raw_os_error() != Some(libc::EBUSY) || Instant::now() >= until {
             return Err(cannot_unmount(daemon, &error).into());
+        }
+        if !somebody_waited {
+            // Who looks at all open files of a process, as lsof does, has a mount for a moment.
+            if passing == 0 || !holders(&daemon.mount.point).is_empty() {
+                return Err(cannot_unmount(daemon, &error).into());
+            }
+            passing -= 1;
+            std::thread::sleep(PAUSES.1);
         }
     }
 }
