@@ -302,6 +302,28 @@ own_log() {
     equal "$(grep -c "mounted on" "$log")" 2
 }
 
+# Those of daemons that were killed.
+test_old_logs_are_removed() { without_a_system_log old_logs; }
+old_logs() {
+    source_from full
+    cp "$S" "$T/second.b2frame"
+    mkdir "$T/second"
+    "$B2FUSE" mount "$T/second.b2frame" "$T/second" </dev/null
+    local living n
+    living=/run/b2fuse/$(tr / - <<<"${T#/}/second").log
+    touch -d "90 days ago" "$living"
+    for ((n = 0; n < 20; n++)); do touch -d "$((n + 2)) days ago" "/run/b2fuse/old$n.log"; done
+    touch -d "20 hours ago" /run/b2fuse/young.log
+    mount_it
+    [ -s "$living" ] || fail "the log of a living daemon was removed"
+    # The last sixteen, of which the young one is the first.
+    equal "$(cd /run/b2fuse && echo old*.log | tr ' ' '\n' | sort -V | tail -n 1)" old14.log
+    equal "$(cd /run/b2fuse && echo old*.log | wc -w)" 15
+    [ -e /run/b2fuse/young.log ]
+    umount_it
+    "$B2FUSE" umount "$T/second"
+}
+
 test_its_own_log_is_named() { without_a_system_log named_log; }
 named_log() {
     source_from full
