@@ -441,8 +441,9 @@ impl fuser::Filesystem for Adapter {
         };
         shared.run(wait, move |shared| {
             let mut invalidations = Invalidations::new();
-            shared.view.release(handle, &mut invalidations);
+            // The kernel has let it go by now; it may become a frame, which nothing backs.
             shared.backings.closed(ino);
+            shared.view.release(handle, &mut invalidations);
             if write {
                 shared.notify.writer_gone(ino);
             }

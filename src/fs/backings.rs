@@ -90,6 +90,13 @@ impl Backings {
         if self.hear.get().is_none_or(|hear| hear(ino)) { Backed::Pages } else { Backed::Unheard }
     }
 
+    /// Counts an open that nothing backs, beside which nothing may back another.
+    pub(super) fn count(&self, ino: Ino) {
+        if self.offered.load(Relaxed) {
+            self.inodes.lock().entry(ino).or_insert(Inode { backing: None, opens: 0 }).opens += 1;
+        }
+    }
+
     /// Counts a last close. An inode that was not counted is none of ours.
     pub(super) fn closed(&self, ino: Ino) {
         let mut inodes = self.inodes.lock();
@@ -99,5 +106,23 @@ impl Backings {
                 inodes.remove(&ino);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The kernel refuses to open a file in both ways at once.
+    #[test]
+    fn nothing_backs_an_inode_that_is_open_otherwise() {
+        let (backings, ino) = (Backings::default(), Ino(7));
+        backings.offer();
+        backings.count(ino);
+        backings.count(ino);
+        backings.closed(ino);
+        assert!(!backings.wanted(ino));
+        backings.closed(ino);
+        assert!(backings.wanted(ino));
     }
 }

@@ -311,7 +311,11 @@ impl Shared {
             Pages::Fresh => None,
             Pages::Passthrough if self.backings.wanted(ino) => self.view.backing(opened.handle).ok(),
             Pages::Passthrough => None,
-            Pages::Kept | Pages::Direct | Pages::Foreign => return OpenReply::new(ino, opened, mode),
+            Pages::Kept | Pages::Direct | Pages::Foreign => {
+                // It may be a frame, and get a name of another file while it is open.
+                self.backings.count(ino);
+                return OpenReply::new(ino, opened, mode);
+            }
         };
         OpenReply { backing: Some((file, Arc::clone(&self.backings))), ..OpenReply::new(ino, opened, mode) }
     }

@@ -11,6 +11,8 @@ class File:
     def __init__(self, name):
         self.name, self.whole, self.framed, self.stored = name, False, False, {"cframe"}
         self.handles, self.maps, self.rest = [], [], None
+        # Replaced or removed while it was no whole frame: what is read of it then is nobody's promise.
+        self.is_torn = False
 
 
 class Handle:
@@ -121,7 +123,7 @@ class Compared:
         now = self.now()
         for client in range(3):
             names = self.names if client == self.serial % 3 else []
-            files = [*self.files.values(), *self.gone]
+            files = [*self.files.values(), *[file for file in self.gone if not file.is_torn]]
             keys = [handle.key for file in files for handle in file.handles if handle.client == client]
             maps = [(key, file.name) for file in self.files.values() for one, key in file.maps if one == client]
             expected = self.clients.ask(client, "see", NATIVE, [], keys, [])[1] | {name: (0, (now[name], 0)) for name in names}

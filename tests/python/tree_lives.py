@@ -142,6 +142,8 @@ class Life(Compared):
         stored = {"cframe"} | file.stored
         if file.framed:
             self.before[file.name] = stored
+            # Without its suffix it is stored as it is shown.
+            file.stored = file.stored if name in self.frames else stored
         if target:
             self.forget(target)
             if file.framed and target.framed:
@@ -152,6 +154,7 @@ class Life(Compared):
 
     def forget(self, file):
         self.gone.append(file)
+        file.is_torn = file.framed and file.rest is not None
         if file.framed:
             self.before[file.name] = file.stored
 

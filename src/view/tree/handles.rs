@@ -33,6 +33,8 @@ pub struct PassedFile {
     pub write: bool,
     /// Who writes may not keep bits by which programs run as others.
     pub drops: bool,
+    /// The kernel may read and write by itself what this has open.
+    pub is_passed_through: bool,
     /// It was closed, and nothing was written to it since: its handle ends a moment later.
     is_closed: AtomicBool,
     /// Whether its handle is a frame's by now. Held for reading while it is changed, and for writing while a frame is made of its file.
@@ -40,12 +42,13 @@ pub struct PassedFile {
 }
 
 impl PassedFile {
-    pub fn new(ino: Ino, file: File, mode: OpenMode) -> Arc<Self> {
+    pub fn new(ino: Ino, file: File, mode: OpenMode, is_passed_through: bool) -> Arc<Self> {
         Arc::new(PassedFile {
             ino,
             file,
             write: mode.write,
             drops: mode.drop_privileges,
+            is_passed_through,
             is_closed: AtomicBool::new(false),
             has_moved: RwLock::new(false),
         })
@@ -54,6 +57,11 @@ impl PassedFile {
     /// Whether a client may still write to it.
     pub fn is_writing(&self) -> bool {
         self.write && !self.is_closed.load(SeqCst)
+    }
+
+    /// Whether no frame can be made of its file: a client may still write to it, or the kernel would go on with the file by itself.
+    pub fn keeps_file(&self) -> bool {
+        self.is_passed_through || self.is_writing()
     }
 
     /// A client has closed it. Another process, or a map, may have it all the same.

@@ -5,7 +5,7 @@
 //! which it does whole with the first commit. Until then a crash leaves the empty directory.
 //!
 //! A file is an ordinary one while it is written. The close(2) after which no client can write to it makes a frame of it, if it is a
-//! whole one: before that close returns, all open files of it go on as the frame's. Where it is to be stored in another layout, it is
+//! whole one and the kernel reads and writes no handle of it by itself: before that close returns, all open files of it go on as the frame's. Where it is to be stored in another layout, it is
 //! copied to that, beside it and under a name of ours, which then takes its place.
 
 use std::ffi::{OsStr, OsString};
@@ -174,7 +174,7 @@ impl Tree {
             _ => None,
         };
         while let Some((parent, name)) = only_name() {
-            if self.is_written(ino) {
+            if self.is_kept_file(ino) {
                 return;
             }
             let mut keys = self.becoming(parent);
@@ -197,7 +197,7 @@ impl Tree {
     fn written_alone(&self, ino: Ino, parent: Ino, invalidations: &mut Invalidations) {
         let Ok((dir, name, found)) = self.found(ino) else { return };
         if self.frame_of(Some(ino)).is_none()
-            && !self.is_written(ino)
+            && !self.is_kept_file(ino)
             && found.stat.links == 1
             && rules::is_cframe(dir.as_fd(), &name, found.stat.len)
             && !self.is_postponed(ino, dir.as_fd(), &name)
@@ -246,12 +246,12 @@ impl Tree {
     /// goes on as the frame's.
     ///
     /// # Errors
-    /// [`ViewError::InUse`] if a client writes; what `work` says.
+    /// [`ViewError::InUse`] if a client writes, or the kernel has the file by itself; what `work` says.
     fn while_unwritten(&self, ino: Ino, work: impl FnOnce() -> Result<()>) -> Result<()> {
         let open = self.table.lock().get(ino).map(|node| node.open.clone()).unwrap_or_default();
         let open: Vec<_> = open.into_iter().filter_map(|handle| Some((handle, self.passed(handle).ok()?))).collect();
         let mut stopped: Vec<_> = open.iter().map(|(_, file)| file.has_moved.write()).collect();
-        if open.iter().any(|(_, file)| file.is_writing()) {
+        if open.iter().any(|(_, file)| file.keeps_file()) {
             return Err(ViewError::InUse);
         }
         work()?;

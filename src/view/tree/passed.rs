@@ -92,7 +92,7 @@ impl Tree {
     pub(super) fn keep(&self, ino: Ino, open: Open) -> Handle {
         let handle = Handle(self.table.lock().serial());
         let written = match &open {
-            Open::File(file) => Some(file.write),
+            Open::File(file) => Some(file.keeps_file()),
             Open::Frame(_) | Open::Lock(_) => None,
         };
         // Before the node has it: whoever finds it there looks it up.
@@ -146,7 +146,7 @@ impl Tree {
             true => Pages::Fresh,
             false => Pages::Passthrough,
         };
-        Ok(Opened { handle: self.keep(ino, Open::File(PassedFile::new(ino, file, mode))), pages })
+        Ok(self.opened_passed(ino, file, mode, pages))
     }
 
     pub(super) fn create_passed(&self, parent: Ino, name: &OsStr, creation: Creation, mode: OpenMode) -> Result<(Attr, Opened)> {
@@ -175,8 +175,16 @@ impl Tree {
             return Ok((self.passed_attr(ino, &found), self.keep_lock_beside(ino, (parent, stem), file, mode)));
         }
         let pages = if self.rules.may_become(name) { Pages::Fresh } else { Pages::Passthrough };
-        let opened = Opened { handle: self.keep(ino, Open::File(PassedFile::new(ino, file, mode))), pages };
+        let opened = self.opened_passed(ino, file, mode, pages);
         Ok((self.attr_of(ino, &found)?, opened))
+    }
+
+    /// The kernel takes all opens of a file by itself, if it has taken one that is not closed.
+    fn opened_passed(&self, ino: Ino, file: File, mode: OpenMode, pages: Pages) -> Opened {
+        let open = self.table.lock().get(ino).map(|node| node.open.clone()).unwrap_or_default();
+        let is_another = || open.into_iter().any(|handle| self.passed(handle).is_ok_and(|file| file.is_passed_through));
+        let is_passed_through = pages == Pages::Passthrough || is_another();
+        Opened { handle: self.keep(ino, Open::File(PassedFile::new(ino, file, mode, is_passed_through))), pages }
     }
 
     pub(super) fn forget_one(&self, ino: Ino) {

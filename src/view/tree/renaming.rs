@@ -180,6 +180,12 @@ impl Tree {
         open.into_iter().any(|handle| self.passed(handle).is_ok_and(|file| file.is_writing()))
     }
 
+    /// Whether no frame can be made of a file before one of its handles ends: a client writes to it, or the kernel has it by itself.
+    pub(super) fn is_kept_file(&self, ino: Ino) -> bool {
+        let Some(open) = self.table.lock().get(ino).map(|node| node.open.clone()) else { return true };
+        open.into_iter().any(|handle| self.passed(handle).is_ok_and(|file| file.keeps_file()))
+    }
+
     /// A file has another name, with which it may be a frame, or not be one any more.
     fn named_anew(&self, ino: Option<Ino>, to: (Ino, &OsStr), source: &Found, invalidations: &mut Invalidations) {
         let Some(ino) = ino.filter(|_| is_single_file(source)) else { return };
@@ -190,7 +196,7 @@ impl Tree {
                     node.shown = ShownAs::Plain;
                 }
             }
-            (None, true) if !self.is_written(ino) => {
+            (None, true) if !self.is_kept_file(ino) => {
                 let Ok(dir) = self.dir(to.0) else { return };
                 let at = At { parent: to.0, dir: dir.as_fd(), name: to.1 };
                 if let Ok(found) = beneath::look(at.dir, at.name)
@@ -347,7 +353,7 @@ impl Rename<'_> {
         self.frame.is_none()
             && is_single_file(&self.source)
             && tree.rules.is_name(to.name)
-            && !tree.is_written(ino)
+            && !tree.is_kept_file(ino)
             && rules::is_cframe(from.dir, from.name, self.source.stat.len)
             && replaced.as_ref().is_none_or(|replaced| replaced.shown == Kind::File)
             && tree.wanted(to.parent, to.name, Kind::File, layout) == Some(Layout::Sparse)
@@ -374,7 +380,7 @@ impl Rename<'_> {
         }
         drop(changing);
         // What a client has just cut to write it anew is no frame now, and moves as any file does; so does what a client writes to.
-        if is_damage(&adopted) || matches!(adopted, Err(ViewError::InUse)) && tree.is_written(ino) {
+        if is_damage(&adopted) || matches!(adopted, Err(ViewError::InUse)) && tree.is_kept_file(ino) {
             return Ok(false);
         }
         adopted?;

@@ -25,7 +25,7 @@ pub struct Node {
     lookups: u64,
     /// Open files of it, which reach it when it has no name any more.
     pub open: Vec<Handle>,
-    /// One of them was, or one that is closed, to be written to.
+    /// One of them, or one that is closed, kept the file from becoming a frame: the last close may make one of it.
     pub was_written: bool,
     /// It stands for a frame that is open.
     is_open: bool,

@@ -1,6 +1,7 @@
 //! The close(2) after which no client can write to a file makes a frame of it, for all that have it open.
 
 use super::*;
+use crate::view::Pages;
 
 const READ: OpenMode = OpenMode { read: true, write: false, ..WRITE };
 
@@ -74,6 +75,30 @@ fn a_file_that_a_client_may_still_write_to_stays_one() {
     tree.release(second, &mut Invalidations::new());
     assert!(!is_frame(&tree, ino));
     assert_eq!(std::fs::read(dir.path().join("new.b2nd")).unwrap()[..4], *b"text");
+}
+
+/// The kernel reads what it has open, and nothing that takes the place of that.
+#[test]
+fn a_file_that_the_kernel_reads_by_itself_becomes_a_frame_when_that_ends() {
+    for show in [Show::Other, Show::Sparse, Show::Contiguous] {
+        let (dir, tree) = shown_as(show);
+        let (ino, writer) = create(&tree, "x.dat", &frame(0));
+        tree.release(writer, &mut Invalidations::new());
+        let opened = tree.open(ino, READ).unwrap();
+        assert_eq!(opened.pages, Pages::Passthrough);
+        rename(&tree, "x.dat", "new.b2nd").unwrap();
+        // What is opened meanwhile is taken in the same way.
+        let second = tree.open(ino, READ).unwrap().handle;
+        tree.release(opened.handle, &mut Invalidations::new());
+        assert!(!is_frame(&tree, ino), "{show:?}");
+        tree.release(second, &mut Invalidations::new());
+        assert!(is_frame(&tree, ino), "{show:?}");
+        assert_eq!(dir.path().join("new.b2nd").is_dir(), show == Show::Other);
+        let reader = tree.open(ino, READ).unwrap().handle;
+        assert_eq!(read(&tree, ino, reader), frame(0), "{show:?}");
+        tree.release(reader, &mut Invalidations::new());
+        tree.shutdown().unwrap();
+    }
 }
 
 /// A descriptor that was duplicated, or a map, writes to what the frame is by then.
