@@ -333,6 +333,8 @@ impl Tree {
         {
             let _ = beneath::set_times(index.as_fd(), Some(found.stat.atime), Some(found.stat.mtime));
         }
+        // Where another gave it its name, that is a change of it, and not one by others.
+        let now = beneath::look(to.dir, to.name).ok().filter(|renamed| renamed.is(&now)).unwrap_or(now);
         self.becomes_file(ino, to, &now);
         Ok(())
     }

@@ -77,6 +77,32 @@ fn a_file_that_a_client_may_still_write_to_stays_one() {
     assert_eq!(std::fs::read(dir.path().join("new.b2nd")).unwrap()[..4], *b"text");
 }
 
+/// Who has the other frame open goes on with that, and who has the file open with the new one.
+#[test]
+fn open_files_go_along_in_place_of_a_frame_that_is_open() {
+    for show in [Show::Other, Show::Sparse, Show::Contiguous] {
+        let (_dir, tree) = shown_as(show);
+        let (old, writer) = create(&tree, "old.b2nd", &frame(0));
+        tree.flush(writer, &mut Invalidations::new()).unwrap();
+        tree.release(writer, &mut Invalidations::new());
+        let kept = tree.open(old, READ).unwrap().handle;
+        assert_eq!(read(&tree, old, kept), frame(0));
+        let (new, writer) = create(&tree, "x.tmp", &frame(1));
+        let reader = tree.open(new, READ).unwrap().handle;
+        close(&tree, writer);
+        rename(&tree, "x.tmp", "old.b2nd").unwrap();
+        assert!(is_frame(&tree, new), "{show:?}");
+        assert_eq!((read(&tree, new, reader), read(&tree, old, kept)), (frame(1), frame(0)), "{show:?}");
+        tree.write(writer, 0, &frame(2)).unwrap();
+        close(&tree, writer);
+        assert_eq!((read(&tree, new, reader), read(&tree, old, kept)), (frame(2), frame(0)), "{show:?}");
+        for handle in [writer, reader, kept] {
+            tree.release(handle, &mut Invalidations::new());
+        }
+        tree.shutdown().unwrap();
+    }
+}
+
 /// The kernel reads what it has open, and nothing that takes the place of that.
 #[test]
 fn a_file_that_the_kernel_reads_by_itself_becomes_a_frame_when_that_ends() {
