@@ -112,10 +112,12 @@ class Client:
             mapped.flush()
 
     def look(self, side, name):
-        path = self.path(side, name)
-        size = os.stat(path).st_size
-        with open(path, "rb", buffering=0) as file:
-            return file.readall(), size
+        """What a new open reads, and the length by stat. A file with holes may become a frame when the last of others is closed."""
+        path, size = self.path(side, name), None
+        while size != (size := os.stat(path).st_size):
+            with open(path, "rb", buffering=0) as file:
+                data = file.readall()
+        return data, size
 
     def rename(self, side, name, other):
         os.replace(self.path(side, name), self.path(side, other))
