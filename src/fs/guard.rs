@@ -98,7 +98,11 @@ pub fn run(daemon: &str) -> io::Result<()> {
     let process = process.ok().filter(|_| lives);
     // It fails where there is no such file, or no connection any more.
     let _ = io::stdout().as_fd().try_clone_to_owned().and_then(|abort| File::from(abort).write_all(b"1"));
-    refuse_all(&device, process.as_ref())
+    let refused = refuse_all(&device, process.as_ref());
+    // An exit closes files in no order, and standard error is to be the last: fusermount3 looks at the mount then.
+    drop(device);
+    rustix::stdio::dup2_stdin(io::stdout())?;
+    refused
 }
 
 /// Has the kernel tell of the end of the thread that has forked this process. No other signal ends it; only the daemon does, by SIGKILL. To

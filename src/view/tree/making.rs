@@ -5,8 +5,9 @@
 //! which it does whole with the first commit. Until then a crash leaves the empty directory.
 //!
 //! A file is an ordinary one while it is written. The close(2) after which no client can write to it makes a frame of it, if it is a
-//! whole one and the kernel reads and writes no handle of it by itself: before that close returns, all open files of it go on as the frame's. Where it is to be stored in another layout, it is
-//! copied to that, beside it and under a name of ours, which then takes its place.
+//! whole one and the kernel reads and writes no handle of it by itself: before that close returns, all open files of it go on as the
+//! frame's. Where it is to be stored in another layout, it is copied to that, beside it and under a name of ours, which then takes its
+//! place.
 
 use std::ffi::{OsStr, OsString};
 use std::num::NonZeroUsize;
