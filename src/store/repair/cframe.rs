@@ -57,13 +57,13 @@ pub(super) fn plan(plan: &mut Plan, file: &dyn BackendFile) -> crate::store::Res
 
 /// A frame that reads as a whole: are its chunks where it says?
 fn chunks_of(plan: &mut Plan, bytes: &Bytes<'_>, frame: Frame<ChunkOffset>) -> io::Result<()> {
-    let Frame { header, trailer, mut entries, sections } = frame;
+    let Frame { header, trailer, entries, sections } = frame;
     let base = sections.chunks.start;
     let end = sections.chunks.end;
     let count = entries.len();
     let mut sizes = Vec::with_capacity(count);
     let (mut bad, mut special) = (0u64, false);
-    for (position, entry) in entries.iter_mut().enumerate() {
+    for (position, entry) in entries.iter().enumerate() {
         let IndexEntry::Stored(offset) = entry else {
             sizes.push(None);
             continue;
@@ -72,12 +72,7 @@ fn chunks_of(plan: &mut Plan, bytes: &Bytes<'_>, frame: Frame<ChunkOffset>) -> i
         let chunk = chunk.filter(|chunk| fits(&header, chunk, position + 1 == count));
         bad += u64::from(chunk.is_none());
         sizes.push(chunk.map(|chunk| chunk.nbytes));
-        if let Some(value) = chunk.and_then(|chunk| entry_for(&header, &chunk, position, count)) {
-            plan.found.push(format_args!("chunk {position}: a special chunk that is stored, which C-Blosc2 does not read"));
-            plan.steps.push(format!("make chunk {position} a special entry of the index"));
-            *entry = IndexEntry::Special(value);
-            special = true;
-        }
+        special |= chunk.is_some_and(|chunk| entry_for(&header, &chunk, position, count).is_some());
     }
     let mut trailer = trailer;
     let layers = super::sound_layers(plan, &mut trailer);
@@ -86,8 +81,7 @@ fn chunks_of(plan: &mut Plan, bytes: &Bytes<'_>, frame: Frame<ChunkOffset>) -> i
     }
     if bad == 0 {
         let whole = Whole { entries: Arc::new(entries), sizes, trailer, standing: None };
-        finish(plan, bytes, header, Some(whole));
-        return Ok(());
+        return finish(plan, bytes, header, Some(whole));
     }
     for (position, (entry, size)) in entries.iter().zip(&sizes).enumerate() {
         if matches!((entry, size), (IndexEntry::Stored(_), None)) {
@@ -113,8 +107,7 @@ fn chunks_of(plan: &mut Plan, bytes: &Bytes<'_>, frame: Frame<ChunkOffset>) -> i
         }
         None => lose(plan, &header, entries, sizes, trailer),
     };
-    finish(plan, bytes, header, whole);
-    Ok(())
+    finish(plan, bytes, header, whole)
 }
 
 /// Makes the stored chunks without a size uninitialised ones, where the frame can have such.
@@ -254,8 +247,7 @@ fn parts_of(plan: &mut Plan, bytes: &Bytes<'_>, header: FrameHeader) -> io::Resu
     } else {
         rebuilt(plan, bytes, &header)?
     };
-    finish(plan, bytes, header, whole);
-    Ok(())
+    finish(plan, bytes, header, whole)
 }
 
 /// The trailer, and where it stands.
@@ -334,8 +326,38 @@ fn claims_chunk(bytes: &Bytes<'_>, header: &FrameHeader, at: u64) -> io::Result<
     Ok(crate::format::chunk::ChunkHeader::parse(&head).is_ok_and(|chunk| fits(header, &chunk, true)))
 }
 
+/// Makes special chunks that are stored special entries, where C-Blosc2 reads nothing else.
+fn make_entries(plan: &mut Plan, bytes: &Bytes<'_>, header: &FrameHeader, whole: &mut Whole) -> io::Result<()> {
+    let base = u64::from(header.header_len());
+    let count = whole.entries.len();
+    let mut special = Vec::new();
+    for (position, entry) in whole.entries.iter().enumerate() {
+        if let IndexEntry::Stored(offset) = entry
+            && let Some(chunk) = bytes.chunk_at(base.saturating_add(offset.bytes()), bytes.len)?
+            && let Some(value) = entry_for(header, &chunk, position, count)
+        {
+            plan.found.push(format_args!("chunk {position}: a special chunk that is stored, which C-Blosc2 does not read"));
+            plan.steps.push(format!("make chunk {position} a special entry of the index"));
+            special.push((position, value));
+        }
+    }
+    if !special.is_empty() {
+        whole.standing = None;
+        let entries = Arc::make_mut(&mut whole.entries);
+        for (position, value) in special {
+            if let Some(entry) = entries.get_mut(position) {
+                *entry = IndexEntry::Special(value);
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Turns what the frame is to hold into writes.
-fn finish(plan: &mut Plan, bytes: &Bytes<'_>, header: FrameHeader, whole: Option<Whole>) {
+fn finish(plan: &mut Plan, bytes: &Bytes<'_>, header: FrameHeader, mut whole: Option<Whole>) -> io::Result<()> {
+    if let Some(whole) = &mut whole {
+        make_entries(plan, bytes, &header, whole)?;
+    }
     let planned = whole.map(|whole| writes(plan, bytes, header, whole));
     plan.work = match planned {
         Some(Ok((writes, len))) => Work::Cframe { writes, len },
@@ -345,6 +367,7 @@ fn finish(plan: &mut Plan, bytes: &Bytes<'_>, header: FrameHeader, whole: Option
         }
         None => Work::Impossible,
     };
+    Ok(())
 }
 
 #[expect(clippy::type_complexity, reason = "writes, and the file's length")]

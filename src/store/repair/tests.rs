@@ -209,3 +209,22 @@ fn a_chunk_that_needs_a_plugin_is_kept() {
     let plan = plan(&path).unwrap();
     assert_eq!(plan.lost.first(), ["chunk 0: it becomes uninitialised"]);
 }
+
+/// One repair is enough, whatever else is wrong.
+#[test]
+fn a_special_chunk_that_is_stored_becomes_an_entry_with_all_other_repairs() {
+    let offset = frame(&data("cframe/chunks-3.b2frame")).entries[1].stored().unwrap();
+    for cut in [0, 10] {
+        let (_dir, path) = damaged("chunks-3.b2frame", |bytes| {
+            let at = frame(&data("cframe/chunks-3.b2frame")).header.header_len() as usize + offset.bytes() as usize;
+            bytes[at + 12..at + 16].copy_from_slice(&32u32.to_le_bytes());
+            bytes[at + 31] = 1 << 4; // zeros
+            bytes.truncate(bytes.len() - cut);
+        });
+        plan(&path).unwrap().carry_out().unwrap();
+        sound(&path);
+        let entries = frame(&path).entries;
+        assert_eq!(entries[1], IndexEntry::Special(crate::format::Special::Zeros));
+        assert!(entries[0].stored().is_some() && entries[2].stored().is_some());
+    }
+}

@@ -149,7 +149,7 @@ fn damage(path: &Path, deep: bool) -> Option<Vec<String>> {
 fn surveyed(path: &Path) {
     let Ok(inspection) = Inspection::open(path) else { return };
     let mut count = 0;
-    inspection.chunks(1, &mut |position, _, seen| {
+    let _ = inspection.chunks(1, &mut |position, _, seen| {
         count += 1;
         if let Some(seen) = seen {
             let read = inspection.read_chunk(position);
