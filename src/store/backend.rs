@@ -110,6 +110,45 @@ impl FsSpace {
     }
 }
 
+/// What every change of a directory that is only read answers.
+///
+/// # Errors
+/// EROFS.
+pub(super) fn read_only<T>() -> io::Result<T> {
+    Err(io::Error::from_raw_os_error(libc::EROFS))
+}
+
+/// The methods of [`Backend`] that change names, of a directory that is only read.
+macro_rules! names_cannot_be_changed {
+    () => {
+        fn create(&self, _name: &std::ffi::OsStr, _mode: u32) -> std::io::Result<Box<dyn $crate::store::backend::BackendFile>> {
+            $crate::store::backend::read_only()
+        }
+        fn create_unnamed(&self) -> std::io::Result<Box<dyn $crate::store::backend::BackendFile>> {
+            $crate::store::backend::read_only()
+        }
+        fn rename(&self, _from: &std::ffi::OsStr, _to: &std::ffi::OsStr, _replace: bool) -> std::io::Result<()> {
+            $crate::store::backend::read_only()
+        }
+        fn remove(&self, _name: &std::ffi::OsStr) -> std::io::Result<()> {
+            $crate::store::backend::read_only()
+        }
+        fn create_dir(&self, _name: &std::ffi::OsStr, _mode: u32) -> std::io::Result<Box<dyn $crate::store::backend::Backend>> {
+            $crate::store::backend::read_only()
+        }
+        fn remove_dir(&self, _name: &std::ffi::OsStr) -> std::io::Result<()> {
+            $crate::store::backend::read_only()
+        }
+        fn exchange(&self, _one: &std::ffi::OsStr, _other: &std::ffi::OsStr) -> std::io::Result<()> {
+            $crate::store::backend::read_only()
+        }
+        fn check_writable(&self) -> std::io::Result<()> {
+            $crate::store::backend::read_only()
+        }
+    };
+}
+pub(super) use names_cannot_be_changed;
+
 /// A directory, and the names in it. Names are single components, and no symbolic link is followed.
 #[expect(clippy::missing_errors_doc, reason = "what the system refuses, where a method says nothing else")]
 pub trait Backend: Send + Sync {

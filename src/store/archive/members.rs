@@ -9,7 +9,7 @@ use super::Archive;
 use crate::format::Layout;
 use crate::format::header::FrameHeader;
 use crate::format::zip::{Entry, Number};
-use crate::store::backend::{Backend, BackendFile, FileStat, FsSpace};
+use crate::store::backend::{Backend, BackendFile, FileStat, FsSpace, names_cannot_be_changed, read_only};
 use crate::store::walk::{self, Step, has_frame_suffix};
 use crate::store::{Location, Result, StoreError};
 
@@ -59,10 +59,6 @@ impl Members {
     }
 }
 
-fn read_only<T>() -> io::Result<T> {
-    Err(io::Error::from_raw_os_error(libc::EROFS))
-}
-
 fn failed(error: StoreError) -> io::Error {
     match error {
         StoreError::Io { source, .. } => source,
@@ -75,36 +71,10 @@ impl Backend for Members {
         if write { read_only() } else { Ok(Box::new(self.find(name)?)) }
     }
 
-    fn create(&self, _name: &OsStr, _mode: u32) -> io::Result<Box<dyn BackendFile>> {
-        read_only()
-    }
-
-    fn create_unnamed(&self) -> io::Result<Box<dyn BackendFile>> {
-        read_only()
-    }
-
-    fn rename(&self, _from: &OsStr, _to: &OsStr, _replace: bool) -> io::Result<()> {
-        read_only()
-    }
-
-    fn remove(&self, _name: &OsStr) -> io::Result<()> {
-        read_only()
-    }
-
-    fn create_dir(&self, _name: &OsStr, _mode: u32) -> io::Result<Box<dyn Backend>> {
-        read_only()
-    }
+    names_cannot_be_changed!();
 
     fn open_dir(&self, _name: &OsStr) -> io::Result<Box<dyn Backend>> {
         Err(io::ErrorKind::NotFound.into())
-    }
-
-    fn remove_dir(&self, _name: &OsStr) -> io::Result<()> {
-        read_only()
-    }
-
-    fn exchange(&self, _one: &OsStr, _other: &OsStr) -> io::Result<()> {
-        read_only()
     }
 
     fn names(&self) -> io::Result<Vec<OsString>> {
@@ -113,10 +83,6 @@ impl Backend for Members {
 
     fn itself(&self) -> io::Result<Arc<dyn BackendFile>> {
         Err(io::ErrorKind::Unsupported.into())
-    }
-
-    fn check_writable(&self) -> io::Result<()> {
-        read_only()
     }
 
     fn sync_dir(&self) -> io::Result<()> {

@@ -15,7 +15,7 @@ use super::NO_TAG;
 use super::client::{Client, Got, Listed, NOT_IN_OBJECT, Tag};
 use crate::format::{INDEX_NAME, Layout};
 use crate::store::Location;
-use crate::store::backend::{Backend, BackendFile, FileStat, FsSpace};
+use crate::store::backend::{Backend, BackendFile, FileStat, FsSpace, names_cannot_be_changed, read_only};
 
 /// Bytes that are asked for at once by who reads on, and of the end of a file: trailer and index are there.
 const BLOCK: u64 = 256 << 10;
@@ -132,37 +132,10 @@ fn same(error: &io::Error) -> io::Error {
     error.raw_os_error().map_or_else(|| io::Error::new(error.kind(), error.to_string()), io::Error::from_raw_os_error)
 }
 
-fn read_only<T>() -> io::Result<T> {
-    Err(io::Error::from_raw_os_error(libc::EROFS))
-}
-
-/// What cannot be done to a store that is only read.
-macro_rules! names_cannot_be_changed {
+/// A directory that is only read, and has no changes to sync.
+macro_rules! is_only_read {
     () => {
-        fn create(&self, _name: &OsStr, _mode: u32) -> io::Result<Box<dyn BackendFile>> {
-            read_only()
-        }
-        fn create_unnamed(&self) -> io::Result<Box<dyn BackendFile>> {
-            read_only()
-        }
-        fn rename(&self, _from: &OsStr, _to: &OsStr, _replace: bool) -> io::Result<()> {
-            read_only()
-        }
-        fn remove(&self, _name: &OsStr) -> io::Result<()> {
-            read_only()
-        }
-        fn create_dir(&self, _name: &OsStr, _mode: u32) -> io::Result<Box<dyn Backend>> {
-            read_only()
-        }
-        fn remove_dir(&self, _name: &OsStr) -> io::Result<()> {
-            read_only()
-        }
-        fn exchange(&self, _one: &OsStr, _other: &OsStr) -> io::Result<()> {
-            read_only()
-        }
-        fn check_writable(&self) -> io::Result<()> {
-            read_only()
-        }
+        names_cannot_be_changed!();
         fn sync_dir(&self) -> io::Result<()> {
             Ok(())
         }
@@ -218,7 +191,7 @@ impl Backend for Around {
         self.failure.0.get().map(same)
     }
 
-    names_cannot_be_changed!();
+    is_only_read!();
 }
 
 /// The files of an sframe.
@@ -267,7 +240,7 @@ impl Backend for Prefix {
         self.file(name, LOOK)?.stat()
     }
 
-    names_cannot_be_changed!();
+    is_only_read!();
 }
 
 /// Attributes of an object: nobody owns it but who looks.
