@@ -1,7 +1,8 @@
 //! `b2fuse convert`: a copy in another layout, without a mount.
 //!
-//! A copy on this machine has a temporary name until it is complete, and is removed if anything fails before. Of an upload that fails, what
-//! was sent stays there, out of sight, and of a download what was fetched, beside DST: the next try goes on with it.
+//! A copy on this machine has a temporary name until it is complete, and is removed if anything fails before. The chunks that a failed
+//! upload of a sparse frame has sent stay in the store, those that a failed download has fetched stay beside DST, and the next try takes
+//! them. A contiguous upload begins anew.
 
 use std::ffi::OsStr;
 use std::io;
@@ -38,10 +39,10 @@ mod tree;
 ///
 /// Each of SRC and DST may be a URL: s3://, gs:// or az://BUCKET/KEY; SRC also http:// or https://. Then the copy has SRC's layout, unless
 /// --show sets another, and a line says what was made. Many chunks are sent and fetched at a time. At a URL nobody sees a half-written frame: the index of a sparse one is sent last, and a contiguous one is there when it is whole.
-/// The same command goes on with what an interrupted or killed one has sent or fetched, checked by length and checksum; which that is, is
-/// recorded in $XDG_STATE_HOME/b2fuse (root: /var/lib/b2fuse) for an upload in parts and a download. Unfinished downloads are beside DST, with
-/// names that begin with .b2fuse- and end in .tmp; a mount of that directory removes them. If an upload in parts is given up, its parts stay
-/// in the store until its rules remove them.
+/// After an interrupted or killed download, or upload of a sparse frame, the same command takes the chunks that are there, checked by
+/// length and checksum. A download records them in $XDG_STATE_HOME/b2fuse (root: /var/lib/b2fuse). Unfinished downloads are beside DST, with
+/// names that begin with .b2fuse- and end in .tmp; a mount of that directory removes them. A contiguous upload begins anew. Parts of a
+/// killed one stay in the store until its rules remove them.
 ///
 /// --force replaces a frame of the same layout, if nobody else has changed it meanwhile. An object of more than 32 MiB is sent in parts,
 /// without a condition: before, it is looked whether others have made one of that name, but do not upload such chunks, or such a contiguous

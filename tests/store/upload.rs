@@ -299,7 +299,7 @@ fn upload_while(
     replace: bool,
     mut go_on: impl FnMut() -> bool,
 ) -> store::Result<(bool, Resumed)> {
-    let new = NewUpload { client, path: Path::new("memory://frame"), replace, records: None };
+    let new = NewUpload { client, path: Path::new("memory://frame"), replace };
     let upload = match layout {
         Layout::Sparse => Upload::sparse(&new, copy.rooms().len() as u64)?,
         Layout::Contiguous => Upload::contiguous(&new, &copy.image, copy.rooms())?,
@@ -787,7 +787,7 @@ fn who_waits_is_stopped() {
         Act::Pass
     });
     let client = gate.client("a/frame");
-    let new = NewUpload { client: &client, path: Path::new("memory://frame"), replace: false, records: None };
+    let new = NewUpload { client: &client, path: Path::new("memory://frame"), replace: false };
     let target = Upload::sparse(&new, 40).unwrap();
     let error = copy.run(&target, &mut |_| true).unwrap_err();
     drop(waits);

@@ -14,7 +14,7 @@ use crate::store::array_copy::ArrayCopy;
 use crate::store::copy::{FrameCopy, Need, Resume};
 use crate::store::local::system;
 use crate::store::npy_file::NpyFile;
-use crate::store::remote::upload::{NewUpload, Records, Upload};
+use crate::store::remote::upload::{NewUpload, Upload};
 use crate::store::remote::{self, Access, Address, Options, RemoteStore};
 use crate::store::walk::Walk;
 use crate::store::{Budgets, FrameStore, NewFrame, Resources, SourceStore, StoreError};
@@ -231,9 +231,8 @@ fn send(
         ));
     }
     interruptible(&shown)?;
-    let Connected { client, path, origin } = reach(dst, access)?;
-    let records = Records::of_user(&origin);
-    let new = NewUpload { client: &client, path: &path, replace: args.force, records: Some(&records) };
+    let Connected { client, path, .. } = reach(dst, access)?;
+    let new = NewUpload { client: &client, path: &path, replace: args.force };
     let target = begin(&new)?;
     // What was replaced and cannot be removed is worth a word.
     log::start(log::Target::AfterSuccess, ::log::LevelFilter::Warn);
@@ -246,10 +245,9 @@ fn send(
         !is_interrupted()
     });
     bar.finish_and_clear();
-    let goes_on = || match (target.leave(), target.layout()) {
-        (true, Layout::Sparse) => "the same command goes on with the chunks that are there",
-        (true, Layout::Contiguous) => "the same command goes on with the parts that are there",
-        (false, _) => "the same command begins anew",
+    let next = match target.layout() {
+        Layout::Sparse => "the same command goes on with the chunks that are there",
+        Layout::Contiguous => "the same command begins anew",
     };
     match done {
         Ok(true) => say_made(
@@ -261,10 +259,10 @@ fn send(
         ),
         _ if is_interrupted() => {
             let what = if args.force { "what was there is as it was" } else { "no frame was made" };
-            Err(Failure::new(&shown, format_args!("interrupted; {what}, and {}", goes_on())))
+            Err(Failure::new(&shown, format_args!("interrupted; {what}, and {next}")))
         }
         Ok(false) => Err(Failure::new(&shown, "was stopped")),
-        Err(error @ StoreError::Io { .. }) => Err(Failure::from_text(format_args!("{error}; {}", goes_on()))),
+        Err(error @ StoreError::Io { .. }) => Err(Failure::from_text(format_args!("{error}; {next}"))),
         Err(error) => Err(Failure::from_text(error)),
     }
 }

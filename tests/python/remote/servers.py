@@ -162,10 +162,6 @@ class Server:
     def delete(self, key):
         raise NotImplementedError
 
-    def unfinished(self):
-        """Keys of uploads in parts that have neither ended nor been given up, where they can be told."""
-        return []
-
     def keys(self, prefix=""):
         raise NotImplementedError
 
@@ -230,9 +226,6 @@ class S3(Server):
             aws_secret_access_key=self.secret, config=Config(s3={"addressing_style": "path"}, signature_version="s3v4"),
         )  # fmt: skip
         return client.generate_presigned_url("get_object", Params={"Bucket": BUCKET, "Key": key}, ExpiresIn=3600)
-
-    def unfinished(self):
-        return [upload["Key"] for upload in self.client.list_multipart_uploads(Bucket=BUCKET).get("Uploads", [])]
 
     def put(self, key, content):
         self.client.put_object(Bucket=BUCKET, Key=key, Body=content)

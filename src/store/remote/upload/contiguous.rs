@@ -6,7 +6,6 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use object_store::path::Path as Key;
 use object_store::{ObjectMeta, PutPayload, UpdateVersion};
@@ -33,7 +32,6 @@ pub struct Contiguous {
     /// Index and trailer.
     tail: Vec<u8>,
     entries: usize,
-    resumed: AtomicU64,
     filled: Mutex<Filled>,
 }
 
@@ -55,22 +53,6 @@ impl Body {
                 Ok(())
             }
             Body::Large(parts) => parts.write(bytes),
-        }
-    }
-}
-
-/// Removes what is left of an object that was to have the name of what is made now.
-pub fn forget(new: &NewUpload<'_>, sending: &Arc<Sending>) {
-    forget_if(new, sending, |_| true);
-}
-
-/// The same, if it was to replace another, or not, as wanted.
-fn forget_if(new: &NewUpload<'_>, sending: &Arc<Sending>, is_wanted: impl FnOnce(bool) -> bool) {
-    if let Some(mut record) = new.records.and_then(|records| records.open(new.path, false)) {
-        match record.take_found() {
-            Some(found) if is_wanted(found.begun.replace) => Parts::forget(sending, &sending.client().key(""), record, found),
-            Some(_) => {}
-            None => record.remove(),
         }
     }
 }
@@ -133,21 +115,15 @@ impl Contiguous {
     /// # Errors
     /// See [`super::Upload::contiguous`].
     pub fn begin(sending: Arc<Sending>, new: &NewUpload<'_>, image: &FrameImage, rooms: &[u32]) -> Result<Self> {
-        let &NewUpload { path, replace, records, .. } = new;
+        let &NewUpload { path, replace, .. } = new;
         let failed = |action| move |source| StoreError::Io { path: path.to_owned(), action, source };
-        let before = Self::look(&sending, path, replace).inspect_err(|error| {
-            if matches!(error, StoreError::Unsupported { .. }) {
-                forget_if(new, &sending, |was_to_replace| was_to_replace == replace);
-            }
-        })?;
+        let before = Self::look(&sending, path, replace)?;
         let key = sending.client().key("");
         let (header, tail, len) = plan(image, rooms).map_err(|source| StoreError::Format { path: path.to_owned(), source })?;
         let mut body = if len <= WHOLE * sending.client().part_len() {
-            forget_if(new, &sending, |_| true);
             Body::Small(Vec::with_capacity(usize::try_from(len).unwrap_or(0)))
         } else {
-            let record = records.and_then(|records| records.open(path, true));
-            Body::Large(Parts::begin(&sending, &key, len, replace, record).map_err(failed("begin to upload"))?)
+            Body::Large(Parts::begin(&sending, &key, len).map_err(failed("begin to upload"))?)
         };
         body.write(&header).map_err(failed("upload"))?;
         let stored = image.entries.iter().zip(rooms).filter(|(entry, _)| entry.stored().is_some());
@@ -159,7 +135,6 @@ impl Contiguous {
             rooms: stored.map(|(_, room)| *room).collect(),
             tail,
             entries: image.entries.len(),
-            resumed: AtomicU64::new(0),
             filled: Mutex::new(Filled { chunks: 0, body: Some(body) }),
         })
     }
@@ -206,26 +181,12 @@ impl Contiguous {
             }
             Body::Large(parts) => {
                 parts.arrive().map_err(self.failed("upload"))?;
-                self.resumed.store(parts.resumed(), Relaxed);
                 self.check()?;
                 parts.complete().map_err(self.failed("end the upload"))?;
             }
         }
         filled.body = None;
         Ok(())
-    }
-
-    /// Bytes that were not sent again.
-    pub fn resumed(&self) -> u64 {
-        self.resumed.load(Relaxed)
-    }
-
-    /// See [`super::Upload::leave`].
-    pub fn leave(&self) -> bool {
-        match &mut self.filled.lock().body {
-            Some(Body::Large(parts)) => parts.leave(),
-            _ => false,
-        }
     }
 
     /// Whether the name is as it was.

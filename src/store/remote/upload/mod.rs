@@ -7,7 +7,7 @@
 //! | --- | --- |
 //! | `sparse` | an object for each chunk, then the index |
 //! | `contiguous` | one object |
-//! | `parts`, `record` | a large object, in parts that outlive the process |
+//! | `parts` | a large object, in parts |
 //! | `sending` | requests under way, and conditions |
 //!
 //! What a store guarantees that takes conditions with a write (If-None-Match, If-Match; S3, GCS and Azure do): nobody's frame is
@@ -16,7 +16,6 @@
 
 mod contiguous;
 mod parts;
-mod record;
 mod sending;
 mod sparse;
 
@@ -27,7 +26,6 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use self::contiguous::Contiguous;
-pub use self::record::Records;
 use self::sending::Sending;
 use self::sparse::Sparse;
 use super::client::Client;
@@ -46,14 +44,12 @@ pub struct NewUpload<'a> {
     pub path: &'a Path,
     /// A frame of this layout that is there is replaced. Without, it is an error.
     pub replace: bool,
-    /// Where it is recorded what was sent of a large object; without, an interrupted one is sent anew.
-    pub records: Option<&'a Records>,
 }
 
-/// What an upload found there already.
+/// Chunks of a sparse frame that an earlier upload sent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Resumed {
-    /// Chunks; 0 where parts were found.
+    /// How many.
     pub chunks: u64,
     /// Their bytes.
     pub bytes: u64,
@@ -79,8 +75,7 @@ impl Upload {
     /// Something has the name that is not to be replaced; what the store answers.
     pub fn sparse(new: &NewUpload<'_>, count: u64) -> Result<Self> {
         let sending = Sending::new(new.client);
-        let sparse = Sparse::begin(Arc::clone(&sending), new.path, new.replace, count)?;
-        contiguous::forget(new, &sending);
+        let sparse = Sparse::begin(sending, new.path, new.replace, count)?;
         Ok(Self::of(new, Kind::Sparse(sparse)))
     }
 
@@ -98,19 +93,11 @@ impl Upload {
         Upload { path: new.path.to_owned(), epochs: Epochs::default(), committed: Mutex::default(), kind }
     }
 
-    /// What was there from an earlier upload, and was not sent again.
+    /// Chunks of an earlier upload that were not sent again: of a contiguous frame none.
     pub fn resumed(&self) -> Resumed {
         match &self.kind {
             Kind::Sparse(sparse) => sparse.resumed(),
-            Kind::Contiguous(contiguous) => Resumed { chunks: 0, bytes: contiguous.resumed() },
-        }
-    }
-
-    /// What was sent stays where it is if no frame is made of it. Answers whether the next upload of the same frame goes on with it.
-    pub fn leave(&self) -> bool {
-        match &self.kind {
-            Kind::Sparse(_) => true,
-            Kind::Contiguous(contiguous) => contiguous.leave(),
+            Kind::Contiguous(_) => Resumed::default(),
         }
     }
 

@@ -108,14 +108,6 @@ impl Sending {
         }
     }
 
-    /// Whether more is to be sent.
-    ///
-    /// # Errors
-    /// As [`Sending::start`].
-    pub fn go_on(&self) -> io::Result<()> {
-        self.check(&mut self.traffic.lock())
-    }
-
     fn check(&self, traffic: &mut Traffic) -> io::Result<()> {
         if let Some(error) = &traffic.failed {
             return Err(io::Error::new(error.kind(), error.to_string()));

@@ -220,7 +220,7 @@ impl Sparse {
         while shared.sending.look(&shared.key(id))?.is_some() {
             id = shared.free_id()?;
         }
-        let mut parts = Parts::begin(&shared.sending, &shared.key(id), chunk.len(), false, None)?;
+        let mut parts = Parts::begin(&shared.sending, &shared.key(id), chunk.len())?;
         let mut at = 0;
         while at < chunk.len() {
             let bytes = read(chunk, at, PIECE.min(chunk.len() - at))?;
