@@ -28,7 +28,6 @@ const KNOWN: &[&str] = &[
     "user_xattr",
     "nouser_xattr",
     "low_latency",
-    "nolow_latency",
     "remount",
     "fsname=",
     "uid=",
@@ -119,31 +118,10 @@ fn nearest(name: &str) -> Option<&'static str> {
     let elsewhere = ELSEWHERE.iter().find(|(word, _)| plain(word) == name).map(|(_, known)| *known);
     elsewhere.or_else(|| {
         let most = name.len() / 3;
-        let near = KNOWN.iter().map(|known| (distance(&plain(known), &name), *known)).filter(|(distance, _)| *distance <= most);
+        let near = KNOWN.iter().map(|known| (strsim::osa_distance(&plain(known), &name), *known));
+        let near = near.filter(|(distance, _)| *distance <= most);
         near.min_by_key(|(distance, _)| *distance).map(|(_, known)| known)
     })
-}
-
-/// Letters that are to be put in, taken out, changed, or exchanged with the next one.
-#[expect(clippy::indexing_slicing, reason = "each row has one more than `other`, and what is behind the first has one before it")]
-fn distance(one: &str, other: &str) -> usize {
-    let (one, other) = (one.as_bytes(), other.as_bytes());
-    // Of each beginning of `one` to the beginnings of `other`: the last, and the one before.
-    let mut before: Vec<usize> = Vec::new();
-    let mut last: Vec<usize> = (0..=other.len()).collect();
-    for (i, a) in one.iter().enumerate() {
-        let mut row = vec![i + 1];
-        for (j, b) in other.iter().enumerate() {
-            let changed = last[j] + usize::from(a != b);
-            let mut least = changed.min(last[j + 1] + 1).min(row[j] + 1);
-            if i > 0 && j > 0 && *a == other[j - 1] && one[i - 1] == *b {
-                least = least.min(before[j - 1] + 1);
-            }
-            row.push(least);
-        }
-        before = std::mem::replace(&mut last, row);
-    }
-    last[other.len()]
 }
 
 #[cfg(test)]
@@ -189,6 +167,5 @@ mod tests {
         for word in ["nonsense", "", "x", "é", "zz=ro"] {
             assert_eq!(of(word), "", "{word}");
         }
-        assert_eq!((distance("", "abc"), distance("abc", "acb"), distance("kitten", "sitting")), (3, 1, 3));
     }
 }

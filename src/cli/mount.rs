@@ -82,8 +82,8 @@ Mount options:
   disk_cache=, log_file=, log_level=
                           as the long options
 
-  no before low_latency and user_xattr negates them. Options for fstab only
-  (noauto, nofail, _netdev, x-...) are accepted and ignored.
+  no before user_xattr negates it. Options for fstab only (noauto, nofail,
+  _netdev, x-...) are accepted and ignored.
 
 Frames at URLs:
   s3://BUCKET/KEY, gs://BUCKET/KEY, az://CONTAINER/KEY

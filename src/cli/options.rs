@@ -173,9 +173,6 @@ const IGNORED: &[&str] = &[
     "nolazytime",
     "async",
     "loud",
-    // Of versions that kept cores awake unasked.
-    "awake",
-    "noawake",
 ];
 /// Words that take a flag back.
 const POSITIVE: &[(&str, libc::c_ulong)] = &[
@@ -320,13 +317,11 @@ impl Options {
                         }
                     }
                     ("cross", None) => self.tree.cross = true,
-                    ("nocross", None) => self.tree.cross = false,
                     ("entry_timeout", _) => {
                         self.tree.entry_timeout = Some(seconds(text()?).map_err(|expected| wrong(&expected))?)
                     }
                     ("attr_timeout", _) => self.tree.attr_timeout = Some(seconds(text()?).map_err(|expected| wrong(&expected))?),
                     ("low_latency", None) => self.low_latency = true,
-                    ("nolow_latency", None) => self.low_latency = false,
                     ("uid", _) => {
                         let uid = user_number(text()?).ok_or_else(|| wrong("expected a user's name or number"))?;
                         self.overrides.uid = Some(uid);
@@ -466,9 +461,8 @@ mod tests {
         assert!(parse("rw").unwrap().default_permissions);
         assert!(!parse("default_permissions,nodefault_permissions").unwrap().default_permissions);
         assert!(parse("nodefault_permissions,default_permissions").unwrap().default_permissions);
-        assert!(parse("low_latency").unwrap().low_latency && !parse("low_latency,nolow_latency").unwrap().low_latency);
+        assert!(parse("low_latency").unwrap().low_latency && !parse("").unwrap().low_latency);
         assert_eq!((parse("wait=5").unwrap().wait, parse("").unwrap().wait), (Duration::from_secs(5), wait::PATIENCE));
-        assert_eq!(parse("noawake").unwrap(), Options::default());
         assert!(!parse("nouser_xattr").unwrap().xattrs && parse("nouser_xattr,user_xattr").unwrap().xattrs);
     }
 
