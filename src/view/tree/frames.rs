@@ -356,7 +356,13 @@ impl Tree {
             } else {
                 Meta { mode: below.meta.mode & 0o666, ..below.meta }.of_directory()
             };
-            let meta = Meta { mode: meta.mode & 0o1777, ..meta };
+            let mut meta = Meta { mode: meta.mode & 0o1777, ..meta };
+            // A commit changes the times below, a second after the close: the view's own stay.
+            if let Some(open) = frame.opened().filter(|open| !open.view.is_untouched())
+                && let Ok(inner) = open.fs().getattr(ROOT)
+            {
+                (meta.mtime, meta.ctime) = (inner.meta.mtime, inner.meta.ctime);
+            }
             return Ok(Attr { kind: Kind::Directory, size: 4096, nlink: 2, rdev: 0, meta, ..below });
         }
         // Of a directory, the index tells.

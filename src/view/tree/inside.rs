@@ -270,7 +270,7 @@ impl Tree {
                     }
                 });
                 result?;
-                if frame.shown == Kind::File && (rest.atime.is_some() || rest.mtime.is_some()) {
+                if rest.atime.is_some() || rest.mtime.is_some() {
                     let _ = open.fs().setattr(ROOT, None, rest, &mut Invalidations::new());
                 }
                 invalidations.extend(ranges(&**frame));
