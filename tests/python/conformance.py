@@ -461,13 +461,13 @@ def same(seen, found):
     return Outcome(PASSED)
 
 
-def exceptions():
+def exceptions(name="exceptions.txt"):
     found = {}
-    for number, line in enumerate((HERE / "exceptions.txt").read_text().splitlines(), 1):
+    for number, line in enumerate((HERE / name).read_text().splitlines(), 1):
         if line.strip() and not line.startswith("#"):
             case, colon, why = line.partition(": ")
             if not colon or not why.strip():
-                sys.exit(f"tests/conformance/exceptions.txt, line {number}: a case, `: ` and a reason are expected, found {line!r}")
+                sys.exit(f"tests/conformance/{name}, line {number}: a case, `: ` and a reason are expected, found {line!r}")
             found[case] = why
     return found
 
