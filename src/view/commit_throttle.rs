@@ -175,6 +175,16 @@ impl<V: FrameView> Single<V> {
         commit_throttle.due()
     }
 
+    /// Sets whether SOURCE has lost its name by what the mount does. Until it has it back nothing is committed, as a commit makes a file beside
+    /// SOURCE and could give it the name. Waits for the commit under way.
+    pub(super) fn lose_name(&self, left: bool) {
+        let mut commit_throttle = self.commit_throttle.lock();
+        self.following.leave(left);
+        if !left && self.is(Standing::News) {
+            commit_throttle.later(Instant::now());
+        }
+    }
+
     /// Commits now, or soon if others have the frame's lock.
     fn commit_in_turn(&self, commit_throttle: &mut CommitThrottle) -> Result<()> {
         match self.store.sidecar().map(Sidecar::to_write).transpose()? {
@@ -198,7 +208,8 @@ impl<V: FrameView> Single<V> {
     fn commit(&self, commit_throttle: &mut CommitThrottle) -> Result<()> {
         let began = Instant::now();
         let guard = self.store.enter(); // what is discarded from here on stays good until the store knows the image
-        let Some((image, committed)) = V::image(&self.state.read()) else {
+        let image = V::image(&self.state.read()).filter(|_| !self.following.is_left());
+        let Some((image, committed)) = image else {
             commit_throttle.settle();
             return Ok(());
         };

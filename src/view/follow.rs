@@ -390,7 +390,7 @@ impl Following {
         self.gone.store(left, SeqCst);
     }
 
-    fn is_left(&self) -> bool {
+    pub fn is_left(&self) -> bool {
         self.left.load(SeqCst)
     }
 

@@ -177,7 +177,7 @@ impl<V: FrameView> FrameFileSystem for Single<V> {
     }
 
     fn leave_name(&self, left: bool) {
-        self.following.leave(left);
+        self.lose_name(left);
     }
 
     fn set_attributes(&self, work: &mut dyn FnMut()) {

@@ -1,5 +1,7 @@
 //! A frame that is closed, and opened again under its nodes.
 
+use std::time::{Duration, Instant};
+
 use super::*;
 
 const READING: OpenMode = OpenMode { read: true, write: false, truncate: false, drop_privileges: false };
@@ -16,6 +18,52 @@ fn files_keep_inodes_and_attributes_while_a_frame_is_closed() {
             }
         }
     }
+}
+
+/// A commit makes a file beside SOURCE, and gives SOURCE its name: a directory could not be removed then, or the frame was there again.
+#[test]
+fn nothing_is_committed_while_source_has_no_name() {
+    for pair in PAIRS {
+        let dir = tempfile::tempdir().unwrap();
+        let path = pair.make(dir.path());
+        match pair.shown {
+            Layout::Sparse => waits(pair, &path, SparseView::new(pair.store(&path), false).unwrap()),
+            Layout::Contiguous => {
+                waits(pair, &path, ContiguousView::new(pair.store(&path), Shown::As(NAME.into()), false).unwrap());
+            }
+        }
+    }
+}
+
+fn waits<V: super::super::frame_view::FrameView>(pair: Pair, path: &Path, frame: Single<V>) {
+    let invalidations = &mut Invalidations::new();
+    let creation = Creation { uid: 0, gid: 0, mode: 0o600, umask: 0, pid: 0, exclusive: true };
+    let (_, opened) = frame.create(ROOT, OsStr::new(".t"), creation, OpenMode { write: true, ..READING }).unwrap();
+    frame.write(opened.handle, 0, &pair.good(9)).unwrap();
+    frame.flush(opened.handle, invalidations).unwrap();
+    frame.release(opened.handle, invalidations);
+    let committing = frame.commit_throttle.committing();
+    frame
+        .rename((ROOT, OsStr::new(".t")), (ROOT, OsStr::new(pair.frame_names()[0])), RenameMode::Replace, invalidations)
+        .unwrap();
+    drop(committing);
+    let commits = || frame.commit_throttle.lock().commits();
+    let (before, later) = (commits(), Instant::now() + Duration::from_secs(9));
+    frame.publish_due(later);
+
+    frame.leave_name(true);
+    let (around, aside) = (path.parent().unwrap(), path.with_extension("aside"));
+    std::fs::rename(path, &aside).unwrap();
+    let changed = || std::fs::metadata(around).unwrap().modified().unwrap();
+    let since = changed();
+    frame.publish_due(later);
+    assert_eq!((commits(), changed()), (before, since), "{pair:?}");
+
+    std::fs::rename(&aside, path).unwrap();
+    frame.leave_name(false);
+    frame.publish_due(later);
+    assert_eq!(commits(), before + 1, "{pair:?}");
+    frame.shutdown().unwrap();
 }
 
 fn keeps<V: super::super::frame_view::FrameView>(pair: Pair, path: &Path, frame: Single<V>) {
