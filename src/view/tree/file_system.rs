@@ -167,7 +167,13 @@ impl FileSystem for Tree {
         };
         match self.handle(handle)? {
             Open::File(file) => file.read(offset, buf),
-            Open::Frame(inside) => self.read_inside(&inside, offset, buf),
+            Open::Frame(inside) => match self.read_inside(&inside, offset, buf) {
+                // Its frame has become a file meanwhile.
+                Err(ViewError::Gone) if matches!(self.handle(handle)?, Open::File(_)) => {
+                    self.read(ino, Some(handle), offset, buf)
+                }
+                read => read,
+            },
             Open::Lock(lock) => lock.read(offset, buf),
         }
     }

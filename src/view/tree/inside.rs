@@ -13,10 +13,10 @@ use super::descriptors::OF_A_FRAME;
 use super::frame::{OpenFrame, Stored, TreeFrame};
 use super::handles::{InsideFile, Open, PassedFile};
 use super::passed;
-use super::place::Whose;
+use super::place::{At, Whose};
 use super::{Tree, forget_name};
 use crate::format::Layout;
-use crate::store::local::beneath;
+use crate::store::local::beneath::{self, Found};
 use crate::view::access;
 use crate::view::nodes::LOCK_FILE;
 use crate::view::regions::ranges;
@@ -399,6 +399,31 @@ impl Tree {
         self.leave_file(frame.ino);
     }
 
+    /// Has open files of a frame go on with the file that it is below. The caller makes the node that of the file.
+    pub(super) fn move_handles_back(&self, frame: &Arc<TreeFrame>, at: At<'_>, found: &Found) {
+        let inside: Vec<_> = self.handles.read().iter().filter_map(|(number, open)| of_frame(*number, open, frame)).collect();
+        for (handle, inside) in inside {
+            let flags = if inside.mode.write { libc::O_RDWR } else { libc::O_RDONLY };
+            let Ok(file) = beneath::open_file(at.dir, at.name, flags) else { continue };
+            if !beneath::look_at(file.as_fd()).is_ok_and(|now| now.is(found)) {
+                continue;
+            }
+            let passed = PassedFile::new(frame.ino, file, inside.mode, false);
+            // One that could write was closed, and ends a moment later.
+            passed.close();
+            if let Some(node) = self.table.lock().get_mut(frame.ino) {
+                node.open.push(handle);
+            }
+            match self.handles.write().get_mut(&handle.0) {
+                Some(open) => *open = Open::File(passed),
+                // It has ended.
+                None => {
+                    self.table.lock().get_mut(frame.ino).into_iter().for_each(|node| node.open.retain(|open| *open != handle))
+                }
+            }
+        }
+    }
+
     pub(super) fn open_inside(&self, frame: &Arc<TreeFrame>, _ino: Ino, inner: Ino, mode: OpenMode) -> Result<Opened> {
         if inner == LOCK_FILE && self.takes_turns(frame) {
             return self.open_lock_inside(frame, mode);
@@ -568,5 +593,13 @@ impl Tree {
 
     pub(super) fn touched_inside(&self, pid: u32, ino: Ino, read: Option<(u64, u32)>) -> Vec<Push> {
         self.regions.find(ino).map_or_else(Vec::new, |file| self.regions.touched(pid, file, read))
+    }
+}
+
+/// An open file, if it is of that frame.
+fn of_frame(number: u64, open: &Open, frame: &Arc<TreeFrame>) -> Option<(Handle, Arc<InsideFile>)> {
+    match open {
+        Open::Frame(inside) if Arc::ptr_eq(&inside.frame, frame) => Some((Handle(number), Arc::clone(inside))),
+        _ => None,
     }
 }

@@ -198,6 +198,9 @@ impl Tree {
             removed => removed,
         };
         let layout = Self::layout_of(now);
+        if frame.shown == Kind::File {
+            self.move_handles_back(frame, to, now);
+        }
         let mut table = self.table.lock();
         table.becomes_own(frame.ino, now);
         if let Some(node) = table.get_mut(frame.ino) {

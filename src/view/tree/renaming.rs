@@ -189,16 +189,19 @@ impl Tree {
     /// A file has another name, with which it may be a frame, or not be one any more.
     fn named_anew(&self, ino: Option<Ino>, to: (Ino, &OsStr), source: &Found, invalidations: &mut Invalidations) {
         let Some(ino) = ino.filter(|_| is_single_file(source)) else { return };
+        let Ok(dir) = self.dir(to.0) else { return };
+        let at = At { parent: to.0, dir: dir.as_fd(), name: to.1 };
         match (self.frame_of(Some(ino)), self.rules.is_name(to.1)) {
             (Some(frame), false) if is_file(&frame) => {
-                self.drop_frame(&frame);
+                self.move_handles_back(&frame, at, source);
                 if let Some(node) = self.table.lock().get_mut(ino) {
                     node.shown = ShownAs::Plain;
                 }
+                self.drop_frame(&frame);
+                // The frame shows no holes, which the file has.
+                invalidations.push(Invalidation::Data(ino));
             }
             (None, true) if !self.is_kept_file(ino) => {
-                let Ok(dir) = self.dir(to.0) else { return };
-                let at = At { parent: to.0, dir: dir.as_fd(), name: to.1 };
                 if let Ok(found) = beneath::look(at.dir, at.name)
                     && found.is(source)
                     && rules::is_cframe(at.dir, at.name, found.stat.len)

@@ -195,3 +195,28 @@ fn a_file_has_one_node_while_it_becomes_a_frame() {
         done.store(true, std::sync::atomic::Ordering::SeqCst);
     });
 }
+
+/// Under a name that is no frame's, open files go on with the file.
+#[test]
+fn open_files_of_a_frame_go_on_with_the_file_that_it_becomes() {
+    for show in [Show::Sparse, Show::Contiguous] {
+        let (_dir, tree) = shown_as(show);
+        let (ino, writer) = create(&tree, "x.b2nd", &frame(0));
+        let readers: Vec<_> = (0..2).map(|_| tree.open(ino, READ).unwrap().handle).collect();
+        close(&tree, writer);
+        assert_eq!((is_frame(&tree, ino), read(&tree, ino, readers[0])), (true, frame(0)), "{show:?}");
+        rename(&tree, "x.b2nd", "x.dat").unwrap();
+        assert!(!is_frame(&tree, ino));
+        for handle in &readers {
+            assert_eq!(read(&tree, ino, *handle), frame(0), "{show:?}");
+        }
+        // The client that made it still has it open, and goes on writing.
+        tree.write(writer, 0, b"text").unwrap();
+        close(&tree, writer);
+        assert_eq!(read(&tree, ino, readers[0])[..4], *b"text");
+        rename(&tree, "x.dat", "y.b2nd").unwrap();
+        assert_eq!(read(&tree, ino, readers[1])[..4], *b"text");
+        readers.into_iter().chain([writer]).for_each(|handle| tree.release(handle, &mut Invalidations::new()));
+        tree.shutdown().unwrap();
+    }
+}
