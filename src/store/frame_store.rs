@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use super::{
     CacheStats, ChunkKey, DraftPool, FrameImage, FrameLock, FsSpace, Like, Location, Others, ReadAt, ReadGuard, Result, Sidecar,
@@ -452,6 +452,9 @@ pub trait LocalStore: SourceStore {
     fn identity(&self) -> Option<Identity> {
         None
     }
+
+    /// Sets the mtimes that the next commit gives: to the file that begins with the header, and to SOURCE if it is a directory.
+    fn set_written(&self, _file: SystemTime, _directory: Option<SystemTime>) {}
 
     /// Registers a function for [`FrameStore::close`] to call after its last write, while SOURCE is still locked. It receives SOURCE's
     /// final identity.

@@ -1,7 +1,7 @@
 //! When a view commits: at once, or once for many changes in a burst, and never while other processes have the frame's lock.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use log::{debug, error};
 use parking_lot::{Mutex, MutexGuard};
@@ -28,11 +28,13 @@ pub struct CommitThrottle {
     rested: Instant,
     /// The latest time, if a change waits.
     due: Option<Instant>,
+    /// The mtime of the frame as of the last commit.
+    written: Option<SystemTime>,
 }
 
 impl CommitThrottle {
     pub fn new() -> Self {
-        CommitThrottle { commits: 0, rested: Instant::now(), due: None }
+        CommitThrottle { commits: 0, rested: Instant::now(), due: None, written: None }
     }
 
     /// Commits since the mount began.
@@ -208,13 +210,23 @@ impl<V: FrameView> Single<V> {
     fn commit(&self, commit_throttle: &mut CommitThrottle) -> Result<()> {
         let began = Instant::now();
         let guard = self.store.enter(); // what is discarded from here on stays good until the store knows the image
-        let image = V::image(&self.state.read()).filter(|_| !self.following.is_left());
+        let (image, written, found, directory) = {
+            let state = self.state.read();
+            (V::image(&state), V::written(&state), state.nodes.source.mtime, state.nodes.directory.mtime)
+        };
+        let image = image.filter(|_| !self.following.is_left());
         let Some((image, committed)) = image else {
             commit_throttle.settle();
             return Ok(());
         };
         if let Some(hindrance) = self.following.hindrance(&*self.store) {
             return Err(hindrance.into());
+        }
+        if let Some(local) = self.store.local() {
+            // A change that left the time alone gets one: no two states of SOURCE are to have the same.
+            let before = commit_throttle.written.unwrap_or(found);
+            local.set_written(if written == before { SystemTime::now() } else { written }, Some(directory));
+            commit_throttle.written = Some(written);
         }
         let result = self.store.commit(guard, image);
         commit_throttle.committed(began);

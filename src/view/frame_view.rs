@@ -95,6 +95,11 @@ pub trait FrameView: Sized + Send + Sync + 'static {
     /// What the store does not have and can be committed, and what to do when it has it.
     fn image(state: &State<Self>) -> Option<(FrameImage, Committed<Self>)>;
 
+    /// When the frame was last changed, as is shown: a commit gives SOURCE this mtime.
+    fn written(state: &State<Self>) -> SystemTime {
+        state.nodes.written
+    }
+
     /// Saves what finds no place in SOURCE, or with `all` everything that is not committed.
     fn save_lost(this: &Single<Self>, all: bool) -> Vec<Lost>;
 }

@@ -157,6 +157,8 @@ pub struct Nodes {
     pub delayed: Option<Meta>,
     /// Of SOURCE, and of all files that have no other.
     pub source: Meta,
+    /// When a file of the frame last changed, whatever time a client has given it.
+    pub written: SystemTime,
 }
 
 impl Nodes {
@@ -179,6 +181,7 @@ impl Nodes {
             directory: source.of_directory(),
             delayed: None,
             source,
+            written: source.mtime,
         };
         nodes.link_root();
         nodes
@@ -312,7 +315,8 @@ impl Nodes {
         if let Some(node) = self.nodes.get_mut(&ino) {
             node.name = Some(name);
         }
-        self.directory.mtime = SystemTime::now();
+        self.written = SystemTime::now();
+        self.directory.written(self.written);
     }
 
     /// Takes a name away.
@@ -334,7 +338,8 @@ impl Nodes {
             node.name = None;
             node.meta.ctime = now;
         }
-        self.directory.mtime = now;
+        self.written = now;
+        self.directory.written(now);
     }
 
     /// Ends what is known of a file. What it held is the caller's to give back.
@@ -450,7 +455,7 @@ impl Nodes {
     pub fn reloaded(&mut self, source: Meta, invalidations: &mut Invalidations) {
         self.version += 1;
         self.reloaded = Some(Instant::now());
-        (self.directory, self.source) = (source.of_directory(), source);
+        (self.directory, self.source, self.written) = (source.of_directory(), source, source.mtime);
         self.linked.clear();
         let (temporary, order) = (&mut self.temporary, &mut self.order);
         self.nodes.retain(|ino, node| {

@@ -438,3 +438,16 @@ test_a_copy_is_right_whatever_happens() {
     local seed
     for seed in 1 2 3; do histories "$seed" 60; done
 }
+
+test_a_commit_gives_source_the_time_that_is_shown() {
+    source_from many
+    touch -d '1 day ago' "$S"
+    mount_it
+    cp "$FX/new/0" "$(chunk 3)"
+    local shown
+    shown=$(stat -c %y "$(chunk 3)")
+    sync "$M"
+    equal "$(stat -c %y "$(chunk 3)")" "$shown" "after the commit" || return
+    umount_it
+    equal "$(stat -c %y "$S")" "$shown" "of SOURCE"
+}

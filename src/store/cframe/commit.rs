@@ -52,6 +52,7 @@ use crate::store::backend::{BackendFile, copy_range, read_exact_at};
 use crate::store::chunks::Seq;
 use crate::store::create::with_temp_name;
 use crate::store::disk_store::commit::{self, Change, sync_published};
+use crate::store::disk_store::set_mtime;
 use crate::store::error::Complain;
 use crate::store::error::Failed;
 use crate::store::image::Encoded;
@@ -127,13 +128,36 @@ pub(super) fn after_commit(store: &CframeStore, commits: &mut CommitState) -> Re
         sync_published(store, commits)?;
         settle(store, commits);
     }
-    trim(store, TRIM_AT);
+    keep_mtime(store, || trim(store, TRIM_AT));
     Ok(())
+}
+
+/// Does what moves chunks or frees space after a commit, and leaves SOURCE its mtime.
+pub(super) fn keep_mtime<T>(store: &CframeStore, work: impl FnOnce() -> T) -> T {
+    let before = store.file().stat();
+    let done = work();
+    let file = store.file();
+    if let (Ok(before), Ok(now)) = (before, file.stat())
+        && now.mtime != before.mtime
+    {
+        let set = store.writing(&*file, || {
+            set_mtime(&*file, Some(before.mtime));
+            Ok(())
+        });
+        if let Err(error) = set {
+            debug!("{}: its time is not set: {}", store.source.called().display(), in_words(&error));
+        }
+    }
+    done
 }
 
 /// Moves chunks until the file is short enough: commits the same image with chunks at other places. P is on disk, and the space of the
 /// state before is free. A failure here leaves the published state as it is.
 pub(super) fn settle(store: &CframeStore, commits: &mut CommitState) {
+    keep_mtime(store, || settle_now(store, commits));
+}
+
+fn settle_now(store: &CframeStore, commits: &mut CommitState) {
     // A pin or a staged chunk may prevent it: do not try again until the end of the file has changed.
     let end = store.with_free_map(|map| map.end());
     if commits.own.settled_at.take() != Some(end) {
@@ -293,12 +317,17 @@ fn in_place(
         // Step 3.
         let late = late(commits.header(), &header);
         let bytes = header.get(late.clone()).unwrap_or_default();
-        let written = store.writing(&*file, || file.write_at(bytes, late.start as u64));
+        let written = store.writing(&*file, || {
+            file.write_at(bytes, late.start as u64)?;
+            store.give_mtime(&*file);
+            Ok(())
+        });
         written.map_err(|source| Failed::fatal(store.io("write the header")(source)))?;
     } else {
         // SOURCE does not exist yet: one sync before the rename is enough.
         let written = store.writing(&*file, || {
             file.write_at(&header, 0)?;
+            store.give_mtime(&*file);
             file.sync_all()
         });
         written.map_err(|source| Failed::fatal(store.io("write the header")(source)))?;
@@ -554,6 +583,7 @@ fn write_new_file(
     image.header.set_frame_len(tail_at + tail_len);
     file.write_at(image.header.as_bytes(), 0).map_err(failed)?;
     file.write_at(&tail, tail_at).map_err(failed)?;
+    store.give_mtime(file);
     file.sync_all().map_err(|source| Failed::fatal(store.io("sync a new file")(source)))?;
     Ok(NewFile { image, moves, low, tail_at, tail_len })
 }

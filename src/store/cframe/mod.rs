@@ -478,7 +478,7 @@ impl Medium for Cframe {
     }
 
     fn finish(store: &CframeStore, commits: &mut CommitState<Self>) -> Result<()> {
-        commit::finish(store, commits)
+        commit::keep_mtime(store, || commit::finish(store, commits))
     }
 
     // ---- changes by others ----

@@ -167,7 +167,9 @@ pub(in crate::store) fn commit<M: Medium>(store: &DiskStore<M>, guard: ReadGuard
     let old_entries = old.as_ref().map_or(&[][..], |old| &old.entries);
     let change = admit(store, old_entries, &image.entries)?;
     drop(guard); // from here on the image itself keeps its chunks
-    write(store, &mut commits, image, &change)?;
+    let written = write(store, &mut commits, image, &change);
+    *store.written.lock() = (None, None);
+    written?;
     M::after_commit(store, &mut commits)
 }
 

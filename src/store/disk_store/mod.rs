@@ -10,6 +10,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::SystemTime;
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
@@ -21,6 +22,7 @@ use crate::store::cache::FrameCache;
 use crate::store::chunks::Chunks;
 use crate::store::error::Complain;
 use crate::store::error::Failed;
+use crate::store::local::beneath;
 use crate::store::local::watch::{Watch, Watched};
 use crate::store::location::Location;
 use crate::store::lost::LostDirectory;
@@ -216,6 +218,13 @@ pub(in crate::store) struct Common {
     pub(in crate::store) watch: Watch,
 }
 
+/// Sets the mtime of a file or directory, if the system lets this process.
+pub(in crate::store) fn set_mtime(file: &dyn BackendFile, when: Option<SystemTime>) {
+    if let (Some(fd), Some(_)) = (file.fd(), when) {
+        let _ = beneath::set_times(fd, None, when);
+    }
+}
+
 /// A store for one frame.
 ///
 /// Lock order: `commits`, `gate`, the medium's maps, `detector`, then any one of the others. Reads take `detector` and what leads to a
@@ -236,6 +245,8 @@ pub struct DiskStore<M: Medium> {
     pub(in crate::store) copies: StagedCopies,
     /// The directory for bytes that do not fit into SOURCE.
     lost: Mutex<LostDirectory>,
+    /// See [`LocalStore::set_written`].
+    pub(in crate::store) written: Mutex<(Option<SystemTime>, Option<SystemTime>)>,
     pub(in crate::store) at_close: Mutex<Vec<AtClose>>,
     pub(in crate::store) medium: M,
 }
@@ -250,6 +261,12 @@ impl<M: Medium> DiskStore<M> {
             }
             _ => self.source.io(action)(error),
         }
+    }
+
+    /// Gives the file with the header of a state that is being committed the mtime of the change. Only its owner may do that; elsewhere it
+    /// keeps the time of the commit.
+    pub(in crate::store) fn give_mtime(&self, file: &dyn BackendFile) {
+        set_mtime(file, self.written.lock().0);
     }
 
     /// Does something that changes attributes of SOURCE. The caller lets no commit be made meanwhile.
@@ -452,6 +469,10 @@ impl<M: Medium> SourceStore for DiskStore<M> {
 }
 
 impl<M: Medium> LocalStore for DiskStore<M> {
+    fn set_written(&self, file: SystemTime, directory: Option<SystemTime>) {
+        *self.written.lock() = (Some(file), directory);
+    }
+
     fn set_attributes(&self, work: &mut dyn FnMut()) {
         // A commit that is made meanwhile would have put another file with the header in place.
         let _no_commit = self.commits.lock();

@@ -150,6 +150,7 @@ impl<M: Medium> DiskStore<M> {
             detector: Mutex::new(detector),
             copies: StagedCopies::new(options.hold_staged, &resources.held),
             lost: Mutex::default(),
+            written: Mutex::default(),
             at_close: Mutex::default(),
             medium: M::new(&source, handle, parts, Arc::clone(&common), options),
             common,

@@ -41,6 +41,7 @@ use crate::format::index;
 use crate::format::index_file::IndexFile;
 use crate::store::backend::{Backend, BackendFile, FileStat};
 use crate::store::disk_store::commit::{self, Change};
+use crate::store::disk_store::set_mtime;
 use crate::store::error::Complain;
 use crate::store::error::Failed;
 use crate::store::image::Encoded;
@@ -95,7 +96,9 @@ impl SframeStore {
             let epoch = self.common.epochs.advance();
             files.collect(epoch)
         };
-        self.remove(doomed);
+        if !doomed.is_empty() {
+            self.keep_mtime(|| self.remove(doomed));
+        }
     }
 
     /// Removes files, unless others have written to the frame: then they may be theirs by now.
@@ -118,6 +121,14 @@ impl SframeStore {
                 Err(error) => debug!("{}: stays: {}", self.source.at(name_of(key)).display(), in_words(&error)),
             }
         }
+    }
+
+    /// Does what changes the directory after the commit that was the reason for it, and leaves the directory its mtime.
+    pub(super) fn keep_mtime(&self, work: impl FnOnce()) {
+        let itself = Arc::clone(&self.medium.itself.read());
+        let before = itself.stat();
+        work();
+        set_mtime(&*itself, before.ok().map(|before| before.mtime));
     }
 
     /// The same, of a frame that has been read again since `known` was what is known of its files.
@@ -223,6 +234,7 @@ fn finish(
     change: &Change,
 ) -> std::result::Result<(), Failed> {
     let source = &store.source;
+    store.give_mtime(&*file);
     // Step 2.
     sync_files(store, dir, &*file).map_err(|error| Failed::fatal(source.io("sync new files")(error)))?;
     // Step 3.
@@ -257,6 +269,7 @@ fn finish(
         pending.give_name(source, None)?;
         commits.has_name();
     }
+    set_mtime(&**store.medium.itself.read(), store.written.lock().1);
     // Step 6.
     commit::published(store, commits, image, change);
     if first {

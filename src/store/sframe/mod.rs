@@ -545,8 +545,10 @@ impl Medium for Sframe {
 
     fn remove_rest(store: &SframeStore, synced: bool) {
         let rest = store.medium.directory.files.lock().collect_rest(synced);
-        store.remove(rest);
-        store.remove_record(synced);
+        store.keep_mtime(|| {
+            store.remove(rest);
+            store.remove_record(synced);
+        });
     }
 
     fn stop(&self) {

@@ -10,7 +10,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use self::install::Look;
 use self::state::{Contiguous, FRAME};
@@ -21,7 +21,7 @@ use super::nodes::{Name, Number, Root};
 use super::single::{Place, Single, State};
 use super::state_lock::Changing;
 use super::writing::Change;
-use super::{Handle, Ino, Invalidations, Lost, Result, ViewError};
+use super::{Handle, Ino, Invalidations, Lost, ROOT, Result, ViewError};
 use crate::format::trailer::Trailer;
 use crate::store::{ChunkKey, FrameImage, FrameStore, sidecar};
 
@@ -209,6 +209,10 @@ impl FrameView for Contiguous {
             state.frame.staged.retain(|key| !staged.contains(key));
         };
         Some((frame.layout.image.clone(), Box::new(committed)))
+    }
+
+    fn written(state: &State<Self>) -> SystemTime {
+        state.meta(state.ino(FRAME).unwrap_or(ROOT)).mtime
     }
 
     fn save_lost(this: &Single<Self>, all: bool) -> Vec<Lost> {

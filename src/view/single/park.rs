@@ -2,6 +2,7 @@
 //! that clients have set, as long as SOURCE is what it was.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use parking_lot::Mutex;
 
@@ -89,6 +90,9 @@ pub trait FrameFileSystem: FileSystem {
 
     /// Does something that changes attributes of SOURCE, as clients have asked for, and shows them.
     fn set_attributes(&self, work: &mut dyn FnMut());
+
+    /// Sets the times that its directory has from now on.
+    fn set_directory_times(&self, _mtime: SystemTime, _ctime: SystemTime) {}
 
     /// Whether SOURCE has got nothing from it since it was opened.
     fn is_untouched(&self) -> bool;
@@ -188,6 +192,11 @@ impl<V: FrameView> FrameFileSystem for Single<V> {
         if let Ok(stat) = self.store.source_stat() {
             self.state.write().nodes.take_attributes(stat.into(), V::TAKES_MTIME);
         }
+    }
+
+    fn set_directory_times(&self, mtime: SystemTime, ctime: SystemTime) {
+        let directory = &mut self.state.write().nodes.directory;
+        (directory.mtime, directory.ctime) = (mtime, ctime);
     }
 
     fn is_untouched(&self) -> bool {

@@ -341,6 +341,9 @@ impl<V: FrameView> State<V> {
             if accepted {
                 let mtime = writing.inner.read_recursive().mtime;
                 (node.meta.mtime, node.meta.ctime) = (mtime, mtime);
+                if matches!(node.name, Some(Name::Frame(_))) {
+                    self.nodes.written = if mtime >= self.nodes.written { mtime } else { SystemTime::now() };
+                }
             }
         }
     }

@@ -201,6 +201,9 @@ impl Tree {
         found: &Found,
     ) -> Result<(Box<dyn FrameFileSystem>, bool)> {
         let (view, is_busy) = self.open_below(frame, dir, name, found)?;
+        let last = frame.sized.lock().filter(|(of, _)| Some(*of) == self.stamp_of(dir, name, found).ok());
+        let (mtime, ctime) = last.map_or((found.stat.mtime, found.stat.ctime), |(_, attr)| (attr.meta.mtime, attr.meta.ctime));
+        view.set_directory_times(mtime, ctime);
         // Whoever may rename in the directory could have put another frame there since, which the caller may not read. An archive has been
         // looked at.
         if !frame.is_archive() && !is_of(&*view, found) {
@@ -318,6 +321,12 @@ impl Tree {
             self.unlist(frame);
             self.stamp(frame.ino).ok().filter(|_| is_it)
         };
+        let last = self.found(frame.ino).and_then(|(_, _, found)| self.frame_attr_with_mask(frame, &found)).ok();
+        let ended = |access| {
+            let left = ended(access);
+            *frame.sized.lock() = left.zip(last);
+            left
+        };
         let is_read = frame.shown == Kind::File && frame.handles.load(SeqCst) > 0;
         if !self.frames.open.close(&self.regions, frame, may, ended) {
             return false;
@@ -356,13 +365,13 @@ impl Tree {
             } else {
                 Meta { mode: below.meta.mode & 0o666, ..below.meta }.of_directory()
             };
-            let mut meta = Meta { mode: meta.mode & 0o1777, ..meta };
-            // A commit changes the times below, a second after the close: the view's own stay.
-            if let Some(open) = frame.opened().filter(|open| !open.view.is_untouched())
-                && let Ok(inner) = open.fs().getattr(ROOT)
-            {
-                (meta.mtime, meta.ctime) = (inner.meta.mtime, inner.meta.ctime);
-            }
+            // A commit changes the times below, and must not change those that are shown.
+            let shown = match frame.opened() {
+                Some(open) => open.fs().getattr(ROOT).ok(),
+                None => self.left_attr(frame),
+            };
+            let Meta { mtime, ctime, .. } = shown.map_or(meta, |attr| attr.meta);
+            let meta = Meta { mode: meta.mode & 0o1777, mtime, ctime, ..meta };
             return Ok(Attr { kind: Kind::Directory, size: 4096, nlink: 2, rdev: 0, meta, ..below });
         }
         // Of a directory, the index tells.
@@ -391,6 +400,12 @@ impl Tree {
         let attr = Attr { ino: frame.ino, kind: Kind::File, nlink: 1, meta, good: Good::Timeouts, ..inner };
         *frame.sized.lock() = Some((stamp, attr));
         Ok(attr)
+    }
+
+    /// The attributes that a frame had when it was closed, if nothing has changed below since.
+    fn left_attr(&self, frame: &TreeFrame) -> Option<Attr> {
+        let (stamp, attr) = (*frame.sized.lock())?;
+        (self.stamp(frame.ino).ok()? == stamp).then_some(attr)
     }
 
     /// What a look at a frame that is shown as a file says, without opening it for more: it is not locked for that, and takes nobody's

@@ -270,7 +270,7 @@ impl Tree {
                     }
                 });
                 result?;
-                if rest.atime.is_some() || rest.mtime.is_some() {
+                if frame.shown == Kind::Directory || rest.atime.is_some() || rest.mtime.is_some() {
                     let _ = open.fs().setattr(ROOT, None, rest, &mut Invalidations::new());
                 }
                 invalidations.extend(ranges(&**frame));
