@@ -13,6 +13,17 @@ use crate::view::access::{self, AccessList, Rights, as_directory, as_file, as_re
 use crate::view::{Attr, Ino, Kind, Result, SetAttr, SetMode, ViewError};
 
 impl Tree {
+    /// Changes metadata of a frame below. If the frame is closed, its open handles take it for the same one afterwards.
+    pub(super) fn keeping_handles<T>(&self, frame: &TreeFrame, change: impl FnOnce() -> Result<T>) -> Result<T> {
+        let mut closed = frame.slot.changing.lock();
+        let is_same = closed.left.is_some() && closed.left == self.stamp(frame.ino).ok();
+        let changed = change();
+        if is_same {
+            closed.left = self.stamp(frame.ino).ok();
+        }
+        changed
+    }
+
     /// Gives owner, mode and times of what stands for a frame to what it is below. A directory lets through who may read, and a file is
     /// no program.
     pub(super) fn set_below_frame(&self, frame: &TreeFrame, ino: Ino, set: &SetAttr) -> Result<()> {

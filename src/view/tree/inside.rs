@@ -255,7 +255,7 @@ impl Tree {
             let _ = self.quiesce(frame, invalidations);
         }
         match frame.opened().filter(|open| !open.part.is_busy) {
-            None => self.set_below_frame(frame, ino, &rest)?,
+            None => self.keeping_handles(frame, || self.set_below_frame(frame, ino, &rest))?,
             Some(open) => {
                 let mut result = Ok(());
                 open.view.set_attributes(&mut || {
@@ -342,10 +342,10 @@ impl Tree {
                     _ => Ok(()),
                 })?;
             }
-            match name == access::NAME {
-                true => self.set_list_below(frame, ino, value, mode)?,
-                false => self.set_xattr_passed(ino, name, value, mode)?,
-            }
+            self.keeping_handles(frame, || match name == access::NAME {
+                true => self.set_list_below(frame, ino, value, mode),
+                false => self.set_xattr_passed(ino, name, value, mode),
+            })?;
             if let Some(open) = frame.opened().filter(|open| !open.view.is_made())
                 && let Some((pending, _)) = open.fs().source()
                 && !name.as_bytes().starts_with(b"system.")

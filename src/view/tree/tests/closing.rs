@@ -1,7 +1,7 @@
 //! The close(2) after which no client can write to a file makes a frame of it, for all that have it open.
 
 use super::*;
-use crate::view::Pages;
+use crate::view::{Pages, SetMode};
 
 const READ: OpenMode = OpenMode { read: true, write: false, ..WRITE };
 
@@ -218,5 +218,34 @@ fn open_files_of_a_frame_go_on_with_the_file_that_it_becomes() {
         assert_eq!(read(&tree, ino, readers[1])[..4], *b"text");
         readers.into_iter().chain([writer]).for_each(|handle| tree.release(handle, &mut Invalidations::new()));
         tree.shutdown().unwrap();
+    }
+}
+
+/// A change of metadata leaves the frame the same one for a handle that was not used since its file became that frame.
+#[test]
+fn a_handle_that_moved_reads_on_after_a_change_of_metadata() {
+    let mtime = Some(std::time::UNIX_EPOCH);
+    let sets = [
+        SetAttr { mode: Some(0o600), ..SetAttr::default() },
+        SetAttr { mtime, ..SetAttr::default() },
+        SetAttr { uid: Some(me().uid), ..SetAttr::default() },
+    ];
+    let invals = Invalidations::new;
+    for show in [Show::Other, Show::Sparse, Show::Contiguous] {
+        for number in 0..=sets.len() {
+            let (_dir, tree) = shown_as(show);
+            let (ino, writer) = create(&tree, "new.b2nd", &frame(0));
+            let reader = tree.open(ino, READ).unwrap().handle;
+            close(&tree, writer);
+            tree.release(writer, &mut invals());
+            tree.close_frame(&tree.frame_of(Some(ino)).unwrap());
+            match sets.get(number) {
+                Some(set) => drop(tree.setattr(ino, None, *set, &mut invals()).unwrap()),
+                None => tree.set_xattr(ino, OsStr::new("user.note"), Some(b"x"), SetMode::Any, &mut invals()).unwrap(),
+            }
+            assert_eq!(read(&tree, ino, reader), frame(0), "{show:?} {number}");
+            tree.release(reader, &mut invals());
+            tree.shutdown().unwrap();
+        }
     }
 }
