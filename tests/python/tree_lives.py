@@ -139,7 +139,7 @@ class Life(Compared):
         if file.framed and name not in self.frames and (target and target.framed or any(handle.write for handle in file.handles)):
             return False
         self.both(self.client(), "rename", file.name, name)
-        stored = {"cframe"} | file.stored
+        stored = {"cframe"} | file.stored | self.before.get(file.name, set())
         if file.framed:
             self.before[file.name] = stored
             # Without its suffix it is stored as it is shown.
