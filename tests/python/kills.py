@@ -6,8 +6,9 @@
 Each round mounts a directory, a frame or an array. Four clients make random calls, another process changes SOURCE so that the kernel is
 told of names and pages, and the daemon is killed. Within 5 s every client must have got ECONNABORTED or ENOTCONN, or have died of a map
 (SIGBUS), and the guard must have ended. Then plain umount works, and a new mount; frames that clients wrote hold what they held, as that
-is what was written. Rounds are root's, of a user in a user namespace, in a PID namespace (`pid`), of a daemon that is the first process
-of one (`init`), and of one whose /proc is of another (`foreign`). Needs root. The last line is the count."""
+is what was written. Rounds are root's, of a user in a user namespace, of an ordinary user with fusermount3 (`fusermount`), in a PID
+namespace (`pid`), of a daemon that is the first process of one (`init`), and of one whose /proc is of another (`foreign`). Needs root.
+The last line is the count."""
 
 import argparse
 import errno
@@ -33,7 +34,8 @@ from namespaces import ended, enter, forked, gone, possible, processes
 TREES = ("other", "sparse", "contiguous")
 KINDS = (*TREES, "cframe", "sframe", "npy", "raw")
 FIRST = ["unshare", "--pid", "--fork", "--kill-child"]
-WHERE = {"root": [], "user": [], "pid": [], "init": FIRST, "foreign": [*FIRST, "sh", "-c", '"$@" & wait $! || exec sleep 60', "sh"]}
+WHERE = {"root": [], "user": [], "fusermount": [], "pid": [], "init": FIRST}
+WHERE["foreign"] = [*FIRST, "sh", "-c", '"$@" & wait $! || exec sleep 60', "sh"]
 VALUES = np.arange(20_000, dtype=np.int64)
 
 
@@ -171,7 +173,8 @@ class Scene:
         return process
 
     def unmount(self):
-        return subprocess.run(["umount", self.point], capture_output=True, text=True, timeout=20).stderr.strip()
+        command = ["fusermount3", "-u"] if self.where == "fusermount" else ["umount"]
+        return subprocess.run([*command, self.point], capture_output=True, text=True, timeout=20).stderr.strip()
 
     def round(self):
         process = self.start()

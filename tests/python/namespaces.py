@@ -69,7 +69,7 @@ def enter(where, work):
             os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) & 255)
         LIBC.prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG: with it all that it has started ends
         subprocess.run(["mount", "-t", "proc", "proc", "/proc"], check=True)
-    if where == "user":
+    if where in ("user", "fusermount"):
         device = work / "fuse"
         os.mknod(device, stat.S_IFCHR, os.makedev(10, 229))
         device.chmod(0o666)
@@ -79,6 +79,7 @@ def enter(where, work):
         os.setresgid(NOBODY, NOBODY, NOBODY)
         os.setresuid(NOBODY, NOBODY, NOBODY)
         LIBC.prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE, for its own files in /proc
+    if where == "user":
         unshare(NEWUSER | NEWNS)
         for name, text in (("setgroups", "deny"), ("uid_map", f"0 {NOBODY} 1"), ("gid_map", f"0 {NOBODY} 1")):
             Path(f"/proc/self/{name}").write_text(text)
@@ -89,7 +90,11 @@ def possible(where):
 
     def run():
         enter(where, work)
-        subprocess.run(["mount", "-t", "tmpfs", "tmpfs", work], check=True)
+        if where == "fusermount":
+            subprocess.run(["fusermount3", "--version"], stdout=subprocess.DEVNULL, check=True)
+            os.close(os.open("/dev/fuse", os.O_RDWR))
+        else:
+            subprocess.run(["mount", "-t", "tmpfs", "tmpfs", work], check=True)
 
     with tempfile.TemporaryDirectory(prefix="b2fuse-possible-") as name:
         work = Path(name)
