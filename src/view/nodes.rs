@@ -18,7 +18,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime};
 
 use super::content::Content;
@@ -102,6 +102,8 @@ pub struct OpenHandle {
     pub write: bool,
     /// What this handle has written to last, by serial number.
     serial: AtomicU64,
+    /// It was closed after its last write.
+    is_closed: AtomicBool,
     /// The version of SOURCE that it was opened in.
     version: u64,
 }
@@ -115,6 +117,17 @@ impl OpenHandle {
     /// From now on it has.
     pub fn take_part_in(&self, serial: u64) {
         self.serial.store(serial, Relaxed);
+        self.is_closed.store(false, Relaxed);
+    }
+
+    /// A client has closed it; another process may have it all the same.
+    pub fn close(&self) {
+        self.is_closed.store(true, Relaxed);
+    }
+
+    /// Whether it was closed after its last write.
+    pub fn is_closed(&self) -> bool {
+        self.is_closed.load(Relaxed)
     }
 }
 
@@ -368,7 +381,10 @@ impl Nodes {
     /// Opens a file.
     pub fn open(&mut self, ino: Ino, write: bool) -> Handle {
         let handle = self.serial();
-        self.handles.insert(handle, OpenHandle { ino, write, serial: AtomicU64::new(0), version: self.version });
+        self.handles.insert(
+            handle,
+            OpenHandle { ino, write, serial: AtomicU64::new(0), is_closed: AtomicBool::new(false), version: self.version },
+        );
         *self.open.entry(ino).or_default() += 1;
         if let Some(node) = self.nodes.get_mut(&ino).filter(|_| write) {
             node.writers += 1;

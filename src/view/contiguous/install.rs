@@ -28,6 +28,8 @@ const DROP_AFTER: Duration = Duration::from_secs(10);
 pub(super) enum Look {
     /// A close: what is no frame is refused.
     Close,
+    /// A close while another handle that has written is open: what is no frame is kept.
+    CloseBeforeOthers,
     /// A change of length without a handle: what is no frame is dropped, if it was nothing but that.
     Truncate,
     /// Somebody who wants it on disk: every frame is taken, and what can never be one is refused once.
@@ -74,7 +76,19 @@ impl Single<Contiguous> {
         }
         let _writing = self.writing.lock();
         // Another may have begun to write while the lock was waited for.
-        if self.has_part(handle)? { self.judge(look, invalidations) } else { Ok(()) }
+        if !self.has_part(handle)? {
+            return Ok(());
+        }
+        let look = if look == Look::Close && self.close_before_others(handle)? { Look::CloseBeforeOthers } else { look };
+        self.judge(look, invalidations)
+    }
+
+    /// Marks a handle as closed. Returns whether another one that has a part in what is written is not. The caller has `writing`.
+    fn close_before_others(&self, handle: Handle) -> Result<bool> {
+        let state = self.state.read();
+        state.nodes.handle(handle)?.close();
+        let Some(overlay) = &state.frame.overlay else { return Ok(false) };
+        Ok(state.nodes.handles().any(|open| open.has_part_in(overlay.serial) && !open.is_closed()))
     }
 
     /// Whether what is written is this handle's as well.
@@ -148,7 +162,7 @@ impl Single<Contiguous> {
             (inner.below() == 0, inner.is_told)
         };
         match look {
-            Look::Settle => return Ok(()),
+            Look::Settle | Look::CloseBeforeOthers => return Ok(()),
             Look::Sync if is_told || may_become(file, from_nothing) => return Ok(()),
             Look::Sync | Look::Close | Look::Truncate => overlay.inner.write().is_told = true,
         }

@@ -75,7 +75,8 @@ fn the_file_is_what_was_written() {
                 }
                 11 => {
                     let _ = mount.view().flush(handle, &mut Vec::new());
-                    mount.sync();
+                    // Where another handle is to close last, this one says first what can be no frame.
+                    let _ = mount.view().fsync(mount.ino(NAME).unwrap(), &mut Vec::new());
                     if mount.view().state.read().frame.overlay.is_none() {
                         model.installed = mount.read(NAME);
                     }

@@ -164,6 +164,31 @@ fn a_close_of_a_duplicate_before_the_first_write_ends_nothing() {
 }
 
 #[test]
+fn only_the_last_close_of_those_who_write_refuses() {
+    let mount = Mount::of(&[full(1), full(2)], CHUNKSIZE);
+    let (before, new) = (mount.read(NAME), frame([7]));
+    let write = |handle, bytes: &[u8]| mount.view().write(handle, 0, bytes).unwrap();
+    let one = mount.open(NAME, true).unwrap();
+    write(one, b"text");
+    // Another process begins anew before the first one closes.
+    let other = mount.open(NAME, true).unwrap();
+    mount.view().flush(one, &mut Vec::new()).unwrap();
+    write(other, &new);
+    // The first one's handle ends a moment after its close.
+    mount.close(other).unwrap();
+    mount.view().release(one, &mut Vec::new());
+    assert!(mount.read(NAME) == new);
+    // The one who is last hears of it, though the other's handle has not ended yet.
+    let (one, other) = (mount.open(NAME, true).unwrap(), mount.open(NAME, true).unwrap());
+    [one, other].into_iter().for_each(|handle| write(handle, b"text"));
+    mount.view().flush(other, &mut Vec::new()).unwrap();
+    assert_eq!(errno(mount.close(one)), libc::EINVAL);
+    mount.view().release(other, &mut Vec::new());
+    assert!(mount.read(NAME) == new && before != new);
+    assert_eq!(mount.committed(), [full(7)]);
+}
+
+#[test]
 fn half_a_change_is_held_for_a_while_and_then_dropped() {
     let mount = Mount::of(&[full(1), full(2)], CHUNKSIZE);
     let before = mount.read(NAME);
