@@ -13,6 +13,7 @@ is mounted when it prints `mounted`, as USER's (a number), and serves until it i
     mute          never, nor anything else
 """
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -74,4 +75,6 @@ while True:
         if isinstance(reply, bytes):
             reply = struct.pack("<i3I", 0, 0, 0, 0) + reply
     failure, data = (reply, b"") if isinstance(reply, int) else (0, reply)
-    os.write(device, struct.pack("<IiQ", 16 + len(data), failure, unique) + data)
+    # ENOENT: the mount, or who asked, has gone meanwhile.
+    with contextlib.suppress(FileNotFoundError):
+        os.write(device, struct.pack("<IiQ", 16 + len(data), failure, unique) + data)
