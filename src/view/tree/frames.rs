@@ -201,8 +201,8 @@ impl Tree {
         found: &Found,
     ) -> Result<(Box<dyn FrameFileSystem>, bool)> {
         let (view, is_busy) = self.open_below(frame, dir, name, found)?;
-        let last = frame.sized.lock().filter(|(of, _)| Some(*of) == self.stamp_of(dir, name, found).ok());
-        let (mtime, ctime) = last.map_or((found.stat.mtime, found.stat.ctime), |(_, attr)| (attr.meta.mtime, attr.meta.ctime));
+        let left = left_attr(frame, || self.stamp_of(dir, name, found));
+        let (mtime, ctime) = left.map_or((found.stat.mtime, found.stat.ctime), |attr| (attr.meta.mtime, attr.meta.ctime));
         view.set_directory_times(mtime, ctime);
         // Whoever may rename in the directory could have put another frame there since, which the caller may not read. An archive has been
         // looked at.
@@ -368,7 +368,7 @@ impl Tree {
             // A commit changes the times below, and must not change those that are shown.
             let shown = match frame.opened() {
                 Some(open) => open.fs().getattr(ROOT).ok(),
-                None => self.left_attr(frame),
+                None => left_attr(frame, || self.stamp(frame.ino)),
             };
             let Meta { mtime, ctime, .. } = shown.map_or(meta, |attr| attr.meta);
             let meta = Meta { mode: meta.mode & 0o1777, mtime, ctime, ..meta };
@@ -400,12 +400,6 @@ impl Tree {
         let attr = Attr { ino: frame.ino, kind: Kind::File, nlink: 1, meta, good: Good::Timeouts, ..inner };
         *frame.sized.lock() = Some((stamp, attr));
         Ok(attr)
-    }
-
-    /// The attributes that a frame had when it was closed, if nothing has changed below since.
-    fn left_attr(&self, frame: &TreeFrame) -> Option<Attr> {
-        let (stamp, attr) = (*frame.sized.lock())?;
-        (self.stamp(frame.ino).ok()? == stamp).then_some(attr)
     }
 
     /// What a look at a frame that is shown as a file says, without opening it for more: it is not locked for that, and takes nobody's
@@ -478,6 +472,13 @@ impl Tree {
     pub(super) fn layout_of(found: &Found) -> Layout {
         if found.stat.is_dir() { Layout::Sparse } else { Layout::Contiguous }
     }
+}
+
+/// The attributes that a frame had when it was closed, if nothing has changed below since, by the stamp that it has now.
+fn left_attr(frame: &TreeFrame, stamp: impl FnOnce() -> Result<Stamp>) -> Option<Attr> {
+    // Not under the lock: the stamp is read from the disk.
+    let (left, attr) = (*frame.sized.lock())?;
+    (stamp().ok()? == left).then_some(attr)
 }
 
 /// Whether an open frame is what was found under its name.
