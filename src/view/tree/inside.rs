@@ -414,12 +414,12 @@ impl Tree {
             if let Some(node) = self.table.lock().get_mut(frame.ino) {
                 node.open.push(handle);
             }
-            match self.handles.write().get_mut(&handle.0) {
-                Some(open) => *open = Open::File(passed),
+            let moved = self.handles.write().get_mut(&handle.0).map(|open| *open = Open::File(passed));
+            if moved.is_none()
+                && let Some(node) = self.table.lock().get_mut(frame.ino)
+            {
                 // It has ended.
-                None => {
-                    self.table.lock().get_mut(frame.ino).into_iter().for_each(|node| node.open.retain(|open| *open != handle))
-                }
+                node.open.retain(|open| *open != handle);
             }
         }
     }
