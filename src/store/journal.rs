@@ -51,20 +51,19 @@ fn name_of(of: &str) -> OsString {
 }
 
 impl Journal {
-    /// Opens the journal of what `of` says, if nobody else has it open, and makes it if so wanted. `each` is told the lines that were
-    /// added, and says whether a line can be one: if not, it and all behind it do not count.
+    /// Opens the journal of what `of` says, if no other process has it open; makes one if there is none. `each` gets the lines that were
+    /// added, and returns whether a line can be one: if not, it and all behind it do not count.
     ///
     /// # Errors
     /// What the system refuses.
-    pub fn open(dir: Box<dyn Backend>, of: &str, make: bool, each: &mut dyn FnMut(&str) -> bool) -> io::Result<Option<Self>> {
+    pub fn open(dir: Box<dyn Backend>, of: &str, each: &mut dyn FnMut(&str) -> bool) -> io::Result<Option<Self>> {
         let name = name_of(of);
         for _ in 0..ATTEMPTS {
             let file = match dir.open(&name, true) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound && make => match dir.create(&name, 0o600) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => match dir.create(&name, 0o600) {
                     Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
                     made => made?,
                 },
-                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
                 opened => opened?,
             };
             if !file.try_lock()? {
@@ -181,7 +180,7 @@ mod tests {
             lines.push(line.to_owned());
             !line.starts_with("no")
         };
-        let journal = Journal::open(system::private_dir(dir).unwrap(), of, true, &mut each).unwrap()?;
+        let journal = Journal::open(system::private_dir(dir).unwrap(), of, &mut each).unwrap()?;
         Some((journal, lines))
     }
 

@@ -65,7 +65,7 @@ impl Resume {
                 }
                 true => parse(line).filter(|_| copied.len() < most).map(|chunk| copied.push(chunk)).is_some(),
             };
-            let Some(mut journal) = Journal::open(dir, &of, true, &mut take)? else { return Ok(None) };
+            let Some(mut journal) = Journal::open(dir, &of, &mut take)? else { return Ok(None) };
             if !is_same {
                 journal.clear(&of)?;
                 journal.add(&source)?;
