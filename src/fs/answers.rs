@@ -15,7 +15,7 @@ use super::notify::KernelLock;
 use super::shared::{GENERATION, OpenReply, Shared, Shown};
 use super::xattr;
 use crate::format::plain::plain;
-use crate::store::FsSpace;
+use crate::store::{FsSpace, StoreError};
 use crate::view::{Handle, Ino, Invalidations, Result, ViewError, Wait};
 
 /// A path of more names is not told whole.
@@ -73,10 +73,12 @@ replies! {
     };
 }
 
-/// The one place where an error becomes an errno. Errors are logged if a client cannot know the reason.
+/// The one place where an error becomes an errno. Errors are logged if a client cannot know the reason, and
+/// nothing else has logged it.
 pub(super) fn errno(what: &str, ino: Ino, refusal: &ViewError) -> Errno {
     let ino = ino.0;
     match refusal {
+        ViewError::Store(StoreError::Lost { .. }) => debug!("{what}: {refusal}"),
         ViewError::Store(_) => error!("{what}: {refusal}"),
         ViewError::Rejected(_) => warn!("{what} of inode {ino}: {refusal}"), // what changes something says it with the path
         _ => debug!("{what} of inode {ino}: {refusal}"),

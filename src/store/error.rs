@@ -51,6 +51,13 @@ pub enum StoreError {
         /// What was seen.
         reason: String,
     },
+    /// A remote object that the index still names was deleted or changed. The log tells it once.
+    Lost {
+        /// The object.
+        path: PathBuf,
+        /// What happened to it.
+        reason: &'static str,
+    },
     /// An earlier write or sync failed; nothing more is written.
     Poisoned {
         /// The file.
@@ -76,6 +83,7 @@ impl StoreError {
             | StoreError::Unsupported { path, .. }
             | StoreError::Busy { path, .. }
             | StoreError::Stale { path, .. }
+            | StoreError::Lost { path, .. }
             | StoreError::Poisoned { path, .. } => path,
         }
     }
@@ -84,7 +92,8 @@ impl StoreError {
     pub fn errno(&self) -> i32 {
         match self {
             StoreError::Io { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
-            StoreError::Format { .. } | StoreError::Unsupported { .. } | StoreError::Poisoned { .. } => libc::EIO,
+            StoreError::Format { .. } | StoreError::Unsupported { .. } => libc::EIO,
+            StoreError::Lost { .. } | StoreError::Poisoned { .. } => libc::EIO,
             StoreError::Busy { .. } => libc::EBUSY,
             StoreError::Stale { .. } => libc::ESTALE,
         }
@@ -105,6 +114,7 @@ impl fmt::Display for StoreError {
             StoreError::Stale { path, reason } => {
                 write!(f, "{}: was changed by another process under the mount ({reason})", plain(path))
             }
+            StoreError::Lost { path, reason } => write!(f, "{}: {reason}", plain(path)),
             StoreError::Poisoned { path, reason } => {
                 write!(f, "{}: takes no more writes after an earlier failure: {reason}", plain(path))
             }

@@ -241,6 +241,13 @@ class Run:
             test("unmounted while the server is silent", failing.unmounted_while_silent, sample)
             test("ended while the server is silent at the opening", failing.ended_while_opening, sample)
             test("no server, no frame", failing.no_mount, sample)
+            self.put(sample)
+            with self.test(f"an object is deleted, {layout}"):
+                failing.deleted(self.server, sample, self.point)
+            self.clear()
+        if self.server.kind != "http":
+            with self.test("an object is deleted in a tree"):
+                failing.deleted_in_a_tree(self.server, self.point)
             self.clear()
 
     def caches(self):

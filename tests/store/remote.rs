@@ -524,8 +524,8 @@ fn a_chunk_that_is_gone_is_an_error_and_its_neighbours_are_not() {
     door.remove_object("sparse/00000003.chunk");
     let store = door.open("sparse", Options::default()).unwrap();
     let error = store.chunk_header(&store.enter(), keys(&store)[3]).unwrap_err();
-    assert!(matches!(&error, StoreError::Io { .. }) && error.errno() == libc::EIO, "{error}");
-    assert!(error.to_string().contains("00000003.chunk: cannot read a chunk: the object is missing"), "{error}");
+    assert!(matches!(&error, StoreError::Lost { .. }) && error.errno() == libc::EIO, "{error}");
+    assert!(error.to_string().contains("00000003.chunk: has been deleted"), "{error}");
     store.chunk_header(&store.enter(), keys(&store)[4]).unwrap();
 }
 

@@ -82,6 +82,12 @@ const LOOKED_AHEAD: u32 = 256;
 const NO_TAG: &str = "has neither an ETag nor a time of its last change, so changes cannot be noticed; -o unsafe-immutable reads it all the \
                       same";
 
+/// Why a state is read no more.
+const MEANWHILE: &str = "its objects have changed meanwhile";
+/// What happened to an object that the index still names.
+const DELETED: &str = "has been deleted, or was never there";
+const CHANGED: &str = "has been changed, and the index has not";
+
 /// A store that could not list is not asked to before that.
 const LIST_AGAIN: Duration = Duration::from_secs(1);
 
@@ -141,6 +147,14 @@ impl Looks {
 struct Looked {
     began: Instant,
     ended: Instant,
+    /// Whether it found no object.
+    is_gone: bool,
+}
+
+impl Looked {
+    fn found(&self) -> Others {
+        if self.is_gone { Others::Gone("its object was deleted".to_owned()) } else { Others::Nothing }
+    }
 }
 
 /// A frame in an object store.
@@ -185,7 +199,7 @@ impl RemoteStore {
             state: RwLock::new(Arc::new(state)),
             sequences: Mutex::default(),
             looks: Mutex::default(),
-            looked: Mutex::new(Looked { began, ended: Instant::now() }),
+            looked: Mutex::new(Looked { began, ended: Instant::now(), is_gone: false }),
             due: Mutex::new(Instant::now() + options.refresh),
             is_changed: AtomicBool::new(false),
             options,
@@ -233,25 +247,23 @@ impl RemoteStore {
         };
         let mut path = self.path.clone();
         path.extend(state.id(place).map(ChunkId::file_name));
-        // It may be that the index is another as well.
-        let is_gone = matches!(failed.raw_os_error(), Some(libc::ENOENT | libc::ESTALE));
-        if is_gone && self.has_changed(state) {
-            return Err(self.stale("its objects have changed meanwhile"));
-        }
-        let source = match failed.raw_os_error() {
-            Some(libc::ENOENT) => io::Error::other("the object is missing"),
-            Some(libc::ESTALE) => io::Error::other("the object has changed meanwhile, and the index has not"),
-            _ => failed,
+        let reason = match failed.raw_os_error() {
+            Some(libc::ENOENT) => DELETED,
+            Some(libc::ESTALE) => CHANGED,
+            _ => return Err(StoreError::Io { path, action: "read a chunk", source: failed }),
         };
-        Err(StoreError::Io { path, action: "read a chunk", source })
-    }
-
-    /// Looks whether the frame is in another state than this one.
-    fn has_changed(&self, state: &Arc<State>) -> bool {
+        // The index may be another as well, or deleted.
         if self.is_changed.load(SeqCst) || !Arc::ptr_eq(state, &self.now()) {
-            return true;
+            return Err(self.stale(MEANWHILE));
         }
-        matches!(self.look_again(Duration::ZERO), Ok(Others::Changed(_)))
+        match self.look_again(Duration::ZERO) {
+            Ok(Others::Changed(_)) => return Err(self.stale(MEANWHILE)),
+            // The mount looks, and tells it once.
+            Ok(Others::Gone(_)) => self.watch.ring(),
+            _ if state.is_first_loss(place) => warn!("{}: {reason}; reads of it fail", path.display()),
+            _ => {}
+        }
+        Err(StoreError::Lost { path, reason })
     }
 
     /// Looks at the frame, unless that was done a moment ago. All who wait for a look share the next one.
@@ -265,12 +277,18 @@ impl RemoteStore {
             return Ok(Others::Changed("its object is another".to_owned()));
         }
         if looked.ended.elapsed() < pause || looked.began >= asked {
-            return Ok(Others::Nothing);
+            return Ok(looked.found());
         }
         let state = self.now();
         let began = Instant::now();
         let now = self.client.look(if state.layout() == Layout::Sparse { format::INDEX_NAME } else { "" });
-        *looked = Looked { began, ended: Instant::now() };
+        let ended = Instant::now();
+        let is_gone = match &now {
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => true,
+            Err(_) => looked.is_gone,
+            Ok(_) => false,
+        };
+        *looked = Looked { began, ended, is_gone };
         *self.due.lock() = looked.ended + self.options.refresh;
         match now {
             Ok(tag) if tag == state.tag => Ok(Others::Nothing),
@@ -278,9 +296,7 @@ impl RemoteStore {
                 self.is_changed.store(true, SeqCst);
                 Ok(Others::Changed("its object is another".to_owned()))
             }
-            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {
-                Ok(Others::Gone("there is no such object any more".to_owned()))
-            }
+            Err(_) if is_gone => Ok(looked.found()),
             Err(error) => {
                 debug!("{}: cannot be looked at: {}", self.path.display(), in_words(&error));
                 Ok(Others::Nothing)
@@ -329,7 +345,7 @@ impl RemoteStore {
         for place in places {
             lens.push(match place.map(|place| self.header_in(state, load::header_of(state, place))) {
                 Some(Ok(header)) => Some(header.cbytes),
-                Some(Err(StoreError::Io { .. })) => break,
+                Some(Err(StoreError::Io { .. } | StoreError::Lost { .. })) => break,
                 _ => None,
             });
         }

@@ -4,6 +4,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use object_store::path::Path as Key;
 use parking_lot::Mutex;
@@ -24,6 +25,8 @@ pub struct RemoteObject {
     pool: Arc<Pool>,
     pieces: Arc<Pieces>,
     sequences: Mutex<Sequences>,
+    /// The log has told that it is gone.
+    is_told: AtomicBool,
 }
 
 impl RemoteObject {
@@ -35,7 +38,13 @@ impl RemoteObject {
         let key = Key::parse(key).map_err(|_| io::ErrorKind::NotFound)?;
         let (pool, pieces) = (Arc::clone(pool), Pieces::new(pool));
         let (state, sequences) = (Mutex::default(), Mutex::default());
-        Ok(Arc::new(RemoteObject { client: client.at(key), listed, state, pool, pieces, sequences }))
+        let is_told = AtomicBool::new(false);
+        Ok(Arc::new(RemoteObject { client: client.at(key), listed, state, pool, pieces, sequences, is_told }))
+    }
+
+    /// Whether the log has not told yet that the object is gone. From now on it has.
+    pub fn is_first_loss(&self) -> bool {
+        !self.is_told.swap(true, Relaxed)
     }
 
     /// Reads; fewer bytes than there is room for at the end alone.

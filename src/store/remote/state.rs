@@ -1,6 +1,6 @@
 //! One state of a remote frame: the content of its index object when it was read, and where its chunks are.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::ops::Range;
 use std::path::Path;
@@ -66,6 +66,8 @@ pub struct State {
     pub listed: Mutex<Lens>,
     /// What chunk files were when they were first seen, by place: a short form of it. A leaf lock.
     pub seen: Mutex<HashMap<u32, u64>>,
+    /// Chunk files that the log has told to be lost, by place; for a frame of one object, its first place. A leaf lock.
+    pub told: Mutex<HashSet<u32>>,
 }
 
 impl State {
@@ -133,6 +135,7 @@ impl State {
             keeping: AtomicU64::new(0),
             listed: Mutex::default(),
             seen: Mutex::default(),
+            told: Mutex::default(),
         }
     }
 
@@ -183,6 +186,11 @@ impl State {
             Places::Files(ids) => ids.get(place as usize).copied().map(ChunkId),
             Places::Ranges(_) => None,
         }
+    }
+
+    /// Whether the log has not told yet that the object of a chunk is lost. From now on it has.
+    pub fn is_first_loss(&self, place: u32) -> bool {
+        self.told.lock().insert(if self.layout() == Layout::Sparse { place } else { 0 })
     }
 
     /// The bytes of the frame's file that the chunk at a place may have.

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Instant, SystemTime};
 
-use log::debug;
+use log::warn;
 use lru::LruCache;
 use parking_lot::{Mutex, RwLock};
 
@@ -299,7 +299,10 @@ impl FileSystem for RemoteTree {
             Open::Object(object, ino) => object.read_at(buf, offset).map_err(|error| {
                 let Ok(node) = self.node(ino) else { return ViewError::Gone };
                 if error.raw_os_error() == Some(libc::ESTALE) {
-                    debug!("{}: no longer matches its listing", plain(&self.path_of(&node.key)));
+                    if object.is_first_loss() {
+                        let path = self.path_of(&node.key);
+                        warn!("{}: has been deleted or changed; reads of its open files fail", plain(&path));
+                    }
                     self.directories.forget(parent_of(&node.key));
                     return ViewError::Gone;
                 }

@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl, quote, urlsplit
 
 from mounts import default_binary
 
+from . import counting
 from .mounting import RemoteMount, Wrong, expect, expect_bytes, read_all, run, taken_away, without_clouds
 from .proxy import Fault
 
@@ -256,6 +257,43 @@ def one_line(done):
     text = done.stderr.decode(errors="replace").strip()
     if not text or len(text.splitlines()) > 2 or "panicked" in text:
         raise Wrong(f"an error that is not one line (and a hint): {text!r}")
+
+
+def deleted(server, sample, point):
+    """The log tells once of an object that is deleted under a mount, however often it is read."""
+    key = f"{sample.key}/00000097.chunk" if sample.is_sparse else sample.key
+    offset = 0x97 * counting.CHUNKSIZE
+    deleted_while_read(server, url_of(server, sample), ["--show", "raw"], f"{sample.path.name}.raw", (key, offset), point, "EIO")
+
+
+def deleted_in_a_tree(server, point):
+    """The same of a file in a prefix."""
+    server.put("tree/notes.bin", bytes(4 << 20))
+    deleted_while_read(server, server.url("tree"), [], "notes.bin", ("tree/notes.bin", 3 << 20), point, "ESTALE")
+
+
+def deleted_while_read(server, url, options, name, lost, point, error):
+    key, offset = lost
+    with RemoteMount(url, point, options, server.environment()) as mount:
+        file = os.open(point / name, os.O_RDONLY)
+        try:
+            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)
+            server.delete(key)
+            for _ in range(4):
+                try:
+                    os.pread(file, 4096, offset)
+                except OSError as refused:
+                    expect("the error", errno.errorcode[refused.errno], error)
+                else:
+                    raise Wrong("what was deleted is read")
+        finally:
+            os.close(file)
+        deadline = time.monotonic() + LATE
+        while "deleted" not in mount.said() and time.monotonic() < deadline:
+            time.sleep(0.01)
+    lines = [line for line in mount.said().splitlines() if "mounted" not in line]
+    if len(lines) != 1 or "deleted" not in lines[0] or key not in lines[0]:
+        raise Wrong(f"expected one line, of {key}: {mount.said()}")
 
 
 def read_only(server, sample, point):
