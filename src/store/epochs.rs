@@ -45,6 +45,11 @@ impl ReadGuard<'_> {
         self.version & 1 == 0 && self.version == self.version_now.load(SeqCst)
     }
 
+    /// The version of SOURCE that there was when it was taken.
+    pub(crate) fn version(&self) -> u64 {
+        self.version
+    }
+
     /// Taken to save what a mount holds: others may have changed SOURCE, as long as the bytes asked for are still there.
     pub(crate) fn is_to_save(&self) -> bool {
         self.to_save

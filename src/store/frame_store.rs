@@ -427,6 +427,12 @@ pub trait LocalStore: SourceStore {
         None
     }
 
+    /// Fills a buffer with SOURCE's own bytes from an offset on; `false` if SOURCE is not one file. The bytes may be used only if
+    /// [`FrameStore::verify`] succeeds afterwards.
+    fn read_source(&self, _guard: &ReadGuard<'_>, _offset: u64, _buf: &mut [u8]) -> Result<bool> {
+        Ok(false)
+    }
+
     /// SOURCE's open descriptor, and its path as the user named it.
     fn source(&self) -> Option<(OwnedFd, PathBuf)> {
         None

@@ -33,6 +33,32 @@ test_a_file_shown_as_a_file() {
     "$B2FUSE" umount "$T/file"
 }
 
+# SOURCE's own bytes at their own offsets, dead space included, until the first change; then the length that the change left.
+test_a_file_with_holes_shown_as_a_file() {
+    mkdir "$M"
+    local frame size
+    for frame in "$ROOT"/tests/data/cframe/*; do
+        echo "$frame"
+        cp "$frame" "$S"
+        mount_it --show contiguous
+        cmp "$S" "$M/source.b2frame"
+        cmp "$S" "$frame"
+        umount_it
+        cmp "$S" "$frame"
+    done
+    cp "$ROOT/tests/data/cframe/holes.b2frame" "$S"
+    mount_it --show contiguous
+    V=$M/source.b2frame
+    py 's = blosc2.open(sys.argv[1], "a"); s.vlmeta["unit"] = "kelvin"' "$V"
+    size=$(stat -c %s "$V")
+    sync "$V"
+    equal "$(stat -c %s "$V") $(cat "$V" | wc -c)" "$size $size"
+    tool same "$V" "$S"
+    umount_it
+    mount_it --show contiguous
+    cmp "$S" "$V"
+}
+
 test_the_other_layout_by_its_name() {
     source_from full
     mount_it --show sparse

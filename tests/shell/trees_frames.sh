@@ -71,6 +71,21 @@ test_other() { reads_as df; }
 test_sparse() { reads_as dd --show sparse; }
 test_contiguous() { reads_as ff --show contiguous; }
 
+# Frames that are files in DIR have their own bytes, dead space included.
+test_contiguous_frames_as_they_are() {
+    mkdir -p "$D"
+    cp "$ROOT"/tests/data/cframe/* "$D"
+    tree --show contiguous
+    equal "$(cd "$M" && stat -c '%n %s' -- *)" "$(cd "$D" && stat -c '%n %s' -- *)"
+    diff -r "$D" "$M"
+    # A file with holes that becomes a frame at its close keeps length and bytes.
+    cp "$ROOT/tests/data/cframe/holes.b2frame" "$M/new.b2frame"
+    cmp "$M/new.b2frame" "$ROOT/tests/data/cframe/holes.b2frame"
+    down
+    diff -r "$D" "$ROOT/tests/data/cframe" >"$T/out" || true
+    equal "$(cat "$T/out")" "Only in $D: new.b2frame"
+}
+
 test_which_files_are_frames() {
     mkdir -p "$D/a" "$D/b"
     local suffix

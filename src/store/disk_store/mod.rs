@@ -17,7 +17,7 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use crate::format::chunk::ChunkHeader;
 use crate::format::times::Identity;
 use crate::format::{ChunkId, Layout};
-use crate::store::backend::{Backend, BackendFile, FileStat, FsSpace};
+use crate::store::backend::{Backend, BackendFile, FileStat, FsSpace, read_exact_at};
 use crate::store::cache::FrameCache;
 use crate::store::chunks::Chunks;
 use crate::store::error::Complain;
@@ -516,6 +516,14 @@ impl<M: Medium> LocalStore for DiskStore<M> {
         let name = self.source.place().name().to_string_lossy().into_owned();
         let content = super::frame::FileBytes { file: &*file, len: stat.len };
         Some(lost::save(&self.source, &self.lost, &name, &content, Some(stat)))
+    }
+
+    fn read_source(&self, guard: &ReadGuard<'_>, offset: u64, buf: &mut [u8]) -> Result<bool> {
+        if M::LAYOUT != Layout::Contiguous {
+            return Ok(false);
+        }
+        let read = read_exact_at(&*self.medium.handle().0, buf, offset).map_err(self.io("read"));
+        read.map(|()| true).map_err(|error| self.verify(guard).err().unwrap_or(error))
     }
 
     fn source(&self) -> Option<(OwnedFd, PathBuf)> {

@@ -53,6 +53,7 @@ impl Single<Contiguous> {
         let guard = self.store.enter();
         let (layout, overlay) = {
             let mut state = self.state.write();
+            state.frame.leave_source();
             // Those who wrote what was refused may go on with it; to others it is as if it had never been.
             let open = state.nodes.handle(handle)?;
             let current = state.frame.overlay.clone().filter(|overlay| !overlay.refused() || open.has_part_in(overlay.serial));
@@ -228,6 +229,7 @@ impl Single<Contiguous> {
         let guard = self.store.enter();
         let (layout, serial) = {
             let mut state = self.state.write();
+            state.frame.leave_source();
             (Arc::clone(&state.frame.layout), state.nodes.serial())
         };
         let taken = std::mem::replace(&mut writing.inner.write().bytes, self.empty_draft());

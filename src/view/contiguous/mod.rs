@@ -1,4 +1,5 @@
-//! An sframe as the one file that C-Blosc2 would have written: the contiguous view.
+//! A frame as one file: the contiguous view. An sframe is shown as the file that C-Blosc2 would have written; a cframe has SOURCE's
+//! own bytes and offsets until the first change.
 //!
 //! - `recognize`: when that is a frame, and which of its chunks are new; `install`: how it becomes the layout, and when it goes to
 //!   the store;
@@ -138,6 +139,8 @@ impl FrameView for Contiguous {
             return Err(ViewError::Invalid);
         }
         state.frame.overlay = None;
+        // What is kept is read while the frame that follows is written.
+        state.frame.leave_source();
         if std::mem::replace(&mut state.frame.is_gone, true) || how == Take::Dropped {
             return Ok(Content::Empty);
         }

@@ -52,7 +52,7 @@ use crate::store::frame::{Frame, Unread, zeros};
 use crate::store::validate::{CHECKED_LEN, InvalidChunk, MOST_HOLE, validate_chunk};
 use crate::store::{ChunkKey, FrameImage, ReadAt, StoreError};
 use crate::view::frame_file::intervals::Intervals;
-use crate::view::frame_file::layout::{Extent, Extents, FileLayout};
+use crate::view::frame_file::layout::{Extent, Extents, FileLayout, Gaps};
 use crate::view::frame_file::moved::Moved;
 use crate::view::frame_file::overlay::Overlaid;
 
@@ -232,7 +232,7 @@ impl Recognizer<'_> {
         let tail = self.bytes(sections.index.start..sections.trailer.end)?;
         let holes = self.holes(&extents, &frame.sections);
         let image = FrameImage { header: frame.header, trailer: frame.trailer, entries: Arc::new(entries) };
-        let layout = FileLayout { image, extents, tail_start: sections.index.start, tail };
+        let layout = FileLayout { image, extents, tail_start: sections.index.start, tail, gaps: Gaps::Zeros };
         let olds = self.layout.extents.keys().iter().zip(&self.used);
         let dropped = olds.filter(|(_, used)| !**used).map(|(key, _)| *key).collect();
         Ok(Recognized::Frame(Box::new(Candidate { layout, staged: std::mem::take(&mut self.staged), dropped, holes })))
@@ -414,7 +414,8 @@ impl Recognizer<'_> {
     fn was_hole(&self, part: &Range<u64>) -> bool {
         let old = self.layout;
         let reached = old.extents.get(old.extents.reaching(part.start));
-        !self.written.touches(part.clone())
+        old.gaps == Gaps::Zeros
+            && !self.written.touches(part.clone())
             && (part.start >= self.below
                 || part.start >= old.head().len() as u64
                     && part.end <= old.tail_start

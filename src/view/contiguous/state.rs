@@ -47,7 +47,7 @@ impl Contiguous {
     pub fn load(store: &dyn FrameStore, name: OsString) -> Result<Self> {
         Ok(Contiguous {
             name,
-            layout: Arc::new(FileLayout::canonical(store)?),
+            layout: Arc::new(FileLayout::load(store)?),
             former_lens: FormerLens::default(),
             overlay: None,
             is_gone: false,
@@ -55,6 +55,13 @@ impl Contiguous {
             version: 0,
             published: 0,
         })
+    }
+
+    /// Lets the file show no more bytes of SOURCE that belong to no part of the frame: the store is about to write there.
+    pub fn leave_source(&mut self) {
+        if let Some(cleared) = self.layout.cleared() {
+            self.layout = Arc::new(cleared);
+        }
     }
 
     /// What the file holds.

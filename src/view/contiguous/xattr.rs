@@ -41,17 +41,18 @@ impl State<Contiguous> {
     ///
     /// In the middle of a client's rounds of writing nothing may change under it, so there must be no overlay.
     pub(super) fn set_trailer(&mut self, trailer: Trailer, invalidations: &mut Invalidations) -> Result<()> {
-        let old = Arc::clone(&self.frame.layout);
         if self.frame.overlay.is_some() {
             return Err(ViewError::InUse);
         }
+        self.frame.leave_source();
+        let old = Arc::clone(&self.frame.layout);
         let index = old.tail.len().saturating_sub(old.trailer().as_bytes().len());
         let tail = [old.tail.get(..index).unwrap_or_default(), trailer.as_bytes()].concat();
         let mut header = old.header().clone();
         header.set_has_vlmetalayers(trailer.vlmetalayers().len() > 0);
         header.set_frame_len(old.tail_start.saturating_add(tail.len() as u64));
         let image = FrameImage { header, trailer, entries: Arc::clone(&old.image.entries) };
-        let layout = FileLayout { image, extents: old.extents.clone(), tail_start: old.tail_start, tail };
+        let layout = FileLayout { image, extents: old.extents.clone(), tail_start: old.tail_start, tail, gaps: old.gaps };
         let longest = old.len().max(layout.len());
         self.frame.former_lens.push(old.len());
         self.frame.layout = Arc::new(layout);

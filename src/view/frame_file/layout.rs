@@ -4,10 +4,15 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::format::header::FrameHeader;
+use crate::format::header::{FrameHeader, Sections};
 use crate::format::trailer::Trailer;
-use crate::format::{self, ChunkOffset, IndexEntry, index};
+use crate::format::{self, ChunkOffset, IndexEntry, Layout, index};
+use crate::store::frame::zeros;
 use crate::store::{ChunkKey, FrameImage, FrameStore, ReadGuard, StoreError, Want};
+
+/// Bytes of an entry in an encoded index that SOURCE's own tail may have, and besides.
+const MOST_OF_ENTRY: u64 = 16;
+const MOST_OF_INDEX: u64 = 4096;
 
 /// A stored chunk's place in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,7 +84,18 @@ impl Extents {
     }
 }
 
-/// A frame as a file: header, chunks, index and trailer at their places, and zeros in between. Never changes.
+/// The bytes of a layout that belong to no part of the frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Gaps {
+    /// Zeros.
+    Zeros,
+    /// SOURCE's own bytes at the same offsets, of this version of SOURCE (see [`ReadGuard::version`]).
+    OfSource(u64),
+    /// Zeros, where clients may still have SOURCE's bytes.
+    Cleared,
+}
+
+/// A frame as a file: header, chunks, index and trailer at their places, and [`Gaps`] in between. Never changes.
 #[derive(Debug)]
 pub struct FileLayout {
     /// What a commit of this is. The header is of the contiguous layout, as it stands in the file.
@@ -90,23 +106,80 @@ pub struct FileLayout {
     pub tail_start: u64,
     /// The bytes of index and trailer.
     pub tail: Vec<u8>,
+    /// What is between the chunks.
+    pub gaps: Gaps,
 }
 
 impl FileLayout {
-    /// The file that C-Blosc2 would have written of the store's frame: chunks in the order of the index, and no holes.
+    /// The file of the store's frame: as it lies in SOURCE if that is one file, and otherwise as C-Blosc2 would have written it.
     ///
     /// # Errors
     /// Chunks whose lengths cannot be read; more of them than an index can hold.
-    pub fn canonical(store: &dyn FrameStore) -> Result<FileLayout, StoreError> {
+    pub fn load(store: &dyn FrameStore) -> Result<FileLayout, StoreError> {
+        let guard = store.enter();
         let Some(image) = store.committed() else {
             let reason = "there is no frame yet".to_owned();
             return Err(StoreError::Unsupported { path: store.path(), reason });
         };
-        let lens = {
-            let guard = store.enter();
-            // What is behind a chunk stays there where its length would have to be asked for.
-            store.rooms(&guard, &image)?.0
-        };
+        // What is behind a chunk stays there where its length would have to be asked for.
+        let lens = store.rooms(&guard, &image)?.0;
+        match Self::of_source(store, &guard, &image, &lens)? {
+            Some(layout) => Ok(layout),
+            None => Self::packed(store, &image, lens),
+        }
+    }
+
+    /// The file as it lies in SOURCE. `None` if SOURCE is not one file, or its parts overlap.
+    fn of_source(
+        store: &dyn FrameStore,
+        guard: &ReadGuard<'_>,
+        image: &FrameImage,
+        lens: &[u32],
+    ) -> Result<Option<FileLayout>, StoreError> {
+        let (Some(local), Layout::Contiguous) = (store.local(), image.header.layout()) else { return Ok(None) };
+        let (trailer, count) = (image.trailer.as_bytes(), image.entries.len() as u64);
+        let Ok(Sections { chunks, index, trailer: end }) = image.header.sections(trailer.len() as u32) else { return Ok(None) };
+        // A longer one than that is padded.
+        if index.end - index.start > count.saturating_mul(MOST_OF_ENTRY).saturating_add(MOST_OF_INDEX) {
+            return Ok(None);
+        }
+        let failed = |source| StoreError::Io { path: store.path(), action: "read the index", source };
+        let mut tail = zeros(end.end - index.start).map_err(failed)?;
+        if !local.read_source(guard, index.start, &mut tail)? {
+            return Ok(None);
+        }
+        store.verify(guard)?;
+        let Some((encoded, last)) = tail.split_at_checked((index.end - index.start) as usize) else { return Ok(None) };
+        let Ok(offsets) = index::decode::<ChunkOffset>(encoded, Some(count)) else { return Ok(None) };
+        // The commit that wrote this tail is the image's.
+        let is_alike = |(one, other): (&IndexEntry<_>, &IndexEntry<_>)| one.map(|_| ()) == other.map(|_| ());
+        if last != trailer || !offsets.iter().zip(image.entries.iter()).all(is_alike) {
+            return Ok(None);
+        }
+        let mut places = Vec::with_capacity(offsets.len());
+        for ((offset, entry), len) in offsets.iter().zip(image.entries.iter()).zip(lens) {
+            if let (Some(offset), Some(key)) = (offset.stored(), entry.stored()) {
+                places.push(Extent { start: chunks.start.saturating_add(offset.bytes()), len: *len, key });
+            }
+        }
+        places.sort_unstable_by_key(|place| place.start);
+        let mut extents = Extents::with_capacity(places.len());
+        let (mut end, mut has_gaps) = (chunks.start, false);
+        for place in places {
+            if place.start < end || place.end() > chunks.end {
+                return Ok(None);
+            }
+            has_gaps |= place.start > end;
+            end = place.end();
+            extents.push(place);
+        }
+        has_gaps |= end < chunks.end;
+        let gaps = if has_gaps { Gaps::OfSource(guard.version()) } else { Gaps::Zeros };
+        Ok(Some(FileLayout { image: image.clone(), extents, tail_start: index.start, tail, gaps }))
+    }
+
+    /// The file that C-Blosc2 would have written: chunks of these lengths in the order of the index, and no gaps.
+    fn packed(store: &dyn FrameStore, image: &FrameImage, lens: Vec<u32>) -> Result<FileLayout, StoreError> {
         let wrong = |source: format::Error| StoreError::Format { path: store.path(), source };
         let base = u64::from(image.header.header_len());
         let mut extents = Extents::with_capacity(image.entries.iter().filter(|entry| entry.stored().is_some()).count());
@@ -127,9 +200,17 @@ impl FileLayout {
         header.set_layout(format::Layout::Contiguous);
         header.set_cbytes(end - base);
         header.set_frame_len(end.saturating_add(tail.len() as u64));
-        let FrameImage { trailer, entries, .. } = &*image;
+        let FrameImage { trailer, entries, .. } = image;
         let image = FrameImage { header, trailer: trailer.clone(), entries: Arc::clone(entries) };
-        Ok(FileLayout { image, extents, tail_start: end, tail })
+        Ok(FileLayout { image, extents, tail_start: end, tail, gaps: Gaps::Zeros })
+    }
+
+    /// The same without SOURCE's bytes in the gaps, which a change of SOURCE is about to overwrite; `None` if it has none.
+    pub fn cleared(&self) -> Option<FileLayout> {
+        let Gaps::OfSource(_) = self.gaps else { return None };
+        let FileLayout { image, extents, tail_start, tail, .. } = self;
+        let (image, extents, tail) = (image.clone(), extents.clone(), tail.clone());
+        Some(FileLayout { image, extents, tail_start: *tail_start, tail, gaps: Gaps::Cleared })
     }
 
     /// Length of the file in bytes.
@@ -193,7 +274,7 @@ impl FileLayout {
                 }
                 other => {
                     let piece = take(&mut rest, other.map_or(self.tail_start, |extent| extent.start) - at);
-                    piece.fill(0);
+                    of_store |= self.read_gap(store, guard, at, piece)?;
                     at += piece.len() as u64;
                 }
             }
@@ -203,6 +284,23 @@ impl FileLayout {
             store.verify(guard)?;
         }
         Ok(count)
+    }
+
+    /// Fills a buffer with bytes between the chunks. Returns whether they are SOURCE's.
+    fn read_gap(&self, store: &dyn FrameStore, guard: &ReadGuard<'_>, at: u64, buf: &mut [u8]) -> Result<bool, StoreError> {
+        match (self.gaps, store.local()) {
+            (Gaps::OfSource(version), Some(local)) if !guard.is_to_save() => {
+                if version != guard.version() {
+                    let reason = "another version of it was read".to_owned();
+                    return Err(StoreError::Stale { path: store.path(), reason });
+                }
+                local.read_source(guard, at, buf)
+            }
+            _ => {
+                buf.fill(0);
+                Ok(false)
+            }
+        }
     }
 }
 

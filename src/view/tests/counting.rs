@@ -228,6 +228,11 @@ impl LocalStore for Counting {
         self.here().save_itself()
     }
 
+    fn read_source(&self, guard: &ReadGuard<'_>, offset: u64, buf: &mut [u8]) -> Result<bool> {
+        check("read_source");
+        self.here().read_source(guard, offset, buf)
+    }
+
     fn source(&self) -> Option<(OwnedFd, PathBuf)> {
         check("source");
         self.here().source()

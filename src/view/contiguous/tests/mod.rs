@@ -15,6 +15,7 @@ mod library;
 mod model;
 mod names;
 mod others;
+mod own;
 mod syncing;
 mod writing;
 mod xattr;
@@ -238,7 +239,8 @@ fn a_read_only_view_shows_what_others_have_made_of_source() {
             view.shutdown().unwrap();
         }
         assert_eq!(follow(), [Invalidation::Names, Invalidation::Data(ROOT)]);
-        assert!(mount.read(NAME) == other);
+        assert!(mount.read(NAME) == if layout == Layout::Sparse { other } else { std::fs::read(mount.path()).unwrap() });
+        assert_eq!(mount.committed(), [full(9), full(8), full(7)]);
         assert_eq!(errno(mount.view().getattr(old)), libc::ESTALE, "another version is another file");
         let mode = OpenMode { write: true, ..OpenMode::default() };
         assert_eq!(errno(mount.view().open(mount.ino(NAME).unwrap(), mode)), libc::EROFS);
