@@ -71,7 +71,8 @@ Mount options:
   dtype=TYPE              with --show npy: item type of arrays without one
                           that NumPy knows, such as <f4
   b2z=dir                 in a directory of frames: show archives of
-                          Python-Blosc2 (.b2z) as directories, for reading;
+                          Python-Blosc2 (.b2z) as directories, for reading,
+                          with --show npy their arrays as NAME.npy;
                           b2z=file is the default
   suffixes=A:B, frames=GLOB, noframes=GLOB, cross,
   entry_timeout=SECONDS, attr_timeout=SECONDS

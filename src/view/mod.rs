@@ -67,7 +67,7 @@ mod writing;
 mod xattr;
 
 pub use crate::store::backend::Flock;
-pub use archive::{ArchiveView, directory_meta};
+pub use archive::{ArchiveView, Choose, directory_meta};
 pub use array::ArrayView;
 pub use contiguous::{ContiguousView, Shown};
 pub use decoded::{BandFiles, Blocks, Boxes, Decoded, Reader, Sliced, names_items};

@@ -85,6 +85,56 @@ test_an_archive_is_shown_as_a_directory() {
     equal "$(lines_of "shown as what it is")" 0
 }
 
+# The data of members is shown as that of the frames in the directory of the store.
+test_members_are_shown_decompressed() {
+    mkdir -p "$D"
+    a_store "$D/t.b2z"
+    unzipped "$D/t.b2d" "$D/t.b2z"
+    local show
+    for show in npy raw; do
+        tree -o b2z=dir --show $show
+        diff -r "$M/t.b2z" "$M/t.b2d"
+        equal "$(cd "$M/t.b2z" && find . -printf '%P %s %y\n' | grep -v '^ ' | grep -v ' d$' | sort)" \
+            "$(cd "$M/t.b2d" && find . -printf '%P %s %y\n' | grep -v '^ ' | grep -v ' d$' | sort)"
+        for name in b.b2nd b.npy; do [ ! -e "$M/t.b2z/group/deep/$name" ] || fail "$name is there"; done
+        fails "Read-only file system" touch "$M/t.b2z/new"
+        [ $show = raw ] || py 'array = np.load(sys.argv[1], mmap_mode="r")
+assert (array == np.arange(20_000).reshape(100, 200)).all() and array.shape == (100, 200)' "$M/t.b2z/group/deep/b.b2nd.npy"
+        cmp "$M/t.b2z/group/c.b2f.raw" <(head -c 9000 /dev/zero)
+        down
+    done
+    tree --show npy
+    cmp "$M/t.b2z" "$D/t.b2z"
+    down
+    tree -o b2z=dir -o 'noframes=**/b.b2nd' --show npy
+    cmp "$M/t.b2z/group/deep/b.b2nd" "$D/t.b2d/group/deep/b.b2nd"
+    down
+}
+# A member that is no whole frame, or whose name is taken, is shown as it is, and the log says so once.
+test_members_that_cannot_be_decompressed_are_shown_as_they_are() {
+    mkdir -p "$D"
+    py 'import zipfile
+array = open(sys.argv[2], "rb").read()
+with zipfile.ZipFile(sys.argv[1], "w", zipfile.ZIP_STORED) as archive:
+    archive.writestr("taken.b2nd", array)
+    archive.writestr("taken.b2nd.npy", "text")
+    archive.writestr("cut.b2nd", array[:-9])
+    archive.writestr("index.b2nd", array[:120] + bytes(len(array) - 120))
+    archive.writestr("late.b2nd", array[:-60] + bytes(60))
+    archive.writestr("good.b2nd", array)' "$D/t.b2z" "$FX/array.b2nd"
+    tree -o b2z=dir --show npy
+    # Of what only its end is damaged, the first read finds it.
+    cat "$M/t.b2z/late.b2nd.npy" >"$T/.out" 2>&1 && fail "a damaged frame is read"
+    equal "$(ls "$M/t.b2z" | tr '\n' ' ')" "cut.b2nd good.b2nd.npy index.b2nd late.b2nd taken.b2nd taken.b2nd.npy "
+    equal "$(stat -c %s "$M/t.b2z/late.b2nd")" "$(stat -c %s "$FX/array.b2nd")"
+    cmp "$M/t.b2z/taken.b2nd" "$FX/array.b2nd"
+    equal "$(cat "$M/t.b2z/taken.b2nd.npy")" "text"
+    head -c -9 "$FX/array.b2nd" | cmp - "$M/t.b2z/cut.b2nd"
+    py 'assert (np.load(sys.argv[1]) == blosc2.open(sys.argv[2])[:]).all()' "$M/t.b2z/good.b2nd.npy" "$FX/array.b2nd"
+    down
+    equal "$(lines_of "taken.b2nd: is shown as it is in the archive")" 1
+}
+
 test_the_library_opens_what_is_shown_as_the_store_that_it_is() {
     mkdir -p "$D"
     a_store "$D/t.b2z"

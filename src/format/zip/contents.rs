@@ -214,6 +214,11 @@ impl Contents {
         names.join(&b'/')
     }
 
+    /// The directory that a file or directory is in; the root is in itself.
+    pub fn parent(&self, number: Number) -> Number {
+        self.node(number.0).map_or(Number::ROOT, |node| Number(node.parent))
+    }
+
     /// What is in a directory, in the order of the names; of a file nothing.
     pub fn list(&self, dir: Number) -> Range<u32> {
         match self.node(dir.0).map(|node| &node.what) {

@@ -19,7 +19,6 @@ use crate::store::{Location, Result, StoreError};
 /// That it is no archive; what the system refuses.
 pub fn frames(location: &Location) -> Result<Vec<Step>> {
     let archive = Arc::new(Archive::open(location)?);
-    let backend: Arc<dyn Backend> = Arc::new(Members(Arc::clone(&archive)));
     let mut names: Vec<_> =
         archive.contents().files().into_iter().map(|(number, _)| (archive.contents().path(number), number)).collect();
     names.sort_unstable();
@@ -27,9 +26,8 @@ pub fn frames(location: &Location) -> Result<Vec<Step>> {
     for (name, number) in names {
         let name = OsString::from_vec(name);
         let file = Member { archive: Arc::clone(&archive), number };
-        let path = location.path().join(&name);
-        let at = Location::in_backend(Arc::clone(&backend), &path, &location.real_path(), &name);
-        let stat = file.stat().map_err(|source| StoreError::Io { path, action: "stat", source })?;
+        let at = self::location(&archive, number);
+        let stat = file.stat().map_err(|source| StoreError::Io { path: at.path().to_owned(), action: "stat", source })?;
         let entry = walk::Entry { location: at, stat, in_store: true };
         let mut beginning = [0; FrameHeader::KIND_LEN];
         let read = archive.read_at(number, &mut beginning, 0)?;
@@ -37,6 +35,13 @@ pub fn frames(location: &Location) -> Result<Vec<Step>> {
         steps.push(if is_frame { Step::Frame(entry, Layout::Contiguous) } else { Step::Other(entry) });
     }
     Ok(steps)
+}
+
+/// The place of a file in an archive, for reading.
+pub fn location(archive: &Arc<Archive>, number: Number) -> Location {
+    let name = OsString::from_vec(archive.contents().path(number));
+    let backend: Arc<dyn Backend> = Arc::new(Members(Arc::clone(archive)));
+    Location::in_backend(backend, &archive.path().join(&name), archive.path(), &name)
 }
 
 /// An archive as a directory of files, whose names are their paths in it.

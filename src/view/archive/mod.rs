@@ -4,8 +4,10 @@
 //! stands the number, above them what is the same for as long as nobody has written the archive. So an inode of an archive that was
 //! written since is none of this one, and no handle reads another file than it was opened for.
 
+use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
 
 use super::{
     Attr, DirEntry, Features, FileSystem, FrameFileSystem, Good, Handle, Ino, Invalidations, Kind, Meta, OpenMode, Opened, Pages,
@@ -13,19 +15,28 @@ use super::{
 };
 use crate::format::zip::{Entry, Number};
 use crate::store::archive::Archive;
-use crate::store::{FsSpace, Location};
+use crate::store::{FsSpace, Location, OpenOptions};
+use crate::view::decoded::Blocks;
 
+pub use self::decoded::Choose;
+use self::decoded::{DecodedMembers, Shown};
+
+mod decoded;
 #[cfg(test)]
 mod tests;
 
 /// Bits of an inode that are a number in the archive.
 const NUMBER_BITS: u32 = 34;
+/// Set in an inode through which the data of a frame is shown: never the bytes of its file, whatever is found out about it later.
+const DECODED: u64 = 1 << (NUMBER_BITS - 1);
 /// What tells archives apart takes so many bits above them, of which the first is always set.
 const VERSION_BITS: u32 = 29;
 
 /// An archive, shown as a directory.
 pub struct ArchiveView {
-    archive: Archive,
+    archive: Arc<Archive>,
+    /// Where the data of frames is shown.
+    decoded: Option<DecodedMembers>,
     /// The upper bits of all inodes but the root.
     version: u64,
 }
@@ -36,22 +47,56 @@ pub fn directory_meta(archive: Meta) -> Meta {
     Meta { mode: mode | mode >> 2, ..archive }
 }
 
+fn is_decoded(ino: Ino) -> bool {
+    ino != ROOT && ino.0 & DECODED != 0
+}
+
 impl ArchiveView {
     /// Shows an archive.
     pub fn new(archive: Archive) -> Self {
         let version = 1 << VERSION_BITS | archive.version() & ((1 << VERSION_BITS) - 1);
-        ArchiveView { archive, version }
+        ArchiveView { archive: Arc::new(archive), decoded: None, version }
+    }
+
+    /// The same, where the data of frames is shown as chosen.
+    #[must_use]
+    pub fn decoding(self, choose: Box<dyn Choose>, blocks: Arc<Blocks>, options: OpenOptions) -> Self {
+        let decoded = Some(DecodedMembers::new(&self.archive, choose, blocks, options));
+        ArchiveView { decoded, ..self }
+    }
+
+    /// The file or directory that is shown under a name.
+    fn child(&self, dir: Number, name: &OsStr) -> Option<Number> {
+        let child = self.archive.contents().child(dir, name.as_bytes());
+        let Some(decoded) = &self.decoded else { return child };
+        match child {
+            Some(number) => decoded.shown(number).is_none().then_some(number),
+            None => decoded.find(dir, name),
+        }
+    }
+
+    /// The name under which a file or directory is shown.
+    fn name(&self, number: Number) -> Cow<'_, OsStr> {
+        match &self.decoded {
+            Some(decoded) => Cow::Owned(decoded.name(number)),
+            None => Cow::Borrowed(OsStr::from_bytes(self.archive.contents().name(number))),
+        }
     }
 
     fn ino(&self, number: Number) -> Ino {
-        if number == Number::ROOT { ROOT } else { Ino(self.version << NUMBER_BITS | u64::from(number.0)) }
+        let shown = if self.shown(number).is_some() { DECODED } else { 0 };
+        if number == Number::ROOT { ROOT } else { Ino(self.version << NUMBER_BITS | shown | u64::from(number.0)) }
+    }
+
+    fn shown(&self, number: Number) -> Option<Shown> {
+        self.decoded.as_ref()?.shown(number)
     }
 
     fn number(&self, ino: Ino) -> Result<Number> {
         if ino == ROOT {
             return Ok(Number::ROOT);
         }
-        let number = u32::try_from(ino.0 & ((1 << NUMBER_BITS) - 1)).ok().map(Number);
+        let number = u32::try_from(ino.0 & (DECODED - 1)).ok().map(Number);
         number.filter(|_| ino.0 >> NUMBER_BITS == self.version).ok_or(ViewError::Gone)
     }
 
@@ -67,13 +112,15 @@ impl ArchiveView {
         }
     }
 
-    fn attr(&self, number: Number) -> Result<Attr> {
+    fn attr(&self, ino: Ino) -> Result<Attr> {
+        let number = self.number(ino)?;
         let stat = self.archive.stat()?;
         let (mode, links) = (stat.mode & 0o444, 1);
         let meta = Meta { mode, uid: stat.uid, gid: stat.gid, atime: stat.atime, mtime: stat.mtime, ctime: stat.ctime };
         let attr = match self.entry(number)? {
-            Entry::Directory => directory_meta(meta).attr(self.ino(number), Kind::Directory, 4096),
-            Entry::File(member) => meta.attr(self.ino(number), Kind::File, member.len),
+            Entry::Directory => directory_meta(meta).attr(ino, Kind::Directory, 4096),
+            Entry::File(_) if is_decoded(ino) => meta.attr(ino, Kind::File, self.shown(number).ok_or(ViewError::Gone)?.len),
+            Entry::File(member) => meta.attr(ino, Kind::File, member.len),
         };
         // One link of a directory says that nobody has counted.
         Ok(Attr { nlink: links, good: Good::Timeouts, ..attr })
@@ -120,7 +167,7 @@ impl FrameFileSystem for ArchiveView {
     }
 
     fn weight(&self) -> u64 {
-        self.archive.weight()
+        self.archive.weight() + self.decoded.as_ref().map_or(0, DecodedMembers::weight)
     }
 }
 
@@ -144,14 +191,14 @@ impl FileSystem for ArchiveView {
 
     fn lookup(&self, parent: Ino, name: &OsStr) -> Result<Attr> {
         let dir = self.directory(parent)?;
-        let number = self.archive.contents().child(dir, name.as_bytes()).ok_or(ViewError::NotFound)?;
-        self.attr(number)
+        let number = self.child(dir, name).ok_or(ViewError::NotFound)?;
+        self.attr(self.ino(number))
     }
 
     fn forget(&self, _ino: Ino, _count: u64, _altogether: bool) {}
 
     fn getattr(&self, ino: Ino) -> Result<Attr> {
-        self.attr(self.number(ino)?)
+        self.attr(ino)
     }
 
     fn open(&self, ino: Ino, mode: OpenMode) -> Result<Opened> {
@@ -167,7 +214,11 @@ impl FileSystem for ArchiveView {
     }
 
     fn read(&self, ino: Ino, _handle: Option<Handle>, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        Ok(self.archive.read_at(self.number(ino)?, buf, offset)?)
+        let number = self.number(ino)?;
+        match &self.decoded {
+            Some(decoded) if is_decoded(ino) => decoded.read_at(number, buf, offset),
+            _ => Ok(self.archive.read_at(number, buf, offset)?),
+        }
     }
 
     fn release(&self, _handle: Handle, _invals: &mut Invalidations) {}
@@ -188,9 +239,9 @@ impl FileSystem for ArchiveView {
                 Entry::Directory => Kind::Directory,
                 Entry::File(_) => Kind::File,
             };
-            let name = OsStr::from_bytes(self.archive.contents().name(number));
+            let name = self.name(number);
             let next = u64::from(number.0 - inside.start) + 1;
-            if !emit(DirEntry { ino: self.ino(number), kind, name, is_known: true, next }) {
+            if !emit(DirEntry { ino: self.ino(number), kind, name: &name, is_known: true, next }) {
                 break;
             }
         }

@@ -54,7 +54,10 @@ impl Reader {
     }
 
     /// The same, where blocks are kept elsewhere.
-    pub(super) fn with(store: Arc<dyn FrameStore>, decoded: &Decoded, blocks: &Arc<Blocks>) -> Result<Self> {
+    ///
+    /// # Errors
+    /// As [`open`].
+    pub fn with(store: Arc<dyn FrameStore>, decoded: &Decoded, blocks: &Arc<Blocks>) -> Result<Self> {
         let (image, data) = open(&*store, decoded, blocks)?;
         Ok(Reader { store, image, data: Arc::new(data) })
     }
@@ -67,6 +70,11 @@ impl Reader {
     /// Bytes of an item.
     pub fn typesize(&self) -> u32 {
         self.image.header.typesize()
+    }
+
+    /// How many chunks it has.
+    pub fn chunks(&self) -> u64 {
+        self.image.entries.len() as u64
     }
 
     /// Length in bytes, with what stands before the data.

@@ -2,20 +2,43 @@
 
 use std::ffi::OsStr;
 use std::os::fd::BorrowedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
 use log::{debug, warn};
 
+use super::decoded::DataKind;
 use super::frame::{Sized, Stored, TreeFrame, is_damage};
 use super::place::Whose;
-use super::{Tree, forget_name};
+use super::{Rules, Tree, forget_name};
+use crate::format::header::FrameHeader;
 use crate::store::archive::Archive;
 use crate::store::local::beneath::{self, Found};
-use crate::view::{ArchiveView, FrameFileSystem, Ino, Invalidation, RenameMode, Result, ViewError};
+use crate::view::{ArchiveView, Choose, Decoded, FrameFileSystem, Ino, Invalidation, RenameMode, Result, ViewError};
 
 /// Bytes of memory for what is known of the archives that are open. One of them may take more.
 const MEMORY: u64 = 32 << 20;
+
+/// Shows frames in an archive as those of the tree around it.
+struct Chosen {
+    rules: Rules,
+    /// The path of the archive beneath DIR.
+    at: PathBuf,
+}
+
+impl Choose for Chosen {
+    fn may_be_frame(&self, path: &Path) -> bool {
+        let is_name = path.file_name().is_some_and(|name| self.rules.is_name(name));
+        is_name && self.rules.is_chosen(self.at.join(path).as_os_str().as_bytes())
+    }
+
+    fn decoded(&self, header: &FrameHeader) -> std::result::Result<Decoded, String> {
+        let kind = DataKind::of(header, &self.rules)?;
+        kind.shown(&self.rules).ok_or_else(|| "its data is not shown".to_owned())
+    }
+}
 
 impl Tree {
     /// Whether a name stands for an archive. One that is damaged is named in the log.
@@ -85,7 +108,13 @@ impl Tree {
         let _alone = self.opening.lock();
         let archive = Archive::open(&location)?;
         let opened = archive.fd().ok_or(ViewError::Gone).and_then(|file| Ok(beneath::look_at(file)?))?;
-        if opened.is(found) { Ok(Box::new(ArchiveView::new(archive))) } else { Err(ViewError::Gone) }
+        if !opened.is(found) {
+            return Err(ViewError::Gone);
+        }
+        let view = ArchiveView::new(archive);
+        let Some(names) = &self.decoded else { return Ok(Box::new(view)) };
+        let choose = Chosen { rules: self.rules.clone(), at: self.path_of(parent, name) };
+        Ok(Box::new(view.decoding(Box::new(choose), names.blocks(), self.options(true))))
     }
 
     /// One more archive is open. Closes those that nobody can come to any more, and those that were not used for longest, if all together

@@ -86,6 +86,11 @@ impl DecodedNames {
         DecodedNames { blocks, kinds: Mutex::new(LruCache::new(REMEMBERED)), told: Mutex::new(LruCache::new(REMEMBERED)) }
     }
 
+    /// Where blocks are decoded.
+    pub fn blocks(&self) -> Arc<Blocks> {
+        Arc::clone(&self.blocks)
+    }
+
     /// One line for the log.
     pub fn report(&self) -> String {
         self.blocks.report()
