@@ -95,6 +95,20 @@ need_azurite() {
     fi
 }
 
+# need_package_of_python NAME VERSION   A virtual environment with this version of a package, $tools/NAME-VERSION. Fails, and says so, where it
+# cannot be had.
+need_package_of_python() {
+    local where=$tools/$1-$2
+    if "$where/bin/python" -c "import $1" 2>/dev/null; then return; fi
+    say "making $where"
+    mkdir -p "$tools"
+    if ! { python3 -m venv --clear "$where" && "$where/bin/pip" install --quiet --disable-pip-version-check "$1==$2" numpy; } >/dev/null 2>&1; then
+        rm -rf "$where"
+        say "$1 $2 cannot be installed: chunks of it are not tried"
+        return 1
+    fi
+}
+
 # need_s3s_fs   Another S3, which checks signatures: three minutes of processor time to build.
 need_s3s_fs() {
     if [ "$("$tools/bin/s3s-fs" --version 2>/dev/null)" = "s3s-fs $s3s_fs_version" ]; then return; fi

@@ -32,7 +32,8 @@ mod tree;
 
 /// Copy a frame into its other layout, or a directory with all frames in one layout
 ///
-/// The copy has the same chunks, byte for byte, and the same metadata. It gets the name DST when it is whole and on disk.
+/// The copy has the same chunks, byte for byte, and the same metadata. It gets the name DST when it is whole and on disk. A chunk that the
+/// library does not read is copied as it is (`b2fuse check` finds it): the copy is never worse than SRC.
 ///
 /// b2fuse writes no other formats: names that end in .zarr, .h5, .csv and the like are refused. If DST ends in .npy, it becomes a NumPy file with the data of SRC, which must be an array. If SRC is a NumPy file, DST becomes an
 /// array with its data, compressed by all cores, in chunks and blocks of the shapes that Python-Blosc2 takes, unless options set others.

@@ -17,7 +17,7 @@
 use super::array::Array;
 use super::chunk::{Form, Traits};
 use super::header::FrameHeader;
-use super::{Error, Result, Special};
+use super::{Error, IndexEntry, Result, Special};
 
 /// Larger items are items of one byte to a chunk's header.
 const MAX_CHUNK_TYPESIZE: u32 = 255;
@@ -102,6 +102,19 @@ impl Rules {
             (size, false) => Size::Exactly(size),
         };
         Fit { size, rules: Some(self) }
+    }
+
+    /// Checks that C-Blosc2 opens a frame with these entries, and reads its other chunks. (It writes NaN for items of any size, and
+    /// does not read them: `check_entry` finds those.)
+    ///
+    /// # Errors
+    /// A special entry of a frame whose chunks vary in size: nothing gives its size.
+    pub fn check_entries<P>(&self, entries: &[IndexEntry<P>]) -> Result<()> {
+        let special = entries.iter().find_map(|entry| match entry {
+            IndexEntry::Special(special) => Some(*special),
+            IndexEntry::Stored(_) => None,
+        });
+        special.filter(|_| self.chunksize == 0).map_or(Ok(()), |special| self.check_entry(special))
     }
 
     /// Checks that special entries of the index are read.
@@ -277,6 +290,14 @@ mod tests {
         assert!(RULES.at(0, 3).keep(&narrow(Special::Nan)).is_err());
         assert!(RULES.at(0, 3).keep(&narrow(Special::Zeros)).is_ok());
         assert!(Rules { typesize: 3, ..RULES }.at(0, 3).keep(&special(Special::Zeros)).is_err());
+    }
+
+    #[test]
+    fn a_frame_whose_chunks_vary_in_size_has_no_special_entries() {
+        let entries = [IndexEntry::Stored(0), IndexEntry::Special(Special::Zeros)];
+        assert!(RULES.check_entries(&entries).is_ok());
+        let varying = RULES.with_chunksize(0);
+        assert!(varying.check_entries(&entries).is_err() && varying.check_entries(&entries[..1]).is_ok());
     }
 
     #[test]
