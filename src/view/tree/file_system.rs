@@ -265,6 +265,7 @@ impl FileSystem for Tree {
                 for (_, (name, _)) in enter.iter().zip(renamed).filter(|(enters, _)| **enters) {
                     self.check_enters(*name)?;
                 }
+                renamed.iter().for_each(|(from, _)| self.keeps_store(*from));
                 self.rename_passed(from, to, mode, invalidations)?;
                 for ((from, to), enters) in renamed.iter().zip(enter) {
                     self.names_change(from.0);

@@ -5,11 +5,11 @@ use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
 
+use super::Tree;
 use super::claims::{Claim, Key};
 use super::frame::TreeFrame;
 use super::handles::Open;
 use super::table::ShownAs;
-use super::{Tree, rules};
 use crate::store::local::beneath::{self, Found};
 use crate::store::walk::has_store_suffix;
 use crate::view::{Ino, Invalidation, ROOT, Result, ViewError};
@@ -229,7 +229,6 @@ impl Tree {
         if way.iter().any(|(_, name)| has_store_suffix(name)) || self.path.file_name().is_some_and(has_store_suffix) {
             return true;
         }
-        let holds = |ino: Ino| self.dir(ino).is_ok_and(|dir| rules::is_store(dir.as_fd()));
-        holds(ROOT) || way.iter().any(|(ino, _)| holds(*ino))
+        self.is_store(ROOT) || way.iter().any(|(ino, _)| self.is_store(*ino))
     }
 }

@@ -38,6 +38,7 @@ impl Tree {
             // Who has it open goes on to see it: this keeps it open as well, for as long as there is room.
             let _ = self.dir(ino);
         }
+        self.keeps_store((parent, name));
         match frame {
             Some(frame) => self.remove_frame(&frame, parent, name, is_dir, dir, &found)?,
             None => self.remove_plain(dir, name, is_dir)?,

@@ -1,7 +1,7 @@
 //! Stores of python-blosc2, in which frames are files in the view and in DIR: python-blosc2 looks for files there, and silently skips a leaf that is a
 //! directory.
 //!
-//! A directory is a store by its name, or from the moment on when `embed.b2e` is in it. What was stored in it as a directory before is
+//! A directory is a store by its name, or from the moment on when `embed.b2e` is in it, until the kernel forgets the directory. What was stored in it as a directory before is
 //! rewritten as a file then, each frame in one step. So is what comes into a store by another name.
 
 use std::ffi::OsStr;
@@ -43,9 +43,30 @@ impl Tree {
         if self.rules.read_only || !self.stores.lock().insert(parent) {
             return;
         }
+        self.is_store(parent);
         // What becomes a frame there from now on sees the mark.
         self.claims.wait_for(Key::Within(parent));
         self.rewrite(parent, DEPTH, invalidations);
+    }
+
+    /// Whether a directory holds the mark, or has held it since the kernel knows the directory. A client that removes a store removes the mark at
+    /// any time: the other names keep their kinds until they go.
+    pub(super) fn is_store(&self, ino: Ino) -> bool {
+        if self.table.lock().get(ino).is_some_and(|node| node.is_store) {
+            return true;
+        }
+        let is_store = self.dir(ino).is_ok_and(|dir| rules::is_store(dir.as_fd()));
+        if is_store && let Some(node) = self.table.lock().get_mut(ino) {
+            node.is_store = true;
+        }
+        is_store
+    }
+
+    /// Notes that a directory is a store, before its mark loses the name.
+    pub(super) fn keeps_store(&self, (parent, name): (Ino, &OsStr)) {
+        if *name == *STORE_MARK {
+            self.is_store(parent);
+        }
     }
 
     /// A name stands for what it did no longer: it could have been the mark.

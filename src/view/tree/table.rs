@@ -32,6 +32,8 @@ pub struct Node {
     pub shown: ShownAs,
     /// Another file system is mounted here, which is not shown.
     pub is_covered: bool,
+    /// The directory has held the file that makes it a store of python-blosc2. It stays a store when that file goes.
+    pub is_store: bool,
 }
 
 /// What a node is shown as.
@@ -294,6 +296,7 @@ impl Node {
             is_open: false,
             shown,
             is_covered: false,
+            is_store: false,
         }
     }
 

@@ -343,11 +343,32 @@ fn a_directory_becomes_a_store_by_a_rename() {
     assert!(["a.b2nd", "c.b2nd", "embed.b2e"].into_iter().all(is_file));
     // It can be made again.
     tree.unlink(ROOT, OsStr::new("embed.b2e"), &mut Invalidations::new()).unwrap();
-    write_frame(&tree, "e.b2nd");
-    assert!(!is_file("e.b2nd"));
+    std::fs::rename(dir.path().join("a.b2nd"), dir.path().join("x.b2nd")).unwrap();
     write_frame(&tree, "x");
     rename(&tree, "x", "embed.b2e").unwrap();
-    assert!(is_file("e.b2nd"));
+    assert!(is_file("x.b2nd"));
+}
+
+/// As rmtree does it: a name that was listed as a file is removed as one, whenever the mark goes.
+#[test]
+fn a_store_stays_one_when_its_mark_is_removed() {
+    for (show, is_moved) in [(Show::Other, false), (Show::Other, true), (Show::Sparse, false), (Show::Contiguous, true)] {
+        let (dir, tree) = shown_as(show);
+        std::fs::copy(dir.path().join("a.b2nd"), dir.path().join("embed.b2e")).unwrap();
+        let mark = lookup(&tree, "embed.b2e");
+        assert_eq!(mark.kind, Kind::File);
+        if is_moved {
+            rename(&tree, "embed.b2e", "away").unwrap();
+        } else {
+            tree.unlink(ROOT, OsStr::new("embed.b2e"), &mut Invalidations::new()).unwrap();
+        }
+        for name in ["a.b2nd", "c.b2nd"] {
+            assert_eq!(lookup(&tree, name).kind, Kind::File, "{show:?} {name}");
+            tree.unlink(ROOT, OsStr::new(name), &mut Invalidations::new()).unwrap();
+        }
+        write_frame(&tree, "e.b2nd");
+        assert!(dir.path().join("e.b2nd").is_file(), "{show:?}");
+    }
 }
 
 #[test]
