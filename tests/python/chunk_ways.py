@@ -268,7 +268,9 @@ def candidates(rng, told, blosc1):
     made += [("Blosc1 by itself", bytes.fromhex(data), bytes.fromhex(chunk), False) for data, chunk in blosc1]
     flags = bytearray(made[0][2])
     flags[rng.choice([0, 1, 2, 3, 30, 31])] ^= 1 << rng.randrange(8)
-    made.append(("a flag turned", None, bytes(flags), False))
+    # Data that is broken is not looked for at a close: `check --deep` decodes it.
+    if isinstance(lib.decompress(bytes(flags), nbytes), bytes):
+        made.append(("a flag turned", None, bytes(flags), False))
     return made
 
 

@@ -14,7 +14,7 @@ nothing_written() { equal "$(prints)" "$1"; }
 test_one_update_writes_one_chunk_file() {
     sparse_from many
     local before
-    before=$(prints)
+    before=$(chunk_prints)
     mount_it
     update 3 300
     sync "$V"
@@ -170,7 +170,7 @@ test_copying_the_same_frame_over_it_writes_no_chunk() {
 test_copying_a_nearly_equal_frame_writes_what_differs() {
     sparse_from many
     local before
-    before=$(prints)
+    before=$(chunk_prints)
     cp "$FX/many.b2frame" "$T/copy"
     py 's = blosc2.open(sys.argv[1], mode="a")
 s.update_data(7, noise(300), copy=True); s.delete_chunk(20); s.insert_data(40, noise(301), True)' "$T/copy"
@@ -343,7 +343,7 @@ test_the_lock_file_of_the_view() {
 test_writing_through_a_mapping() {
     sparse_from full
     local before
-    before=$(prints)
+    before=$(chunk_prints)
     mount_it
     py 'import mmap
 with open(sys.argv[1], "r+b") as file:
