@@ -213,7 +213,8 @@ impl<V: FrameView> Single<V> {
         if ino == LOCK_FILE {
             return Ok(self.state.write().nodes.open(ino, true));
         }
-        if mode.write || mode.truncate {
+        // Nothing that is written to a frame without its name is committed.
+        if (mode.write || mode.truncate) && (self.read_only || !self.following.is_left()) {
             self.check_writable()?;
         }
         self.glance_before(true)?;

@@ -387,8 +387,8 @@ impl Tree {
             let mode = OpenMode { read: true, write: passed.write, truncate: false, drop_privileges: passed.drops };
             let lineage = frame.slot.lineage.load(Relaxed);
             let file = InsideFile { frame: Arc::clone(frame), inner: ROOT, mode, at: Mutex::new(None), lineage };
-            // One that could write was closed, and ends a moment later: it keeps nothing that is removed meanwhile.
-            frame.handles.fetch_add(usize::from(!passed.write), SeqCst);
+            // One that could write may have been duplicated before it was closed. It is a writer when it is used next.
+            frame.handles.fetch_add(1, SeqCst);
             *open = Open::Frame(Arc::new(file));
         }
         drop(handles);
@@ -457,7 +457,6 @@ impl Tree {
         }
         let opened = open.fs().open(file.inner, OpenMode { truncate: false, ..file.mode })?;
         if at.replace((open.opening, opened.handle)).is_none() && file.mode.write {
-            file.frame.handles.fetch_add(1, SeqCst);
             file.frame.writers.fetch_add(1, Relaxed);
         }
         Ok((open, opened.handle))
@@ -524,9 +523,8 @@ impl Tree {
             open.fs().release(handle, &mut inner);
         }
         self.tell(&file.frame, inner, invalidations);
-        let is_used = at.is_some();
-        file.frame.handles.fetch_sub(usize::from(is_used || !file.mode.write), SeqCst);
-        file.frame.writers.fetch_sub(usize::from(is_used && file.mode.write), Relaxed);
+        file.frame.handles.fetch_sub(1, SeqCst);
+        file.frame.writers.fetch_sub(usize::from(at.is_some() && file.mode.write), Relaxed);
         self.end_removed(&file.frame);
         self.close_orphan(&file.frame);
         // While all were in use, more could have been opened than there is room for.

@@ -24,6 +24,7 @@ fn close(tree: &Tree, handle: Handle) {
     tree.flush(handle, &mut Invalidations::new()).unwrap();
 }
 
+#[track_caller]
 fn read(tree: &Tree, ino: Ino, handle: Handle) -> Vec<u8> {
     let mut bytes = vec![0; 1 << 20];
     let count = tree.read(ino, Some(handle), 0, &mut bytes).unwrap();
@@ -145,6 +146,36 @@ fn what_is_written_behind_a_close_reaches_the_frame() {
         assert_eq!(read(&tree, ino, reader), frame(1), "{show:?}");
         tree.release(reader, &mut Invalidations::new());
         tree.shutdown().unwrap();
+    }
+}
+
+/// A descriptor that was duplicated and not used since its close goes on with what is removed or replaced.
+#[test]
+fn a_handle_that_was_closed_reads_on_when_its_frame_is_removed() {
+    for show in [Show::Other, Show::Sparse, Show::Contiguous] {
+        for replaced in [false, true] {
+            let (dir, tree) = shown_as(show);
+            let (ino, writer) = create(&tree, "new.b2nd", &frame(0));
+            close(&tree, writer);
+            assert!(is_frame(&tree, ino));
+            if replaced {
+                let (_, other) = create(&tree, "x.tmp", &frame(1));
+                close(&tree, other);
+                tree.release(other, &mut Invalidations::new());
+                rename(&tree, "x.tmp", "new.b2nd").unwrap();
+            } else {
+                tree.unlink(ROOT, OsStr::new("new.b2nd"), &mut Invalidations::new()).unwrap();
+            }
+            assert_eq!(read(&tree, ino, writer), frame(0), "{show:?} {replaced}");
+            assert_eq!(tree.getattr(ino).unwrap().size, frame(0).len() as u64, "{show:?} {replaced}");
+            tree.write(writer, 0, &frame(2)).unwrap();
+            assert_eq!(read(&tree, ino, writer), frame(2), "{show:?} {replaced}");
+            close(&tree, writer);
+            tree.release(writer, &mut Invalidations::new());
+            tree.shutdown().unwrap();
+            drop(tree);
+            assert!(!names(dir.path()).iter().any(|name| name.starts_with('.')), "{show:?} {replaced}");
+        }
     }
 }
 
