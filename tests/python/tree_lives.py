@@ -3,6 +3,7 @@
 
     tree_lives.py [--rounds N] [--seed S] [--show MODE]      N lives (300) in each mode of --show, or in one
     tree_lives.py --seed S --show MODE --first K --rounds 1  the life of number K alone
+    tree_lives.py --logs DIR ...                             with what each daemon did whose lives failed, in DIR
 
 Three processes make files, write, close, duplicate, map, rename, replace, copy, append to with the library, remove and make them again,
 under names of frames, of temporary files and of others. Handles and maps stay open over many steps. During most steps the other
@@ -141,9 +142,13 @@ class Life(Compared):
         self.both(self.client(), "rename", file.name, name)
         stored = {"cframe"} | file.stored | self.before.get(file.name, set())
         if file.framed:
+            if file.name not in self.frames:
+                # It was an ordinary file, and is stored as what had the name.
+                file.stored = self.before.get(name, {"cframe"})
+            elif name not in self.frames:
+                # Without its suffix it is stored as it is shown.
+                file.stored = stored
             self.before[file.name] = stored
-            # Without its suffix it is stored as it is shown.
-            file.stored = file.stored if name in self.frames else stored
         if target:
             self.forget(target)
             if file.framed and target.framed:
@@ -232,13 +237,14 @@ class Life(Compared):
         return self.settle(file)
 
 
-def batch(show, seed, numbers, clients):
+def batch(show, seed, numbers, clients, log):
     """Lives in one mount, up to the first failure. Answers how many were lived, and what was wrong."""
+    options = ["--show", show, *(["--log-level", "trace", "--log-file", log] if log else [])]
     with tempfile.TemporaryDirectory(prefix="b2fuse-lives-") as scratch:
         native, directory, point = [Path(scratch) / name for name in ("native", "dir", "mnt")]
         for path in (native / "sub", directory / "sub", point):
             path.mkdir(parents=True)
-        lives, mount = [], Mount(directory, point, ["--show", show], timeout=PATIENCE)
+        lives, mount = [], Mount(directory, point, options, timeout=PATIENCE)
         for number in numbers:
             lives.append(Life(random.Random(f"{seed} {show} {number}"), number, show, clients, native, point))
             lives[-1].seeded(directory)
@@ -265,16 +271,20 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--show", choices=SHOWS)
+    parser.add_argument("--logs", type=Path)
     options = parser.parse_args()
     passed = failed = 0
     clients = Clients()
     for show in [options.show] if options.show else SHOWS:
         at, end = options.first, options.first + options.rounds
         while at < end:
-            count, wrong = batch(show, options.seed, range(at, min(at + BATCH, end)), clients)
+            log = options.logs and options.logs / f"{show}-{options.seed}-{at}.log"
+            count, wrong = batch(show, options.seed, range(at, min(at + BATCH, end)), clients, log)
             for life, what in wrong:
                 number, steps = (life.number, life.steps) if life else (f"{at} to {at + count - 1}", [])
                 print(f"--show {show} --seed {options.seed} --first {number}: {what}", *steps, sep="\n    ", flush=True)
+            if log and not wrong:
+                log.unlink()
             failed, passed = failed + len(wrong), passed + count - len(wrong)
             at += count
             if any(not process.is_alive() for process in clients.processes) or wrong:

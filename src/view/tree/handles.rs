@@ -122,6 +122,24 @@ pub struct InsideFile {
     /// The frame's opening, and its handle in that. None of a file that was open when a frame was made of it, and not used since.
     pub at: Mutex<Option<(u64, Handle)>>,
     pub lineage: u64,
+    /// It counts among the frame's writers: it can write, and was not closed since it was opened or written to last.
+    pub is_writing: AtomicBool,
+}
+
+impl InsideFile {
+    /// A client writes to it.
+    pub fn begin_writing(&self) {
+        if self.mode.write && !self.is_writing.swap(true, SeqCst) {
+            self.frame.writers.fetch_add(1, SeqCst);
+        }
+    }
+
+    /// A client has closed it, or its handle ends.
+    pub fn end_writing(&self) {
+        if self.is_writing.swap(false, SeqCst) {
+            self.frame.writers.fetch_sub(1, SeqCst);
+        }
+    }
 }
 
 /// An open lock file.

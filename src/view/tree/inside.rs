@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use parking_lot::Mutex;
@@ -373,9 +374,10 @@ impl Tree {
             mode,
             at: Mutex::new(Some((open.opening, opened.handle))),
             lineage: frame.slot.lineage.load(Relaxed),
+            is_writing: AtomicBool::new(false),
         };
         frame.handles.fetch_add(1, Relaxed);
-        frame.writers.fetch_add(usize::from(mode.write), Relaxed);
+        file.begin_writing();
         Opened { handle: self.keep(frame.ino, Open::Frame(Arc::new(file))), ..opened }
     }
 
@@ -386,8 +388,9 @@ impl Tree {
             let Some(open) = handles.get_mut(&handle.0) else { continue };
             let mode = OpenMode { read: true, write: passed.write, truncate: false, drop_privileges: passed.drops };
             let lineage = frame.slot.lineage.load(Relaxed);
-            let file = InsideFile { frame: Arc::clone(frame), inner: ROOT, mode, at: Mutex::new(None), lineage };
-            // One that could write may have been duplicated before it was closed. It is a writer when it is used next.
+            let (at, is_writing) = (Mutex::new(None), AtomicBool::new(false));
+            let file = InsideFile { frame: Arc::clone(frame), inner: ROOT, mode, at, lineage, is_writing };
+            // One that could write may have been duplicated before it was closed.
             frame.handles.fetch_add(1, SeqCst);
             *open = Open::Frame(Arc::new(file));
         }
@@ -456,9 +459,7 @@ impl Tree {
             return Err(ViewError::Gone);
         }
         let opened = open.fs().open(file.inner, OpenMode { truncate: false, ..file.mode })?;
-        if at.replace((open.opening, opened.handle)).is_none() && file.mode.write {
-            file.frame.writers.fetch_add(1, Relaxed);
-        }
+        *at = Some((open.opening, opened.handle));
         Ok((open, opened.handle))
     }
 
@@ -486,11 +487,14 @@ impl Tree {
         Ok(())
     }
 
-    /// The frame's own handle of an open file.
+    /// The frame's own handle of an open file by which something is changed.
     fn inner_handle(&self, handle: Option<Handle>) -> Result<Option<Handle>> {
         let Some(handle) = handle else { return Ok(None) };
         match self.handle(handle)? {
-            Open::Frame(file) => Ok(Some(self.current(&file)?.1)),
+            Open::Frame(file) => {
+                file.begin_writing();
+                Ok(Some(self.current(&file)?.1))
+            }
             Open::File(_) | Open::Lock(_) => Ok(None),
         }
     }
@@ -500,6 +504,7 @@ impl Tree {
     }
 
     pub(super) fn write_inside(&self, file: &InsideFile, offset: u64, data: &[u8]) -> Result<()> {
+        file.begin_writing();
         self.with_file(file, |fs, handle| fs.write(handle, offset, data))
     }
 
@@ -508,8 +513,13 @@ impl Tree {
         if !file.mode.write || file.at.lock().is_none() || file.frame.removed.load(SeqCst) {
             return Ok(());
         }
+        // Before, so that what is written meanwhile counts. The handle ends a moment after the close returns, if it was not duplicated.
+        file.end_writing();
         let mut inner = Invalidations::new();
         let flushed = self.with_file(file, |fs, handle| fs.flush(handle, &mut inner));
+        if flushed.is_err() {
+            file.begin_writing();
+        }
         self.tell(&file.frame, inner, invalidations);
         flushed
     }
@@ -524,7 +534,7 @@ impl Tree {
         }
         self.tell(&file.frame, inner, invalidations);
         file.frame.handles.fetch_sub(1, SeqCst);
-        file.frame.writers.fetch_sub(usize::from(at.is_some() && file.mode.write), Relaxed);
+        file.end_writing();
         self.end_removed(&file.frame);
         self.close_orphan(&file.frame);
         // While all were in use, more could have been opened than there is room for.

@@ -252,6 +252,36 @@ fn open_files_of_a_frame_go_on_with_the_file_that_it_becomes() {
     }
 }
 
+/// The handle of a close ends a moment after the close returns. What comes in between takes nobody for a writer.
+#[test]
+fn a_frame_is_renamed_as_soon_as_its_writer_has_closed_it() {
+    for (show, name) in
+        [(Show::Other, "c.b2nd"), (Show::Sparse, "new.b2nd"), (Show::Contiguous, "a.b2nd"), (Show::Contiguous, "c.b2nd")]
+    {
+        let (dir, tree) = shown_as(show);
+        if name == "new.b2nd" {
+            let (_, writer) = create(&tree, name, &frame(0));
+            close(&tree, writer);
+            tree.release(writer, &mut Invalidations::new());
+        }
+        let ino = lookup(&tree, name).ino;
+        let writer = tree.open(ino, WRITE).unwrap().handle;
+        tree.write(writer, 0, &frame(1)).unwrap();
+        assert!(matches!(rename(&tree, name, "x.dat"), Err(ViewError::InUse)), "{show:?} {name}");
+        close(&tree, writer);
+        rename(&tree, name, "x.dat").unwrap();
+        // The file may have holes.
+        let chunk = &frame(1)[frame(1).len() - 220..][..40];
+        assert!(read(&tree, ino, writer).windows(chunk.len()).any(|bytes| bytes == chunk), "{show:?} {name}");
+        // It was duplicated.
+        tree.write(writer, 0, b"text").unwrap();
+        close(&tree, writer);
+        assert_eq!(std::fs::read(dir.path().join("x.dat")).unwrap()[..4], *b"text", "{show:?} {name}");
+        tree.release(writer, &mut Invalidations::new());
+        tree.shutdown().unwrap();
+    }
+}
+
 /// A change of metadata leaves the frame the same one for a handle that was not used since its file became that frame.
 #[test]
 fn a_handle_that_moved_reads_on_after_a_change_of_metadata() {
