@@ -31,6 +31,7 @@ use super::executor::LateRead;
 use super::lock_waits::Patience;
 use super::notify::KernelLock;
 use super::pm_qos::PmQos;
+use super::reads::Origin;
 use super::shared::Shared;
 use super::{unmount, waiters, xattr};
 use crate::store::interrupts;
@@ -43,6 +44,9 @@ use crate::view::{
 pub(super) const MAX_WRITE: u32 = 1 << 20;
 /// The longest READ that is answered in one piece, in bytes; the kernel asks for [`MAX_WRITE`] at most.
 const MAX_READ: usize = 16 << 20;
+
+/// How often a READ is begun again that a WRITE has overtaken.
+const READ_AGAIN: usize = 4;
 
 /// The file system that fuser calls.
 pub(super) struct Adapter {
@@ -125,6 +129,10 @@ fn creation(features: &Features, req: &Request, (mode, umask): (u32, u32)) -> Cr
     let is_set_group = mode & bits & libc::S_ISGID != 0 && waiters::clients_are_visible();
     let pid = if is_set_group { req.pid() } else { 0 };
     Creation { uid: req.uid(), gid: req.gid(), mode: mode & bits, umask: umask & 0o777, pid, exclusive: true }
+}
+
+fn origin(req: &Request) -> Origin {
+    Origin { unique: req.unique().0, client: req.pid() }
 }
 
 fn kind(mode: u32) -> Kind {
@@ -375,10 +383,17 @@ impl fuser::Filesystem for Adapter {
         let len = (size as usize).min(MAX_READ);
         shared.reads.fetch_add(1, Relaxed);
         let client = req.pid();
-        let reading = shared.reading(ino, offset, size.into());
+        let reading = shared.reading(ino, offset, size.into(), origin(req));
         self.unless_far(shared, req, move |shared| {
             let mut buffer = shared.buffers.take(len);
-            match shared.view.read(ino, handle, offset, &mut buffer[..len]) {
+            let mut outcome = shared.view.read(ino, handle, offset, &mut buffer[..len]);
+            for _ in 0..READ_AGAIN {
+                if !reading.is_overtaken() {
+                    break;
+                }
+                outcome = shared.view.read(ino, handle, offset, &mut buffer[..len]);
+            }
+            match outcome {
                 Ok(n) => reply.data(&buffer[..n]),
                 Err(ViewError::Locked) => shared.read_waiting(reading, (ino, handle, offset), len, reply),
                 Err(ViewError::Unsettled) => shared.read_later(LateRead { client, handle, offset, len, reply, reading }),
@@ -409,7 +424,8 @@ impl fuser::Filesystem for Adapter {
         reply: ReplyWrite,
     ) {
         let Some((shared, _entered)) = self.enter(req) else { return reply.error(Errno::ENODEV) };
-        shared.write(ino, Handle(fh.0), (offset, flags.0 & libc::O_APPEND != 0), data, reply);
+        let at = (offset, flags.0 & libc::O_APPEND != 0);
+        shared.write(ino, Handle(fh.0), at, data, origin(req), reply);
     }
 
     fn flush(&self, req: &Request, ino: INodeNo, fh: FileHandle, _owner: LockOwner, reply: ReplyEmpty) {

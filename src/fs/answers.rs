@@ -12,6 +12,7 @@ use log::{debug, error, warn};
 
 use super::backings::Backed;
 use super::notify::KernelLock;
+use super::reads::Origin;
 use super::shared::{GENERATION, OpenReply, Shared, Shown};
 use super::xattr;
 use crate::format::plain::plain;
@@ -165,6 +166,7 @@ impl Shared {
         handle: Handle,
         (offset, append): (u64, bool),
         data: &[u8],
+        origin: Origin,
         reply: ReplyWrite,
     ) {
         let op = Op::change("write", ino, KernelLock::Nothing);
@@ -173,6 +175,7 @@ impl Shared {
                 true => shared.view.append(handle, offset, data),
                 false => shared.view.write(handle, offset, data),
             };
+            shared.notify.written(Ino(ino.0), offset, data.len() as u64, origin);
             written.map(|()| data.len() as u32)
         };
         let mut reply = Some(reply);

@@ -29,6 +29,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use fuser::INodeNo;
@@ -38,13 +39,16 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use super::apart::{Apart, IDLE};
 use super::inodes::Inodes;
 use super::page_cache_push;
-use super::reads::Reads;
+use super::reads::{Origin, Overtaken, Reads};
 use crate::store::in_words;
 use crate::view::prefetch::PAGE;
 use crate::view::{FileSystem, Ino, Invalidation, Invalidations, Push};
 
 /// How long READs under way are waited for, before pages are forgotten for a client.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How long the reply to a WRITE waits for pages to be forgotten.
+const MOMENT: Duration = Duration::from_millis(20);
 
 /// A reply, to be sent when the kernel has forgotten.
 type Answer = Box<dyn FnOnce() + Send>;
@@ -197,6 +201,7 @@ impl Notify {
 
     /// The inode is about to be opened for writing: no push of it begins until [`Notify::writer_gone`].
     pub(super) fn writer_came(&self, ino: Ino) {
+        self.reads.writer_came(ino);
         *self.pages.lock().writers.entry(ino).or_default() += 1;
     }
 
@@ -207,6 +212,7 @@ impl Notify {
 
     /// A handle that was open for writing is gone.
     pub(super) fn writer_gone(&self, ino: Ino) {
+        self.reads.writer_gone(ino);
         let mut queue = self.pages.lock();
         if let Some(count) = queue.writers.get_mut(&ino) {
             *count -= 1;
@@ -224,6 +230,21 @@ impl Notify {
             return self.enqueue_pages(Pages { answer: Some(Box::new(answer)), ..Pages::default() });
         }
         answer();
+    }
+
+    /// A WRITE has changed a range of a file, and has no reply yet. Has the kernel forget what READs have brought back too early: before
+    /// the reply, unless that takes longer than a [`MOMENT`], because the kernel may hold one of the pages until the reply.
+    pub(super) fn written(&self, ino: Ino, offset: u64, len: u64, write: Origin) {
+        match self.reads.overtake(ino, offset, offset.saturating_add(len), write) {
+            Overtaken::Nothing => {}
+            Overtaken::Maybe(start, len) => self.forget(vec![Invalidation::Range(ino, start, len)]),
+            Overtaken::Surely(start, len) => {
+                let (done, is_done) = channel::<()>();
+                let answer: Answer = Box::new(move || drop(done));
+                self.enqueue(vec![Invalidation::Range(ino, start, len)], KernelLock::Nothing, Some(answer));
+                let _ = is_done.recv_timeout(MOMENT);
+            }
+        }
     }
 
     /// Asks for files to be pushed after those asked for before. The reader has got to `reached` (and waits for its bytes, if

@@ -3,8 +3,12 @@
 //! A thread that invalidates pages must not wait so: a READ may wait for another program, and a daemon that is killed meanwhile would
 //! leave its clients hanging. It leaves out the pages of READs under way. Those are invalidated after their reply, which may be of
 //! the state before.
+//!
+//! A write(2) changes the kernel's pages before its WRITE is sent. If they are dropped in between, by an open or an invalidation, a READ
+//! can bring back the bytes from before the WRITE, and the page would keep them. So READs of files that are open for writing are noted, and
+//! a WRITE invalidates what READs may have got too early.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
@@ -23,13 +27,56 @@ pub(super) struct Reads {
 struct State {
     last: u64,
     open: HashMap<Ino, Vec<Read>>,
+    /// Files that are open for writing.
+    written: HashMap<Ino, Written>,
+}
+
+/// A request: its number, by which the kernel counts those that it sends, and the thread that it is for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Origin {
+    pub(super) unique: u64,
+    pub(super) client: u32,
+}
+
+/// A file that is open for writing.
+#[derive(Default)]
+struct Written {
+    handles: usize,
+    /// READs that have their replies, the last one last.
+    ended: VecDeque<Ended>,
+}
+
+/// A READ that has its reply.
+struct Ended {
+    origin: Origin,
+    start: u64,
+    end: u64,
+    at: Instant,
+}
+
+/// So many READs are remembered of a file.
+const REMEMBERED: usize = 64;
+/// How long a thread may take between changing pages and sending their WRITE.
+const BETWEEN: Duration = Duration::from_millis(20);
+
+/// What READs may have brought back that a WRITE has changed.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Overtaken {
+    Nothing,
+    /// Maybe something in this range.
+    Maybe(u64, u64),
+    /// Surely, by a READ that was sent after the WRITE, or is under way.
+    Surely(u64, u64),
 }
 
 /// A READ, and whether its pages were left out by an invalidation.
 struct Read {
     id: u64,
+    origin: Origin,
     start: u64,
     end: u64,
+    /// A WRITE has changed what it reads.
+    overtaken: bool,
     /// It waits for another program, and is answered from a later state.
     waits: bool,
     outdated: bool,
@@ -37,11 +84,12 @@ struct Read {
 
 impl Reads {
     /// A READ has come. Returns its number.
-    pub(super) fn begin(&self, ino: Ino, start: u64, len: u64) -> u64 {
+    pub(super) fn begin(&self, ino: Ino, start: u64, len: u64, origin: Origin) -> u64 {
         let mut state = self.state.lock();
         state.last += 1;
         let id = state.last;
-        let read = Read { id, start, end: start.saturating_add(len), waits: false, outdated: false };
+        let end = start.saturating_add(len);
+        let read = Read { id, origin, start, end, overtaken: false, waits: false, outdated: false };
         state.open.entry(ino).or_default().push(read);
         id
     }
@@ -64,8 +112,71 @@ impl Reads {
         if reads.is_empty() {
             state.open.remove(&ino);
         }
+        if let Some(written) = state.written.get_mut(&ino) {
+            let Read { origin, start, end, .. } = read;
+            written.ended.push_back(Ended { origin, start, end, at: Instant::now() });
+            if written.ended.len() > REMEMBERED {
+                written.ended.pop_front();
+            }
+        }
         self.ended.notify_all();
-        read.outdated.then_some((read.start, read.end - read.start))
+        (read.outdated || read.overtaken).then_some((read.start, read.end - read.start))
+    }
+
+    /// Whether a WRITE has changed what a READ reads since this was last asked.
+    pub(super) fn is_overtaken(&self, ino: Ino, id: u64) -> bool {
+        let mut state = self.state.lock();
+        let read = state.open.get_mut(&ino).and_then(|reads| reads.iter_mut().find(|read| read.id == id));
+        read.is_some_and(|read| std::mem::take(&mut read.overtaken))
+    }
+
+    /// A file is about to be opened for writing.
+    pub(super) fn writer_came(&self, ino: Ino) {
+        self.state.lock().written.entry(ino).or_default().handles += 1;
+    }
+
+    /// A handle that was open for writing is gone.
+    pub(super) fn writer_gone(&self, ino: Ino) {
+        let mut state = self.state.lock();
+        if let Some(written) = state.written.get_mut(&ino) {
+            written.handles -= 1;
+            if written.handles == 0 {
+                state.written.remove(&ino);
+            }
+        }
+    }
+
+    /// A WRITE has changed a range of a file. READs of it that are under way are noted. Returns what READs have brought back too early.
+    pub(super) fn overtake(&self, ino: Ino, start: u64, end: u64, write: Origin) -> Overtaken {
+        let mut state = self.state.lock();
+        let State { open, written, .. } = &mut *state;
+        // A thread sends a WRITE after the replies to its READs.
+        let comes_before = |read: Origin| read.client == write.client && read.unique < write.unique;
+        let (mut range, mut is_sure, now) = (None, false, Instant::now());
+        let mut add = |from: u64, to: u64| {
+            let (least, most) = range.unwrap_or((u64::MAX, 0));
+            range = Some((from.max(start).min(least), to.min(end).max(most)));
+        };
+        for read in open.get_mut(&ino).into_iter().flatten() {
+            if read.start < end && read.end > start && !comes_before(read.origin) {
+                read.overtaken = true;
+                is_sure = true;
+                add(read.start, read.end);
+            }
+        }
+        for read in written.get(&ino).into_iter().flat_map(|written| &written.ended) {
+            let is_later = read.origin.unique > write.unique;
+            let is_young = !comes_before(read.origin) && now < read.at + BETWEEN;
+            if read.start < end && read.end > start && (is_later || is_young) {
+                is_sure |= is_later;
+                add(read.start, read.end);
+            }
+        }
+        match (range, is_sure) {
+            (None, _) => Overtaken::Nothing,
+            (Some((from, to)), false) => Overtaken::Maybe(from, to - from),
+            (Some((from, to)), true) => Overtaken::Surely(from, to - from),
+        }
     }
 
     /// The parts of a range of a file in which no READ is under way. The READs in between are noted. `end` may be `u64::MAX`.
@@ -113,15 +224,23 @@ mod tests {
 
     const END: u64 = u64::MAX;
 
+    fn by(client: u32, unique: u64) -> Origin {
+        Origin { unique, client }
+    }
+
     #[test]
     fn pages_of_reads_under_way_are_left_out_and_named_at_their_end() {
         let (reads, ino, other) = (Reads::default(), Ino(7), Ino(8));
         assert_eq!(reads.gaps(ino, 0, END), [(0, END)]);
-        let (first, second, third) = (reads.begin(ino, 4096, 4096), reads.begin(ino, 0, 8192), reads.begin(ino, 16384, 4096));
+        let (first, second, third) = (
+            reads.begin(ino, 4096, 4096, by(1, 2)),
+            reads.begin(ino, 0, 8192, by(1, 2)),
+            reads.begin(ino, 16384, 4096, by(1, 2)),
+        );
         assert_eq!(reads.gaps(ino, 0, END), [(8192, 16384), (20480, END)]);
         assert_eq!(reads.gaps(other, 0, END), [(0, END)]);
         assert_eq!(reads.end(ino, first), Some((4096, 4096)));
-        let fourth = reads.begin(ino, 32768, 4096);
+        let fourth = reads.begin(ino, 32768, 4096, by(1, 2));
         assert_eq!(reads.gaps(ino, 0, 20480), [(8192, 16384)]);
         assert_eq!(reads.end(ino, fourth), None, "it began after the invalidation, and lies elsewhere");
         assert_eq!(reads.end(ino, second), Some((0, 8192)));
@@ -132,10 +251,34 @@ mod tests {
     #[test]
     fn a_read_that_waits_for_others_is_not_waited_for() {
         let (reads, ino) = (Reads::default(), Ino(7));
-        let read = reads.begin(ino, 0, 4096);
+        let read = reads.begin(ino, 0, 4096, by(1, 2));
         assert!(!reads.wait(ino, Duration::from_millis(1)));
         reads.waits(ino, read);
         assert!(reads.wait(ino, Duration::from_secs(20)));
         reads.end(ino, read);
+    }
+
+    #[test]
+    fn a_write_finds_the_reads_that_came_too_early_for_it() {
+        let (reads, ino) = (Reads::default(), Ino(7));
+        let read = |start, origin| reads.end(ino, reads.begin(ino, start, 4096, origin));
+        reads.writer_came(ino);
+        read(0, by(1, 10));
+        assert_eq!(reads.overtake(ino, 0, 100, by(1, 12)), Overtaken::Nothing, "the same thread, one after the other");
+        assert_eq!(reads.overtake(ino, 0, 100, by(2, 12)), Overtaken::Maybe(0, 100));
+        assert_eq!(reads.overtake(ino, 50, 8192, by(2, 8)), Overtaken::Surely(50, 4046));
+        assert_eq!(reads.overtake(ino, 4096, 8192, by(2, 8)), Overtaken::Nothing);
+        assert_eq!(reads.overtake(Ino(8), 0, 100, by(2, 8)), Overtaken::Nothing);
+        let under_way = reads.begin(ino, 4096, 4096, by(1, 14));
+        assert_eq!(reads.overtake(ino, 5000, 5001, by(1, 16)), Overtaken::Nothing, "the same thread, which has its reply");
+        assert!(!reads.is_overtaken(ino, under_way));
+        assert_eq!(reads.overtake(ino, 5000, 5001, by(2, 12)), Overtaken::Surely(5000, 1));
+        assert!(reads.is_overtaken(ino, under_way));
+        assert!(!reads.is_overtaken(ino, under_way), "it has read again");
+        reads.overtake(ino, 5000, 5001, by(2, 16));
+        assert_eq!(reads.end(ino, under_way), Some((4096, 4096)));
+        reads.writer_gone(ino);
+        assert!(reads.state.lock().written.is_empty());
+        assert_eq!(read(0, by(1, 18)), None);
     }
 }

@@ -11,6 +11,7 @@ use fuser::{Errno, ReplyData};
 use log::debug;
 use parking_lot::Mutex;
 
+use crate::fs::reads::Origin;
 use crate::fs::shared::Shared;
 use crate::fs::spawn;
 use crate::store::interrupts;
@@ -27,6 +28,13 @@ pub(in crate::fs) struct Reading {
     shared: Arc<Shared>,
     ino: Ino,
     id: u64,
+}
+
+impl Reading {
+    /// Whether a WRITE has changed what it reads since this was last asked.
+    pub(in crate::fs) fn is_overtaken(&self) -> bool {
+        self.shared.notify.reads.is_overtaken(self.ino, self.id)
+    }
 }
 
 impl Drop for Reading {
@@ -62,8 +70,8 @@ struct State {
 
 impl Shared {
     /// A READ is under way.
-    pub(in crate::fs) fn reading(self: &Arc<Self>, ino: Ino, offset: u64, len: u64) -> Reading {
-        Reading { shared: Arc::clone(self), ino, id: self.notify.reads.begin(ino, offset, len) }
+    pub(in crate::fs) fn reading(self: &Arc<Self>, ino: Ino, offset: u64, len: u64, origin: Origin) -> Reading {
+        Reading { shared: Arc::clone(self), ino, id: self.notify.reads.begin(ino, offset, len, origin) }
     }
 
     /// Replies to a READ when the other program has ended its change, or after the time that the file system gives it.

@@ -17,7 +17,7 @@ use super::kernel::{self, Access};
 use super::session::{Config, Control, MountRequest, Mounted, Overrides, Signal};
 use super::shared::Shared;
 use super::unmount::{self, Answer, Question};
-use crate::view::{FileSystem, Invalidation, ROOT, ViewError};
+use crate::view::{FileSystem, Ino, Invalidation, ROOT, ViewError};
 
 mod lock_waits;
 pub mod memory;

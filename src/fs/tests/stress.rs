@@ -1,5 +1,7 @@
 //! Everything that makes the kernel hold a lock, at the same time as everything that makes it wait for one.
 
+use std::os::unix::fs::FileExt;
+
 use super::*;
 
 #[test]
@@ -141,5 +143,38 @@ fn one_file_never_locks_up() {
                 let _ = close(file);
             }
         });
+    });
+}
+
+/// write(2) changes the kernel's page, and sends the WRITE afterwards. If the page is dropped in between, a READ brings the old bytes back.
+#[test]
+fn what_is_written_stays_though_its_page_was_read_again_before() {
+    if !fuse() {
+        return;
+    }
+    in_time("a WRITE that a READ comes before", || {
+        // Each once: the kernel holds a page that was dropped before the write until the reply.
+        const NAMES: [&str; 4] = ["a", "b", "c", "d"];
+        let mount = Mount::new(MemoryView::new(false, NAMES.map(|name| (name, vec![1; 8192]))));
+        let first = |file: &File| {
+            let mut bytes = [0; 4096];
+            file.read_exact_at(&mut bytes, 0).unwrap();
+            (bytes[0], bytes[100])
+        };
+        for name in NAMES {
+            let file = &OpenOptions::new().read(true).write(true).open(mount.path(name)).unwrap();
+            let reader = &File::open(mount.path(name)).unwrap();
+            assert_eq!(first(reader), (1, 1));
+            std::thread::scope(|scope| {
+                let blocked = mount.view.changes.close();
+                let writer = scope.spawn(move || file.write_all_at(&[2; 100], 0).map(|()| first(file)));
+                eventually("the WRITE comes", || mount.view.changes.waiting.load(Ordering::SeqCst) == 1);
+                mount.shared.notify.forget(vec![Invalidation::Data(Ino(reader.metadata().unwrap().ino()))]);
+                eventually("the page is read again", || first(reader) == (1, 1));
+                drop(blocked);
+                assert_eq!(writer.join().unwrap().unwrap(), (2, 1));
+            });
+            assert_eq!(first(reader), (2, 1));
+        }
     });
 }
