@@ -25,6 +25,16 @@ pub enum Open {
     Lock(Arc<LockHandle>),
 }
 
+impl Open {
+    /// The frame that a file of a frame is in.
+    pub fn frame(&self) -> Option<&Arc<TreeFrame>> {
+        match self {
+            Open::Frame(file) => Some(&file.frame),
+            Open::File(_) | Open::Lock(_) => None,
+        }
+    }
+}
+
 /// An open file below.
 pub struct PassedFile {
     pub ino: Ino,

@@ -10,7 +10,7 @@ use super::claims::Key;
 use super::frame::{Removed, TreeFrame};
 use super::hidden;
 use crate::store::is_part_of_frame;
-use crate::store::local::beneath::{self, Found};
+use crate::store::local::beneath::{self, Found, Onto};
 use crate::view::{Ino, Invalidations, Kind, Result, ViewError};
 
 impl Tree {
@@ -66,6 +66,7 @@ impl Tree {
         match beneath::remove(dir, name, is_dir) {
             Err(error) if is_dir && error.raw_os_error() == Some(libc::ENOTEMPTY) => {
                 let inside = beneath::open_dir(dir, name)?;
+                self.lift_removed(inside.as_fd(), dir)?;
                 let left = check_dead(inside.as_fd())?;
                 self.sweep(inside.as_fd(), &left, true);
                 Ok(beneath::remove(dir, name, true)?)
@@ -153,6 +154,36 @@ impl Tree {
         let lock = beneath::lock_shared(dir, name);
         let name = self.hide(dir, name, seen)?;
         *frame.rest.lock() = Some(Removed { dir: held, name, found: *seen, _lock: lock });
+        Ok(())
+    }
+
+    /// Moves removed frames that clients still read out of a directory, to the one `around` it: they keep no client from removing the directory.
+    fn lift_removed(&self, inside: BorrowedFd<'_>, around: BorrowedFd<'_>) -> Result<()> {
+        let open: Vec<_> = self.handles.read().values().filter_map(|open| open.frame().cloned()).collect();
+        let seen = beneath::look_at(inside)?;
+        for frame in open.iter().filter(|frame| frame.removed.load(SeqCst)) {
+            let kept = frame.rest.lock().as_ref().map(|rest| (rest.dir.try_clone(), rest.name.clone(), rest.found));
+            let Some((dir, name, found)) = kept else { continue };
+            if !beneath::look_at(dir?.as_fd())?.is(&seen) {
+                continue;
+            }
+            let (dir, ours) = (around.try_clone_to_owned()?, self.name_of_ours());
+            match beneath::rename((inside, &name), (around, &ours), Onto::Nothing) {
+                // Its last close has just removed it.
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+                renamed => renamed?,
+            }
+            let is_needed = match &mut *frame.rest.lock() {
+                Some(rest) => {
+                    (rest.dir, rest.name) = (dir, ours.clone());
+                    true
+                }
+                None => false,
+            };
+            if !is_needed {
+                self.discard(around, &ours, &found);
+            }
+        }
         Ok(())
     }
 

@@ -310,3 +310,28 @@ fn a_handle_that_moved_reads_on_after_a_change_of_metadata() {
         }
     }
 }
+
+/// The frame lies beside its old name for that handle.
+#[test]
+fn a_directory_is_removed_while_a_removed_frame_of_it_is_read() {
+    let (dir, tree) = tree();
+    let invals = Invalidations::new;
+    let creation = Creation { mode: 0o755, ..me() };
+    let around = tree.make(ROOT, OsStr::new("s"), New::Directory, creation, &mut invals()).unwrap().ino;
+    lookup(&tree, "c.b2nd");
+    tree.rename((ROOT, OsStr::new("c.b2nd")), (around, OsStr::new("c.b2nd")), RenameMode::Replace, &mut invals()).unwrap();
+    let frame = tree.lookup(around, OsStr::new("c.b2nd")).unwrap();
+    assert_eq!(frame.kind, Kind::File);
+    let handle = tree.open(frame.ino, READ).unwrap().handle;
+    tree.unlink(around, OsStr::new("c.b2nd"), &mut invals()).unwrap();
+    std::fs::write(dir.path().join("s/other"), "x").unwrap();
+    let refused = tree.rmdir(ROOT, OsStr::new("s"), &mut invals());
+    assert_eq!(refused.unwrap_err().errno(), libc::ENOTEMPTY);
+    std::fs::remove_file(dir.path().join("s/other")).unwrap();
+    tree.rmdir(ROOT, OsStr::new("s"), &mut invals()).unwrap();
+    assert!(!dir.path().join("s").exists());
+    let mut bytes = vec![0; frame.size as usize];
+    assert_eq!(tree.read(frame.ino, Some(handle), 0, &mut bytes).unwrap(), bytes.len());
+    tree.release(handle, &mut invals());
+    assert_eq!(names(dir.path()), ["a.b2nd", "b.b2nd", "d.b2nd"]);
+}
