@@ -23,6 +23,10 @@ use crate::store::{ChunkKey, FrameImage, FrameStore};
 /// The number of the one file.
 const FRAME: Number = Number(0);
 
+/// How far the kernel reads ahead in decompressed data, in bytes. It reads as much around a page fault of a map, and each block there is
+/// decoded. Blocks that a sequential reader needs are decoded ahead in any case.
+pub const READ_AHEAD: u32 = 128 << 10;
+
 /// A view of a frame's data.
 pub type ArrayView = Single<Decompressed>;
 
@@ -54,7 +58,7 @@ impl Single<Decompressed> {
 
 /// What would change something is refused.
 impl FrameView for Decompressed {
-    const READ_AHEAD: u32 = 4 << 20;
+    const READ_AHEAD: u32 = READ_AHEAD;
     const HAS_HOLES: bool = true;
     const TAKES_MTIME: bool = true;
     const KEEPS_INODE: bool = true;

@@ -17,7 +17,10 @@ use std::sync::atomic::AtomicU32;
 
 use parking_lot::Mutex;
 
+use self::strides::Strides;
 use super::Ino;
+
+mod strides;
 
 /// Largest file pushed, in bytes.
 pub const LARGEST: u64 = 512 << 10;
@@ -59,6 +62,8 @@ pub struct Next {
     pub pushes: Vec<Push>,
     /// Of the file that it reads.
     pub bytes: Option<Range<u64>>,
+    /// Of the same file, a place here and a place there.
+    pub places: Vec<Range<u64>>,
 }
 
 /// One reader's way.
@@ -73,6 +78,8 @@ struct Reader {
     start: u64,
     /// How far it was read. Stays 0 for what came out of the cache.
     end: u64,
+    /// Bytes of it that were read, in a file that nothing follows.
+    read: u64,
     /// How far its bytes have been asked for: each only once.
     asked: u64,
     /// Whether files are read whole rather than looked into.
@@ -95,6 +102,7 @@ struct Reader {
 #[derive(Debug, Default)]
 pub struct Prefetcher {
     readers: Mutex<(Vec<Reader>, u64)>,
+    strides: Mutex<Strides>,
     /// Names looked up since a chunk was read.
     pub lookups: AtomicU32,
 }
@@ -115,20 +123,37 @@ impl Prefetcher {
         *clock += 1;
         if let Some(reader) = readers.iter_mut().find_map(|r| (r.pid == pid && r.reach(ino, range.as_ref())).then_some(r)) {
             reader.used = *clock;
-            reader.end = reader.end.max(range.map_or(0, |range| range.end));
             reader.opens |= read.is_none();
-            return Next { bytes: reader.ask(), pushes: reader.push(following) };
+            let goes_on = reader.advance(range.as_ref());
+            let places = if reader.alone { self.places(pid, ino, range.as_ref()) } else { Vec::new() };
+            let bytes = if goes_on { reader.ask() } else { None };
+            return Next { bytes, pushes: reader.push(following), places };
         }
         let ahead: VecDeque<_> = following(ino, 1).into();
         let (alone, size) = (ahead.is_empty(), ahead.front().map_or(0, |next| next.1));
+        let places = if alone { self.places(pid, ino, range.as_ref()) } else { Vec::new() };
         let Range { start, end } = range.unwrap_or_default();
         // Only the beginning of a file begins a run.
         if !alone && start > 0 {
             return Next::default();
         }
         let (opens, used) = (read.is_none(), *clock);
-        let reader =
-            Reader { pid, at: ino, size, start, end, asked: end, whole: true, run: 1, ahead, pushed: 0, opens, alone, used };
+        let reader = Reader {
+            pid,
+            at: ino,
+            size,
+            start,
+            end,
+            read: end - start,
+            asked: end,
+            whole: true,
+            run: 1,
+            ahead,
+            pushed: 0,
+            opens,
+            alone,
+            used,
+        };
         let of_pid = |reader: &Reader| reader.pid == pid && reader.alone == alone;
         let most = if alone { IN_FILES } else { AMONG_FILES };
         let place = if readers.iter().filter(|reader| of_pid(reader)).count() >= most {
@@ -142,7 +167,11 @@ impl Prefetcher {
             Some(place) => *place = reader,
             None => readers.push(reader),
         }
-        Next::default()
+        Next { places, ..Next::default() }
+    }
+
+    fn places(&self, pid: u32, ino: Ino, range: Option<&Range<u64>>) -> Vec<Range<u64>> {
+        range.map_or_else(Vec::new, |range| self.strides.lock().touched(pid, ino, range))
     }
 }
 
@@ -170,11 +199,28 @@ impl Reader {
         true
     }
 
+    /// A range was read. A reader that leaves out more than it reads begins anew there: returns false.
+    fn advance(&mut self, range: Option<&Range<u64>>) -> bool {
+        let Some(Range { start, end }) = range.cloned() else { return true };
+        self.end = self.end.max(end);
+        self.read = self.read.saturating_add(end - start);
+        let begins = self.alone && self.end - self.start > SLACK && self.has_gaps();
+        if begins {
+            (self.start, self.end, self.read, self.asked) = (start, end, end - start, end);
+        }
+        !begins
+    }
+
+    fn has_gaps(&self) -> bool {
+        self.read < (self.end - self.start) / 2
+    }
+
     /// Chooses which part of the file to ask for, when half a window is used up.
     fn ask(&mut self) -> Option<Range<u64>> {
         self.asked = self.asked.max(self.end);
         let wanted = self.end.saturating_add(WINDOW);
-        if !self.alone || self.end.saturating_sub(self.start) < CERTAIN || wanted - self.asked < WINDOW / 2 {
+        let is_certain = self.end.saturating_sub(self.start) >= CERTAIN && !self.has_gaps();
+        if !self.alone || !is_certain || wanted - self.asked < WINDOW / 2 {
             return None;
         }
         Some(std::mem::replace(&mut self.asked, wanted)..wanted)
@@ -238,6 +284,20 @@ mod tests {
         let prefetcher = Prefetcher::default();
         for n in 0..1000u64 {
             assert_eq!(read(&prefetcher, (n * 7919 % 1000) << 24, 4096), None);
+        }
+    }
+
+    #[test]
+    fn a_page_here_and_a_page_there_is_not_sequential() {
+        for (distance, len) in
+            [(64 << 10, 4096), (1 << 20, 4096), (1 << 20, 256 << 10), (SLACK - 4096, 4096), (SLACK - 4096, 1 << 20)]
+        {
+            let prefetcher = Prefetcher::default();
+            for n in 0..1000 {
+                assert_eq!(read(&prefetcher, n * distance, len), None, "{distance}");
+            }
+            let asked = (0..100u64).filter_map(|n| read(&prefetcher, 1000 * distance + (n << 17), 1 << 17)).count();
+            assert!(asked >= 2, "{distance}: who reads on from there is sequential: {asked}");
         }
     }
 

@@ -191,6 +191,20 @@ print(f"{total:.17g}")' "$T/twin.npy")"
 }
 test_c_program_with_a_map() { with "$doubles" npy c_program; }
 
+# One item of each of 60 planes, 10 blocks each: around an item the kernel reads a little more, which 3 blocks have. No other block is decoded.
+test_column_through_a_map() {
+    array 'blosc2.asarray(np.arange(60 * 200 * 1000, dtype="f4").reshape(60, 200, 1000), chunks=(10, 200, 1000), blocks=(1, 20, 1000),
+    urlpath=path, mode="w")'
+    mount_front --show npy
+    py 'view, twin = (np.load(path, mmap_mode="r") for path in sys.argv[1:])
+assert np.array_equal(view[:, 90, 200], twin[:, 90, 200])' "$M/source.b2frame.npy" "$T/twin.npy"
+    kill -USR1 "$PID"
+    await grep -q 'blocks decoded' "$T/log"
+    local count
+    count=$(grep -o 'blocks decoded: [0-9]*' "$T/log" | tail -n 1 | grep -o '[0-9]*$')
+    [ "$count" -le 200 ] || fail "$count blocks decoded for 60 items"
+}
+
 r_program() {
     command -v Rscript >/dev/null || skip "no R"
     # By rows in the file, by columns in R.

@@ -18,13 +18,19 @@ const LIKELY_AT_MOST: u64 = 512 << 10;
 impl<V: FrameView> Single<V> {
     /// See [`FileSystem::touched`](crate::view::FileSystem::touched).
     pub(super) fn prefetch_behind(&self, pid: u32, ino: Ino, read: Option<(u64, u32)>) -> Vec<Push> {
-        let Next { pushes, bytes } = self.prefetcher.touched(pid, ino, read, |ino, most| self.following_files(ino, most));
+        let Next { pushes, bytes, places } = self.prefetcher.touched(pid, ino, read, |ino, most| self.following_files(ino, most));
         if let Some(bytes) = bytes {
             let content = self.state.read().settled(ino);
             match content {
                 Ok(Content::Frame(file)) => self.store.prefetch(&file.layout.wants(bytes)),
                 Ok(Content::Data(data)) => data.expect(&self.store, bytes),
                 _ => {}
+            }
+        }
+        if !places.is_empty() {
+            let content = self.state.read().settled(ino);
+            if let Ok(Content::Data(data)) = content {
+                data.expect_places(&self.store, places);
             }
         }
         pushes

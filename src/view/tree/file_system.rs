@@ -29,7 +29,7 @@ impl FileSystem for Tree {
             locks: self.rules.locking,
             holes: false,
             lists_attributes: true,
-            read_ahead: Some(READ_AHEAD),
+            read_ahead: Some(if self.shows_data() { crate::view::array::READ_AHEAD } else { READ_AHEAD }),
             far: None,
             passes_on: Some(self.rules.timeouts),
             hears: self.hears(),

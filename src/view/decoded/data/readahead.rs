@@ -12,7 +12,7 @@ use super::way::{Bands, Way};
 use crate::format::plain::plain;
 use crate::format::{IndexEntry, Position};
 use crate::store::{FrameStore, Want};
-use crate::view::decoded::blocks::{BlockKey, StateId, Work};
+use crate::view::decoded::blocks::{BlockKey, Keep, StateId, Work};
 use crate::view::decoded::shape::{Part, Shape};
 use crate::view::error::ViewError;
 
@@ -41,8 +41,30 @@ impl Data {
             // There is room for one band, and its last rows are not read yet.
             range.end = range.end.min(tiling.band_at(&band, at).1);
         }
-        let state = *self.state.lock();
         let most = self.blocks.room() / 2;
+        let wanted = self.blocks_to_decode(&**store, &way, range, most);
+        self.blocks.expect(&self.work(store), &wanted, most, false);
+    }
+
+    /// Some places of the file will be read soon, one after the other. Has them decoded.
+    pub fn expect_places(self: &Arc<Self>, store: &Arc<dyn FrameStore>, places: Vec<Range<u64>>) {
+        let (head, most, way) = (self.head.len() as u64, self.blocks.room() / 4, self.way.lock().clone());
+        for Range { start, end } in places {
+            let range = start.saturating_sub(head)..end.saturating_sub(head);
+            let wanted = self.blocks_to_decode(&**store, &way, range, most);
+            self.blocks.expect(&self.work(store), &wanted, most, false);
+        }
+    }
+
+    /// The blocks of a range, as far as they have no more than `most` bytes.
+    fn blocks_to_decode(
+        &self,
+        store: &dyn FrameStore,
+        way: &Way,
+        range: Range<u64>,
+        most: u64,
+    ) -> Vec<(BlockKey, u32, Option<Keep>)> {
+        let state = *self.state.lock();
         let (mut wanted, mut bytes, mut is_enough) = (Vec::new(), 0u64, false);
         let guard = store.enter();
         let found = self.shape.parts(range, |part| {
@@ -52,7 +74,7 @@ impl Data {
             }
             let mut want = |key: BlockKey, len: u32, part: Range<u32>| {
                 let before: Option<&(BlockKey, u32, _)> = wanted.last();
-                if before.is_none_or(|before| before.0 != key) && !self.is_spilled(&way, key) {
+                if before.is_none_or(|before| before.0 != key) && !self.is_spilled(way, key) {
                     wanted.push((key, len, way.keep(&part)));
                     bytes += u64::from(len);
                 }
@@ -64,7 +86,7 @@ impl Data {
                     want(BlockKey { of: state, chunk, start: tile.start }, self.block_len(), tile.span());
                 }
                 Part::Span(span) => {
-                    let map = self.map(&**store, &guard, state, chunk)?;
+                    let map = self.map(store, &guard, state, chunk)?;
                     if map.run().is_none() {
                         for (place, part) in blocks_of(&map, &span.place) {
                             if want(BlockKey { of: state, chunk, start: place.start }, place.end - place.start, part) {
@@ -80,7 +102,7 @@ impl Data {
         if let (Err(error), false) = (found, is_enough) {
             debug!("{}: not read ahead: {error}", plain(&store.path()));
         }
-        self.blocks.expect(&self.work(store), &wanted, most, false);
+        wanted
     }
 
     /// Lets the store know which chunks will be read.
