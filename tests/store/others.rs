@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use b2fuse::format::IndexEntry;
 use b2fuse::format::header::FrameHeader;
 use b2fuse::format::metalayer::Metalayer;
-use b2fuse::store::{ChunkKey, FrameStore, OpenOptions, Others, Result, SourceStore, StoreError};
+use b2fuse::store::{CframeStore, ChunkKey, FrameStore, LocalStore, OpenOptions, Others, Result, SourceStore, StoreError};
 
 use crate::driver::Store;
 use crate::frames::{chunk, content, image, try_content};
@@ -494,6 +494,28 @@ fn own_commits_are_nothing_others_did<S: Store>() {
         done.store(true, Relaxed);
     });
     store.close().unwrap();
+}
+
+/// Attributes of SOURCE are set while chunks are written to it: neither is taken for a change by others.
+#[test]
+fn own_chunks_beside_own_attributes_are_nothing_others_did() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("frame.b2frame");
+    frame::<CframeStore>(&path, 1);
+    let store = CframeStore::open(&path, options(false)).unwrap();
+    let (done, staged) = (AtomicBool::new(false), chunk(200, 7));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Relaxed) {
+                store.set_attributes(&mut || {});
+            }
+        });
+        let until = Instant::now() + Duration::from_secs(20);
+        let failed = (0..20_000).take_while(|_| Instant::now() < until).find_map(|_| store.stage(&staged).err());
+        done.store(true, Relaxed);
+        assert!(failed.is_none(), "{failed:?}");
+    });
+    assert_eq!(store.look().unwrap(), Others::Nothing);
 }
 
 fn what_others_write_over_is_saved_all_the_same<S: Store>() {

@@ -337,8 +337,9 @@ fn in_place(
             })?;
             commits.has_name();
         }
+        let mut detector = store.detector.lock(); // a chunk that is written meanwhile changes it again
         if let Ok(stat) = file.stat() {
-            store.detector.lock().header_is(Arc::clone(&file), stat); // a rename changes ctime
+            detector.header_is(Arc::clone(&file), stat); // a rename changes ctime
         }
     }
     // Step 4.

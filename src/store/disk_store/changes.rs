@@ -96,6 +96,29 @@ impl Detector {
         self.stale.is_none() && self.writers == 0 && self.header.as_ref().is_some_and(|(_, seen)| !touched_since(seen, now))
     }
 
+    /// A change of our own to the attributes of the file with the header begins. Chunks may be written beside it. It is `None` after a
+    /// change by others, which this change must not hide.
+    pub(in crate::store) fn begin_attributes(&mut self) -> Option<Arc<dyn BackendFile>> {
+        let (file, seen) = self.header.as_ref().filter(|_| self.stale.is_none())?;
+        if self.writers == 0 && touched_since(seen, &file.stat().ok()?) {
+            return None;
+        }
+        let file = Arc::clone(file);
+        self.writers += 1;
+        Some(file)
+    }
+
+    /// It has ended. A length that no write of ours made stays unseen, so that it is noticed.
+    pub(in crate::store) fn end_attributes(&mut self, file: &dyn BackendFile) {
+        self.writers -= 1;
+        if let (Ok(now), Some((_, seen))) = (file.stat(), &mut self.header)
+            && (self.writers > 0 || now.len == seen.len)
+        {
+            *seen = now;
+            self.touched = false;
+        }
+    }
+
     /// Records that others have replaced something; what is open can still be read.
     pub(in crate::store) fn replaced(&mut self, reason: impl FnOnce() -> String) {
         self.stale.get_or_insert_with(reason);

@@ -271,15 +271,10 @@ impl<M: Medium> DiskStore<M> {
 
     /// Does something that changes attributes of SOURCE. The caller lets no commit be made meanwhile.
     fn with_attributes(&self, work: &mut dyn FnMut()) {
-        let header = self.detector.lock().header();
-        let stat = header.as_ref().and_then(|file| file.stat().ok());
-        let as_seen = stat.is_some_and(|stat| self.detector.lock().is_as_seen(&stat));
+        let file = self.detector.lock().begin_attributes();
         work();
-        if let Some(file) = header.filter(|_| as_seen)
-            && let (Ok(now), Some(before)) = (file.stat(), stat)
-            && now.len == before.len
-        {
-            self.detector.lock().header_is(file, now);
+        if let Some(file) = file {
+            self.detector.lock().end_attributes(&*file);
         }
     }
 
