@@ -204,7 +204,7 @@ pub(super) struct Args {
     #[cfg(feature = "remote")]
     #[arg(long, value_name = "DIR[:SIZE]")]
     disk_cache: Option<OsString>,
-    /// Number of threads that serve requests, 1 to 64; at least 4 run [default: 8]
+    /// Number of threads that serve requests at most, 1 to 64; 4 at least [default: 8]
     #[arg(long, value_name = "N", value_parser = options::threads)]
     threads: Option<usize>,
     /// Stay in the foreground

@@ -27,7 +27,7 @@ use log::debug;
 use parking_lot::RwLockReadGuard;
 
 use super::answers::{Ask, Call, Op, Reply, errno};
-use super::executor::LateRead;
+use super::executor::{Busy, LateRead};
 use super::lock_waits::Patience;
 use super::notify::KernelLock;
 use super::pm_qos::PmQos;
@@ -61,6 +61,12 @@ pub(super) struct Adapter {
     pm_qos: Option<Arc<PmQos>>,
 }
 
+/// A request that is served.
+struct Entered<'a> {
+    _open: RwLockReadGuard<'a, bool>,
+    _busy: Busy<'a>,
+}
+
 impl Adapter {
     /// Whether OPENDIR fails with ENOSYS. Not if fusermount3 is to unmount the mount when the daemon dies: it checks that by opening the
     /// mount point.
@@ -72,14 +78,14 @@ impl Adapter {
     }
 
     /// Held while a request is served. After the end of the mount, requests fail with ENODEV.
-    fn enter(&self, req: &Request) -> Option<(&Arc<Shared>, RwLockReadGuard<'_, bool>)> {
-        let open = self.shared.enter()?;
+    fn enter(&self, req: &Request) -> Option<(&Arc<Shared>, Entered<'_>)> {
+        let entered = Entered { _open: self.shared.enter()?, _busy: self.shared.begin() };
         if let Some(pm_qos) = &self.pm_qos {
             pm_qos.asked();
         }
         self.shared.placement.serve(req.pid());
         interrupts::serve(req.pid());
-        Some((&self.shared, open))
+        Some((&self.shared, entered))
     }
 
     /// A request that changes nothing.
@@ -167,7 +173,14 @@ fn open_mode(req: &Request, flags: i32) -> OpenMode {
 
 impl fuser::Filesystem for Adapter {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        let (offered, features) = (config.capabilities(), self.shared.features);
+        let is_first = self.shared.offered.set(config.capabilities()).is_ok();
+        let offered = *self.shared.offered.get_or_init(InitFlags::empty);
+        self.no_open &= offered.contains(InitFlags::FUSE_NO_OPEN_SUPPORT);
+        self.no_opendir &= offered.contains(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
+        if !is_first {
+            return Ok(());
+        }
+        let features = self.shared.features;
         let wanted = InitFlags::FUSE_PARALLEL_DIROPS
             | if features.lists_attributes { InitFlags::FUSE_DO_READDIRPLUS } else { InitFlags::empty() }
             | if self.shared.is_large() { InitFlags::FUSE_READDIRPLUS_AUTO } else { InitFlags::empty() }
@@ -200,8 +213,6 @@ impl fuser::Filesystem for Adapter {
         if !offered.contains(wanted) {
             debug!("the kernel does not offer {:?}", wanted - offered);
         }
-        self.no_open &= offered.contains(InitFlags::FUSE_NO_OPEN_SUPPORT);
-        self.no_opendir &= offered.contains(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
         let _ = config.set_max_write(MAX_WRITE);
         Ok(())
     }

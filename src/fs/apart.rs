@@ -23,8 +23,8 @@ use fuser::Notifier;
 use super::kernel::DEVICE;
 use crate::store::local::{descriptors, system};
 
-/// How long a thread is kept without work.
-pub(super) const IDLE: Duration = Duration::from_secs(5);
+/// How long threads are kept without work.
+pub(super) const IDLE: Duration = if cfg!(test) { Duration::from_millis(100) } else { Duration::from_secs(5) };
 
 /// Opens another device of the same connection. Requests that are read from one device are replied to there.
 ///
@@ -98,23 +98,14 @@ impl Apart {
         }
         self.thread.as_ref()
     }
+}
 
-    pub(super) fn is_running(&self) -> bool {
-        self.thread.is_some()
-    }
-
-    /// Ends the thread until there is work again.
-    pub(super) fn rest(&mut self) {
+impl Drop for Apart {
+    fn drop(&mut self) {
         if let Some((jobs, thread)) = self.thread.take() {
             drop(jobs);
             // It drops its share of the device before the last one goes, which would close nothing there.
             let _ = thread.join();
         }
-    }
-}
-
-impl Drop for Apart {
-    fn drop(&mut self) {
-        self.rest();
     }
 }

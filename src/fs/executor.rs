@@ -1,19 +1,20 @@
 //! Which thread does what, and what has to wait for a turn.
 //!
-//! All requests are done by fuser's event loops, a fixed number of threads ([`Config::threads`](super::session::Config)) of which the
-//! kernel wakes one for each request. No request is handed to another thread at once: that takes longer than most of them. Instead
-//! only so many event loops do at one time what may wait, by what it waits for ([`Wait`]):
+//! All requests are done by fuser's event loops, of which the kernel wakes one for each request. There are few at first, and as many as
+//! [`Config::threads`](super::session::Config) says once requests wait for some time: see [`loops`]. No request is handed to
+//! another thread at once: that takes longer than most of them. Instead only so many event loops do at one time what may wait, by what it
+//! waits for ([`Wait`]):
 //!
 //! | | waits for | at one time |
 //! | --- | --- | --- |
 //! | `Never` | at most what it reads from the disk: look-ups, reads, listings of what is on this machine | as many as come |
 //! | `Disk` | all that changes something, commits or syncs | half of the event loops |
-//! | `Others` | other processes, until they give back a lock: 5 seconds at most | a quarter |
+//! | `Others` | other processes, until they give back a lock: 5 seconds at most | a quarter, and no less than one |
 //! | `Far` | a network: look-ups, reads and listings of what is far away | three quarters, and others in threads of their own |
 //!
-//! So a quarter of the event loops, and no less than one, is there for those who read, however many others wait for the disk.
-//! What finds its number used up is queued, and done by the event loop that is done with its own first. A
-//! queue is as long as there are threads of clients at most, as each waits for its answer, and the few requests that the kernel sends on its own.
+//! So a quarter of the event loops, and no less than one, is there for those who read, however many others wait for the disk. Of the few at
+//! first, all may wait for some milliseconds: until the others have started. What finds its number used up is queued, and done by the event
+//! loop that is done with its own first. A queue is as long as there are threads of clients at most, as each waits for its answer, and the few requests that the kernel sends on its own.
 //!
 //! What is `Disk` goes on without any other request, and what is `Others` ends of its own accord. A lock is given back by
 //! what is `Disk`, and who waits for one for as long as it takes has a thread besides ([`Shared::lock`]). So nobody waits in
@@ -30,12 +31,14 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use parking_lot::Mutex;
 
 pub(super) use self::late_reads::{LateRead, LateReads, Reading};
+pub(super) use self::loops::{Busy, FIRST, Loops, Others};
 use super::shared::Shared;
 use super::spawn;
 use crate::store::interrupts;
 use crate::view::Wait;
 
 mod late_reads;
+mod loops;
 
 /// The fewest event loops: one for each of the above, and one that does what comes next.
 pub const LEAST: usize = 4;
@@ -69,8 +72,8 @@ impl Lane {
 
 impl Executor {
     pub(super) fn new(loops: usize) -> Self {
-        let far = Lane::new(loops - (loops / 4).max(1));
-        Executor { disk: Lane::new(disk(loops)), others: Lane::new(loops / 4), far, threads: AtomicUsize::new(0) }
+        let [disk, others, far] = numbers(loops).map(Lane::new);
+        Executor { disk, others, far, threads: AtomicUsize::new(0) }
     }
 
     fn lane(&self, wait: Wait) -> Option<&Mutex<Lane>> {
@@ -83,9 +86,15 @@ impl Executor {
     }
 }
 
+/// So many of these event loops may wait at one time: for the disk, for other processes, and for what is far away.
+fn numbers(loops: usize) -> [usize; 3] {
+    [loops.div_ceil(2), (loops / 4).max(1), loops - (loops / 4).max(1)]
+}
+
 /// So many of these event loops may wait for the disk at one time.
+#[cfg(test)]
 pub(super) fn disk(loops: usize) -> usize {
-    loops / 2
+    numbers(loops)[0]
 }
 
 impl Shared {
@@ -93,8 +102,10 @@ impl Shared {
     pub(super) fn run(self: &Arc<Self>, wait: Wait, work: impl FnOnce(&Arc<Self>) + Send + 'static) {
         if let Some(lane) = self.executor.lane(wait) {
             let mut lane = lane.lock();
-            if lane.running == lane.most {
-                return lane.queue.push_back(Box::new(work));
+            if lane.running >= lane.most {
+                lane.queue.push_back(Box::new(work));
+                drop(lane);
+                return self.want_loops();
             }
             lane.running += 1;
         }
@@ -142,22 +153,66 @@ impl Shared {
     pub(super) fn try_run(self: &Arc<Self>, wait: Wait, work: impl FnOnce(&Arc<Self>)) {
         if let Some(lane) = self.executor.lane(wait) {
             let mut lane = lane.lock();
-            if lane.running == lane.most {
-                return;
+            if lane.running >= lane.most {
+                drop(lane);
+                return self.want_loops();
             }
             lane.running += 1;
         }
         self.run_with_queue(wait, work);
     }
 
+    /// Whether anything is queued.
+    pub(super) fn is_queued(&self) -> bool {
+        [Wait::Disk, Wait::Others, Wait::Far]
+            .into_iter()
+            .any(|wait| self.executor.lane(wait).is_some_and(|lane| !lane.lock().queue.is_empty()))
+    }
+
+    /// There are so many event loops now. What is queued and may be done with these, threads of its own do.
+    pub(super) fn allow(self: &Arc<Self>, loops: usize) {
+        for (wait, most) in [Wait::Disk, Wait::Others, Wait::Far].into_iter().zip(numbers(loops)) {
+            let Some(lane) = self.executor.lane(wait) else { continue };
+            let mut lane = lane.lock();
+            lane.most = most;
+            let free = most.saturating_sub(lane.running).min(lane.queue.len());
+            drop(lane);
+            for _ in 0..free {
+                let shared = Arc::clone(self);
+                spawn("b2fuse-queue", "a request that was queued", move || shared.run_free(wait));
+            }
+        }
+    }
+
+    /// Runs what is queued, if one more may.
+    fn run_free(self: &Arc<Self>, wait: Wait) {
+        let (Some(_entered), Some(lane)) = (self.enter(), self.executor.lane(wait)) else { return };
+        {
+            let mut lane = lane.lock();
+            if lane.running >= lane.most {
+                return;
+            }
+            lane.running += 1;
+        }
+        self.run_queued(wait);
+    }
+
     /// Runs what counts as running, and then what is queued.
     fn run_with_queue(self: &Arc<Self>, wait: Wait, work: impl FnOnce(&Arc<Self>)) {
-        let Some(lane) = self.executor.lane(wait) else { return work(self) };
+        if self.executor.lane(wait).is_none() {
+            return work(self);
+        }
         self.attempt(work);
+        self.run_queued(wait);
+    }
+
+    /// Runs what is queued, as what counts as running.
+    fn run_queued(self: &Arc<Self>, wait: Wait) {
+        let Some(lane) = self.executor.lane(wait) else { return };
         loop {
             let next = {
                 let mut lane = lane.lock();
-                let next = lane.queue.pop_front();
+                let next = if lane.running > lane.most { None } else { lane.queue.pop_front() };
                 lane.running -= usize::from(next.is_none());
                 next
             };
@@ -186,7 +241,9 @@ mod tests {
 
     fn shared(loops: usize) -> Arc<Shared> {
         let view = Arc::new(MemoryView::new(false, []));
-        Arc::new(Shared::new(view, super::super::session::Overrides::default(), Access::Owner, loops))
+        let shared = Arc::new(Shared::new(view, super::super::session::Overrides::default(), Access::Owner));
+        shared.allow(loops);
+        shared
     }
 
     /// Work that goes on until what is answered is dropped, on a thread of its own.

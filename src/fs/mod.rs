@@ -11,6 +11,7 @@
 //! | `page_cache_push` | the next files of a sequential reader, into the page cache ahead of it |
 //! | `replies` | which replies are being made, so that what is not true any more is forgotten behind them |
 //! | `backings` | files that the kernel reads and writes by itself |
+//! | `events` | signals and the end of the device, for the first thread |
 //! | `executor` | which thread does what, and what has to wait for a turn or for another program |
 //! | `lock_waits` | locks, and reads that found others at work |
 //! | `reads` | READs without a reply, of which no pages are invalidated |
@@ -33,6 +34,7 @@ mod adapter;
 mod answers;
 mod apart;
 mod backings;
+mod events;
 mod executor;
 pub mod guard;
 mod inodes;

@@ -19,6 +19,8 @@
 //! names first. Neither thread takes a lock of the view while it notifies. What may wait for a client's lock they have done
 //! [apart](super::apart): a daemon that is killed meanwhile leaves a thread in the kernel, which must not keep the mount alive.
 //!
+//! Both threads start when there is work, and end when there has been none for [`IDLE`].
+//!
 //! The pages thread also pushes (see [`page_cache_push`]): one file at a time, whenever no one waits for it. Pushed bytes
 //! are read when their turn comes, so invalidations may overtake them; only a push under way needs waiting for, and
 //! only by those who are about to write the file it is pushing.
@@ -28,6 +30,8 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::channel;
 use std::time::Duration;
@@ -102,6 +106,8 @@ struct PagesQueue {
     /// Inodes open for writing, with the number of handles: never pushed.
     writers: HashMap<Ino, u32>,
     stopped: bool,
+    /// The thread runs.
+    runs: bool,
 }
 
 /// State of the names thread. No lock is taken under this one.
@@ -109,15 +115,30 @@ struct PagesQueue {
 struct NamesQueue {
     items: VecDeque<Names>,
     stopped: bool,
+    /// The thread runs.
+    runs: bool,
 }
+
+/// Which of the two threads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    Names,
+    Pages,
+}
+
+/// Starts a thread, which is to call [`Notify::run`]. Returns whether it runs.
+type Start = Box<dyn Fn(Role) -> bool + Send + Sync>;
 
 /// The two queues.
 #[derive(Default)]
 pub(super) struct Notify {
+    start: OnceLock<Start>,
     pages: Mutex<PagesQueue>,
     pages_wake: Condvar,
     names: Mutex<NamesQueue>,
     names_wake: Condvar,
+    /// A thread has ended.
+    ended: Condvar,
     /// READs without a reply.
     pub(super) reads: Reads,
     /// Files pushed, whole or their beginnings.
@@ -125,6 +146,15 @@ pub(super) struct Notify {
 }
 
 impl Notify {
+    /// By which threads are started from now on.
+    pub(super) fn start_by(&self, start: impl Fn(Role) -> bool + Send + Sync + 'static) {
+        let _ = self.start.set(Box::new(start));
+    }
+
+    fn start(&self, role: Role) -> bool {
+        self.start.get().is_some_and(|start| start(role))
+    }
+
     /// Sends `answer` when the kernel has forgotten `invalidations`, as far as `held` lets it be awaited: at once if there are none.
     pub(super) fn answer(&self, invalidations: Invalidations, held: KernelLock, answer: impl FnOnce() + Send + 'static) {
         match held {
@@ -183,7 +213,17 @@ impl Notify {
             return self.enqueue_pages(names.then.unwrap_or_default());
         }
         queue.items.push_back(names);
-        self.names_wake.notify_one();
+        if queue.runs {
+            self.names_wake.notify_one();
+            return;
+        }
+        queue.runs = self.start(Role::Names);
+        if !queue.runs {
+            // The names wait for the next try. Clients do not.
+            let then: Vec<_> = queue.items.iter_mut().filter_map(|item| item.then.take()).collect();
+            drop(queue);
+            then.into_iter().for_each(|pages| self.enqueue_pages(pages));
+        }
     }
 
     fn enqueue_pages(&self, pages: Pages) {
@@ -196,7 +236,21 @@ impl Notify {
             return;
         }
         queue.items.push_back(pages);
-        self.pages_wake.notify_one();
+        self.wake_pages(queue);
+    }
+
+    fn wake_pages(&self, mut queue: MutexGuard<'_, PagesQueue>) {
+        if queue.runs {
+            self.pages_wake.notify_one();
+            return;
+        }
+        queue.runs = self.start(Role::Pages);
+        if !queue.runs {
+            // The pages wait for the next try. Clients do not.
+            let answers: Vec<_> = queue.items.iter_mut().filter_map(|item| item.answer.take()).collect();
+            drop(queue);
+            answers.into_iter().for_each(|answer| answer());
+        }
     }
 
     /// The inode is about to be opened for writing: no push of it begins until [`Notify::writer_gone`].
@@ -264,7 +318,7 @@ impl Notify {
             queue.pushes.extend(hints);
             let excess = queue.pushes.len().saturating_sub(page_cache_push::LONGEST_QUEUE);
             queue.pushes.drain(..excess);
-            self.pages_wake.notify_one();
+            self.wake_pages(queue);
         }
     }
 
@@ -288,24 +342,47 @@ impl Notify {
         told("pages", outcomes);
     }
 
-    /// Ends both threads, with every reply sent.
+    /// Ends both threads, with every reply sent, and waits for that.
     pub(super) fn stop(&self) {
-        self.names.lock().stopped = true;
+        let mut names = self.names.lock();
+        names.stopped = true;
         self.names_wake.notify_one();
-        let mut queue = self.pages.lock();
-        queue.stopped = true;
-        queue.pushes.clear();
+        while names.runs {
+            self.ended.wait(&mut names);
+        }
+        drop(names);
+        let mut pages = self.pages.lock();
+        pages.stopped = true;
+        pages.pushes.clear();
         self.pages_wake.notify_one();
+        while pages.runs {
+            self.ended.wait(&mut pages);
+        }
     }
 
-    /// The names thread's body.
-    pub(super) fn run_names(&self, mut apart: Apart, view: &dyn FileSystem, inodes: &Inodes) {
+    /// A thread's body.
+    pub(super) fn run(&self, role: Role, apart: Apart, view: &dyn FileSystem, inodes: &Inodes) {
+        let ended = catch_unwind(AssertUnwindSafe(|| match role {
+            Role::Names => self.run_names(apart, view, inodes),
+            Role::Pages => self.run_pages(apart, view, inodes),
+        }));
+        if ended.is_err() {
+            match role {
+                Role::Names => self.names.lock().runs = false,
+                Role::Pages => self.pages.lock().runs = false,
+            }
+        }
+        self.ended.notify_all();
+    }
+
+    fn run_names(&self, mut apart: Apart, view: &dyn FileSystem, inodes: &Inodes) {
         loop {
             let mut queue = self.names.lock();
-            while queue.items.is_empty() && !queue.stopped {
-                rest_or_wait(&self.names_wake, &mut queue, &mut apart);
-            }
-            let Some(mut item) = queue.items.pop_front() else { return };
+            while queue.items.is_empty() && !queue.stopped && !self.names_wake.wait_for(&mut queue, IDLE).timed_out() {}
+            let Some(mut item) = queue.items.pop_front() else {
+                queue.runs = false;
+                return;
+            };
             drop(queue);
             if item.all && forget_names(&apart.teller().device).is_err() {
                 item.entries.extend(inodes.all().into_iter().filter_map(|ino| view.last_name(ino)));
@@ -325,15 +402,16 @@ impl Notify {
         }
     }
 
-    /// The pages thread's body.
-    pub(super) fn run_pages(&self, mut apart: Apart, view: &dyn FileSystem, inodes: &Inodes) {
+    fn run_pages(&self, mut apart: Apart, view: &dyn FileSystem, inodes: &Inodes) {
         let mut buf = Vec::new();
         loop {
             let mut queue = self.pages.lock();
             queue.pushing = None;
-            while queue.items.is_empty() && queue.pushes.is_empty() && !queue.stopped {
-                rest_or_wait(&self.pages_wake, &mut queue, &mut apart);
-            }
+            while queue.items.is_empty()
+                && queue.pushes.is_empty()
+                && !queue.stopped
+                && !self.pages_wake.wait_for(&mut queue, IDLE).timed_out()
+            {}
             if let Some(item) = queue.items.pop_front() {
                 drop(queue);
                 let mut data = item.data;
@@ -365,18 +443,10 @@ impl Notify {
                 page_cache_push::store(&mut apart, view, hint, &mut buf);
                 self.pushed.fetch_add(1, Relaxed);
             } else {
+                queue.runs = false;
                 return;
             }
         }
-    }
-}
-
-/// Waits for work. What does it apart ends when there is none for long.
-fn rest_or_wait<T>(wake: &Condvar, queue: &mut MutexGuard<'_, T>, apart: &mut Apart) {
-    if !apart.is_running() {
-        wake.wait(queue);
-    } else if wake.wait_for(queue, IDLE).timed_out() {
-        MutexGuard::unlocked(queue, || apart.rest());
     }
 }
 
@@ -439,5 +509,27 @@ fn told(what: &str, outcomes: io::Result<Vec<io::Result<()>>>) {
             }
             _ => warn!("the kernel did not forget {what}: {}", in_words(&error)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_threads_clients_get_their_replies() {
+        let notify = Notify::default();
+        let (sender, replies) = std::sync::mpsc::channel();
+        for (n, held) in [KernelLock::Nothing, KernelLock::Directory, KernelLock::File(Ino(1))].into_iter().enumerate() {
+            let sender = sender.clone();
+            let invalidations = vec![Invalidation::Entry(Ino(1), "name".into()), Invalidation::Data(Ino(2))];
+            notify.answer(invalidations, held, move || sender.send(n).unwrap());
+        }
+        assert_eq!(replies.try_iter().collect::<Vec<_>>(), [0, 1, 2]);
+        // What is to be forgotten is not lost.
+        let names: usize = notify.names.lock().items.iter().map(|item| item.entries.len()).sum();
+        let data: usize = notify.pages.lock().items.iter().map(|item| item.data.len()).sum();
+        assert_eq!((names, data), (3, 3));
+        notify.stop();
     }
 }

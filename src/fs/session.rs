@@ -14,7 +14,6 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -23,13 +22,17 @@ use log::{debug, error, info, warn};
 
 use super::adapter::Adapter;
 use super::apart::{Apart, Teller, clone_device};
-use super::executor::LEAST;
+pub use super::events::{Control, Signal};
+use super::events::{Event, Events};
+use super::executor::{FIRST, LEAST, Others};
 use super::guard::Guard;
 use super::kernel::Mountpoint;
 pub use super::kernel::{Access, MountError, MountRequest};
+use super::notify::Role;
 use super::pm_qos::PmQos;
 pub use super::shared::Overrides;
 use super::shared::Shared;
+use super::spawn;
 use crate::store::local::{self, descriptors};
 use crate::store::mark::Life;
 use crate::store::{in_words, interrupts};
@@ -49,7 +52,7 @@ pub struct Config {
     pub mount: MountRequest,
     /// Keep the machine's cores awake while requests come in quick succession, where that can be and is of use.
     pub low_latency: bool,
-    /// Event loops. There are at least 4.
+    /// The most event loops. 4 are allowed at least.
     pub threads: usize,
     /// What is shown instead of a view's own attributes.
     pub overrides: Overrides,
@@ -59,39 +62,11 @@ pub struct Config {
     pub guarded: bool,
 }
 
-/// What a mount is told while it runs.
-#[derive(Debug)]
-enum Event {
-    /// The kernel has closed the device.
-    Ended(io::Result<()>),
-    Signal(Signal),
-}
-
-/// What a user may want of a running mount.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Signal {
-    /// Unmount, commit, end.
-    End,
-    /// Write [`FileSystem::report`] to the log.
-    Report,
-}
-
-/// Sends signals to a mount, from any thread.
-#[derive(Debug, Clone)]
-pub struct Control(Sender<Event>);
-
-impl Control {
-    /// Does nothing once the mount has ended.
-    pub fn send(&self, signal: Signal) {
-        let _ = self.0.send(Event::Signal(signal));
-    }
-}
-
 /// A mount that answers. [`Mounted::run`] sees it to its end; dropped without, it is unmounted and shut down.
 pub struct Mounted {
     shared: Arc<Shared>,
     point: Mountpoint,
-    events: Receiver<Event>,
+    events: Events,
     control: Control,
     helpers: Vec<JoinHandle<()>>,
     pm_qos: Option<Arc<PmQos>>,
@@ -130,14 +105,13 @@ impl Mounted {
                 in_words(&error)
             );
         }
+        let (events, control) = Events::new().map_err(|error| refused(in_words(&error)))?;
         let (point, device) = Mountpoint::mount(&mount)?;
-        let shared = Arc::new(Shared::new(view, config.overrides, mount.access, config.threads.max(LEAST)));
+        let shared = Arc::new(Shared::new(view, config.overrides, mount.access));
         if let Some(device) = point.device_number() {
             let _ = shared.device.set(device);
             shared.say(Life::Serving);
         }
-        let (sender, events) = channel();
-        let control = Control(sender);
         // From here on dropping it unmounts.
         let mut mounted =
             Mounted { shared, point, events, control, helpers: Vec::new(), pm_qos: None, guard: None, finished: false };
@@ -148,13 +122,15 @@ impl Mounted {
     /// Answers INIT and starts all threads.
     fn serve(&mut self, device: OwnedFd, config: &Config) -> io::Result<()> {
         let mut options = fuser::Config::default();
-        options.n_threads = Some(config.threads.max(LEAST));
+        options.n_threads = Some(FIRST);
         // The kernel lets in only the owner, or everyone. That root is the only other, fuser sees to for requests, and `Private` for
         // what is cached.
         let acl = if config.mount.access == Access::Root { SessionACL::RootAndOwner } else { SessionACL::All };
         self.pm_qos = if config.low_latency { PmQos::open(self.point.path()).map(Arc::new) } else { None };
         self.shared.placement.start();
-        let adapter = Adapter::new(self.shared.clone(), config.mount.auto_unmount, config.xattrs, self.pm_qos.clone());
+        let (auto_unmount, xattrs, pm_qos) = (config.mount.auto_unmount, config.xattrs, self.pm_qos.clone());
+        let new_adapter = move |shared: &Arc<Shared>| Adapter::new(shared.clone(), auto_unmount, xattrs, pm_qos.clone());
+        let adapter = new_adapter(&self.shared);
         // Not in unit tests, whose process has files open in its own mounts: a thread apart would flush them.
         let own = if config.guarded { clone_device(&device).map(descriptors::lowered).ok() } else { None };
         let device = descriptors::lowered(device);
@@ -167,20 +143,45 @@ impl Mounted {
         }
         let device = own.map_or_else(|| session.as_fd().try_clone_to_owned(), Ok)?.into();
         let teller = Arc::new(Teller { notifier: session.notifier(), device });
-        let names = Apart::new("b2fuse-a-name", Arc::clone(&teller), fuser);
-        let pages = Apart::new("b2fuse-a-page", teller, fuser);
-        self.help("b2fuse-names", move |shared| shared.notify.run_names(names, &*shared.view, &shared.inodes))?;
-        self.help("b2fuse-pages", move |shared| shared.notify.run_pages(pages, &*shared.view, &shared.inodes))?;
-        self.help("b2fuse-tick", |shared| shared.ticker.run(&*shared.view, |invalidations| shared.notify.forget(invalidations)))?;
+        let shared = Arc::downgrade(&self.shared);
+        self.shared.notify.start_by(move |role| {
+            let (Some(shared), teller) = (shared.upgrade(), Arc::clone(&teller)) else { return false };
+            let (name, apart) = match role {
+                Role::Names => ("b2fuse-names", "b2fuse-a-name"),
+                Role::Pages => ("b2fuse-pages", "b2fuse-a-page"),
+            };
+            spawn(name, "what the kernel must forget, which waits", move || {
+                shared.notify.run(role, Apart::new(apart, teller, fuser), &*shared.view, &shared.inodes);
+            })
+        });
+        let shared = Arc::downgrade(&self.shared);
+        self.shared.ticker.start_by(move || {
+            let Some(shared) = shared.upgrade() else { return false };
+            spawn("b2fuse-tick", "commits, which wait", move || {
+                shared.ticker.run(&*shared.view, |invalidations| shared.notify.forget(invalidations));
+            })
+        });
         self.help("b2fuse-watch", |shared| shared.follow_others())?;
         if let Some(pm_qos) = self.pm_qos.clone() {
             self.help("b2fuse-awake", move |_| pm_qos.run())?;
         }
         self.guard = if config.guarded { Guard::start(&session, &self.point) } else { None };
-        let ended = self.control.0.clone();
+        self.shared.loops.prepare(Others {
+            device: session.as_fd().try_clone_to_owned()?,
+            all: config.threads.max(LEAST),
+            session: Box::new(move |shared, device, threads| {
+                let mut options = fuser::Config::default();
+                options.n_threads = Some(threads);
+                let session = fuser::Session::from_fd(new_adapter(shared), device, acl, options)?;
+                Ok(Box::new(|| session.run()))
+            }),
+        });
+        let (control, shared) = (self.control.clone(), Arc::clone(&self.shared));
         // Not one of the helpers: it may outlive a detached mount, and is not waited for.
         std::thread::Builder::new().name("b2fuse-session".into()).spawn(move || {
-            let _ = ended.send(Event::Ended(session.run()));
+            let outcome = session.run();
+            shared.loops.join();
+            control.tell(Event::Ended(outcome));
         })?;
         Ok(())
     }
@@ -194,6 +195,11 @@ impl Mounted {
     /// By which the mount can be ended or asked for a report.
     pub fn control(&self) -> Control {
         self.control.clone()
+    }
+
+    /// Has the thread of [`Mounted::run`] call `listen` each time [`Control::bell`] rings.
+    pub fn listen(&mut self, listen: impl FnMut(&Control) + Send + 'static) {
+        self.events.listen = Box::new(listen);
     }
 
     /// Waits for the end, whoever brings it about, and returns when everything is in SOURCE, or says what is not.
@@ -259,18 +265,16 @@ impl Mounted {
     }
 
     /// Waits for the kernel to close the device, no longer than `time`. True if it has; a signal to end cuts the waiting short.
-    fn wait(&self, time: Option<Duration>) -> bool {
+    fn wait(&mut self, time: Option<Duration>) -> bool {
         let until = time.map(|time| Instant::now() + time);
-        let left = || until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()));
         loop {
-            match self.events.recv_timeout(left()) {
-                Ok(Event::Ended(outcome)) => {
+            match self.events.next(&self.control, until) {
+                Some(Event::Ended(outcome)) => {
                     self.ended(outcome);
                     return true;
                 }
-                Ok(Event::Signal(Signal::Report)) => self.report(),
-                Ok(Event::Signal(Signal::End)) | Err(RecvTimeoutError::Timeout) => return false,
-                Err(RecvTimeoutError::Disconnected) => return true,
+                Some(Event::Signal(Signal::Report)) => self.report(),
+                Some(Event::Signal(Signal::End)) | None => return false,
             }
         }
     }

@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
-use fuser::{FileAttr, FileHandle, FileType, FopenFlags, Generation, INodeNo};
+use fuser::{FileAttr, FileHandle, FileType, FopenFlags, Generation, INodeNo, InitFlags};
 use log::info;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 use super::backings::Backings;
-use super::executor::{Executor, LateReads};
+use super::executor::{Executor, FIRST, LateReads, Loops};
 use super::inodes::Inodes;
 use super::kernel::Access;
 use super::notify::Notify;
@@ -125,6 +125,9 @@ pub(super) struct Shared {
     pub(super) ticker: Ticker,
     pub(super) waiters: Arc<Waiters>,
     pub(super) executor: Executor,
+    pub(super) loops: Loops,
+    /// What the kernel has offered.
+    pub(super) offered: OnceLock<InitFlags>,
     pub(super) backings: Arc<Backings>,
     pub(super) placement: Placement,
     /// True once the view is being shut down while the kernel may still ask. Held for reading through every request, those included
@@ -155,7 +158,7 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(view: Arc<dyn FileSystem>, overrides: Overrides, access: Access, loops: usize) -> Self {
+    pub(super) fn new(view: Arc<dyn FileSystem>, overrides: Overrides, access: Access) -> Self {
         if waiters::clients_are_visible() {
             interrupts::look_by(waiters::is_unwanted);
         }
@@ -167,7 +170,9 @@ impl Shared {
             notify: Notify::default(),
             ticker: Ticker::default(),
             waiters: Arc::default(),
-            executor: Executor::new(loops),
+            executor: Executor::new(FIRST),
+            loops: Loops::default(),
+            offered: OnceLock::new(),
             backings: Arc::default(),
             placement: Placement::new(),
             closed: RwLock::new(false),

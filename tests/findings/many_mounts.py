@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Many mounts of one user: together they take no more inotify instances than their slots, and a mount without an instance still shows
-what others change, and is idle while no file is open. An idle mount takes less than 1 MiB of memory.
+what others change, and is idle while no file is open. An idle mount takes less than 1 MiB of memory and 6 threads at most.
 
 Slots are files under flock(2) in /run/b2fuse; all but a few are taken here, in a mount namespace of our own with an empty /run.
 Exit code 0: all is so."""
@@ -21,6 +21,7 @@ BINARY = os.path.abspath(os.environ.get("B2FUSE", "target/release/b2fuse"))
 MOUNTS, FREE, LATE = 40, 4, 30
 # Bytes of an idle mount.
 MEMORY = 1 << 20
+THREADS = 6
 CLONE_NEWNS, MS_REC, MS_PRIVATE = 0x20000, 0x4000, 1 << 18
 
 failed = 0
@@ -175,7 +176,10 @@ def main(scene):
         if not seen(lambda: numpy.load(file)[0], 2000):
             wrong(f"{file} shows {numpy.load(file)[0]}")
 
-        threads = [len(os.listdir(f"/proc/{process}/task")) for process in processes]
+        count_threads = lambda: [len(os.listdir(f"/proc/{process}/task")) for process in processes]
+        if not seen(lambda: max(count_threads()) <= THREADS, True):
+            wrong(f"threads of idle mounts: {count_threads()}")
+        threads = count_threads()
         private = [memory(process) for process in processes]
         print(f"at most {max(threads)} threads, {max(private) >> 10} KiB")
         if max(private) > MEMORY:

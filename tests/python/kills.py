@@ -7,7 +7,8 @@ Each round mounts a directory, a frame or an array. Four clients make random cal
 told of names and pages, and the daemon is killed. Within 5 s every client must have got ECONNABORTED or ENOTCONN, or have died of a map
 (SIGBUS), and the guard must have ended. Then plain umount works, and a new mount; frames that clients wrote hold what they held, as that
 is what was written. Rounds are root's, of a user in a user namespace, of an ordinary user with fusermount3 (`fusermount`), in a PID
-namespace (`pid`), of a daemon that is the first process of one (`init`), and of one whose /proc is of another (`foreign`). Needs root.
+namespace (`pid`), of a daemon that is the first process of one (`init`), and of one whose /proc is of another (`foreign`). With `both` the
+guard is killed too: clients may hang, and must then be freed by SIGKILL. Needs root.
 The last line is the count."""
 
 import argparse
@@ -34,7 +35,7 @@ from namespaces import ended, enter, forked, gone, possible, processes
 TREES = ("other", "sparse", "contiguous")
 KINDS = (*TREES, "cframe", "sframe", "npy", "raw")
 FIRST = ["unshare", "--pid", "--fork", "--kill-child"]
-WHERE = {"root": [], "user": [], "fusermount": [], "pid": [], "init": FIRST}
+WHERE = {"root": [], "user": [], "fusermount": [], "pid": [], "both": [], "init": FIRST}
 WHERE["foreign"] = [*FIRST, "sh", "-c", '"$@" & wait $! || exec sleep 60', "sh"]
 VALUES = np.arange(20_000, dtype=np.int64)
 
@@ -184,9 +185,16 @@ class Scene:
         time.sleep(self.dice.uniform(0, 1))
         guards = processes("-P", str(daemon), "-x", "b2fuse-guard")
         self.flags[0] = 1
-        os.kill(daemon, signal.SIGKILL)
+        for killed in [*guards, daemon] if self.where == "both" else [daemon]:
+            os.kill(killed, signal.SIGKILL)
         until = time.monotonic() + 5
-        wrong = [f"a client {what}" for client in clients if (what := ended(client, until, (0, -signal.SIGBUS)))]
+        well = (0, -signal.SIGBUS)
+        if self.where == "both" and not all(gone(client, until) for client in clients):
+            # One client waits for a reply, and a thread of the daemon in the kernel for that client.
+            for client in clients:
+                os.kill(client, signal.SIGKILL)
+            until, well = until + 5, (*well, -signal.SIGKILL)
+        wrong = [f"a client {what}" for client in clients if (what := ended(client, until, well))]
         wrong += [f"guard {guard} is left" for guard in guards if not gone(guard, until + 1)]
         self.flags[1] = 1
         if what := ended(others, time.monotonic() + 20, (0,)):

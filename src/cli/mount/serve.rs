@@ -3,6 +3,7 @@
 use log::{error, info};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
+use signal_hook::low_level::pipe::register_raw as register;
 
 use super::super::background::Starter;
 use super::super::{Failure, frames, hangup_ignored, memory, panic, wait};
@@ -60,7 +61,7 @@ pub(super) fn serve(plan: &Plan, hangup: Hangup, starter: &mut Option<Starter>) 
     };
     #[cfg(not(feature = "remote"))]
     let view = open()?;
-    let mounted = match Mounted::start(view.clone(), &plan.config) {
+    let mut mounted = match Mounted::start(view.clone(), &plan.config) {
         Ok(mounted) => mounted,
         Err(error) => {
             if let Err(error) = view.shutdown() {
@@ -71,22 +72,19 @@ pub(super) fn serve(plan: &Plan, hangup: Hangup, starter: &mut Option<Starter>) 
     };
     panic::serving();
     let control = mounted.control();
-    let stop = signals.handle();
-    let thread = std::thread::Builder::new().name("b2fuse-signals".into()).spawn({
-        let control = control.clone();
-        move || {
-            for signal in signals.forever() {
-                match signal {
-                    SIGUSR1 => control.send(Signal::Report),
-                    SIGHUP if hangup == Hangup::Reopens => super::super::log::reopen(),
-                    _ => control.send(Signal::End),
-                }
+    let bells = wanted.iter().try_for_each(|signal| register(*signal, control.bell()?).map(drop));
+    if let Err(error) = bells {
+        error!("signals are not handled: {}", in_words(&error));
+    }
+    mounted.listen(move |control| {
+        for signal in signals.pending() {
+            match signal {
+                SIGUSR1 => control.send(Signal::Report),
+                SIGHUP if hangup == Hangup::Reopens => super::super::log::reopen(),
+                _ => control.send(Signal::End),
             }
         }
     });
-    if let Err(error) = thread {
-        error!("signals are not handled: {}", in_words(&error));
-    }
     if let Some(starter) = starter {
         // Else the mount is taken away again.
         starter.leave().map_err(|error| {
@@ -102,7 +100,5 @@ pub(super) fn serve(plan: &Plan, hangup: Hangup, starter: &mut Option<Starter>) 
     if starter.take().is_some_and(|starter| !starter.ready()) {
         control.send(Signal::End);
     }
-    let outcome = mounted.run().map_err(failed);
-    stop.close();
-    outcome
+    mounted.run().map_err(failed)
 }
