@@ -42,6 +42,11 @@ impl Fits {
     }
 }
 
+/// Whether a mount fails so whose daemon has died: with ECONNABORTED while the guard replies.
+fn is_of_dead(error: &std::io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED))
+}
+
 /// What is at the mount point.
 ///
 /// # Errors
@@ -53,7 +58,7 @@ pub(super) fn kind(point: &Path, fits: Fits) -> Result<PointKind, Failure> {
         Ok(Some(stat)) if stat.is_file() => Ok(PointKind::File),
         Ok(Some(_)) => Ok(PointKind::Other),
         Ok(None) => failed(format!("no such {} to mount on; mkdir makes a directory", fits.in_words())),
-        Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => failed(DEAD.into()),
+        Err(error) if is_of_dead(&error) => failed(DEAD.into()),
         Err(error) => failed(format!("cannot be used as mount point: {}", in_words(&error))),
     }
 }
@@ -99,7 +104,7 @@ pub(super) fn resolve(point: &Path) -> Result<PathBuf, Failure> {
     match kernel::mounted_at(&real) {
         Ok(Some(mount)) if mount.fs_type == FS_TYPE => {
             // Its attributes may still be in the kernel's caches.
-            if mounts::answers(&real).is_err_and(|error| error.raw_os_error() == Some(libc::ENOTCONN)) {
+            if mounts::answers(&real).is_err_and(|error| is_of_dead(&error)) {
                 return failed(DEAD.into());
             }
             failed(format!("is busy: {} is mounted there already (b2fuse umount)", Path::new(&mount.source).display()))
