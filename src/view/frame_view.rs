@@ -10,6 +10,7 @@ use std::ffi::{OsStr, OsString};
 use std::time::{Instant, SystemTime};
 
 use super::content::Content;
+use super::frame_file::layout::Outline;
 use super::nodes::{Name, Number};
 use super::single::{Single, State};
 use super::state_lock::Changing;
@@ -92,6 +93,11 @@ pub trait FrameView: Sized + Send + Sync + 'static {
     /// Whether something is so.
     fn is(state: &State<Self>, what: Standing) -> bool;
 
+    /// Where the file has the parts of the frame, if a view that begins now would have them elsewhere and can be told.
+    fn outline(&self) -> Option<Outline> {
+        None
+    }
+
     /// What the store does not have and can be committed, and what to do when it has it.
     fn image(state: &State<Self>) -> Option<(FrameImage, Committed<Self>)>;
 
@@ -172,6 +178,6 @@ pub enum Standing {
     Uncommitted,
     /// Something is held that is no frame, and somebody still has it open for writing.
     Unfinished,
-    /// A mount that begins now would show other names, or the same for other files.
+    /// A mount that begins now would show other names, the same for other files, or other bytes.
     Renamed,
 }

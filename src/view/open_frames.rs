@@ -15,6 +15,7 @@ use std::time::Instant;
 use log::error;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
+use super::frame_file::layout::Outline;
 use super::regions::{Numbered, Regions};
 use super::{FileSystem, FrameFileSystem, Ino, Push, Rest, Result};
 
@@ -206,13 +207,14 @@ impl<F: Openable> OpenFrames<F> {
         listed.iter().any(|other| other.ino() == frame.ino())
     }
 
-    /// Closes a frame, if nobody uses it and its files can be found again, and if it `may` be. What lies below then, `ended` tells.
+    /// Closes a frame, if nobody uses it and its files can be found again, and if it `may` be. What lies below then, `ended` tells; that
+    /// counts only with [`Rest::Stable`].
     pub fn close(
         &self,
         regions: &Regions<F>,
         frame: &Arc<F>,
         may: impl FnOnce() -> bool,
-        ended: impl FnOnce(F::Part) -> Option<F::State>,
+        ended: impl FnOnce(F::Part, Rest, Option<Outline>) -> Option<F::State>,
     ) -> bool {
         let slot = frame.slot();
         let Some(mut closed) = slot.changing.try_lock() else { return false };
@@ -225,12 +227,13 @@ impl<F: Openable> OpenFrames<F> {
             rest != Rest::Busy
         });
         let Some(OpenFrame { view, part, .. }) = taken else { return false };
+        let outline = view.outline();
         if let Err(error) = view.end() {
             error!("{error}");
         }
         drop(view);
         self.unlist(frame);
-        closed.left = ended(part).filter(|_| rest == Rest::Stable);
+        closed.left = ended(part, rest, outline).filter(|_| rest == Rest::Stable);
         if closed.left.is_none() {
             regions.renumber(&**frame);
         }
@@ -433,7 +436,7 @@ mod tests {
         }
 
         fn close(&self, frame: &Arc<Frame>) -> bool {
-            self.frames.close(&self.regions, frame, || true, Some)
+            self.frames.close(&self.regions, frame, || true, |below, _, _| Some(below))
         }
 
         fn open(&self) -> Vec<u64> {

@@ -13,9 +13,12 @@ use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
+use parking_lot::Mutex;
+
 use self::install::Look;
 use self::state::{Contiguous, FRAME};
 use super::content::Content;
+use super::frame_file::layout::Outline;
 use super::frame_view::{About, Committed, Files, FrameView, Standing, Take, Why};
 use super::names::is_temporary;
 use super::nodes::{Name, Number, Root};
@@ -36,6 +39,9 @@ mod xattr;
 /// The contiguous view of a frame.
 pub type ContiguousView = Single<Contiguous>;
 
+/// Bytes of index and trailer that are kept of a frame while it is closed.
+const MOST_OF_OUTLINE: usize = 8 << 10;
+
 /// Where the one file of a contiguous view is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Shown {
@@ -51,11 +57,22 @@ impl Single<Contiguous> {
     /// # Errors
     /// What the store cannot read.
     pub fn new(store: Arc<dyn FrameStore>, shown: Shown, read_only: bool) -> Result<Self> {
+        Self::again(store, shown, read_only, None)
+    }
+
+    /// The same, with everything in the file where it was by an outline of the same frame.
+    ///
+    /// # Errors
+    /// What the store cannot read.
+    pub fn again(store: Arc<dyn FrameStore>, shown: Shown, read_only: bool, outline: Option<Arc<Outline>>) -> Result<Self> {
         let (root, name) = match shown {
             Shown::As(name) => (Root::Directory, name),
             Shown::OnFile => (Root::File(FRAME), store.path().file_name().unwrap_or_default().to_owned()),
         };
-        Self::over(store, root, read_only, Box::new(move |store| Contiguous::load(store, name.clone())))
+        // Not after others have changed SOURCE.
+        let outline = Mutex::new(outline);
+        let load = move |store: &dyn FrameStore| Contiguous::load(store, name.clone(), outline.lock().take().as_deref());
+        Self::over(store, root, read_only, Box::new(load))
     }
 }
 
@@ -197,8 +214,12 @@ impl FrameView for Contiguous {
             Standing::News | Standing::Changed => !frame.is_published(),
             Standing::Uncommitted => !frame.is_published() || frame.seen_overlay().is_some() || frame.is_gone,
             Standing::Unfinished => frame.overlay.is_some() && state.frame_writers() > 0,
-            Standing::Renamed => false,
+            Standing::Renamed => frame.is_relaid,
         }
+    }
+
+    fn outline(&self) -> Option<Outline> {
+        (self.is_relaid && self.layout.tail.len() <= MOST_OF_OUTLINE).then(|| self.layout.outline())
     }
 
     fn image(state: &State<Self>) -> Option<(FrameImage, Committed<Self>)> {

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use crate::store::{ChunkKey, FrameStore};
 use crate::view::Result;
 use crate::view::frame_file::FrameFile;
-use crate::view::frame_file::layout::FileLayout;
+use crate::view::frame_file::layout::{FileLayout, Outline};
 use crate::view::frame_file::overlay::Overlay;
 use crate::view::nodes::Number;
 use crate::view::single::State;
@@ -24,6 +24,8 @@ pub struct Contiguous {
     pub name: OsString,
     /// The last state that was installed: what the file holds, but for the overlay.
     pub layout: Arc<FileLayout>,
+    /// Another mount would show it otherwise.
+    pub is_relaid: bool,
     /// What clients may still take for the file's length.
     pub former_lens: FormerLens,
     /// What is written over it.
@@ -40,14 +42,15 @@ pub struct Contiguous {
 }
 
 impl Contiguous {
-    /// What a store has.
+    /// What a store has, laid out by an outline of it if there is one.
     ///
     /// # Errors
     /// What it cannot read.
-    pub fn load(store: &dyn FrameStore, name: OsString) -> Result<Self> {
+    pub fn load(store: &dyn FrameStore, name: OsString, outline: Option<&Outline>) -> Result<Self> {
         Ok(Contiguous {
             name,
-            layout: Arc::new(FileLayout::load(store)?),
+            layout: Arc::new(FileLayout::load(store, outline)?),
+            is_relaid: outline.is_some(),
             former_lens: FormerLens::default(),
             overlay: None,
             is_gone: false,
@@ -59,6 +62,7 @@ impl Contiguous {
 
     /// Lets the file show no more bytes of SOURCE that belong to no part of the frame: the store is about to write there.
     pub fn leave_source(&mut self) {
+        self.is_relaid = true;
         if let Some(cleared) = self.layout.cleared() {
             self.layout = Arc::new(cleared);
         }

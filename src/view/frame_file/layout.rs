@@ -110,12 +110,21 @@ pub struct FileLayout {
     pub gaps: Gaps,
 }
 
+/// Where a file had the parts of a frame, without the frame.
+#[derive(Debug)]
+pub struct Outline {
+    header: FrameHeader,
+    tail_start: u64,
+    tail: Vec<u8>,
+}
+
 impl FileLayout {
-    /// The file of the store's frame: as it lies in SOURCE if that is one file, and otherwise as C-Blosc2 would have written it.
+    /// The file of the store's frame: by an outline of it, or as it lies in SOURCE if that is one file, or else as C-Blosc2 would have
+    /// written it.
     ///
     /// # Errors
     /// Chunks whose lengths cannot be read; more of them than an index can hold.
-    pub fn load(store: &dyn FrameStore) -> Result<FileLayout, StoreError> {
+    pub fn load(store: &dyn FrameStore, outline: Option<&Outline>) -> Result<FileLayout, StoreError> {
         let guard = store.enter();
         let Some(image) = store.committed() else {
             let reason = "there is no frame yet".to_owned();
@@ -123,6 +132,9 @@ impl FileLayout {
         };
         // What is behind a chunk stays there where its length would have to be asked for.
         let lens = store.rooms(&guard, &image)?.0;
+        if let Some(layout) = outline.and_then(|outline| Self::again(&image, &lens, outline)) {
+            return Ok(layout);
+        }
         match Self::of_source(store, &guard, &image, &lens)? {
             Some(layout) => Ok(layout),
             None => Self::packed(store, &image, lens),
@@ -138,7 +150,7 @@ impl FileLayout {
     ) -> Result<Option<FileLayout>, StoreError> {
         let (Some(local), Layout::Contiguous) = (store.local(), image.header.layout()) else { return Ok(None) };
         let (trailer, count) = (image.trailer.as_bytes(), image.entries.len() as u64);
-        let Ok(Sections { chunks, index, trailer: end }) = image.header.sections(trailer.len() as u32) else { return Ok(None) };
+        let Ok(Sections { index, trailer: end, .. }) = image.header.sections(trailer.len() as u32) else { return Ok(None) };
         // A longer one than that is padded.
         if index.end - index.start > count.saturating_mul(MOST_OF_ENTRY).saturating_add(MOST_OF_INDEX) {
             return Ok(None);
@@ -149,33 +161,60 @@ impl FileLayout {
             return Ok(None);
         }
         store.verify(guard)?;
-        let Some((encoded, last)) = tail.split_at_checked((index.end - index.start) as usize) else { return Ok(None) };
-        let Ok(offsets) = index::decode::<ChunkOffset>(encoded, Some(count)) else { return Ok(None) };
-        // The commit that wrote this tail is the image's.
-        let is_alike = |(one, other): (&IndexEntry<_>, &IndexEntry<_>)| one.map(|_| ()) == other.map(|_| ());
-        if last != trailer || !offsets.iter().zip(image.entries.iter()).all(is_alike) {
-            return Ok(None);
+        let gaps = Gaps::OfSource(guard.version());
+        Ok(Self::lay_out(image.clone(), lens, index.start, tail, gaps))
+    }
+
+    /// The file as it was; `None` if the frame is another.
+    fn again(image: &FrameImage, lens: &[u32], outline: &Outline) -> Option<FileLayout> {
+        let Outline { header, tail_start, tail } = outline;
+        let mut stored = header.clone();
+        stored.set_layout(image.header.layout());
+        stored.set_cbytes(image.header.cbytes());
+        stored.set_frame_len(image.header.frame_len());
+        if stored != image.header {
+            return None;
         }
+        let image = FrameImage { header: header.clone(), ..image.clone() };
+        Self::lay_out(image, lens, *tail_start, tail.clone(), Gaps::Zeros)
+    }
+
+    /// The file with chunks of these lengths where the index says, which the tail begins with; `None` if the index is not the image's
+    /// or parts overlap. The image's header is the file's.
+    fn lay_out(image: FrameImage, lens: &[u32], tail_start: u64, tail: Vec<u8>, gaps: Gaps) -> Option<FileLayout> {
+        let (trailer, entries) = (image.trailer.as_bytes(), &image.entries);
+        let (encoded, last) = tail.split_at_checked(tail.len().checked_sub(trailer.len())?)?;
+        let offsets = index::decode::<ChunkOffset>(encoded, Some(entries.len() as u64)).ok()?;
+        let is_alike = |(one, other): (&IndexEntry<_>, &IndexEntry<_>)| one.map(|_| ()) == other.map(|_| ());
+        if last != trailer || !offsets.iter().zip(entries.iter()).all(is_alike) {
+            return None;
+        }
+        let base = u64::from(image.header.header_len());
         let mut places = Vec::with_capacity(offsets.len());
-        for ((offset, entry), len) in offsets.iter().zip(image.entries.iter()).zip(lens) {
+        for ((offset, entry), len) in offsets.iter().zip(entries.iter()).zip(lens) {
             if let (Some(offset), Some(key)) = (offset.stored(), entry.stored()) {
-                places.push(Extent { start: chunks.start.saturating_add(offset.bytes()), len: *len, key });
+                places.push(Extent { start: base.saturating_add(offset.bytes()), len: *len, key });
             }
         }
         places.sort_unstable_by_key(|place| place.start);
         let mut extents = Extents::with_capacity(places.len());
-        let (mut end, mut has_gaps) = (chunks.start, false);
+        let (mut end, mut has_gaps) = (base, false);
         for place in places {
-            if place.start < end || place.end() > chunks.end {
-                return Ok(None);
+            if place.start < end || place.end() > tail_start {
+                return None;
             }
             has_gaps |= place.start > end;
             end = place.end();
             extents.push(place);
         }
-        has_gaps |= end < chunks.end;
-        let gaps = if has_gaps { Gaps::OfSource(guard.version()) } else { Gaps::Zeros };
-        Ok(Some(FileLayout { image: image.clone(), extents, tail_start: index.start, tail, gaps }))
+        has_gaps |= end < tail_start;
+        let gaps = if has_gaps { gaps } else { Gaps::Zeros };
+        Some(FileLayout { image, extents, tail_start, tail, gaps })
+    }
+
+    /// What [`FileLayout::load`] needs to make the same file of the same frame.
+    pub fn outline(&self) -> Outline {
+        Outline { header: self.header().clone(), tail_start: self.tail_start, tail: self.tail.clone() }
     }
 
     /// The file that C-Blosc2 would have written: chunks of these lengths in the order of the index, and no gaps.

@@ -131,7 +131,7 @@ impl RemoteTree {
 
     /// Closes a frame, if nobody would notice.
     fn close_frame(&self, frame: &Arc<RemoteFrame>) -> bool {
-        if !self.frames.close(&self.regions, frame, || true, |store| Some(store.tag())) {
+        if !self.frames.close(&self.regions, frame, || true, |store, _, _| Some(store.tag())) {
             return false;
         }
         let mut table = self.table.lock();

@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use super::{Load, Single};
 use crate::format::times::Identity;
 use crate::store::{FrameStore, Location};
+use crate::view::frame_file::layout::Outline;
 use crate::view::frame_view::{FrameView, Standing};
 use crate::view::locks::Locks;
 use crate::view::nodes::{LOCK_FILE, Nodes};
@@ -63,6 +64,11 @@ pub enum Rest {
 pub trait FrameFileSystem: FileSystem {
     /// Whether the store can be closed.
     fn rest(&self) -> Rest;
+
+    /// Where its file has the parts of the frame, if the same SOURCE would be shown otherwise without it.
+    fn outline(&self) -> Option<Outline> {
+        None
+    }
 
     /// Ends the frame without another word: nothing more is committed, and nothing saved.
     fn drop_all(&self);
@@ -145,13 +151,18 @@ impl<V: FrameView> FrameFileSystem for Single<V> {
             || nodes.handles().any(|open| open.write)
             || state.has_copies()
             || nodes.iter().any(|(_, node)| node.name.is_none() || node.kept.is_of_store());
-        let is_stable = nodes.is_pristine() && !V::is(&state, Standing::Renamed);
+        let is_same = !V::is(&state, Standing::Renamed) || state.frame.outline().is_some();
+        let is_stable = nodes.is_pristine() && is_same;
         match (is_busy, is_stable) {
             (true, _) => Rest::Busy,
             (false, true) => Rest::Stable,
             (false, false) if nodes.handles().next().is_some() => Rest::Busy,
             (false, false) => Rest::Anew,
         }
+    }
+
+    fn outline(&self) -> Option<Outline> {
+        self.state.read().frame.outline()
     }
 
     fn has_no_lock_file(&self) -> bool {

@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 
 use crate::format::Layout;
 use crate::store::local::beneath::{FileId, Found};
+use crate::view::frame_file::layout::Outline;
 use crate::view::open_frames::{self, FrameSlot, Openable};
 use crate::view::regions::Numbered;
 use crate::view::{Attr, Decoded, Ino, Kind, Result, ViewError};
@@ -37,6 +38,8 @@ pub struct TreeFrame {
     pub writers: AtomicUsize,
     /// What a look at its name says of it, and of what file that was said.
     pub sized: Mutex<Option<(Stamp, Attr)>>,
+    /// Where its file has everything, and of what that was said.
+    pub outline: Mutex<Option<(Stamp, Arc<Outline>)>>,
     /// An archive as it was when its end was last read.
     pub looked: Mutex<Option<Sized>>,
     /// What clients who lock it were told.
@@ -151,6 +154,7 @@ impl TreeFrame {
             handles: AtomicUsize::new(0),
             writers: AtomicUsize::new(0),
             sized: Mutex::default(),
+            outline: Mutex::default(),
             looked: Mutex::default(),
             told: Mutex::default(),
             removed: AtomicBool::new(false),

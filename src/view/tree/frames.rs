@@ -21,10 +21,11 @@ use crate::store::sidecar::SUFFIX;
 use crate::store::times::Records;
 use crate::store::{CframeStore, FrameStore, Location, OpenOptions, Resources, SframeStore, StoreError};
 use crate::view::access;
+use crate::view::frame_file::layout::Outline;
 use crate::view::open_frames::{Most, OpenFrames};
 use crate::view::{
-    Attr, ContiguousView, FileSystem, FrameFileSystem, Good, Ino, Invalidation, Invalidations, Kind, Left, Meta, ROOT, Result,
-    SparseView, ViewError, directory_meta,
+    Attr, ContiguousView, FileSystem, FrameFileSystem, Good, Ino, Invalidation, Invalidations, Kind, Left, Meta, ROOT, Rest,
+    Result, SparseView, ViewError, directory_meta,
 };
 
 /// How often a frame is looked at that changes meanwhile.
@@ -233,14 +234,23 @@ impl Tree {
             }
             opened => (opened?, false),
         };
+        let outline = frame.outline.lock().clone();
+        let outline =
+            outline.filter(|(of, _)| self.stamp_of(dir, name, found).is_ok_and(|now| now == *of)).map(|(_, outline)| outline);
         let view = match &frame.decoded {
             Some(decoded) => self.data_view(decoded, store)?,
-            None => self.view_of(frame.shown, store, self.rules.read_only || is_busy)?,
+            None => self.view_of(frame.shown, store, self.rules.read_only || is_busy, outline)?,
         };
         Ok((view, is_busy))
     }
 
-    pub(super) fn view_of(&self, shown: Kind, store: Arc<dyn FrameStore>, read_only: bool) -> Result<Box<dyn FrameFileSystem>> {
+    pub(super) fn view_of(
+        &self,
+        shown: Kind,
+        store: Arc<dyn FrameStore>,
+        read_only: bool,
+        outline: Option<Arc<Outline>>,
+    ) -> Result<Box<dyn FrameFileSystem>> {
         let takes_turns = store.sidecar().is_some();
         let lock_file = || Some(SUFFIX.into());
         let view: Box<dyn FrameFileSystem> = if shown == Kind::Directory {
@@ -251,7 +261,7 @@ impl Tree {
             };
             if takes_turns { Box::new(view.taking_turns(lock_file())?) } else { Box::new(view) }
         } else {
-            let view = ContiguousView::new(store, crate::view::Shown::OnFile, read_only)?.with_lists(self.rules.lists);
+            let view = ContiguousView::again(store, crate::view::Shown::OnFile, read_only, outline)?.with_lists(self.rules.lists);
             if takes_turns { Box::new(view.taking_turns(lock_file())?) } else { Box::new(view) }
         };
         Ok(view)
@@ -322,9 +332,11 @@ impl Tree {
             self.stamp(frame.ino).ok().filter(|_| is_it)
         };
         let last = self.found(frame.ino).and_then(|(_, _, found)| self.frame_attr_with_mask(frame, &found)).ok();
-        let ended = |access| {
+        let ended = |access, rest, outline: Option<Outline>| {
             let left = ended(access);
-            *frame.sized.lock() = left.zip(last);
+            *frame.outline.lock() = left.zip(outline.map(Arc::new));
+            // A file whose bytes will be elsewhere may have another length.
+            *frame.sized.lock() = left.filter(|_| rest == Rest::Stable || frame.shown == Kind::Directory).zip(last);
             left
         };
         let is_read = frame.shown == Kind::File && frame.handles.load(SeqCst) > 0;
@@ -417,7 +429,7 @@ impl Tree {
                 Err(StoreError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => continue,
                 store => store.map_err(ViewError::from).and_then(|store| match &frame.decoded {
                     Some(decoded) => self.data_view(decoded, store),
-                    None => self.view_of(Kind::File, store, true),
+                    None => self.view_of(Kind::File, store, true, None),
                 }),
             };
             if is_damage(&view) && self.found(frame.ino).is_ok_and(|(_, _, now)| now.is(&found)) {

@@ -84,7 +84,7 @@ impl Tree {
                 Layout::Sparse => Arc::new(SframeStore::create_at(&location, options, new)?),
             }
         };
-        let view = self.view_of(Kind::Directory, store, false)?;
+        let view = self.view_of(Kind::Directory, store, false, None)?;
         let frame = {
             let mut table = self.table.lock();
             let ino = table.enter(&found, parent, name, |_| ShownAs::Plain);

@@ -335,3 +335,43 @@ fn a_directory_is_removed_while_a_removed_frame_of_it_is_read() {
     tree.release(handle, &mut invals());
     assert_eq!(names(dir.path()), ["a.b2nd", "b.b2nd", "d.b2nd"]);
 }
+
+/// What a client has written keeps offsets and length while the frame is closed, wherever SOURCE has its chunks.
+#[test]
+fn a_frame_that_is_closed_and_opened_again_is_the_same_file() {
+    let with_holes = std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/cframe/holes.b2frame")).unwrap();
+    for (show, name) in [(Show::Contiguous, "a.b2nd"), (Show::Contiguous, "c.b2nd"), (Show::Other, "c.b2nd")] {
+        let (dir, tree) = shown_as(show);
+        let ino = lookup(&tree, name).ino;
+        let close_it = || assert!(tree.close_frame(&tree.frame_of(Some(ino)).unwrap()));
+        let bytes = || {
+            let handle = tree.open(ino, READ).unwrap().handle;
+            let bytes = read(&tree, ino, handle);
+            tree.release(handle, &mut Invalidations::new());
+            bytes
+        };
+        let untouched = bytes();
+        close_it();
+        assert!(bytes() == untouched);
+        let writer = tree.open(ino, OpenMode { truncate: true, ..WRITE }).unwrap().handle;
+        tree.write(writer, 0, &with_holes).unwrap();
+        close(&tree, writer);
+        tree.release(writer, &mut Invalidations::new());
+        tree.fsync(ino, &mut Invalidations::new()).unwrap();
+        let written = bytes();
+        assert_eq!(written.len(), with_holes.len());
+        for _ in 0..3 {
+            close_it();
+            assert_eq!(tree.getattr(ino).unwrap().size, written.len() as u64);
+            assert!(bytes() == written, "{show:?} {name}");
+            assert_eq!((lookup(&tree, name).ino, tree.getattr(ino).unwrap().size), (ino, written.len() as u64));
+        }
+        // Not what others make of it.
+        close_it();
+        if name == "a.b2nd" {
+            std::fs::write(dir.path().join(name), frame(9)).unwrap();
+            assert!(bytes() == frame(9));
+        }
+        tree.shutdown().unwrap();
+    }
+}
