@@ -8,6 +8,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 /// What a mount is told while it runs.
 #[derive(Debug)]
@@ -67,9 +68,9 @@ impl Events {
     /// # Errors
     /// There is no room for another file.
     pub(super) fn new() -> io::Result<(Self, Control)> {
-        let (heard, bell) = UnixStream::pair()?;
-        heard.set_nonblocking(true)?;
-        bell.set_nonblocking(true)?;
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let (heard, bell) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        let (heard, bell) = (UnixStream::from(heard), UnixStream::from(bell));
         let (sender, events) = channel();
         Ok((Events { heard, events, listen: Box::new(|_| {}) }, Control { sender, bell: Arc::new(bell) }))
     }
