@@ -273,6 +273,8 @@ def main():
     parser.add_argument("--show", choices=SHOWS)
     parser.add_argument("--logs", type=Path)
     options = parser.parse_args()
+    if options.logs:
+        options.logs.mkdir(parents=True, exist_ok=True)
     passed = failed = 0
     clients = Clients()
     for show in [options.show] if options.show else SHOWS:
