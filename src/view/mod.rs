@@ -183,6 +183,14 @@ pub struct SetAttr {
     pub caller: (u32, u32),
 }
 
+impl SetAttr {
+    /// Whether it changes anything but the length.
+    fn is_of_metadata(&self) -> bool {
+        let SetAttr { mode, uid, gid, atime, mtime, .. } = self;
+        mode.or(*uid).or(*gid).is_some() || atime.or(*mtime).is_some()
+    }
+}
+
 /// How a file is opened.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct OpenMode {

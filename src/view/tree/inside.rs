@@ -251,6 +251,10 @@ impl Tree {
             self.change(frame, invalidations, |fs, invalidations| fs.setattr(ROOT, handle, size, invalidations))?;
         }
         let rest = SetAttr { size: None, ..set };
+        if !rest.is_of_metadata() {
+            *frame.sized.lock() = None;
+            return self.frame_attr(frame, &self.stat(ino)?);
+        }
         if (rest.uid, rest.gid) != (None, None) && frame.opened().is_some_and(|open| open.view.is_made()) {
             // It is read anew with the files' new owner, rather than when somebody is reading.
             let _ = self.quiesce(frame, invalidations);
