@@ -27,11 +27,7 @@ impl Tree {
     /// Gives owner, mode and times of what stands for a frame to what it is below. A directory lets through who may read, and a file is
     /// no program.
     pub(super) fn set_below_frame(&self, frame: &TreeFrame, ino: Ino, set: &SetAttr) -> Result<()> {
-        let (dir, name, found) = self.found(ino)?;
-        let held = beneath::hold(dir.as_fd(), &name)?;
-        if !beneath::look_at(held.as_fd())?.is(&found) {
-            return Err(ViewError::Gone);
-        }
+        let (held, found) = self.found_held(ino)?;
         let as_file = SetAttr { mode: set.mode.map(|mode| mode & 0o666), ..*set };
         if !found.stat.is_dir() {
             return passed::set_held(held.as_fd(), &as_file);

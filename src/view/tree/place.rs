@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use super::Tree;
@@ -127,23 +127,43 @@ impl Tree {
 
     /// The same, and what it is now.
     pub(super) fn found(&self, ino: Ino) -> Result<(Arc<File>, OsString, Found)> {
+        let (dir, name, (), found) = self.find(ino, |dir, name| Ok(((), beneath::look(dir, name)?)))?;
+        Ok((dir, name, found))
+    }
+
+    /// What a node is below, held open, and what it is now.
+    pub(super) fn found_held(&self, ino: Ino) -> Result<(OwnedFd, Found)> {
+        let (_, _, held, found) = self.find(ino, |dir, name| {
+            let held = beneath::hold(dir, name)?;
+            let found = beneath::look_at(held.as_fd())?;
+            Ok((held, found))
+        })?;
+        Ok((held, found))
+    }
+
+    /// Looks the names of a node up, until one of them is that of the node. Returns the directory, the name, and what `look` finds.
+    fn find<T>(
+        &self,
+        ino: Ino,
+        look: impl Fn(BorrowedFd<'_>, &OsStr) -> std::io::Result<(T, Found)>,
+    ) -> Result<(Arc<File>, OsString, T, Found)> {
         let names: Vec<(Ino, OsString)> = match self.table.lock().get(ino) {
             Some(node) => node.names().iter().map(|(parent, name)| (*parent, name.to_os_string())).collect(),
             None => return Err(ViewError::Gone),
         };
         for (parent, name) in names {
             let looked = self.below(parent, &name).and_then(|(dir, name)| {
-                let found = beneath::look(dir.as_fd(), &name)?;
-                Ok((dir, name, found))
+                let (what, found) = look(dir.as_fd(), &name)?;
+                Ok((dir, name, what, found))
             });
-            let (dir, name, found) = match looked {
+            let (dir, name, what, found) = match looked {
                 // That says nothing of the name.
                 Err(error) if matches!(error.errno(), libc::EMFILE | libc::ENFILE | libc::ENOMEM) => return Err(error),
                 Err(_) => continue,
                 Ok(looked) => looked,
             };
             if self.check_same(ino, &found).is_ok() || self.is_now(parent, &name, &found) == Some(ino) {
-                return Ok((dir, name, found));
+                return Ok((dir, name, what, found));
             }
         }
         Err(ViewError::Gone)
@@ -207,12 +227,8 @@ impl Tree {
         if let Some(dir) = dir {
             return work(dir.as_fd());
         }
-        match self.place(ino) {
-            Ok((dir, name)) => {
-                let held = beneath::hold(dir.as_fd(), &name)?;
-                self.check_same(ino, &beneath::look_at(held.as_fd())?)?;
-                work(held.as_fd())
-            }
+        match self.found_held(ino) {
+            Ok((held, _)) => work(held.as_fd()),
             Err(ViewError::Gone) => self.open_file_of(ino, work),
             Err(error) => Err(error),
         }
