@@ -3,7 +3,7 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixDatagram;
@@ -17,12 +17,18 @@ use super::FileBackend;
 use crate::format::partition::Caches;
 use crate::store::backend::{Backend, FileStat};
 
+/// Bytes that most files of the kernel do not have.
+const KERNEL_FILE: usize = 4096;
+
 /// Reads a file of the kernel, below `/proc` or `/sys`.
 ///
 /// # Errors
 /// What the system refuses.
 pub fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
-    std::fs::read(path)
+    // Their length is not known before. A buffer that is too short costs another call each time it is grown.
+    let mut bytes = Vec::with_capacity(KERNEL_FILE);
+    File::open(path)?.take(u64::MAX).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// The caches of the first processor, as far as the kernel knows them.
