@@ -289,12 +289,17 @@ pub(in crate::store) fn close<M: Medium>(store: &DiskStore<M>, our_turn: bool) -
 }
 
 fn finish<M: Medium>(store: &DiskStore<M>, commits: &mut CommitState<M>, ours: bool) -> Result<()> {
-    if commits.is_pending() || !commits.has_written() {
+    if commits.is_pending() || !commits.has_written() || is_removed(store) {
         return Ok(());
     }
     store.source.check_writable()?;
     sync_published(store, commits)?;
     if ours { M::finish(store, commits) } else { Ok(()) }
+}
+
+/// Whether no name leads to SOURCE any more, so that its content ends with this store.
+fn is_removed<M: Medium>(store: &DiskStore<M>) -> bool {
+    store.medium.handle().0.stat().is_ok_and(|stat| stat.links == 0)
 }
 
 /// Removes a frame that never became SOURCE, or what no state needs. `synced`: whether P is on disk; `None` if it is not our turn.
