@@ -429,14 +429,15 @@ impl fuser::Filesystem for Adapter {
         fh: FileHandle,
         offset: u64,
         data: &[u8],
-        _write_flags: WriteFlags,
+        write_flags: WriteFlags,
         flags: OpenFlags,
         _owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
         let Some((shared, _entered)) = self.enter(req) else { return reply.error(Errno::ENODEV) };
         let at = (offset, flags.0 & libc::O_APPEND != 0);
-        shared.write(ino, Handle(fh.0), at, data, origin(req), reply);
+        let from = (origin(req), write_flags.contains(WriteFlags::FUSE_WRITE_CACHE));
+        shared.write(ino, Handle(fh.0), at, data, from, reply);
     }
 
     fn flush(&self, req: &Request, ino: INodeNo, fh: FileHandle, _owner: LockOwner, reply: ReplyEmpty) {

@@ -159,14 +159,14 @@ impl Shared {
         self.changed();
     }
 
-    /// Writes and replies. If the request is queued, its data is copied from the event loop's buffer.
+    /// Writes and replies. `from_mapping` is data that was changed through a mapping. If the request is queued, its data is copied from the event loop's buffer.
     pub(super) fn write(
         self: &Arc<Self>,
         ino: INodeNo,
         handle: Handle,
         (offset, append): (u64, bool),
         data: &[u8],
-        origin: Origin,
+        (origin, from_mapping): (Origin, bool),
         reply: ReplyWrite,
     ) {
         let op = Op::change("write", ino, KernelLock::Nothing);
@@ -175,7 +175,7 @@ impl Shared {
                 true => shared.view.append(handle, offset, data),
                 false => shared.view.write(handle, offset, data),
             };
-            shared.notify.written(Ino(ino.0), offset, data.len() as u64, origin);
+            shared.notify.written(Ino(ino.0), (offset, data.len() as u64), origin, from_mapping);
             written.map(|()| data.len() as u32)
         };
         let mut reply = Some(reply);

@@ -43,7 +43,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use super::apart::{Apart, IDLE};
 use super::inodes::Inodes;
 use super::page_cache_push;
-use super::reads::{Origin, Overtaken, Reads};
+use super::reads::{Origin, Reads};
 use crate::store::in_words;
 use crate::view::prefetch::PAGE;
 use crate::view::{FileSystem, Ino, Invalidation, Invalidations, Push};
@@ -51,7 +51,10 @@ use crate::view::{FileSystem, Ino, Invalidation, Invalidations, Push};
 /// How long READs under way are waited for, before pages are forgotten for a client.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// How long the reply to a WRITE waits for pages to be forgotten.
+/// How long the reply to a WRITE waits for the pages thread to be free.
+pub(super) const TURN: Duration = Duration::from_millis(250);
+
+/// How long it waits then for pages to be forgotten.
 const MOMENT: Duration = Duration::from_millis(20);
 
 /// A reply, to be sent when the kernel has forgotten.
@@ -287,18 +290,20 @@ impl Notify {
     }
 
     /// A WRITE has changed a range of a file, and has no reply yet. Has the kernel forget what READs have brought back too early: before
-    /// the reply, unless that takes longer than a [`MOMENT`], because the kernel may hold one of the pages until the reply.
-    pub(super) fn written(&self, ino: Ino, offset: u64, len: u64, write: Origin) {
-        match self.reads.overtake(ino, offset, offset.saturating_add(len), write) {
-            Overtaken::Nothing => {}
-            Overtaken::Maybe(start, len) => self.forget(vec![Invalidation::Range(ino, start, len)]),
-            Overtaken::Surely(start, len) => {
-                let (done, is_done) = channel::<()>();
-                let answer: Answer = Box::new(move || drop(done));
-                self.enqueue(vec![Invalidation::Range(ino, start, len)], KernelLock::Nothing, Some(answer));
-                let _ = is_done.recv_timeout(MOMENT);
-            }
+    /// the reply, unless that takes longer than a [`MOMENT`], because the kernel may hold one of the pages until the reply. Such a page it
+    /// reads anew.
+    pub(super) fn written(&self, ino: Ino, (offset, len): (u64, u64), write: Origin, from_mapping: bool) {
+        if let Some((start, len)) = self.reads.overtake(ino, offset, offset.saturating_add(len), write, from_mapping) {
+            self.wait_for_pages(Pages::default(), TURN);
+            self.wait_for_pages(Pages { data: vec![(ino, signed(start), signed(len))], ..Pages::default() }, MOMENT);
         }
+    }
+
+    /// Has the pages thread do something, and waits until it is done, but no longer than `patience`.
+    fn wait_for_pages(&self, pages: Pages, patience: Duration) {
+        let (done, is_done) = channel::<()>();
+        self.enqueue_pages(Pages { answer: Some(Box::new(move || drop(done))), ..pages });
+        let _ = is_done.recv_timeout(patience);
     }
 
     /// Asks for files to be pushed after those asked for before. The reader has got to `reached` (and waits for its bytes, if

@@ -6,7 +6,9 @@
 //!
 //! A write(2) changes the kernel's pages before its WRITE is sent. If they are dropped in between, by an open or an invalidation, a READ
 //! can bring back the bytes from before the WRITE, and the page would keep them. So READs of files that are open for writing are noted, and
-//! a WRITE invalidates what READs may have got too early.
+//! before its reply a WRITE invalidates what READs may have got too early. The kernel sends one WRITE of a file at a time, and changes pages
+//! for the next one after the reply. So a READ counts for the first WRITE after its reply. Pages that were changed through a mapping are not
+//! dropped before they are written back: their WRITEs come in between.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -42,8 +44,10 @@ pub(super) struct Origin {
 #[derive(Default)]
 struct Written {
     handles: usize,
-    /// READs that have their replies, the last one last.
+    /// READs that have their replies since the last WRITE, the last one last.
     ended: VecDeque<Ended>,
+    /// Where READs before these were, from the first byte to the last.
+    before: Option<(u64, u64)>,
 }
 
 /// A READ that has its reply.
@@ -51,23 +55,10 @@ struct Ended {
     origin: Origin,
     start: u64,
     end: u64,
-    at: Instant,
 }
 
-/// So many READs are remembered of a file.
+/// So many READs are remembered of a file, each by itself.
 const REMEMBERED: usize = 64;
-/// How long a thread may take between changing pages and sending their WRITE.
-const BETWEEN: Duration = Duration::from_millis(20);
-
-/// What READs may have brought back that a WRITE has changed.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Overtaken {
-    Nothing,
-    /// Maybe something in this range.
-    Maybe(u64, u64),
-    /// Surely, by a READ that was sent after the WRITE, or is under way.
-    Surely(u64, u64),
-}
 
 /// A READ, and whether its pages were left out by an invalidation.
 struct Read {
@@ -114,9 +105,12 @@ impl Reads {
         }
         if let Some(written) = state.written.get_mut(&ino) {
             let Read { origin, start, end, .. } = read;
-            written.ended.push_back(Ended { origin, start, end, at: Instant::now() });
-            if written.ended.len() > REMEMBERED {
-                written.ended.pop_front();
+            written.ended.push_back(Ended { origin, start, end });
+            if written.ended.len() > REMEMBERED
+                && let Some(first) = written.ended.pop_front()
+            {
+                let (from, to) = written.before.unwrap_or((first.start, first.end));
+                written.before = Some((from.min(first.start), to.max(first.end)));
             }
         }
         self.ended.notify_all();
@@ -146,37 +140,31 @@ impl Reads {
         }
     }
 
-    /// A WRITE has changed a range of a file. READs of it that are under way are noted. Returns what READs have brought back too early.
-    pub(super) fn overtake(&self, ino: Ino, start: u64, end: u64, write: Origin) -> Overtaken {
+    /// A WRITE has changed a range of a file. READs of it that are under way are noted. Returns where in this range READs may have brought
+    /// back too early what was there before, and how many bytes. `from_mapping` says whose pages it writes.
+    pub(super) fn overtake(&self, ino: Ino, start: u64, end: u64, write: Origin, from_mapping: bool) -> Option<(u64, u64)> {
         let mut state = self.state.lock();
         let State { open, written, .. } = &mut *state;
         // A thread sends a WRITE after the replies to its READs.
         let comes_before = |read: Origin| read.client == write.client && read.unique < write.unique;
-        let (mut range, mut is_sure, now) = (None, false, Instant::now());
+        let mut range = None;
         let mut add = |from: u64, to: u64| {
-            let (least, most) = range.unwrap_or((u64::MAX, 0));
-            range = Some((from.max(start).min(least), to.min(end).max(most)));
+            if from < end && to > start {
+                let (least, most) = range.unwrap_or((u64::MAX, 0));
+                range = Some((from.max(start).min(least), to.min(end).max(most)));
+            }
         };
         for read in open.get_mut(&ino).into_iter().flatten() {
             if read.start < end && read.end > start && !comes_before(read.origin) {
                 read.overtaken = true;
-                is_sure = true;
                 add(read.start, read.end);
             }
         }
-        for read in written.get(&ino).into_iter().flat_map(|written| &written.ended) {
-            let is_later = read.origin.unique > write.unique;
-            let is_young = !comes_before(read.origin) && now < read.at + BETWEEN;
-            if read.start < end && read.end > start && (is_later || is_young) {
-                is_sure |= is_later;
-                add(read.start, read.end);
-            }
+        if let Some(written) = written.get_mut(&ino).filter(|_| !from_mapping) {
+            let ended = written.ended.drain(..).filter(|read| !comes_before(read.origin)).map(|read| (read.start, read.end));
+            ended.chain(written.before.take()).for_each(|(from, to)| add(from, to));
         }
-        match (range, is_sure) {
-            (None, _) => Overtaken::Nothing,
-            (Some((from, to)), false) => Overtaken::Maybe(from, to - from),
-            (Some((from, to)), true) => Overtaken::Surely(from, to - from),
-        }
+        range.map(|(from, to)| (from, to - from))
     }
 
     /// The parts of a range of a file in which no READ is under way. The READs in between are noted. `end` may be `u64::MAX`.
@@ -262,23 +250,41 @@ mod tests {
     fn a_write_finds_the_reads_that_came_too_early_for_it() {
         let (reads, ino) = (Reads::default(), Ino(7));
         let read = |start, origin| reads.end(ino, reads.begin(ino, start, 4096, origin));
+        let write = |start, end, origin| reads.overtake(ino, start, end, origin, false);
         reads.writer_came(ino);
         read(0, by(1, 10));
-        assert_eq!(reads.overtake(ino, 0, 100, by(1, 12)), Overtaken::Nothing, "the same thread, one after the other");
-        assert_eq!(reads.overtake(ino, 0, 100, by(2, 12)), Overtaken::Maybe(0, 100));
-        assert_eq!(reads.overtake(ino, 50, 8192, by(2, 8)), Overtaken::Surely(50, 4046));
-        assert_eq!(reads.overtake(ino, 4096, 8192, by(2, 8)), Overtaken::Nothing);
-        assert_eq!(reads.overtake(Ino(8), 0, 100, by(2, 8)), Overtaken::Nothing);
-        let under_way = reads.begin(ino, 4096, 4096, by(1, 14));
-        assert_eq!(reads.overtake(ino, 5000, 5001, by(1, 16)), Overtaken::Nothing, "the same thread, which has its reply");
+        assert_eq!(write(0, 100, by(1, 12)), None, "the same thread, one after the other");
+        read(0, by(1, 14));
+        assert_eq!(reads.overtake(ino, 0, 100, by(2, 16), true), None, "nobody can have dropped the page");
+        assert_eq!(write(0, 100, by(2, 16)), Some((0, 100)));
+        assert_eq!(write(0, 100, by(2, 18)), None, "its page was changed after that READ's reply");
+        read(0, by(1, 22));
+        assert_eq!(write(50, 8192, by(2, 20)), Some((50, 4046)));
+        read(0, by(1, 24));
+        assert_eq!(write(4096, 8192, by(2, 26)), None);
+        assert_eq!(write(0, 4096, by(2, 28)), None, "it came after the reply to a WRITE that came after that READ's");
+        assert_eq!(reads.overtake(Ino(8), 0, 100, by(2, 30), false), None);
+        let under_way = reads.begin(ino, 4096, 4096, by(1, 34));
+        assert_eq!(write(5000, 5001, by(1, 36)), None, "the same thread, which has its reply");
         assert!(!reads.is_overtaken(ino, under_way));
-        assert_eq!(reads.overtake(ino, 5000, 5001, by(2, 12)), Overtaken::Surely(5000, 1));
+        assert_eq!(write(5000, 5001, by(2, 32)), Some((5000, 1)));
         assert!(reads.is_overtaken(ino, under_way));
         assert!(!reads.is_overtaken(ino, under_way), "it has read again");
-        reads.overtake(ino, 5000, 5001, by(2, 16));
+        write(5000, 5001, by(2, 38));
         assert_eq!(reads.end(ino, under_way), Some((4096, 4096)));
         reads.writer_gone(ino);
         assert!(reads.state.lock().written.is_empty());
-        assert_eq!(read(0, by(1, 18)), None);
+        assert_eq!(read(0, by(1, 40)), None);
+    }
+
+    #[test]
+    fn no_read_is_forgotten_before_a_write_however_many_come() {
+        let (reads, ino) = (Reads::default(), Ino(7));
+        reads.writer_came(ino);
+        for page in 0..REMEMBERED as u64 + 2 {
+            reads.end(ino, reads.begin(ino, page * 4096, 4096, by(1, page)));
+        }
+        assert_eq!(reads.overtake(ino, 100, 200, by(2, 1000), false), Some((100, 100)));
+        assert_eq!(reads.overtake(ino, 100, 200, by(2, 1002), false), None);
     }
 }

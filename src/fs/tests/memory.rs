@@ -42,6 +42,8 @@ struct State {
     former: BTreeMap<Ino, OsString>,
     handles: BTreeMap<u64, (Ino, bool)>,
     serial: u64,
+    /// What is open for writing is read and written without the page cache.
+    writes_directly: bool,
 }
 
 /// Open, unless it is closed: then whoever comes waits.
@@ -134,6 +136,11 @@ impl MemoryView {
         let file = File::new(ROOT, Kind::File, bytes, 0o640);
         view.state.write().files.insert(THE_FILE.into(), file);
         view
+    }
+
+    /// From now on, what is opened for writing is read and written without the page cache.
+    pub fn write_directly(&self) {
+        self.state.write().writes_directly = true;
     }
 
     /// Changes a file behind the kernel's back.
@@ -234,7 +241,8 @@ impl State {
     fn open(&mut self, ino: Ino, write: bool) -> Opened {
         self.serial += 1;
         self.handles.insert(self.serial, (ino, write));
-        Opened { handle: Handle(self.serial), pages: Pages::Kept }
+        let pages = if write && self.writes_directly { Pages::Direct } else { Pages::Kept };
+        Opened { handle: Handle(self.serial), pages }
     }
 
     /// What has a new name is a new and empty file or directory.

@@ -3,6 +3,9 @@
 use std::os::unix::fs::FileExt;
 
 use super::*;
+use crate::fs::notify::{KernelLock, TURN};
+use crate::fs::reads::Origin;
+use std::sync::mpsc::channel;
 
 #[test]
 fn notifications_never_lock_up_with_clients() {
@@ -176,5 +179,95 @@ fn what_is_written_stays_though_its_page_was_read_again_before() {
             });
             assert_eq!(first(reader), (2, 1));
         }
+    });
+}
+
+/// Who has written to a file reads that back, at once, while others read the file, and whether or not it was written through the page cache.
+#[test]
+fn what_is_written_is_read_back_at_once_whoever_reads_too() {
+    if !fuse() {
+        return;
+    }
+    in_time("a writer that reads back, and readers", || {
+        let mount = Mount::new(MemoryView::new(false, [("a", vec![0; 8192])]));
+        let (path, done) = (&mount.path("a"), &AtomicBool::new(false));
+        let reader = || File::open(path).unwrap();
+        let number = |file: &File| {
+            let mut bytes = [0; 8];
+            file.read_exact_at(&mut bytes, 16).unwrap();
+            u64::from_ne_bytes(bytes)
+        };
+        let mut last = 0u64;
+        let mut rounds = |writer: &File, reader: &File| {
+            let stale = (last + 1..=last + 3_000).filter(|n| {
+                writer.write_all_at(&n.to_ne_bytes(), 16).unwrap();
+                number(reader) != *n
+            });
+            assert_eq!(stale.count(), 0);
+            last += 3_000;
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(move || {
+                    while !done.load(Ordering::SeqCst) {
+                        number(&reader());
+                    }
+                });
+            }
+            let _done = SetOnDrop(done);
+            let writer = || OpenOptions::new().write(true).open(path).unwrap();
+            rounds(&writer(), &reader());
+            mount.view.write_directly();
+            rounds(&writer(), &reader());
+        });
+    });
+}
+
+/// The reply to a WRITE comes after the kernel has forgotten what a READ may have got too early, however busy the thread is that says so.
+#[test]
+fn a_write_is_answered_when_early_pages_are_forgotten() {
+    if !fuse() {
+        return;
+    }
+    in_time("a WRITE that waits for the pages thread", || {
+        let mount = Mount::new(MemoryView::new(false, [("a", vec![1; 4096]), ("b", vec![1; 10])]));
+        let file = &OpenOptions::new().read(true).write(true).open(mount.path("a")).unwrap();
+        let [ino, other] = ["a", "b"].map(|name| Ino(fs::metadata(mount.path(name)).unwrap().ino()));
+        let notify = &mount.shared.notify;
+        let last = || {
+            let mut byte = [0];
+            file.read_exact_at(&mut byte, 4095).unwrap();
+            byte[0]
+        };
+        for value in (1..100).step_by(2) {
+            mount.view.set("a", vec![value; 4096]);
+            notify.forget(vec![Invalidation::Data(ino)]);
+            eventually("the page is read", || last() == value);
+            mount.view.set("a", vec![value + 1; 4096]);
+            // As if another client had read the page before the WRITE.
+            notify.reads.end(ino, notify.reads.begin(ino, 0, 4096, Origin { unique: 0, client: 0 }));
+            let (busy, is_busy) = channel();
+            let (go_on, goes_on) = channel::<()>();
+            notify.answer(vec![Invalidation::Data(other)], KernelLock::Nothing, move || {
+                busy.send(()).unwrap();
+                let _ = goes_on.recv();
+            });
+            is_busy.recv().unwrap();
+            let read = std::thread::scope(|scope| {
+                let passed = mount.view.changes.passed.load(Ordering::SeqCst);
+                let writer = scope.spawn(|| {
+                    let began = Instant::now();
+                    file.write_all_at(&[3], 4000).map(|()| (last(), began.elapsed()))
+                });
+                eventually("the WRITE comes", || mount.view.changes.passed.load(Ordering::SeqCst) > passed);
+                drop(go_on);
+                writer.join().unwrap().unwrap()
+            });
+            if read.0 == value + 1 {
+                return;
+            }
+            assert!(read.1 >= TURN, "{read:?}");
+        }
+        panic!("the thread is always too late");
     });
 }
