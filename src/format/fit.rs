@@ -13,10 +13,15 @@
 //! | blocks of another size than the array's blockshape | whole chunks are read, slices are refused |
 //! | items that are larger than the frame's, or no part of them | chunks are read, single items are refused |
 //! | VL-blocks among other chunks, or the other way round | refused |
+//!
+//! An array whose metalayer does not parse, or whose shape is too large, is not opened. One whose chunks have another size than the
+//! frame's is opened, and no item of it is read. One of fewer chunks than its shape takes is read as far as they go: the library has such
+//! frames for a moment when it makes an array larger, so they are no reason to refuse a change.
 
 use super::array::Array;
 use super::chunk::{Form, Traits};
 use super::header::FrameHeader;
+use super::tiling::{self, Tiling};
 use super::{Error, IndexEntry, Result, Special};
 
 /// Larger items are items of one byte to a chunk's header.
@@ -61,10 +66,10 @@ impl Rules {
 
     /// Whether chunks that fit where `other` holds fit here as well.
     pub fn allow_all_of(&self, other: &Rules) -> bool {
-        let Rules { chunksize, typesize, vl_blocks, array_block, special_block: _ } = *self;
+        let Rules { chunksize, typesize, vl_blocks, array_block, special_block } = *self;
         (chunksize == 0 || chunksize == other.chunksize)
             && (typesize, vl_blocks) == (other.typesize, other.vl_blocks)
-            && (array_block.is_none() || array_block == other.array_block)
+            && (array_block.is_none() || (array_block, special_block) == (other.array_block, other.special_block))
     }
 
     /// What fits at `position` of a frame of `count` chunks.
@@ -104,30 +109,53 @@ impl Rules {
         Fit { size, rules: Some(self) }
     }
 
-    /// Checks that C-Blosc2 opens a frame with these entries, and reads its other chunks. (It writes NaN for items of any size, and
-    /// does not read them: `check_entry` finds those.)
+    /// Checks that C-Blosc2 opens a frame, and reads it but for single chunks. A fault that the `old` frame in its place has too is no
+    /// error, so that programs can change such a frame. (The library writes NaN for items of any size, and does not read them:
+    /// `check_entry` finds those.)
     ///
     /// # Errors
-    /// A special entry of a frame whose chunks vary in size: nothing gives its size.
-    pub fn check_entries<P>(&self, entries: &[IndexEntry<P>]) -> Result<()> {
+    /// An array that the frame cannot be; special entries that the frame cannot have.
+    pub fn check_frame<P, Q>(
+        header: &FrameHeader,
+        entries: &[IndexEntry<P>],
+        old: Option<(&FrameHeader, &[IndexEntry<Q>])>,
+    ) -> Result<()> {
+        let is_new =
+            |was: fn(&FrameHeader, &[IndexEntry<Q>]) -> Result<()>| old.is_none_or(|(header, old)| was(header, old).is_ok());
+        check_array(header).or_else(|error| if is_new(|old, _| check_array(old)) { Err(error) } else { Ok(()) })?;
+        let checked = Rules::of(header).check_entries(entries);
+        checked.or_else(|error| if is_new(|old, entries| Rules::of(old).check_entries(entries)) { Err(error) } else { Ok(()) })
+    }
+
+    fn check_entries<P>(&self, entries: &[IndexEntry<P>]) -> Result<()> {
+        // No value is better than another, so there is nothing to look for in most frames.
+        if self.check_any_entry(Special::Zeros).is_ok() {
+            return Ok(());
+        }
         let special = entries.iter().find_map(|entry| match entry {
             IndexEntry::Special(special) => Some(*special),
             IndexEntry::Stored(_) => None,
         });
-        special.filter(|_| self.chunksize == 0).map_or(Ok(()), |special| self.check_entry(special))
+        special.map_or(Ok(()), |special| self.check_any_entry(special))
     }
 
-    /// Checks that special entries of the index are read.
+    /// Checks that a special entry of the index is read.
     ///
     /// # Errors
     /// A frame that can have none.
     pub fn check_entry(&self, special: Special) -> Result<()> {
+        self.check_any_entry(special)?;
+        if special == Special::Nan && !matches!(self.typesize, 4 | 8) {
+            let expected = format_args!("another, as the frame's items have {} bytes", self.typesize);
+            return Err(Error::new("index: special value", 0, special.name(), expected));
+        }
+        Ok(())
+    }
+
+    fn check_any_entry(&self, special: Special) -> Result<()> {
         let expected = |what: String| Err(Error::new("index: special value", 0, special.name(), what));
         match self.array_block {
             _ if self.chunksize == 0 => expected("a chunk with data, as chunks of this frame vary in size".to_owned()),
-            _ if special == Special::Nan && !matches!(self.typesize, 4 | 8) => {
-                expected(format!("another, as the frame's items have {} bytes", self.typesize))
-            }
             Some(size) if size != self.special_block => {
                 let given = self.special_block;
                 expected(format!("a chunk with data, as the header gives blocks of {given} bytes and the array blocks of {size}"))
@@ -176,6 +204,16 @@ impl Rules {
         let is_read = if self.array_block.is_some() { typesize == ours } else { ours.is_multiple_of(typesize.max(1)) };
         // The size of a value is the item's.
         if is_read || matches!(chunk.form, Form::Value(_)) { Ok(()) } else { self.another_typesize(chunk) }
+    }
+}
+
+/// Checks that chunks of the frame's size can be those of the array that its header describes.
+fn check_array(header: &FrameHeader) -> Result<()> {
+    let Some(array) = Array::find(header.metalayers()).transpose()? else { return Ok(()) };
+    match header.nbytes() {
+        // The first chunk sets the size of all.
+        0 => tiling::len_of(&array, header.typesize()).map(drop),
+        _ => Tiling::new(&array, header.typesize(), header.chunksize()).map(drop),
     }
 }
 
@@ -266,6 +304,9 @@ impl Fit {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format::ChunkId;
+    use crate::format::header::HeaderFields;
+    use crate::format::metalayer::Metalayer;
 
     const RULES: Rules = Rules { chunksize: 4096, typesize: 8, vl_blocks: Some(false), array_block: None, special_block: 512 };
     const ARRAY: Rules = Rules { array_block: Some(512), ..RULES };
@@ -298,6 +339,49 @@ mod tests {
         assert!(RULES.check_entries(&entries).is_ok());
         let varying = RULES.with_chunksize(0);
         assert!(varying.check_entries(&entries).is_err() && varying.check_entries(&entries[..1]).is_ok());
+    }
+
+    /// A frame of chunks of 4096 bytes, in blocks of 512, that is to be an array of these items along each dimension.
+    fn array(nbytes: u64, dims: &[(u64, u32, u32)]) -> FrameHeader {
+        let real = include_bytes!("../../tests/data/cframe/stored.b2frame");
+        let real = FrameHeader::parse(real).unwrap().fields();
+        let fields = HeaderFields { nbytes, chunksize: 4096, typesize: 8, blocksize: 512, ..real };
+        let content = Array::cut(dims).encode().unwrap();
+        FrameHeader::encode(&fields, &[Metalayer { name: b"b2nd", content: &content }]).unwrap()
+    }
+
+    #[test]
+    fn an_array_is_what_the_chunks_of_its_frame_hold() {
+        const STORED: &[IndexEntry<ChunkId>] = &[IndexEntry::Stored(ChunkId(0)), IndexEntry::Stored(ChunkId(1))];
+        let check =
+            |new: &FrameHeader, old: Option<&FrameHeader>| Rules::check_frame(new, STORED, old.map(|old| (old, STORED))).is_ok();
+        let sound = array(8192, &[(1024, 512, 64)]);
+        assert!(check(&sound, None) && check(&sound, Some(&sound)));
+        for growing in [array(8192, &[(2048, 512, 64)]), array(0, &[(2048, 16, 16)])] {
+            assert!(check(&growing, Some(&sound)), "the library makes such for a moment");
+        }
+        let huge = u64::MAX / 2;
+        for wrong in [&[(1024, 256, 64)][..], &[(1024, 512, 1024)], &[(1024, 511, 60)], &[(huge, 512, 64)], &[]] {
+            let wrong = array(8192, wrong);
+            assert!(!check(&wrong, None) && !check(&wrong, Some(&sound)));
+            assert!(check(&wrong, Some(&wrong)), "a frame may keep the fault that it has");
+        }
+        assert!(!check(&array(0, &[(huge, 512, 64)]), Some(&sound)));
+    }
+
+    #[test]
+    fn an_array_without_data_has_the_blocks_of_its_frame() {
+        let check = |new: &FrameHeader, special| {
+            let entries: [IndexEntry<ChunkId>; 1] = [IndexEntry::Special(special)];
+            Rules::check_frame(new, &entries, None::<(_, &[IndexEntry<ChunkId>])>).is_ok()
+        };
+        let (sound, other) = (array(4096, &[(512, 512, 64)]), array(4096, &[(512, 512, 32)]));
+        for special in [Special::Zeros, Special::Nan, Special::Uninit] {
+            assert!(check(&sound, special) && !check(&other, special));
+        }
+        let other = Rules { special_block: 256, ..ARRAY };
+        assert!(!other.allow_all_of(&ARRAY) && ARRAY.allow_all_of(&ARRAY));
+        assert!(Rules { special_block: 256, ..RULES }.allow_all_of(&RULES));
     }
 
     #[test]

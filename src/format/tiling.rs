@@ -9,6 +9,7 @@
 use std::ops::Range;
 
 use super::array::{Array, MAX_DIM};
+use super::header::FrameHeader;
 use super::{Error, Position, Result};
 
 pub mod picked;
@@ -58,7 +59,33 @@ pub struct Tile<'a> {
     offset: u64,
 }
 
+/// Bytes of an array of items of `itemsize` bytes.
+///
+/// # Errors
+/// A shape of more bytes than can be counted.
+pub fn len_of(array: &Array, itemsize: u32) -> Result<u64> {
+    let len = array.items().and_then(|items| items.checked_mul(u64::from(itemsize)));
+    len.filter(|len| i64::try_from(*len).is_ok()).ok_or_else(|| {
+        let got = format_args!("{:?} items of {itemsize} bytes", array.shape);
+        Error::new("array: shape", 0, got, format_args!("at most {} bytes", i64::MAX))
+    })
+}
+
 impl Tiling {
+    /// How the array is cut that a header describes, if it describes one.
+    ///
+    /// # Errors
+    /// A metalayer that does not parse; shapes that the frame's chunks do not have.
+    pub fn of_frame(header: &FrameHeader) -> Result<Option<Self>> {
+        let Some(array) = Array::find(header.metalayers()).transpose()? else { return Ok(None) };
+        let tiling = Tiling::new(&array, header.typesize(), header.chunksize())?;
+        if header.nchunks().is_some_and(|there| there < tiling.nchunks) {
+            let got = format_args!("{} bytes in chunks of {}", header.nbytes(), header.chunksize());
+            return Err(Error::new("header: nbytes", 30, got, format_args!("{} chunks, as the array has", tiling.nchunks)));
+        }
+        Ok(Some(tiling))
+    }
+
     /// How an array of items of `itemsize` bytes is cut, whose chunks have `chunksize` bytes each.
     ///
     /// # Errors
@@ -66,11 +93,7 @@ impl Tiling {
     pub fn new(array: &Array, itemsize: u32, chunksize: u32) -> Result<Self> {
         let wrong = |field, got: &dyn std::fmt::Display, expected: &dyn std::fmt::Display| Error::new(field, 0, got, expected);
         let item = u64::from(itemsize);
-        let items = array.items().and_then(|items| items.checked_mul(item)).filter(|len| i64::try_from(*len).is_ok());
-        let Some(len) = items else {
-            let got = format_args!("{:?} items of {itemsize} bytes", array.shape);
-            return Err(wrong("array: shape", &got, &format_args!("at most {} bytes", i64::MAX)));
-        };
+        let len = len_of(array, itemsize)?;
         let empty = Tiling { dims: Vec::new(), len: 0, nchunks: 0, block_len: 0, chunk_len: 0 };
         if len == 0 {
             return Ok(empty);

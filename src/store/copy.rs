@@ -2,7 +2,10 @@
 //! frame of them. Until then the target has no name, and nothing is left of it if the copy fails.
 
 use std::cell::Cell;
+use std::path::PathBuf;
 use std::sync::Arc;
+
+use log::warn;
 
 use super::error::Complain;
 use super::{
@@ -10,7 +13,9 @@ use super::{
     StoreError, StoredChunk, Want, open_at,
 };
 use crate::format::chunk::ChunkHeader;
-use crate::format::{IndexEntry, Kept, Layout, Rules};
+use crate::format::header::FrameHeader;
+use crate::format::tiling::Tiling;
+use crate::format::{self, Fit, IndexEntry, Kept, Layout, Rules};
 
 mod resume;
 mod tree;
@@ -23,6 +28,9 @@ pub use tree::{FrameToCopy, TreeCopy};
 const WINDOW: usize = 64;
 /// Larger chunks are copied piece by piece, in bytes.
 const WHOLE: u32 = 16 << 20;
+
+/// Chunks that the library does not read, and that are named one by one.
+const MOST_MISFITS: u64 = 10;
 
 /// What a copy takes of its file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -179,6 +187,8 @@ impl FrameCopy {
         let (mut entries, mut bytes) = (Vec::with_capacity(lens.len()), Vec::new());
         announce(0);
         let (rules, count) = (Rules::of(&image.header), image.entries.len() as u64);
+        let mut misfits = Misfits { path: source.path(), fit: |n| rules.of_whole(n, count, image.header.nbytes()), count: 0 };
+        misfits.look_at_header(&image.header);
         for (n, (entry, len)) in image.entries.iter().zip(lens).enumerate() {
             if n.is_multiple_of(WINDOW) {
                 // The next window as well, for a disk that is to be busy all the time.
@@ -195,8 +205,12 @@ impl FrameCopy {
                 }
                 continue;
             }
+            if let IndexEntry::Special(special) = entry {
+                misfits.note(n as u64, rules.check_entry(*special));
+            }
             if let (Some(key), Some(resume)) = (entry.stored(), resume.as_deref_mut()) {
-                let (staged, len) = resume.stage(&**source, &guard, key, is_exact.then_some(*len), target)?;
+                let (staged, len, head) = resume.stage(&**source, &guard, key, is_exact.then_some(*len), target)?;
+                misfits.look_at(n as u64, &head);
                 entries.push(IndexEntry::Stored(staged));
                 if !progress(len) {
                     return Ok(None);
@@ -210,6 +224,7 @@ impl FrameCopy {
             entries.push(match *entry {
                 IndexEntry::Special(special) => IndexEntry::Special(special),
                 IndexEntry::Stored(key) if len > WHOLE => {
+                    misfits.note(n as u64, misfits.check(n as u64, &source.chunk_header(&guard, key)?));
                     IndexEntry::Stored(target.stage(&StoredChunk { store: &**source, key, len, to_save: false })?)
                 }
                 IndexEntry::Stored(key) => {
@@ -218,6 +233,7 @@ impl FrameCopy {
                     if read != bytes.len() {
                         return Err(failed(format!("chunk {n} ends after {read} bytes; expected {len}")));
                     }
+                    misfits.look_at(n as u64, &bytes);
                     IndexEntry::Stored(target.stage(&bytes.as_slice())?)
                 }
             });
@@ -226,6 +242,7 @@ impl FrameCopy {
             }
         }
         drop(guard);
+        misfits.end();
         Ok(Some(StagedCopy(entries)))
     }
 
@@ -248,6 +265,48 @@ impl FrameCopy {
         }
         target.commit(target.enter(), FrameImage { entries: Arc::new(staged.0), ..(*self.image).clone() })?;
         target.sync()
+    }
+}
+
+/// Warns of chunks that the library does not read in a frame, and that are copied as they are.
+struct Misfits<F> {
+    path: PathBuf,
+    /// What fits at a position.
+    fit: F,
+    count: u64,
+}
+
+impl<F: Fn(u64) -> Fit> Misfits<F> {
+    fn look_at_header(&self, header: &FrameHeader) {
+        if let Err(error) = Tiling::of_frame(header) {
+            warn!("{}: {error}; copied as it is", self.path.display());
+        }
+    }
+
+    /// `bytes` begin as the chunk does; there may be none of them.
+    fn look_at(&mut self, position: u64, bytes: &[u8]) {
+        if let Some(Ok(header)) = bytes.get(..ChunkHeader::LEN).map(ChunkHeader::parse) {
+            self.note(position, self.check(position, &header));
+        }
+    }
+
+    fn check(&self, position: u64, header: &ChunkHeader) -> format::Result<()> {
+        (self.fit)(position).check(&header.traits())
+    }
+
+    fn note(&mut self, position: u64, checked: format::Result<()>) {
+        let Err(error) = checked else { return };
+        self.count += 1;
+        if self.count <= MOST_MISFITS {
+            warn!("{}: chunk {position}: {error}; copied as it is", self.path.display());
+        }
+    }
+
+    fn end(&self) {
+        if self.count > MOST_MISFITS {
+            let more = self.count - MOST_MISFITS;
+            warn!("{}: {more} more chunks do not fit, and are copied as they are; b2fuse check names them", self.path.display());
+        }
     }
 }
 

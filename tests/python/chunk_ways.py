@@ -5,8 +5,8 @@ nothing, and C-Blosc2 opens SOURCE afterwards in either case.
 Each round makes a frame and chunks for it, some that fit and many that do not quite: other block and item sizes, special values, plain
 copies, VL-blocks, Blosc1, other lengths. Each chunk goes in over a chunk file by a copy and by a rename, by the library's own calls on
 a view, inside a whole frame over a contiguous view, inside a frame that is made in a mounted directory as a file and as a directory, and
-inside a frame that is converted both ways or repaired. The library then reads SOURCE in a process of its own, as it may crash: whole, by
-slices and by items.
+inside a frame that is converted both ways or repaired. Frames whose array has another shape than their chunks enter as a whole and by
+their index. The library then reads SOURCE in a process of its own, as it may crash: whole, by slices and by items.
 
     chunk_ways.py [--seed S] [--count N | --seconds S] [--jobs N] [--library PYTHON ...] [--blosc1 PYTHON] [--binary B2FUSE]
 
@@ -18,6 +18,7 @@ import argparse
 import collections
 import itertools
 import json
+import math
 import multiprocessing
 import os
 import random
@@ -121,6 +122,8 @@ def read(path, told):
         assert len(one) == len(two) and (told["loose"] or one == two), what
 
     frame = blosc2.open(path, mode="r")
+    if told["only"] == "open":
+        return {}
     schunk = getattr(frame, "schunk", frame)
     chunks = [schunk.decompress_chunk(n) for n in range(schunk.nchunks)]
     dtype = numpy.dtype(told["dtype"])
@@ -274,6 +277,23 @@ def candidates(rng, told, blosc1):
     return made
 
 
+def another_array(rng, header):
+    """The beginning of a frame with another number in its array's metalayer: (what, bytes, how many chunks it takes)."""
+    at = header.find(b"\xa4b2nd")
+    at = int.from_bytes(header[at + 6 : at + 10], "big") + 5
+    ndim = header[at + 2]
+    along, which = rng.randrange(ndim), rng.choice(["shape", "chunks", "blocks"])
+    place, size = {"shape": (at + 5 + 9 * along, 8), "chunks": (at + 5 + 9 * ndim + 5 * along + 1, 4), "blocks": (at + 6 + 14 * ndim + 5 * along + 1, 4)}[which]
+    old = int.from_bytes(header[place : place + size], "big", signed=True)
+    new = rng.choice([0, -1, 1, old - 1, old + 1, old // 2, 2 * old, 16 * old, 2**31 - 1, *([2**40, 2**62] if size == 8 else [])])
+    forged = bytearray(header)
+    forged[place : place + size] = new.to_bytes(size, "big", signed=True)
+    sizes = [int.from_bytes(forged[at + 5 + 9 * n :][:8], "big", signed=True) for n in range(ndim)]
+    chunks = [int.from_bytes(forged[at + 6 + 9 * ndim + 5 * n :][:4], "big", signed=True) for n in range(ndim)]
+    takes = math.prod(-(-size // chunk) for size, chunk in zip(sizes, chunks)) if all(chunks) else 0
+    return f"{which}[{along}] of {new} for {old}", bytes(forged), takes
+
+
 # --- the ways ---
 
 
@@ -307,11 +327,13 @@ class Round:
             for frame in frames:
                 self.whole_frame(frame)
                 self.converted(frame)
+            for n in range(self.args.others if self.told["array"] else 0):
+                frames += self.arrays(n)
             self.made_in_a_tree(frames)
             self.calls(picked)
 
-    def read(self, path, loose=False):
-        brief = {"array": self.told["array"], "dtype": self.told["dtype"], "loose": loose}
+    def read(self, path, loose=False, only=None):
+        brief = {"array": self.told["array"], "dtype": self.told["dtype"], "loose": loose, "only": only}
         return self.libraries[sys.executable]("read", str(path), brief)
 
     def count(self, is_taken, way):
@@ -418,10 +440,52 @@ class Round:
         self.count(is_taken, "whole frame")
         if frame.must and frame.chunks and not is_taken:
             raise Failure(f"a frame with {frame.name} was refused")
+        if frame.may_grow and is_taken:
+            return
         if is_taken and not frame.chunks:
             raise Failure(f"a frame with {frame.name} was taken, of which the library says {frame.native['error']}")
         expected = frame.chunks if is_taken else before
         self.compare(source, expected, f"a whole frame with {frame.name}")
+
+    def arrays(self, n):
+        """Both layouts of a frame whose array is another than its chunks hold: whole over a contiguous view, and by its index."""
+        made, seed = [], self.rng.getrandbits(32)
+        for name in "cs":
+            path = self.folder / f"array-{name}{n}.b2nd"
+            self.copy(name, path)
+            file = path / "chunks.b2frame" if name == "s" else path
+            what, forged, takes = another_array(random.Random(seed), file.read_bytes())
+            file.write_bytes(forged)
+            made.append(Frame(f"an array with {what}", b"", b"", False, path, self.read(path)))
+            # As long as an array grows, it has fewer chunks than it takes.
+            made[-1].may_grow = takes > self.told["count"] and "error" not in self.read(path, only="open")
+            # Chunks without data are read at any size of blocks.
+            made[-1].must = what.startswith("shape")
+        for frame in made:
+            self.whole_frame(frame)
+            self.converted(frame)
+        self.index(made[1])
+        return made
+
+    def index(self, frame):
+        """An index file that is copied over that of a sparse view."""
+        source, view = self.folder / "index.b2nd", self.folder / "view"
+        # Another layout would have other names.
+        self.copy("s", source)
+        before = self.parts(source)
+        self.b2fuse("mount", "--show", "sparse", source, view)
+        try:
+            shutil.copyfile(frame.path / "chunks.b2frame", view / "chunks.b2frame")
+        finally:
+            is_taken = self.b2fuse("umount", view, ok=(0, 1)) == 0
+        shutil.rmtree(f"{source}.lost", ignore_errors=True)
+        self.count(is_taken, "index")
+        if frame.chunks and frame.must and not is_taken:
+            raise Failure(f"an index of {frame.name} was refused")
+        if is_taken and not frame.chunks and not frame.may_grow:
+            raise Failure(f"an index of {frame.name} was taken, of which the library says {frame.native['error']}")
+        if not is_taken or frame.chunks:
+            self.compare(source, frame.chunks if is_taken else before, f"an index of {frame.name}")
 
     def converted(self, frame):
         """In a frame that is checked, converted to the other layout, and repaired."""
@@ -528,7 +592,8 @@ class Frame:
         # `None` for what has no values; nothing where the library refuses.
         parts = [bytes.fromhex(chunk) for chunk in native.get("chunks", [])]
         self.chunks = [None] * len(parts) if data is None else parts
-        self.is_special = chunk[31] >> 4 & 7 in (1, 2, 4) and len(chunk) == 32 and data != b"refused"
+        self.is_special = len(chunk) == 32 and chunk[31] >> 4 & 7 in (1, 2, 4) and data != b"refused"
+        self.may_grow = False
 
     def matches(self, got):
         parts = got.get("chunks", [])

@@ -16,6 +16,7 @@ use crate::format::chunk::{self, ChunkHeader, Decoder};
 use crate::format::header::FrameHeader;
 use crate::format::index::Place;
 use crate::format::registry::Plugin;
+use crate::format::tiling::Tiling;
 use crate::format::{ChunkId, Fit, IndexEntry, Layout, Position, Rules};
 
 pub use super::inspect::{Finding, Kind, Severity};
@@ -26,6 +27,8 @@ mod tests;
 
 /// Chunks that a thread takes at once to decode.
 const DEEP_SHARE: usize = 32;
+/// Special entries that are not read and named one by one.
+const MOST_ENTRIES: usize = 1000;
 
 /// What was looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,6 +82,9 @@ pub fn check_at(
 ) -> Result<Checked> {
     let inspection = &Inspection::open_at(location)?;
     inspection.findings().iter().cloned().for_each(&mut *found);
+    if let Err(error) = Tiling::of_frame(inspection.header()) {
+        found(Finding::damage(Kind::Header, error.to_string()));
+    }
     check_metadata(inspection, depth.deep, found);
     let sum = match &inspection.frame {
         Frame::Contiguous(parts, chunks) => {
@@ -147,6 +153,24 @@ fn names(
     others::others(location, dir, entries, found)
 }
 
+/// Looks at the special entries of an index: a small one can have millions that are not read.
+fn check_entries<P>(rules: &Rules, entries: &[IndexEntry<P>], found: &mut dyn FnMut(Finding)) {
+    let misfits = (0u64..).zip(entries).filter_map(|(position, entry)| match entry {
+        IndexEntry::Special(special) => Some((Position(position), rules.check_entry(*special).err()?)),
+        IndexEntry::Stored(_) => None,
+    });
+    let mut more = 0u64;
+    for (n, (position, error)) in misfits.enumerate() {
+        match n < MOST_ENTRIES {
+            true => found(Finding::damage(Kind::Misfit, error.to_string()).at(position)),
+            false => more += 1,
+        }
+    }
+    if more > 0 {
+        found(Finding::damage(Kind::Misfit, format!("index: special value: {more} more that are not read")));
+    }
+}
+
 /// What all chunks come to.
 #[derive(Default, Clone, Copy)]
 struct Sum {
@@ -178,15 +202,7 @@ fn walk<P: Place + Send + Sync>(
         let fit = rules.of_whole(position.0, count, header.nbytes());
         one(chunks, place, fit, depth.deep.then_some(bench))
     };
-    for (position, entry) in (0u64..).zip(entries.iter()) {
-        if let IndexEntry::Special(special) = entry
-            && let Err(error) = rules.check_entry(*special)
-        {
-            // The same of every other one.
-            found(Finding::damage(Kind::Misfit, error.to_string()).at(Position(position)));
-            break;
-        }
-    }
+    check_entries(&rules, entries, found);
     let mut plugins = BTreeMap::<String, u64>::new();
     let mut is_damaged = false;
     let mut tell = |position, entry: IndexEntry<P>, looked: Option<Looked>| {

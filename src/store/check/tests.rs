@@ -245,3 +245,21 @@ fn whatever_one_byte_says_the_look_ends() {
         }
     }
 }
+
+#[test]
+fn every_special_entry_that_is_not_read_is_named() {
+    let (_dir, path) = damaged("fill-nan.b2frame", |bytes| bytes[48..52].copy_from_slice(&2u32.to_be_bytes()));
+    let all: Vec<_> = (0..21).map(|position| (DAMAGE, Kind::Misfit, Some(position))).collect();
+    assert_eq!(kinds(&path, false), all);
+}
+
+#[test]
+fn an_array_that_its_chunks_do_not_hold_is_damage() {
+    let array = frame(&data("cframe/b2nd-int.b2nd")).header.as_bytes().windows(3).position(|at| at == [0x97, 0, 2]).unwrap();
+    // The first size of the shape, of chunks and of blocks, and what is then wrong with the array itself.
+    for (place, size, is_wrong) in [(12, 70, true), (27, 8, true), (27, 0, true), (38, 3, true), (12, 6, false)] {
+        let (_dir, path) = damaged("b2nd-int.b2nd", |bytes| bytes[array + place] = size);
+        let kinds = kinds(&path, false);
+        assert_eq!(kinds.contains(&(DAMAGE, Kind::Header, None)), is_wrong, "{place}: {size}: {kinds:?}");
+    }
+}

@@ -19,6 +19,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use log::debug;
 
 use super::WHOLE;
+use crate::format::chunk::ChunkHeader;
 use crate::store::checksum::{self, Digest, checksum};
 use crate::store::create::TEMP_PREFIX;
 use crate::store::journal::{self, Journal};
@@ -101,7 +102,7 @@ impl Resume {
         self.copied.len()
     }
 
-    /// Stages the next chunk, of that length if it is known. Answers its length too.
+    /// Stages the next chunk, of that length if it is known. Answers its length too, and its beginning, where that was fetched.
     pub(super) fn stage(
         &mut self,
         source: &dyn FrameStore,
@@ -109,7 +110,7 @@ impl Resume {
         key: ChunkKey,
         len: Option<u32>,
         target: &dyn FrameStore,
-    ) -> Result<(ChunkKey, u32)> {
+    ) -> Result<(ChunkKey, u32, Vec<u8>)> {
         let number = self.staged;
         self.staged += 1;
         let copied = self.copied.get(number).copied().filter(|copied| len.is_none_or(|len| len == copied.len));
@@ -127,7 +128,9 @@ impl Resume {
             // The source is not what it was.
             _ => self.end(),
         }
-        Ok((staged, len))
+        let mut bytes = chunk.read.into_inner().bytes;
+        bytes.truncate(ChunkHeader::LEN);
+        Ok((staged, len, bytes))
     }
 
     fn note(&mut self, Copied { len, sum }: Copied) {

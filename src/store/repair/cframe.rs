@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use super::search::{Bytes, FoundIndex, entry_for, fits};
+use super::search::{Bytes, FoundIndex, entry_for, fits, has_misfit, is_misfit};
 use super::{Plan, Saved, Work, empty_trailer, header_of, nbytes_of};
 use crate::format::chunk::Decoder;
 use crate::format::header::FrameHeader;
@@ -63,6 +63,7 @@ fn chunks_of(plan: &mut Plan, bytes: &Bytes<'_>, frame: Frame<ChunkOffset>) -> i
     let count = entries.len();
     let mut sizes = Vec::with_capacity(count);
     let (mut bad, mut special) = (0u64, false);
+    let mut misfit = has_misfit(plan, &header, &entries);
     for (position, entry) in entries.iter().enumerate() {
         let IndexEntry::Stored(offset) = entry else {
             sizes.push(None);
@@ -72,11 +73,17 @@ fn chunks_of(plan: &mut Plan, bytes: &Bytes<'_>, frame: Frame<ChunkOffset>) -> i
         let chunk = chunk.filter(|chunk| fits(&header, chunk, position + 1 == count));
         bad += u64::from(chunk.is_none());
         sizes.push(chunk.map(|chunk| chunk.nbytes));
-        special |= chunk.is_some_and(|chunk| entry_for(&header, &chunk, position, count).is_some());
+        if let Some(chunk) = &chunk {
+            special |= entry_for(&header, chunk, position, count).is_some();
+            misfit |= is_misfit(plan, &header, chunk, position, count);
+        }
     }
     let mut trailer = trailer;
     let layers = super::sound_layers(plan, &mut trailer);
     if bad == 0 && layers && !special {
+        if misfit {
+            plan.work = Work::Impossible;
+        }
         return Ok(());
     }
     if bad == 0 {

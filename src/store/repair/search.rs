@@ -2,9 +2,11 @@
 
 use std::io;
 
+use super::Plan;
 use crate::format::chunk::{ChunkHeader, Decoder};
 use crate::format::header::FrameHeader;
 use crate::format::index;
+use crate::format::tiling::Tiling;
 use crate::format::trailer::Trailer;
 use crate::format::{ChunkOffset, IndexEntry, Kept, Rules, Special};
 use crate::store::ReadAt;
@@ -212,6 +214,31 @@ pub(super) fn entry_for(frame: &FrameHeader, chunk: &ChunkHeader, position: usiz
         Ok(Kept::Entry(special)) => Some(special),
         _ => None,
     }
+}
+
+/// Names a chunk that C-Blosc2 does not read where it is, and that stays as it is. Returns whether it is one.
+pub(super) fn is_misfit(plan: &mut Plan, frame: &FrameHeader, chunk: &ChunkHeader, position: usize, count: usize) -> bool {
+    let kept = Rules::of(frame).at(position as u64, count as u64).keep(&chunk.traits());
+    kept.is_err_and(|error| {
+        plan.found.push(format_args!("chunk {position}: {error}; it stays as it is"));
+        true
+    })
+}
+
+/// The same of an array that the frame cannot be, and of special entries that it cannot have.
+pub(super) fn has_misfit<P>(plan: &mut Plan, frame: &FrameHeader, entries: &[IndexEntry<P>]) -> bool {
+    let rules = Rules::of(frame);
+    let special = entries.iter().enumerate().filter_map(|(position, entry)| match entry {
+        IndexEntry::Special(special) => rules.check_entry(*special).err().map(|error| format!("chunk {position}: {error}")),
+        IndexEntry::Stored(_) => None,
+    });
+    let array = Tiling::of_frame(frame).err().map(|error| error.to_string());
+    let mut has = false;
+    for what in array.into_iter().chain(special) {
+        plan.found.push(format_args!("{what}; it stays as it is"));
+        has = true;
+    }
+    has
 }
 
 /// Whether a chunk can be one of a frame's, by its size.

@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 
-use super::search::{Bytes, entry_for, fits};
+use super::search::{Bytes, entry_for, fits, has_misfit, is_misfit};
 use super::{Plan, Saved, Work, empty_trailer, header_of, nbytes_of};
 use crate::format::chunk::ChunkHeader;
 use crate::format::header::FrameHeader;
@@ -51,6 +51,7 @@ pub(super) fn plan(plan: &mut Plan, dir: &dyn Backend) -> crate::store::Result<(
         Err(other) => return Err(other.at(&path, Layout::Sparse)),
     };
     let count = entries.len();
+    let mut misfit = has_misfit(plan, &header, &entries);
     let (mut entries, mut sizes, mut cbytes, mut gone) = (entries, Vec::with_capacity(count), 0u64, false);
     for (position, entry) in entries.iter_mut().enumerate() {
         let IndexEntry::Stored(id) = *entry else {
@@ -62,6 +63,7 @@ pub(super) fn plan(plan: &mut Plan, dir: &dyn Backend) -> crate::store::Result<(
                 sizes.push(Some(chunk.nbytes));
                 let Some(special) = entry_for(&header, &chunk, position, count) else {
                     cbytes = cbytes.saturating_add(u64::from(chunk.cbytes));
+                    misfit |= is_misfit(plan, &header, &chunk, position, count);
                     continue;
                 };
                 plan.found
@@ -86,6 +88,9 @@ pub(super) fn plan(plan: &mut Plan, dir: &dyn Backend) -> crate::store::Result<(
         }
     }
     if sound && !gone {
+        if misfit {
+            plan.work = Work::Impossible;
+        }
         return Ok(());
     }
     let nbytes = nbytes_of(&entries, &sizes, header.chunksize(), header.nbytes());

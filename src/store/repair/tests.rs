@@ -228,3 +228,14 @@ fn a_special_chunk_that_is_stored_becomes_an_entry_with_all_other_repairs() {
         assert!(entries[0].stored().is_some() && entries[2].stored().is_some());
     }
 }
+
+#[test]
+fn what_does_not_fit_and_cannot_be_mended_is_named() {
+    let array = frame(&data("cframe/b2nd-int.b2nd")).header.as_bytes().windows(3).position(|at| at == [0x97, 0, 2]).unwrap();
+    // Blocks of another size than those of the four chunks; chunks of another size than the frame's.
+    for (place, size, found) in [(38, 4, 4), (27, 8, 1)] {
+        let (_dir, path) = damaged("b2nd-int.b2nd", |bytes| bytes[array + place] = size);
+        let plan = plan(&path).unwrap();
+        assert_eq!((plan.outlook(), plan.found.first().len()), (Outlook::Hopeless, found), "{plan:?}");
+    }
+}

@@ -225,9 +225,7 @@ impl Recognizer<'_> {
         self.count = frame.entries.len() as u64;
         self.rules = Rules::of(&frame.header);
         let old = &self.layout.image;
-        if Rules::of(&old.header).check_entries(&old.entries).is_ok() {
-            self.rules.check_entries(&frame.entries)?;
-        }
+        Rules::check_frame(&frame.header, &frame.entries, Some((&old.header, &old.entries)))?;
         self.is_other = !self.rules.allow_all_of(&Rules::of(self.layout.header()));
         let (extents, entries) = self.chunks(&frame.entries, &frame.sections)?;
         if self.dry {

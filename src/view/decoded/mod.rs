@@ -125,14 +125,8 @@ pub fn look(header: &FrameHeader, decoded: &Decoded) -> std::result::Result<Opti
     if let Some(object) = Object::find(header.metalayers()) {
         return Err(Refusal::Object(object));
     }
+    let Some(tiling) = Tiling::of_frame(header)? else { return Ok(None) };
     let Some(array) = Array::find(header.metalayers()).transpose()? else { return Ok(None) };
-    let tiling = Tiling::new(&array, header.typesize(), header.chunksize())?;
-    if header.nchunks().is_some_and(|there| there < tiling.nchunks()) {
-        let (nbytes, chunksize, wanted) = (header.nbytes(), header.chunksize(), tiling.nchunks());
-        let got = format_args!("{nbytes} bytes in chunks of {chunksize}");
-        let expected = format_args!("{wanted} chunks, as the array has");
-        return Err(format::Error::new("header: nbytes", 30, got, expected).into());
-    }
     let head = match decoded {
         Decoded::Raw => Vec::new(),
         Decoded::Npy(named) => npy::header(&item_type(&array, named.as_ref(), header.typesize())?, &array.shape)?,

@@ -171,10 +171,8 @@ impl Sparse {
     /// Chunks whose sizes have to be known for that.
     fn misfit(&self, index: &IndexFile, changed: &Range<usize>) -> std::result::Result<Option<format::Error>, Vec<ChunkKey>> {
         let (rules, count) = (Rules::of(&index.header), index.entries.len() as u64);
-        let is_open = |old: &IndexFile| Rules::of(&old.header).check_entries(&old.entries).is_ok();
-        if let Err(error) = rules.check_entries(&index.entries)
-            && self.applied.as_ref().is_none_or(is_open)
-        {
+        let old = self.applied.as_ref().map(|old| (&old.header, old.entries.as_slice()));
+        if let Err(error) = Rules::check_frame(&index.header, &index.entries, old) {
             return Ok(Some(error));
         }
         let rescan = self.applied.as_ref().is_none_or(|old| !rules.allow_all_of(&Rules::of(&old.header)));
