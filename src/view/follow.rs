@@ -64,6 +64,10 @@ impl<V: FrameView> Single<V> {
         let Some(_nobody_writes) = writing else { return Ok(Again::Busy) };
         let commit_throttle = if wait { Some(self.commit_throttle.lock()) } else { self.commit_throttle.try_lock() };
         let Some(_nobody_commits) = commit_throttle else { return Ok(Again::Busy) };
+        // Not before: it may have been asked for when SOURCE had its name still.
+        if self.following.is_left() {
+            return Ok(Again::Busy);
+        }
         let _reloading = self.following.reloading.lock();
         {
             let mut state = self.state.write();
@@ -384,7 +388,7 @@ pub struct Seen {
 }
 
 impl Following {
-    /// SOURCE has lost its name, or has it back, by what the mount did.
+    /// SOURCE has lost its name, or has it back, by what the mount did. The caller has the lock of commits.
     pub fn leave(&self, left: bool) {
         self.left.store(left, SeqCst);
         self.gone.store(left, SeqCst);

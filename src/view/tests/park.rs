@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::*;
+use crate::view::follow::Again;
 
 const READING: OpenMode = OpenMode { read: true, write: false, truncate: false, drop_privileges: false };
 
@@ -64,6 +65,34 @@ fn waits<V: super::super::frame_view::FrameView>(pair: Pair, path: &Path, frame:
     frame.publish_due(later);
     assert_eq!(commits(), before + 1, "{pair:?}");
     frame.shutdown().unwrap();
+}
+
+/// A look that began before SOURCE lost its name would show what has the name by now.
+#[test]
+fn what_has_lost_its_name_is_not_read_again_under_it() {
+    for pair in PAIRS {
+        let dir = tempfile::tempdir().unwrap();
+        let path = pair.make(dir.path());
+        match pair.shown {
+            Layout::Sparse => stays(pair, &path, &SparseView::new(pair.store(&path), false).unwrap()),
+            Layout::Contiguous => {
+                stays(pair, &path, &ContiguousView::new(pair.store(&path), Shown::As(NAME.into()), false).unwrap());
+            }
+        }
+    }
+}
+
+fn stays<V: super::super::frame_view::FrameView>(pair: Pair, path: &Path, frame: &Single<V>) {
+    let beside = path.with_extension("beside");
+    std::fs::create_dir(&beside).unwrap();
+    let other = pair.make(&beside);
+    frame.leave_name(true);
+    std::fs::rename(path, path.with_extension("aside")).unwrap();
+    std::fs::rename(other, path).unwrap();
+    for wait in [false, true] {
+        assert_eq!(frame.reload(wait, &mut Invalidations::new()).unwrap(), Again::Busy, "{pair:?}");
+    }
+    frame.drop_all();
 }
 
 fn keeps<V: super::super::frame_view::FrameView>(pair: Pair, path: &Path, frame: Single<V>) {
