@@ -6,7 +6,6 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::SeqCst;
 use std::time::Instant;
 
 use super::claims::{Key, With};
@@ -17,7 +16,7 @@ use super::{READ_AHEAD, Tree, hidden};
 use crate::store::local::beneath;
 use crate::store::{FsSpace, Watcher};
 use crate::view::{
-    Attr, Creation, DirEntry, Features, FileSystem, Flock, Handle, Ino, Invalidations, Left, New, OpenMode, Opened, Push, ROOT,
+    Attr, Creation, DirEntry, Features, FileSystem, Flock, Handle, Ino, Invalidations, Left, New, OpenMode, Opened, Push,
     RenameMode, Reread, Result, Seek, SetAttr, SetMode, ViewError, Wait,
 };
 
@@ -72,14 +71,7 @@ impl FileSystem for Tree {
     }
 
     fn getattr(&self, ino: Ino) -> Result<Attr> {
-        match self.whose(ino)? {
-            Whose::Frame(frame, inner) if inner != ROOT => self.getattr_inside(&frame, inner),
-            Whose::Frame(frame, _) if frame.removed.load(SeqCst) => {
-                let open = frame.opened().ok_or(ViewError::Gone)?;
-                Ok(Attr { ino, nlink: 0, ..open.fs().getattr(ROOT)? })
-            }
-            _ => self.getattr_watched(ino),
-        }
+        self.unless_changing(ino, || self.getattr_now(ino))
     }
 
     fn setattr(&self, ino: Ino, handle: Option<Handle>, set: SetAttr, invalidations: &mut Invalidations) -> Result<Attr> {
@@ -88,7 +80,10 @@ impl FileSystem for Tree {
         let sets_times = matches!(whose, Whose::Passed) && (set.atime.is_some() || set.mtime.is_some()) && is_directory();
         let _claim = settled.or_else(|| sets_times.then(|| self.claims.claim(vec![(Key::Times(ino), With::Nobody)])));
         match whose {
-            Whose::Frame(frame, inner) => self.setattr_inside(&frame, ino, inner, handle, set, invalidations),
+            // Of a frame there is no claim yet.
+            Whose::Frame(frame, inner) => {
+                self.unless_changing(frame.ino, || self.setattr_inside(&frame, ino, inner, handle, set, invalidations))
+            }
             Whose::Passed => self.setattr_passed(ino, handle, set),
         }
     }
@@ -285,17 +280,17 @@ impl FileSystem for Tree {
     }
 
     fn xattrs(&self, ino: Ino) -> Result<Vec<u8>> {
-        match self.whose(ino)? {
+        self.unless_changing(ino, || match self.whose(ino)? {
             Whose::Frame(frame, inner) => self.xattrs_inside(&frame, ino, inner),
             Whose::Passed => self.held(ino, |held| Ok(beneath::xattrs(held)?)),
-        }
+        })
     }
 
     fn xattr(&self, ino: Ino, name: &OsStr) -> Result<Vec<u8>> {
-        match self.whose(ino)? {
+        self.unless_changing(ino, || match self.whose(ino)? {
             Whose::Frame(frame, inner) => self.xattr_inside(&frame, ino, inner, name),
             Whose::Passed => self.xattr_passed(ino, name),
-        }
+        })
     }
 
     fn set_xattr(
@@ -309,7 +304,9 @@ impl FileSystem for Tree {
         self.check_writable()?;
         let (_settled, whose) = self.settled(ino)?;
         match whose {
-            Whose::Frame(frame, inner) => self.set_xattr_inside(&frame, ino, inner, name, value, mode, invalidations),
+            Whose::Frame(frame, inner) => {
+                self.unless_changing(frame.ino, || self.set_xattr_inside(&frame, ino, inner, name, value, mode, invalidations))
+            }
             Whose::Passed => self.set_xattr_passed(ino, name, value, mode),
         }
     }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::SystemTime;
 
 use parking_lot::Mutex;
@@ -44,10 +44,22 @@ pub struct TreeFrame {
     pub looked: Mutex<Option<Sized>>,
     /// What clients who lock it were told.
     pub told: Mutex<Told>,
+    /// Its name is being removed or replaced: whether it is kept for open files has been decided, or is about to be. Set only under an
+    /// exclusive claim on its node.
+    pub leaving: AtomicBool,
     /// Its name was removed while somebody has it open.
     pub removed: AtomicBool,
     /// What is left of it below then, to be removed with the last handle.
     pub rest: Mutex<Option<Removed>>,
+}
+
+/// See [`TreeFrame::leaves`].
+pub struct Leaving<'a>(&'a TreeFrame);
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        self.0.leaving.store(false, SeqCst);
+    }
 }
 
 /// A removed frame that somebody still reads: where it is, under a name of ours.
@@ -157,9 +169,16 @@ impl TreeFrame {
             outline: Mutex::default(),
             looked: Mutex::default(),
             told: Mutex::default(),
+            leaving: AtomicBool::new(false),
             removed: AtomicBool::new(false),
             rest: Mutex::default(),
         })
+    }
+
+    /// Its name is being removed or replaced, until this is dropped. Files of it that are opened meanwhile wait for the claim on its node.
+    pub fn leaves(&self) -> Leaving<'_> {
+        self.leaving.store(true, SeqCst);
+        Leaving(self)
     }
 
     /// Whether it is an archive.

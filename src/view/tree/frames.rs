@@ -274,8 +274,7 @@ impl Tree {
 
     /// What stands below for a frame just now.
     pub(super) fn stamp(&self, ino: Ino) -> Result<Stamp> {
-        let (dir, name, found) = self.found(ino)?;
-        self.stamp_of(dir.as_fd(), &name, &found)
+        self.reached(ino, |dir, name, found| self.stamp_of(dir.as_fd(), name, found))
     }
 
     pub(super) fn stamp_of(&self, dir: std::os::fd::BorrowedFd<'_>, name: &OsStr, found: &Found) -> Result<Stamp> {

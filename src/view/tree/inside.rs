@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use parking_lot::Mutex;
 
 use super::attributes::index_of_owner;
+use super::claims::Key;
 use super::descriptors::OF_A_FRAME;
 use super::frame::{OpenFrame, Stored, TreeFrame};
 use super::handles::{InsideFile, Open, PassedFile};
@@ -260,7 +261,17 @@ impl Tree {
             let _ = self.quiesce(frame, invalidations);
         }
         match frame.opened().filter(|open| !open.part.is_busy) {
-            None => self.keeping_handles(frame, || self.set_below_frame(frame, ino, &rest))?,
+            // Below nothing has a name that could show it, and the frame would take it for a write by others.
+            Some(open) if frame.removed.load(SeqCst) => drop(open.fs().setattr(ROOT, None, rest, invalidations)),
+            None => self.keeping_handles(frame, || match frame.opened() {
+                // It was opened just now.
+                Some(open) => {
+                    let mut result = Ok(());
+                    open.view.set_attributes(&mut || result = self.set_below_frame(frame, ino, &rest));
+                    result
+                }
+                None => self.set_below_frame(frame, ino, &rest),
+            })?,
             Some(open) => {
                 let mut result = Ok(());
                 open.view.set_attributes(&mut || {
@@ -282,8 +293,7 @@ impl Tree {
             }
         }
         *frame.sized.lock() = None;
-        let found = self.stat(ino)?;
-        self.frame_attr(frame, &found)
+        self.getattr_now(ino)
     }
 
     /// Whether an extended attribute is the frame's own.
@@ -431,7 +441,7 @@ impl Tree {
         }
     }
 
-    pub(super) fn open_inside(&self, frame: &Arc<TreeFrame>, _ino: Ino, inner: Ino, mode: OpenMode) -> Result<Opened> {
+    pub(super) fn open_inside(&self, frame: &Arc<TreeFrame>, ino: Ino, inner: Ino, mode: OpenMode) -> Result<Opened> {
         if inner == LOCK_FILE && self.takes_turns(frame) {
             return self.open_lock_inside(frame, mode);
         }
@@ -440,12 +450,34 @@ impl Tree {
             frame.check_writable()?;
             self.check_room(OF_A_FRAME)?;
         }
+        // Before it is open: what removes or replaces the frame meanwhile keeps it for this handle, or is seen to have not.
+        frame.handles.fetch_add(1, SeqCst);
+        let opened = if frame.leaving.load(SeqCst) { Ok(None) } else { self.open_counted(frame, inner, mode) };
+        frame.handles.fetch_sub(1, SeqCst);
+        self.end_removed(frame);
+        match opened? {
+            Some(opened) => Ok(opened),
+            None => {
+                drop(self.claims.share(Key::Node(frame.ino)));
+                self.open(ino, mode)
+            }
+        }
+    }
+
+    /// Opens a file of a frame; none if the frame was made an ordinary file or another frame meanwhile.
+    fn open_counted(&self, frame: &Arc<TreeFrame>, inner: Ino, mode: OpenMode) -> Result<Option<Opened>> {
         let open = if mode.write || mode.truncate { self.enter_to_write(frame)? } else { self.enter_frame(frame)? };
         let opened = open.fs().open(inner, mode).map_err(|error| self.refused(&open, error))?;
         // Its file may have pages of what it was.
         let is_renewed = inner == ROOT && frame.is_renewed.swap(false, SeqCst);
         let pages = if is_renewed && opened.pages == Pages::Kept { Pages::Fresh } else { opened.pages };
-        Ok(self.keep_inside(frame, &open, inner, mode, Opened { pages, ..opened }))
+        let opened = self.keep_inside(frame, &open, inner, mode, Opened { pages, ..opened });
+        // What makes something else of the frame has found this handle, or is found here.
+        if self.frame_of(Some(frame.ino)).is_none_or(|now| !Arc::ptr_eq(&now, frame)) {
+            self.release(opened.handle, &mut Invalidations::new());
+            return Ok(None);
+        }
+        Ok(Some(opened))
     }
 
     /// The frame of an open file and the handle in it. A file of a frame that was closed meanwhile is opened again, if it is the same.
@@ -591,7 +623,7 @@ impl Tree {
             return self.ask(&frame, |fs| fs.seek(inner, Handle(0), offset, seek));
         }
         let size = match inner {
-            ROOT => self.getattr(ino)?.size,
+            ROOT => self.getattr_now(ino)?.size,
             _ => self.getattr_inside(&frame, inner)?.size,
         };
         match (offset < size, seek) {

@@ -118,11 +118,11 @@ impl Tree {
         if mode.write && self.rules.read_only && !self.is_of_a_lock(parent, &name) {
             return Err(ViewError::ReadOnly);
         }
-        let (dir, below, found) = self.found(ino)?;
-        let Some(file) = open_lock_file(dir.as_fd(), &below, mode.write)? else { return Ok(None) };
-        if !beneath::look_at(file.as_fd())?.is(&found) {
-            return Err(ViewError::Gone);
-        }
+        let opened = self.reached(ino, |dir, below, found| match open_lock_file(dir.as_fd(), below, mode.write)? {
+            Some(file) if !beneath::look_at(file.as_fd())?.is(found) => Err(ViewError::Gone),
+            opened => Ok(opened),
+        })?;
+        let Some(file) = opened else { return Ok(None) };
         Ok(Some(self.keep_lock(ino, LockWhose::Named(parent, stem.to_owned()), file, mode)))
     }
 

@@ -154,6 +154,9 @@ pub struct Tree {
     /// What a test does when a frame has been copied, and has no name yet.
     #[cfg(test)]
     when_staged: Mutex<Option<tests::Then>>,
+    /// The same when a name is another below, and the nodes have not followed yet.
+    #[cfg(test)]
+    when_renamed: Mutex<Option<tests::Then>>,
     /// What the kernel must forget because of what a look-up has found. A leaf lock.
     owed: Mutex<Invalidations>,
 }
@@ -203,6 +206,8 @@ impl Tree {
             watched: watched::WatchedNames::default(),
             #[cfg(test)]
             when_staged: Mutex::default(),
+            #[cfg(test)]
+            when_renamed: Mutex::default(),
             root,
             path,
             rules,

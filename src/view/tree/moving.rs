@@ -17,7 +17,7 @@ use crate::format::Layout;
 use crate::store::NewFrame;
 use crate::store::copy::FrameCopy;
 use crate::store::local::beneath::{self, Found};
-use crate::view::{FileSystem, Invalidations, Kind, Meta, ROOT, Result, ViewError};
+use crate::view::{Invalidations, Kind, Meta, ROOT, Result, ViewError};
 
 /// How often a frame is closed that others open again.
 const TRIES: usize = 8;
@@ -145,7 +145,7 @@ impl Tree {
     ) -> Result<()> {
         for _ in 0..TRIES {
             self.quiesce(frame, invalidations)?;
-            let times = self.getattr(frame.ino)?.meta;
+            let times = self.getattr_now(frame.ino)?.meta;
             self.quiesce(frame, invalidations)?;
             let (_, name, found) = self.found(frame.ino)?;
             if name != *from.name {

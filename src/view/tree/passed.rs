@@ -5,16 +5,18 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 
 use super::claims::Key;
 use super::handles::{Open, PassedFile, drop_privileges};
+use super::place::Whose;
 use super::table::ShownAs;
 use super::{Tree, hidden, kind_of};
 use crate::store::local::beneath::{self, Caller, Found};
 use crate::view::access;
 use crate::view::{
-    Attr, Creation, FileSystem, Good, Handle, Ino, Invalidations, Kind, Meta, New, OpenMode, Opened, Pages, Result, SetAttr,
-    SetMode, ViewError,
+    Attr, Creation, FileSystem, Good, Handle, Ino, Invalidations, Kind, Meta, New, OpenMode, Opened, Pages, ROOT, Result,
+    SetAttr, SetMode, ViewError,
 };
 
 /// Attributes as they are below.
@@ -59,6 +61,18 @@ impl Tree {
     /// An open file.
     pub(super) fn handle(&self, handle: Handle) -> Result<Open> {
         self.handles.read().get(&handle.0).cloned().ok_or(ViewError::BadHandle)
+    }
+
+    /// Attributes of a node as it is now. The caller may have claimed it.
+    pub(super) fn getattr_now(&self, ino: Ino) -> Result<Attr> {
+        match self.whose(ino)? {
+            Whose::Frame(frame, inner) if inner != ROOT => self.getattr_inside(&frame, inner),
+            Whose::Frame(frame, _) if frame.removed.load(SeqCst) => {
+                let open = frame.opened().ok_or(ViewError::Gone)?;
+                Ok(Attr { ino, nlink: 0, ..open.fs().getattr(ROOT)? })
+            }
+            _ => self.getattr_watched(ino),
+        }
     }
 
     /// Attributes of what is passed on, which is this just now.
@@ -114,19 +128,20 @@ impl Tree {
             (false, true) => libc::O_WRONLY,
             (_, false) => libc::O_RDONLY,
         };
-        let (file, name, has_privileges) = match self.found(ino) {
-            Ok((dir, name, found)) => {
-                if !found.stat.is_file() {
-                    // The kernel opens all others by itself.
-                    return Err(ViewError::Invalid);
-                }
-                let has_privileges = found.stat.mode & (libc::S_ISUID | libc::S_ISGID) != 0;
-                let file = beneath::open_file(dir.as_fd(), &name, flags)?;
-                if !beneath::look_at(file.as_fd())?.is(&found) {
-                    return Err(ViewError::Gone);
-                }
-                (file, name, has_privileges)
+        let opened = self.reached(ino, |dir, name, found| {
+            if !found.stat.is_file() {
+                // The kernel opens all others by itself.
+                return Err(ViewError::Invalid);
             }
+            let has_privileges = found.stat.mode & (libc::S_ISUID | libc::S_ISGID) != 0;
+            let file = beneath::open_file(dir.as_fd(), name, flags)?;
+            if !beneath::look_at(file.as_fd())?.is(found) {
+                return Err(ViewError::Gone);
+            }
+            Ok((file, name.to_owned(), has_privileges))
+        });
+        let (file, name, has_privileges) = match opened {
+            Ok(opened) => opened,
             // Removed, and still open.
             Err(ViewError::Gone) => {
                 let open = self.table.lock().get(ino).map(|node| node.open.clone()).unwrap_or_default();
@@ -243,8 +258,12 @@ impl Tree {
     }
 
     pub(super) fn readlink_passed(&self, ino: Ino) -> Result<OsString> {
-        let (dir, name, found) = self.found(ino)?;
-        if found.stat.is_link() { Ok(beneath::link_text(dir.as_fd(), &name)?) } else { Err(ViewError::Invalid) }
+        self.reached(
+            ino,
+            |dir, name, found| {
+                if found.stat.is_link() { Ok(beneath::link_text(dir.as_fd(), name)?) } else { Err(ViewError::Invalid) }
+            },
+        )
     }
 
     pub(super) fn setattr_passed(&self, ino: Ino, handle: Option<Handle>, set: SetAttr) -> Result<Attr> {

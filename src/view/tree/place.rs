@@ -4,12 +4,13 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 
-use super::Tree;
 use super::claims::{Claim, Key};
 use super::frame::TreeFrame;
 use super::handles::Open;
 use super::table::ShownAs;
+use super::{LOOKS, Tree};
 use crate::store::local::beneath::{self, Found};
 use crate::store::walk::has_store_suffix;
 use crate::view::{Ino, Invalidation, ROOT, Result, ViewError};
@@ -67,8 +68,40 @@ impl Tree {
         Ok((claim.filter(|_| matches!(whose, Whose::Passed)), whose))
     }
 
+    /// Does `look`, which goes by names, and does it again if it fails while nodes get other names.
+    fn while_moving<T>(&self, mut look: impl FnMut() -> Result<T>) -> Result<T> {
+        for _ in 1..LOOKS {
+            let before = self.table.lock().moves();
+            match look() {
+                Err(_) if self.table.lock().is_moving(before) => {}
+                looked => return looked,
+            }
+        }
+        look()
+    }
+
+    /// Does what needs a node to be something below. If it is nothing, it may be about to be something else, which is waited for.
+    pub(super) fn unless_changing<T>(&self, ino: Ino, mut work: impl FnMut() -> Result<T>) -> Result<T> {
+        match work() {
+            Err(ViewError::Gone) => {
+                let node = self.regions.find(ino).map_or(ino, |(frame, _)| frame.ino);
+                let _claim = self.claims.share(Key::Node(node));
+                work()
+            }
+            done => done,
+        }
+    }
+
     /// A directory, open.
     pub(super) fn dir(&self, ino: Ino) -> Result<Arc<File>> {
+        if let Some(dir) = self.dirs.lock().get(&ino) {
+            return Ok(Arc::clone(dir));
+        }
+        self.while_moving(|| self.walk(ino))
+    }
+
+    /// Opens a directory, from the root on.
+    fn walk(&self, ino: Ino) -> Result<Arc<File>> {
         if let Some(dir) = self.dirs.lock().get(&ino) {
             return Ok(Arc::clone(dir));
         }
@@ -91,16 +124,25 @@ impl Tree {
         }
         let mut dir = match dir {
             Some(dir) => dir,
-            None => self.dir(ROOT)?,
+            None => self.walk(ROOT)?,
         };
         for (ino, name) in way.into_iter().skip(at) {
-            let inside = beneath::open_dir(dir.as_fd(), &name)?;
-            let found = beneath::look_at(inside.as_fd())?;
-            self.check_same(ino, &found)?;
-            dir = Arc::new(File::from(inside));
+            dir = self.step(ino, &dir, &name).or_else(|error| {
+                let coming = self.table.lock().coming(ino).next();
+                // The kernel lets one directory at a time move from one to another.
+                let (parent, name) = coming.ok_or(error)?;
+                self.step(ino, &*self.walk(parent)?, &name)
+            })?;
             self.dirs.lock().put(ino, Arc::clone(&dir));
         }
         Ok(dir)
+    }
+
+    /// Opens a directory in another one.
+    fn step(&self, ino: Ino, around: &File, name: &OsStr) -> Result<Arc<File>> {
+        let inside = beneath::open_dir(around.as_fd(), name)?;
+        self.check_same(ino, &beneath::look_at(inside.as_fd())?)?;
+        Ok(Arc::new(File::from(inside)))
     }
 
     /// A directory's descriptor, to be kept with a frame in it: the one that is open already, if it is that, or another.
@@ -127,18 +169,28 @@ impl Tree {
 
     /// The same, and what it is now.
     pub(super) fn found(&self, ino: Ino) -> Result<(Arc<File>, OsString, Found)> {
-        let (dir, name, (), found) = self.find(ino, |dir, name| Ok(((), beneath::look(dir, name)?)))?;
-        Ok((dir, name, found))
+        self.reached(ino, |dir, name, found| Ok((Arc::clone(dir), name.to_owned(), *found)))
     }
 
     /// What a node is below, held open, and what it is now.
     pub(super) fn found_held(&self, ino: Ino) -> Result<(OwnedFd, Found)> {
-        let (_, _, held, found) = self.find(ino, |dir, name| {
-            let held = beneath::hold(dir, name)?;
-            let found = beneath::look_at(held.as_fd())?;
-            Ok((held, found))
+        let (_, _, held, found) = self.while_moving(|| {
+            self.find(ino, |dir, name| {
+                let held = beneath::hold(dir, name)?;
+                let found = beneath::look_at(held.as_fd())?;
+                Ok((held, found))
+            })
         })?;
         Ok((held, found))
+    }
+
+    /// Does something with what a node is below, by the directory and the name that it has, and what it was found to be. If that fails, the
+    /// node may have got another name, and it is done again.
+    pub(super) fn reached<T>(&self, ino: Ino, mut work: impl FnMut(&Arc<File>, &OsStr, &Found) -> Result<T>) -> Result<T> {
+        self.while_moving(|| {
+            let (dir, name, (), found) = self.find(ino, |dir, name| Ok(((), beneath::look(dir, name)?)))?;
+            work(&dir, &name, &found)
+        })
     }
 
     /// Looks the names of a node up, until one of them is that of the node. Returns the directory, the name, and what `look` finds.
@@ -147,11 +199,12 @@ impl Tree {
         ino: Ino,
         look: impl Fn(BorrowedFd<'_>, &OsStr) -> std::io::Result<(T, Found)>,
     ) -> Result<(Arc<File>, OsString, T, Found)> {
-        let names: Vec<(Ino, OsString)> = match self.table.lock().get(ino) {
-            Some(node) => node.names().iter().map(|(parent, name)| (*parent, name.to_os_string())).collect(),
-            None => return Err(ViewError::Gone),
+        let places = {
+            let table = self.table.lock();
+            table.get(ino).ok_or(ViewError::Gone)?;
+            table.places(ino)
         };
-        for (parent, name) in names {
+        for (parent, name) in places {
             let looked = self.below(parent, &name).and_then(|(dir, name)| {
                 let (what, found) = look(dir.as_fd(), &name)?;
                 Ok((dir, name, what, found))
@@ -162,11 +215,18 @@ impl Tree {
                 Err(_) => continue,
                 Ok(looked) => looked,
             };
-            if self.check_same(ino, &found).is_ok() || self.is_now(parent, &name, &found) == Some(ino) {
+            if self.check_same(ino, &found).is_ok() || self.is_now_of(ino, parent, &name, &found) {
                 return Ok((dir, name, what, found));
             }
         }
         Err(ViewError::Gone)
+    }
+
+    /// What a name stands for below, with its node.
+    pub(super) fn look_known(&self, at: At<'_>) -> Result<(Option<Ino>, Found)> {
+        let found = beneath::look(at.dir, at.name)?;
+        let known = self.table.lock().find(&found);
+        Ok((known.or_else(|| self.is_now(at.parent, at.name, &found)), found))
     }
 
     /// The frame that is now another file of the same name, because its own commit has replaced the file below.
@@ -175,20 +235,27 @@ impl Tree {
             return None;
         }
         let ino = self.table.lock().open_frame(parent, name)?;
-        let frame = self.frame_of(Some(ino))?;
-        let (source, _) = frame.opened()?.fs().source()?;
-        if !beneath::look_at(source.as_fd()).is_ok_and(|now| now.is(found)) {
-            return None;
+        self.is_now_of(ino, parent, name, found).then_some(ino)
+    }
+
+    /// Whether a frame is now this file, for the same reason.
+    fn is_now_of(&self, ino: Ino, parent: Ino, name: &OsStr, found: &Found) -> bool {
+        let open = self.frame_of(Some(ino)).and_then(|frame| frame.opened());
+        let source = open.and_then(|open| open.fs().source());
+        if !source.is_some_and(|(source, _)| beneath::look_at(source.as_fd()).is_ok_and(|now| now.is(found))) {
+            return false;
         }
         let lost = {
             let mut table = self.table.lock();
-            table.becomes(frame.ino, found);
-            table.keep_name(frame.ino, parent, name)
+            table.becomes(ino, found);
+            // Not by a name that it is only getting.
+            let is_named = table.get(ino).is_some_and(|node| node.has_name(parent, name));
+            if is_named { table.keep_name(ino, parent, name) } else { Vec::new() }
         };
         // Whoever looks one of these up just now may still tell the kernel what it was before.
         let lost = lost.into_iter().map(|(parent, name)| Invalidation::Expired(parent, name.into_os_string()));
-        self.outdate(lost.chain([Invalidation::Attr(frame.ino)]));
-        Some(frame.ino)
+        self.outdate(lost.chain([Invalidation::Attr(ino)]));
+        true
     }
 
     /// Attributes below.
@@ -207,7 +274,7 @@ impl Tree {
         }
     }
 
-    /// Does something with an open file of a node, which may have no name any more.
+    /// Does something with an open file of a node, which may have no name any more, or with a removed frame that is open.
     fn open_file_of<T>(&self, ino: Ino, work: impl FnOnce(BorrowedFd<'_>) -> Result<T>) -> Result<T> {
         let open = self.table.lock().get(ino).map(|node| node.open.clone()).unwrap_or_default();
         for handle in open {
@@ -215,7 +282,10 @@ impl Tree {
                 return work(file.file.as_fd());
             }
         }
-        Err(ViewError::Gone)
+        let removed = self.frame_of(Some(ino)).filter(|frame| frame.removed.load(SeqCst));
+        let open = removed.and_then(|frame| frame.opened()).ok_or(ViewError::Gone)?;
+        let (source, _) = open.fs().source().ok_or(ViewError::Gone)?;
+        work(source.as_fd())
     }
 
     /// Does something with what a node is below, held open.

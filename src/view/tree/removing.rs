@@ -5,10 +5,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
-use super::Tree;
-use super::claims::Key;
+use super::claims::{Claim, Key, With};
 use super::frame::{Removed, TreeFrame};
-use super::hidden;
+use super::place::At;
+use super::{LOOKS, Tree, hidden};
 use crate::store::is_part_of_frame;
 use crate::store::local::beneath::{self, Found, Onto};
 use crate::view::{Ino, Invalidations, Kind, Result, ViewError};
@@ -24,14 +24,7 @@ impl Tree {
         }
         let dir = self.dir(parent)?;
         let dir = dir.as_fd();
-        let mut found = beneath::look(dir, name)?;
-        let claim = self.may_be_frame(name, Some(&found)).then(|| self.claims.share(Key::Name(parent, name.to_owned())));
-        if claim.is_some() {
-            // It may have become a frame before.
-            found = beneath::look(dir, name)?;
-        }
-        let known = self.table.lock().find(&found);
-        let known = known.or_else(|| self.is_now(parent, name, &found));
+        let (known, found, _claim) = self.claim_removed(parent, name, dir)?;
         self.check_named(known, parent, name)?;
         let frame = self.frame_of(known);
         if let Some(ino) = known.filter(|_| is_dir && frame.is_none()) {
@@ -52,6 +45,25 @@ impl Tree {
         self.names_change(parent);
         self.leaves_mark((parent, name));
         Ok(())
+    }
+
+    /// What a name stands for that is to be removed: its node, and what it is below. If it may be a frame, it stays that while the claim is
+    /// held.
+    fn claim_removed(&self, parent: Ino, name: &OsStr, dir: BorrowedFd<'_>) -> Result<(Option<Ino>, Found, Option<Claim<'_>>)> {
+        for _ in 0..LOOKS {
+            let (ino, found) = self.look_known(At { parent, dir, name })?;
+            if !self.may_be_frame(name, Some(&found)) {
+                return Ok((ino, found, None));
+            }
+            let node = ino.map(|ino| (Key::Node(ino), With::Nobody));
+            let claim = self.claims.claim(node.into_iter().chain([(Key::Name(parent, name.to_owned()), With::Others)]).collect());
+            // It may have become a frame before, or have gone.
+            let (now, found) = self.look_known(At { parent, dir, name })?;
+            if now == ino {
+                return Ok((ino, found, Some(claim)));
+            }
+        }
+        Err(ViewError::Gone)
     }
 
     /// That the kernel knows a file by a name: it has let the caller remove or replace that file, and no other that has the name since. It
@@ -97,6 +109,7 @@ impl Tree {
         if found.stat.is_dir() && is_made {
             check_parts(dir, name)?;
         }
+        let _leaving = frame.leaves();
         let is_open = self.is_being_read(frame);
         let layout = Self::layout_of(found);
         self.lock_stays(lock, dir, name);
@@ -139,12 +152,15 @@ impl Tree {
             }
             (true, true) => self.remove_whole(dir, name, found)?,
         }
+        #[cfg(test)]
+        self.follow_slowly();
         Ok(())
     }
 
     /// Whether somebody has a frame open that is shown as a file, and can go on reading it when it has no name any more: it is open itself.
+    /// The frame is [leaving](TreeFrame::leaves), so that what is opened later waits.
     pub(super) fn is_being_read(&self, frame: &Arc<TreeFrame>) -> bool {
-        frame.handles.load(Relaxed) > 0 && frame.shown == Kind::File && self.enter_frame(frame).is_ok()
+        frame.handles.load(SeqCst) > 0 && frame.shown == Kind::File && self.enter_frame(frame).is_ok()
     }
 
     /// Takes the directory of a frame, which was `seen`, its name, in one step. Who has the frame open goes on reading, and the last close removes the rest.

@@ -2,6 +2,7 @@
 //! old one is removed under the name that the new one had.
 
 use std::ffi::OsStr;
+use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -31,14 +32,9 @@ impl Tree {
     /// What two names stand for, one of which is to become the other, or to change with it. If one may be a frame, or is to become one, they
     /// stand for that as long as the claim is held.
     fn claim_names(&self, from: At<'_>, to: At<'_>) -> Result<Claimed<'_>> {
-        let known = |at: At<'_>, found: &Found| {
-            let known = self.table.lock().find(found);
-            known.or_else(|| self.is_now(at.parent, at.name, found))
-        };
         let look = || {
-            let (source, target) = (beneath::look(from.dir, from.name)?, beneath::look(to.dir, to.name).ok());
-            let (ino, other) = (known(from, &source), target.as_ref().and_then(|target| known(to, target)));
-            Ok::<_, ViewError>(((ino, source), (other, target)))
+            let (source, target) = (self.look_known(from)?, self.look_known(to).ok());
+            Ok::<_, ViewError>((source, (target.and_then(|(ino, _)| ino), target.map(|(_, found)| found))))
         };
         for _ in 0..LOOKS {
             let (source, target) = look()?;
@@ -88,6 +84,8 @@ impl Tree {
             return Ok(beneath::rename(from.below(), to.below(), Onto::Anything)?);
         }
         let (frame, replaced) = (self.frame_of(ino), self.frame_of(other));
+        let _coming = ino.map(|ino| self.moves_to(ino, to));
+        let _other_coming = other.filter(|_| mode == RenameMode::Exchange).map(|ino| self.moves_to(ino, from));
         Rename { tree: self, from, to, mode, ino, source, frame, other, target, replaced }.run(invalidations)
     }
 
@@ -121,7 +119,7 @@ impl Tree {
                 if first.is_some() {
                     self.sync_comer(second.as_ref(), other.2)?;
                 }
-                beneath::rename(one.2.below(), other.2.below(), Onto::Exchange)?;
+                self.rename_at(one.2, other.2, Onto::Exchange)?;
                 self.has_moved(one.0, one_name, other_name);
                 self.has_moved(other.0, other_name, one_name);
                 Ok(())
@@ -142,6 +140,14 @@ impl Tree {
         }
     }
 
+    /// Renames below. The nodes are to follow.
+    fn rename_at(&self, from: At<'_>, to: At<'_>, onto: Onto) -> io::Result<()> {
+        beneath::rename(from.below(), to.below(), onto)?;
+        #[cfg(test)]
+        self.follow_slowly();
+        Ok(())
+    }
+
     /// Renames below. With `mixed`, what is to be replaced and whether it is a frame, the two change places, and it goes afterwards.
     pub(super) fn rename_below(
         &self,
@@ -153,9 +159,9 @@ impl Tree {
     ) -> Result<()> {
         let Some((replaced, is_frame)) = mixed else {
             let onto = if mode == RenameMode::NoReplace { Onto::Nothing } else { Onto::Anything };
-            return Ok(beneath::rename(from.below(), to.below(), onto)?);
+            return Ok(self.rename_at(from, to, onto)?);
         };
-        beneath::rename(from.below(), to.below(), Onto::Exchange).map_err(|error| match error.raw_os_error() {
+        self.rename_at(from, to, Onto::Exchange).map_err(|error| match error.raw_os_error() {
             Some(libc::EINVAL | libc::ENOSYS) => ViewError::CrossDevice,
             _ => error.into(),
         })?;
@@ -219,12 +225,31 @@ impl Tree {
         }
     }
 
+    /// A node is about to get a name. It is found under either until this is dropped.
+    fn moves_to<'a>(&'a self, ino: Ino, to: At<'a>) -> Moving<'a> {
+        self.table.lock().begin_move(ino, to.parent, to.name);
+        Moving { tree: self, ino, to }
+    }
+
     /// A node has another name.
     fn has_moved(&self, ino: Option<Ino>, from: (Ino, &OsStr), to: (Ino, &OsStr)) {
         let Some(ino) = ino else { return };
         let mut table = self.table.lock();
         table.unname(ino, from.0, from.1);
         table.name(ino, to.0, to.1);
+    }
+}
+
+/// A node that gets another name, from before that is so below until after the table has it.
+struct Moving<'a> {
+    tree: &'a Tree,
+    ino: Ino,
+    to: At<'a>,
+}
+
+impl Drop for Moving<'_> {
+    fn drop(&mut self) {
+        self.tree.table.lock().end_move(self.ino, self.to.parent, self.to.name);
     }
 }
 
@@ -271,7 +296,9 @@ impl Rename<'_> {
         let begins = self.frame.as_ref().map_or(Ok(false), |frame| tree.unbegin(frame))?;
         self.frame = self.frame.filter(|_| !begins);
         // Who has what is replaced open goes on reading it.
-        let kept = self.replaced.clone().filter(|replaced| tree.is_being_read(replaced));
+        let replaced = self.replaced.clone();
+        let _leaving = replaced.as_ref().map(|replaced| replaced.leaves());
+        let kept = replaced.clone().filter(|replaced| tree.is_being_read(replaced));
         if let Some(ino) = self.ino.filter(|ino| self.becomes_directory(*ino))
             && self.store_as_directory(ino, kept.as_ref(), invalidations)?
         {

@@ -58,6 +58,8 @@ pub struct Table {
     last_node: u64,
     last: u64,
     moves: u64,
+    /// Names that renames in progress give to nodes. Below, such a node has one of its names already or this one.
+    coming: Vec<(Ino, Ino, Box<OsStr>)>,
 }
 
 impl Table {
@@ -65,7 +67,7 @@ impl Table {
     pub fn new(root: &Found) -> Self {
         let node = Node::new(root, ShownAs::Plain);
         let (nodes, by_id) = (HashMap::from([(ROOT, Box::new(node))]), HashMap::from([(root.id, ROOT)]));
-        Table { nodes, by_id, open: HashMap::new(), device: root.id.dev, last_node: 0, last: 0, moves: 0 }
+        Table { nodes, by_id, open: HashMap::new(), device: root.id.dev, last_node: 0, last: 0, moves: 0, coming: Vec::new() }
     }
 
     pub fn get(&self, ino: Ino) -> Option<&Node> {
@@ -85,6 +87,40 @@ impl Table {
     /// How often nodes have got or lost a name, or stood for another file.
     pub fn moves(&self) -> u64 {
         self.moves
+    }
+
+    /// Whether any node may have been under another name below since there were so many `moves`.
+    pub fn is_moving(&self, since: u64) -> bool {
+        self.moves != since || !self.coming.is_empty()
+    }
+
+    /// A rename that gives a node a name begins. Without this, the node has no name that is right between the rename below and
+    /// [`Table::name`].
+    pub fn begin_move(&mut self, ino: Ino, parent: Ino, name: &OsStr) {
+        // A request that has the names already reads them again.
+        self.moves += 1;
+        self.coming.push((ino, parent, name.into()));
+    }
+
+    /// The rename ends, done or not.
+    pub fn end_move(&mut self, ino: Ino, parent: Ino, name: &OsStr) {
+        let is_it = |(of, dir, text): &(Ino, Ino, Box<OsStr>)| *of == ino && *dir == parent && **text == *name;
+        if let Some(at) = self.coming.iter().position(is_it) {
+            self.coming.swap_remove(at);
+        }
+        self.moves += 1;
+    }
+
+    /// Names that a node may have below: those that it is known by, then those that it is getting.
+    pub fn places(&self, ino: Ino) -> Vec<(Ino, OsString)> {
+        let known = self.nodes.get(&ino).into_iter().flat_map(|node| &node.names);
+        let known = known.map(|(parent, name)| (*parent, name.to_os_string()));
+        known.chain(self.coming(ino)).collect()
+    }
+
+    /// Those that it is getting.
+    pub fn coming(&self, ino: Ino) -> impl Iterator<Item = (Ino, OsString)> {
+        self.coming.iter().filter(move |(of, ..)| *of == ino).map(|(_, parent, name)| (*parent, name.to_os_string()))
     }
 
     /// A number never given before, of an open file or a name.

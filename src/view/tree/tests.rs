@@ -13,6 +13,7 @@ use crate::view::regions::{LAST_NODE, OURS};
 use crate::view::{Attr, Creation, FileSystem, Handle, New, OpenMode, ROOT, RenameMode, SetAttr};
 
 mod closing;
+mod moving;
 mod watched;
 
 /// What is done at some point.
@@ -150,9 +151,24 @@ fn rename(tree: &Tree, from: &str, to: &str) -> Result<()> {
     tree.rename((ROOT, OsStr::new(from)), (ROOT, OsStr::new(to)), RenameMode::Replace, &mut Invalidations::new())
 }
 
+impl Tree {
+    /// A name is another below, and the nodes have not followed yet.
+    pub(super) fn follow_slowly(&self) {
+        let then = self.when_renamed.lock().take();
+        if let Some(then) = then {
+            then(self);
+        }
+    }
+}
+
 /// Has something done when a frame has been copied and has no name yet, on a thread of its own, which must not wait for it.
 fn meanwhile(tree: &Tree, work: impl FnOnce(&Tree) + Send + 'static) {
-    *tree.when_staged.lock() = Some(Box::new(|tree| {
+    *tree.when_staged.lock() = Some(beside(work));
+}
+
+/// Something that is done on a thread of its own, which must not wait for what it is done beside.
+fn beside(work: impl FnOnce(&Tree) + Send + 'static) -> Then {
+    Box::new(|tree| {
         let (done, is_done) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
             scope.spawn(move || {
@@ -164,7 +180,7 @@ fn meanwhile(tree: &Tree, work: impl FnOnce(&Tree) + Send + 'static) {
                 std::process::abort();
             }
         });
-    }));
+    })
 }
 
 #[test]
