@@ -198,9 +198,6 @@ impl Tree {
             removed => removed,
         };
         let layout = Self::layout_of(now);
-        if frame.shown == Kind::File {
-            self.move_handles_back(frame, to, now);
-        }
         let mut table = self.table.lock();
         table.becomes_own(frame.ino, now);
         if let Some(node) = table.get_mut(frame.ino) {
@@ -210,6 +207,10 @@ impl Tree {
             };
         }
         drop(table);
+        // Then, so that an open that is not among the handles yet sees what the node is.
+        if frame.shown == Kind::File {
+            self.move_handles_back(frame, to, now);
+        }
         removed
     }
 }

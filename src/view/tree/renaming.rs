@@ -199,10 +199,11 @@ impl Tree {
         let at = At { parent: to.0, dir: dir.as_fd(), name: to.1 };
         match (self.frame_of(Some(ino)), self.rules.is_name(to.1)) {
             (Some(frame), false) if is_file(&frame) => {
-                self.move_handles_back(&frame, at, source);
+                // First, so that an open that is not among the handles yet sees it.
                 if let Some(node) = self.table.lock().get_mut(ino) {
                     node.shown = ShownAs::Plain;
                 }
+                self.move_handles_back(&frame, at, source);
                 self.drop_frame(&frame);
                 // The frame shows no holes, which the file has.
                 invalidations.push(Invalidation::Data(ino));
