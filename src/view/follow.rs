@@ -47,6 +47,8 @@ pub enum Again {
     Done,
     /// The same, and the file that is shown has kept its inode.
     Kept,
+    /// The file cannot keep its inode, and another view is to show what was read.
+    Outdated,
     /// Something is uncommitted, which it would take away.
     Uncommitted,
     /// Somebody is at work on the view, who was not to be waited for.
@@ -84,6 +86,11 @@ impl<V: FrameView> Single<V> {
         state.is_reloading = false;
         let (frame, source) = loaded?;
         let keeps_inode = V::KEEPS_INODE && is_same && frame.keeps_inode(&state.frame);
+        if self.is_opened_anew && V::KEEPS_INODE && !keeps_inode {
+            self.following.outdated.store(true, SeqCst);
+            self.following.reloads.fetch_add(1, SeqCst);
+            return Ok(Again::Outdated);
+        }
         if keeps_inode {
             state.nodes.take_attributes(source, true);
             invalidations.extend(last_page(&state, &frame));
@@ -134,6 +141,9 @@ impl<V: FrameView> Single<V> {
 
     /// What the kernel must forget of all that is shown now, and of names. Pages of files that were given up stay.
     pub(super) fn all_shown(&self) -> Invalidations {
+        if self.following.is_outdated() {
+            return Invalidations::new();
+        }
         let (first, last) = self.state.read().nodes.shown();
         vec![Invalidation::Names, Invalidation::Data(ROOT), Invalidation::Within(first, last)]
     }
@@ -291,7 +301,7 @@ impl<V: FrameView> Single<V> {
                 seen.forget_what_may_be_torn(self, invalidations)
             }
             Ok(Others::Touched(reason)) => match self.reload(wait, invalidations) {
-                Ok(again @ (Again::Done | Again::Kept)) => seen.read_again(self, again, &reason, invalidations),
+                Ok(again @ (Again::Done | Again::Kept | Again::Outdated)) => seen.read_again(self, again, &reason, invalidations),
                 _ => Some(Instant::now() + TRY_AGAIN.1),
             },
             Ok(others) => {
@@ -300,7 +310,9 @@ impl<V: FrameView> Single<V> {
                     _ => "it could not be shown before".to_owned(),
                 };
                 match self.reload(wait, invalidations) {
-                    Ok(again @ (Again::Done | Again::Kept)) => seen.read_again(self, again, &reason, invalidations),
+                    Ok(again @ (Again::Done | Again::Kept | Again::Outdated)) => {
+                        seen.read_again(self, again, &reason, invalidations)
+                    }
                     Ok(Again::Uncommitted) => {
                         self.refuse(&reason, invalidations);
                         None
@@ -356,6 +368,8 @@ pub struct Following {
     seen: Mutex<Seen>,
     /// Why nothing is read or written any more.
     refused: OnceLock<String>,
+    /// SOURCE holds what another view is to show.
+    outdated: AtomicBool,
     /// There is no frame to commit to.
     gone: AtomicBool,
     /// The mount itself has taken SOURCE its name, which nobody is to look for.
@@ -401,9 +415,14 @@ impl Following {
     /// Whether anything is read and written.
     ///
     /// # Errors
-    /// [`ViewError::Gone`] if others have changed SOURCE while something was uncommitted.
+    /// [`ViewError::Gone`] if others have changed SOURCE while something was uncommitted, or into what another view is to show.
     pub fn check(&self) -> Result<()> {
-        if self.refused.get().is_some() { Err(ViewError::Gone) } else { Ok(()) }
+        if self.refused.get().is_some() || self.is_outdated() { Err(ViewError::Gone) } else { Ok(()) }
+    }
+
+    /// Whether SOURCE holds what another view is to show.
+    pub fn is_outdated(&self) -> bool {
+        self.outdated.load(SeqCst)
     }
 
     /// Why nothing can be committed.
@@ -490,6 +509,8 @@ impl Seen {
         view.following.gone.store(false, SeqCst);
         match again {
             Again::Kept => view.data_is_loaded(invalidations),
+            // Pages of what it has shown stay.
+            Again::Outdated => return None,
             _ => {
                 view.following.unrest.lock().begin(Instant::now());
                 invalidations.extend([Invalidation::Names, Invalidation::Data(ROOT)]);

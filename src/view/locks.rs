@@ -119,7 +119,7 @@ impl<V: FrameView> Single<V> {
         if sidecar.others_had_it(count) {
             let mut invalidations = Invalidations::new(); // the kernel forgets everything because of the count
             match self.reload(true, &mut invalidations)? {
-                Again::Done | Again::Kept => sidecar.reloaded(),
+                Again::Done | Again::Kept | Again::Outdated => sidecar.reloaded(),
                 _ if self.store.changed_outside()? => {
                     self.refuse("others had the lock meanwhile", &mut invalidations);
                     return Err(self.following.hindrance(&*self.store).map_or(ViewError::Gone, ViewError::Store));

@@ -68,6 +68,8 @@ pub struct Single<V: FrameView> {
     lists: bool,
     /// Whether it is all that the mount shows.
     is_alone: bool,
+    /// Whether it ends, and another is opened, when its file cannot keep its inode.
+    pub(super) is_opened_anew: bool,
     /// Clients have written, be it what was there before.
     is_written: AtomicBool,
     pub(super) following: Following,
@@ -112,6 +114,7 @@ impl<V: FrameView> Single<V> {
             read_only,
             lists: false,
             is_alone: false,
+            is_opened_anew: false,
             is_written: AtomicBool::new(false),
             following: Following::default(),
             settles: Duration::ZERO,
@@ -127,6 +130,12 @@ impl<V: FrameView> Single<V> {
     /// The same, where the kernel is told of changes by others a little later than those who open the file.
     pub(super) fn settling(self, settles: Duration) -> Self {
         Single { settles, ..self }
+    }
+
+    /// The same, which ends when its file cannot keep its inode: the file keeps its attributes and reads of it fail, until the directory
+    /// around gives the name another inode and opens another view.
+    pub(super) fn opened_anew(self) -> Self {
+        Single { is_opened_anew: true, ..self }
     }
 
     /// The same, with SOURCE's access list shown if `lists`.

@@ -220,6 +220,10 @@ impl<V: FrameView> FrameFileSystem for Single<V> {
         self.store.committed().is_some()
     }
 
+    fn is_outdated(&self) -> bool {
+        self.following.is_outdated()
+    }
+
     fn is_empty(&self) -> bool {
         self.state.read().list(ROOT, 0, 2).iter().all(|(_, ino, _)| *ino == LOCK_FILE)
     }

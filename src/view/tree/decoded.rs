@@ -155,7 +155,8 @@ impl Tree {
         let names = self.decoded.as_ref().ok_or(ViewError::Gone)?;
         let takes_turns = store.sidecar().is_some();
         let view = ArrayView::new(store, crate::view::Shown::OnFile, decoded.clone(), Arc::clone(&names.blocks))?
-            .with_lists(self.rules.lists);
+            .with_lists(self.rules.lists)
+            .opened_anew();
         // Whoever opens it in a turn of his may be faster than what tells the kernel.
         let settles = self.rules.timeouts.attr;
         Ok(if takes_turns { Box::new(view.settling(settles).taking_turns(None)?) } else { Box::new(view) })

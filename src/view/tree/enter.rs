@@ -114,9 +114,13 @@ impl Tree {
     }
 
     /// A frame that is open goes with its name, and a node with its file. If others have put another file under that name, the frame is
-    /// closed, if nobody would notice, and opened under the name that its file has.
+    /// closed, if nobody would notice, and opened under the name that its file has. If its data is shown, its inode is given up.
     pub(super) fn put_elsewhere(&self, frame: &Arc<TreeFrame>, found: &Found) {
-        if let Some(open) = frame.opened()
+        if frame.decoded.is_some() {
+            if frame.opened().is_some_and(|open| open.view.is_outdated() || !self.is_open_as(&open, found)) {
+                self.give_up(frame);
+            }
+        } else if let Some(open) = frame.opened()
             && open.view.is_untouched()
             && !self.is_open_as(&open, found)
         {

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 use parking_lot::Mutex;
@@ -47,6 +47,8 @@ pub struct TreeFrame {
     /// Its name is being removed or replaced: whether it is kept for open files has been decided, or is about to be. Set only under an
     /// exclusive claim on its node.
     pub leaving: AtomicBool,
+    /// The last attributes, once the inode is given up: the name gets another one for what others have made of the data.
+    pub given_up: OnceLock<Attr>,
     /// Its name was removed while somebody has it open.
     pub removed: AtomicBool,
     /// What is left of it below then, to be removed with the last handle.
@@ -170,6 +172,7 @@ impl TreeFrame {
             looked: Mutex::default(),
             told: Mutex::default(),
             leaving: AtomicBool::new(false),
+            given_up: OnceLock::new(),
             removed: AtomicBool::new(false),
             rest: Mutex::default(),
         })
@@ -192,6 +195,11 @@ impl TreeFrame {
     /// [`ViewError::ReadOnly`] of one.
     pub fn check_writable(&self) -> Result<()> {
         if self.is_archive() || self.decoded.is_some() { Err(ViewError::ReadOnly) } else { Ok(()) }
+    }
+
+    /// Returns whether another process has made of its data what cannot be shown under its inode.
+    pub fn has_other_data(&self) -> bool {
+        self.decoded.is_some() && self.opened().is_some_and(|open| open.view.is_outdated())
     }
 
     /// The same, if it is open.

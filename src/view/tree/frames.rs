@@ -118,11 +118,17 @@ impl Tree {
 
     /// A frame, opened if it is not.
     pub(super) fn enter_frame(&self, frame: &Arc<TreeFrame>) -> Result<Arc<OpenFrame>> {
+        if frame.has_other_data() {
+            self.give_up(frame);
+        }
+        if frame.given_up.get().is_some() {
+            return Err(ViewError::Gone);
+        }
         let (mut is_new, mut damaged) = (false, None);
         let entered = self.frames.open.enter(
             &**frame,
             |changing| Ok(changing.lock()),
-            |open| !open.view.is_outdated(),
+            |open| frame.decoded.is_some() || !open.view.is_outdated(),
             |closed| {
                 is_new = true;
                 self.open_frame(frame, closed, &mut damaged)
@@ -167,6 +173,8 @@ impl Tree {
             frame.is_renewed.store(true, SeqCst);
             match left {
                 Some(_) => self.outdate([Invalidation::Data(frame.ino)]),
+                // Nothing was read of one that was never open.
+                None if closed.openings == 0 => {}
                 None => self.owed.lock().push(Invalidation::Data(frame.ino)),
             }
         }
@@ -311,6 +319,45 @@ impl Tree {
         owed.extend(names.into_iter().map(|(parent, name)| forget_name(parent, &name)));
     }
 
+    /// Gives up the inode of a frame's data, and closes the frame: the name gets another inode. The kernel keeps the pages of this one, and
+    /// GETATTR returns its last attributes until the kernel forgets it, so that maps outlive the data.
+    pub(super) fn give_up(&self, frame: &Arc<TreeFrame>) {
+        let Some(attr) = self.last_attr(frame) else { return };
+        if self.abandon(frame, attr) {
+            self.drop_frame(frame);
+            self.table.lock().drop_unknown(frame.ino);
+        }
+    }
+
+    /// Takes the names from a frame's inode. Returns whether it had them.
+    fn abandon(&self, frame: &Arc<TreeFrame>, last: Attr) -> bool {
+        if frame.given_up.set(last).is_err() {
+            return false;
+        }
+        let names = {
+            let mut table = self.table.lock();
+            let names = table.get(frame.ino).map(|node| node.names().to_vec());
+            table.abandon(frame.ino);
+            names
+        };
+        let names = names.into_iter().flatten();
+        self.owed.lock().extend(names.map(|(parent, name)| forget_name(parent, &name)));
+        self.frames.resources().watcher().ring();
+        true
+    }
+
+    /// Returns the last attributes of a frame's data, whose file has no name.
+    pub(super) fn last_attr(&self, frame: &Arc<TreeFrame>) -> Option<Attr> {
+        if let Some(attr) = frame.given_up.get() {
+            return Some(*attr);
+        }
+        let shown = frame.opened().and_then(|open| open.fs().getattr(ROOT).ok());
+        let told = frame.sized.lock().map(|(_, attr)| attr);
+        let attr = told.or(shown.map(|attr| Attr { ino: frame.ino, good: Good::Timeouts, ..attr }))?;
+        let Attr { size, blocks, .. } = shown.unwrap_or(attr);
+        Some(Attr { nlink: 0, size, blocks, ..attr })
+    }
+
     /// Closes frames that nobody uses until there is room for so many more.
     pub(super) fn make_room(&self, more: usize) {
         self.frames.open.make_room(more, |frame| self.close_frame(frame));
@@ -339,10 +386,13 @@ impl Tree {
             left
         };
         let is_read = frame.shown == Kind::File && frame.handles.load(SeqCst) > 0;
+        let outlived = if is_read && !is_it && frame.decoded.is_some() { self.last_attr(frame) } else { None };
         if !self.frames.open.close(&self.regions, frame, may, ended) {
             return false;
         }
-        if is_read {
+        if let Some(attr) = outlived {
+            self.abandon(frame, attr);
+        } else if is_read {
             // Nobody hears of its changes now. Whoever reads on opens it again.
             self.outdate([Invalidation::Data(frame.ino)]);
         }
@@ -463,6 +513,9 @@ impl Tree {
             let mut inner = Invalidations::new();
             let due = work(fs, &mut inner);
             self.tell(frame, inner, invalidations);
+            if frame.has_other_data() {
+                self.give_up(frame);
+            }
             due
         })
     }

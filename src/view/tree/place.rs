@@ -240,7 +240,8 @@ impl Tree {
 
     /// Whether a frame is now this file, for the same reason.
     fn is_now_of(&self, ino: Ino, parent: Ino, name: &OsStr, found: &Found) -> bool {
-        let open = self.frame_of(Some(ino)).and_then(|frame| frame.opened());
+        let frame = self.frame_of(Some(ino)).filter(|frame| !frame.has_other_data());
+        let open = frame.and_then(|frame| frame.opened());
         let source = open.and_then(|open| open.fs().source());
         if !source.is_some_and(|(source, _)| beneath::look_at(source.as_fd()).is_ok_and(|now| now.is(found))) {
             return false;

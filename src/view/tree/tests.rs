@@ -13,6 +13,7 @@ use crate::view::regions::{LAST_NODE, OURS};
 use crate::view::{Attr, Creation, FileSystem, Handle, New, OpenMode, ROOT, RenameMode, SetAttr};
 
 mod closing;
+mod given_up;
 mod moving;
 mod watched;
 

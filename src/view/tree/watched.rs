@@ -22,7 +22,7 @@ use super::Tree;
 use super::frame::TreeFrame;
 use crate::store::local::beneath::Found;
 use crate::store::local::watch::NameChange;
-use crate::view::{Attr, Good, Ino, Invalidation, Invalidations, Kind};
+use crate::view::{Attr, Good, Ino, Invalidation, Invalidations, Kind, ViewError};
 
 /// So many directories are watched, the first that are listed: each takes a kilobyte of the kernel's memory, and one of the watches that a
 /// user may have.
@@ -192,9 +192,20 @@ impl Tree {
             _ => None,
         };
         let heard = name.as_ref().and_then(|(parent, _)| self.heard(*parent));
-        let found = self.stat(ino)?;
-        if let Some(frame) = self.frame_of(Some(ino)) {
+        let frame = self.frame_of(Some(ino));
+        let found = match self.stat(ino) {
+            // A map outlives the name.
+            Err(ViewError::Gone) => {
+                let data = frame.filter(|frame| frame.decoded.is_some());
+                return data.and_then(|frame| self.last_attr(&frame)).ok_or(ViewError::Gone);
+            }
+            found => found?,
+        };
+        if let Some(frame) = frame {
             self.put_elsewhere(&frame, &found);
+            if let Some(attr) = frame.given_up.get() {
+                return Ok(*attr);
+            }
         }
         let attr = self.attr_of(ino, &found)?;
         Ok(match &name {
