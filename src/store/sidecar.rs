@@ -91,6 +91,8 @@ struct OpenLockFile {
     stat: FileStat,
     /// The daemon's own open file.
     file: Box<dyn BackendFile>,
+    /// Its directory was removed, so no other process can find or make the lock file. `file` has no name then.
+    is_orphan: bool,
 }
 
 /// Who has the lock, as far as that is within this process. No other lock is taken under this one.
@@ -168,20 +170,30 @@ impl Sidecar {
             // Lengthening takes nothing from anyone who is writing the count just now.
             file.set_len(LEN).map_err(path.io("write the lock file"))?;
         }
-        Ok(OpenLockFile { dir, writable, stat, file })
+        Ok(OpenLockFile { dir, writable, stat, file, is_orphan: false })
     }
 
     /// The lock file that has the name now: who has one open that was removed has one that nobody asks for any more. Where there is none
-    /// it is made, if `make` says so; without one there is nobody to be kept out.
+    /// it is made, if `make` says so; without one there is nobody to be kept out. If its directory was removed, turns within this process
+    /// are taken by a file without a name.
     fn current(&self, make: bool) -> Result<Arc<OpenLockFile>> {
         let place = self.place();
         match place.dir.stat(&self.name) {
+            _ if place.is_orphan => return Ok(place),
             Ok(now) if now.same_file(&place.stat) => return Ok(place),
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound && make => {}
             Err(_) => return Ok(place),
         }
-        let opened = Self::open_in(Arc::clone(&place.dir), &self.name, &self.path, self.read_only, self.owner.as_ref())?;
+        let opened = match Self::open_in(Arc::clone(&place.dir), &self.name, &self.path, self.read_only, self.owner.as_ref()) {
+            Err(_) if place.is_dir_removed() => {
+                let orphan = OpenLockFile::nowhere(Arc::clone(&place.dir)).map_err(self.path.io("open the lock file"))?;
+                *self.place.write() = Arc::new(OpenLockFile { is_orphan: true, ..orphan });
+                self.in_step(self.count()?);
+                return Ok(self.place());
+            }
+            opened => opened?,
+        };
         *self.place.write() = Arc::new(opened);
         // Whoever has had a turn by it has not been heard of.
         self.in_step(self.count()?.wrapping_sub(1));
@@ -443,12 +455,18 @@ impl OpenLockFile {
     /// In place of one that is not there: until there is one, there is nobody to be kept out.
     fn nowhere(dir: Arc<dyn Backend>) -> io::Result<Self> {
         let file: Box<dyn BackendFile> = Box::new(hidden()?);
-        Ok(OpenLockFile { dir, writable: true, stat: file.stat()?, file })
+        Ok(OpenLockFile { dir, writable: true, stat: file.stat()?, file, is_orphan: false })
+    }
+
+    /// Whether its directory was removed. Such a directory gets neither a name nor a file again.
+    fn is_dir_removed(&self) -> bool {
+        self.dir.itself().and_then(|dir| dir.stat()).is_ok_and(|stat| stat.links == 0)
     }
 
     /// Whether it is still what its name stands for, as far as that can be told.
     fn has_name(&self, name: &OsStr) -> bool {
         match self.dir.stat(name) {
+            _ if self.is_orphan => true,
             Ok(now) => now.same_file(&self.stat),
             Err(error) => error.kind() != io::ErrorKind::NotFound,
         }
@@ -517,6 +535,27 @@ mod tests {
         let client = one.open().unwrap();
         assert!(client.flock(Flock::Exclusive, None).unwrap());
         assert!(other.to_read().unwrap().is_none(), "made again for the client");
+    }
+
+    #[test]
+    fn turns_are_taken_in_a_directory_that_was_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let inside = dir.path().join("frame");
+        std::fs::create_dir(&inside).unwrap();
+        let sidecar = sidecar(&inside);
+        std::fs::remove_dir_all(&inside).unwrap();
+        for _ in 0..2 {
+            drop(sidecar.to_write().unwrap().unwrap());
+            drop(sidecar.to_read().unwrap().unwrap());
+        }
+        assert!(!sidecar.others_had_it(sidecar.count().unwrap()), "no other process can have had a turn");
+        let (one, other) = (sidecar.open().unwrap(), sidecar.open().unwrap());
+        assert!(sidecar.is_lock_file(&one) && one.flock(Flock::Exclusive, None).unwrap());
+        assert!(sidecar.to_write().unwrap().is_none(), "a client has the lock");
+        assert!(!other.flock(Flock::Exclusive, None).unwrap(), "clients of the mount exclude each other");
+        one.unlock().unwrap();
+        drop(sidecar.to_write().unwrap().unwrap());
+        assert!(!inside.exists());
     }
 
     #[test]

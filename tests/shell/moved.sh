@@ -65,6 +65,40 @@ test_a_source_that_is_moved_onto_its_own_view() {
     "$B2FUSE" check "$S.lost/$(basename "$S")" >"$T/.out"
 }
 
+# removed_under LAYOUT SHOW TREE: another program removes a frame while the mount, which takes turns, holds changes of it. Without TREE the
+# frame is mounted alone.
+removed_under() {
+    local layout=$1 show=$2 tree=$3 file
+    S=$T/dir/source.b2frame
+    rm -rf "$T/dir" && mkdir -p "$T/dir" "$M"
+    if [ "$layout" = cframe ]; then source_from full; else sparse_from full; fi
+    if [ -n "$tree" ]; then
+        "$B2FUSE" mount --locking --show "$show" "$T/dir" "$M"
+        file=$M/source.b2frame
+    else
+        "$B2FUSE" mount --locking --show "$show" "$S" "$M"
+        file=$M
+        if [ "$show" = contiguous ]; then file=$M/source.b2frame; fi
+    fi
+    if [ "$show" = sparse ]; then begin_writing "$file/00000003.chunk" "$FX/new/1"; else begin_writing "$file" "$FX/many.b2frame"; fi
+    rm -r "$S"
+    end_writing
+    rm "$T/begun" "$T/end"
+    one_line "$M" "$S.lost/" umount_it
+    has "$(cat "$T/.err")" "was changed by another process under the mount"
+    not_mounted
+    if [ "$show" = sparse ]; then cmp "$S.lost/00000003.chunk" "$FX/new/1"; else tool same "$S.lost/source.b2frame" "$FX/many.b2frame"; fi
+}
+
+test_a_frame_that_is_removed_under_a_mount_that_takes_turns() {
+    local layout show tree
+    for layout in cframe sframe; do
+        for show in sparse contiguous; do
+            for tree in "" tree; do removed_under $layout $show "$tree"; done
+        done
+    done
+}
+
 test_a_mounted_directory_that_is_renamed() {
     mkdir "$T/dir" "$M"
     "$B2FUSE" mount "$T/dir" "$M"
