@@ -2,9 +2,10 @@
 
 use std::io;
 
-use crate::format::chunk::{self, ChunkHeader};
+use crate::format::chunk::{self, ChunkHeader, Decoder};
 use crate::format::{self, Fit};
 use crate::store::ReadAt;
+use crate::store::frame::zeros;
 
 /// A chunk's sizes are 32-bit and signed.
 pub const MAX_CHUNK_LEN: u64 = i32::MAX as u64;
@@ -62,10 +63,25 @@ pub fn validate_chunk(bytes: &dyn ReadAt, fit: Fit) -> Result<ChunkHeader, Inval
     if len > CHECKED_LEN {
         return Ok(header);
     }
-    if let Some(whole) = bytes.as_slice() {
-        return chunk::check(whole).map_err(InvalidChunk::Bad);
+    whole(bytes, chunk::check)
+}
+
+/// Checks that bytes are a chunk that decodes, as far as that can be told without a plugin. Larger ones than [`CHECKED_LEN`] pass.
+///
+/// # Errors
+/// See [`InvalidChunk`].
+pub fn verify_chunk(bytes: &dyn ReadAt) -> Result<(), InvalidChunk> {
+    if bytes.len() > CHECKED_LEN {
+        return Ok(());
     }
-    let mut whole = vec![0; len as usize];
+    whole(bytes, |whole| Decoder::default().verify(whole)).map(drop)
+}
+
+fn whole<T>(bytes: &dyn ReadAt, check: impl FnOnce(&[u8]) -> format::Result<T>) -> Result<T, InvalidChunk> {
+    if let Some(whole) = bytes.as_slice() {
+        return check(whole).map_err(InvalidChunk::Bad);
+    }
+    let mut whole = zeros(bytes.len()).map_err(InvalidChunk::Io)?;
     bytes.read_exact_at(&mut whole, 0).map_err(InvalidChunk::Io)?;
-    chunk::check(&whole).map_err(InvalidChunk::Bad)
+    check(&whole).map_err(InvalidChunk::Bad)
 }

@@ -47,6 +47,7 @@ mod frame_file;
 mod frame_view;
 #[cfg(test)]
 mod frames;
+mod intervals;
 mod left;
 mod locks;
 mod meta;
@@ -63,6 +64,7 @@ mod state_lock;
 #[cfg(test)]
 mod tests;
 mod tree;
+mod writers;
 mod writing;
 mod xattr;
 

@@ -18,7 +18,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst, fence};
 use std::time::{Duration, Instant, SystemTime};
 
 use super::content::Content;
@@ -114,8 +114,12 @@ impl OpenHandle {
         self.write && self.serial.load(Relaxed) == serial
     }
 
-    /// From now on it has.
-    pub fn take_part_in(&self, serial: u64) {
+    /// Whether it has a part in that, and was not closed after its last write.
+    fn writes(&self, serial: u64) -> bool {
+        self.has_part_in(serial) && !self.is_closed()
+    }
+
+    fn take_part_in(&self, serial: u64) {
         self.serial.store(serial, Relaxed);
         self.is_closed.store(false, Relaxed);
     }
@@ -424,6 +428,33 @@ impl Nodes {
     /// [`ViewError::Gone`] if others have changed it since.
     pub fn check_version(&self, open: &OpenHandle) -> Result<()> {
         if open.ino == ROOT && open.version != self.version { Err(ViewError::Gone) } else { Ok(()) }
+    }
+
+    /// A handle is about to write under this number. Returns another one that writes under it, if the handle did not write under it
+    /// before.
+    ///
+    /// # Errors
+    /// There is no such handle.
+    pub fn take_part(&self, handle: Handle, serial: u64) -> Result<Option<Handle>> {
+        let open = self.handle(handle)?;
+        if open.writes(serial) {
+            return Ok(None);
+        }
+        open.take_part_in(serial);
+        // Of two that do this at the same time, one finds the other.
+        fence(SeqCst);
+        Ok(self.another_writer(handle, serial))
+    }
+
+    /// Another handle that has written under this number and was not closed since.
+    pub fn another_writer(&self, handle: Handle, serial: u64) -> Option<Handle> {
+        let mut others = self.handles.iter().filter(|(number, open)| **number != handle.0 && open.writes(serial));
+        others.next().map(|(number, _)| Handle(*number))
+    }
+
+    /// Whether a handle has written under this number and was not closed since.
+    pub fn is_written(&self, serial: u64) -> bool {
+        self.handles.values().any(|open| open.writes(serial))
     }
 
     /// All open files.

@@ -6,7 +6,16 @@ use std::time::SystemTime;
 
 use parking_lot::{RwLock, RwLockReadGuard};
 
+use super::Handle;
+use super::intervals::Intervals;
+use super::writers::{self, Writers};
+use crate::format;
 use crate::store::{Draft, ReadAt};
+
+/// Parts that are kept apart.
+const MOST_PARTS: usize = 1 << 12;
+/// How much is compared at once, in bytes.
+const PIECE: usize = 1 << 20;
 
 /// A draft of a file.
 ///
@@ -38,6 +47,10 @@ pub struct Inner {
     /// Changed since a close looked at it.
     pub dirty: bool,
     pub mtime: SystemTime,
+    /// What clients have written of it; less, if that would be too many parts.
+    written: Intervals,
+    /// Clients that have written at the same time.
+    pub writers: Option<Writers>,
 }
 
 /// A change of a file's bytes.
@@ -66,7 +79,8 @@ impl Writing {
     /// A draft that holds these bytes, written at that time.
     pub fn new(serial: u64, bytes: Draft, mtime: SystemTime) -> Self {
         let from_nothing = bytes.is_empty();
-        let inner = Inner { bytes, most: i64::MAX as u64, version: 0, dirty: true, mtime };
+        let (written, writers) = (Intervals::default(), None);
+        let inner = Inner { bytes, most: i64::MAX as u64, version: 0, dirty: true, mtime, written, writers };
         let (refused, told, detached) = (AtomicBool::new(false), AtomicBool::new(false), AtomicBool::new(false));
         Writing { serial, from_nothing, refused, told, detached, inner: RwLock::new(inner) }
     }
@@ -102,11 +116,11 @@ impl Writing {
         self.from_nothing && (writers > 0 || self.inner.try_read().is_some_and(|inner| inner.bytes.is_empty()))
     }
 
-    /// Makes a change; `None` if this is no longer what the file holds.
+    /// Makes a change by a handle, beside which `another` may write; `None` if this is no longer what the file holds.
     ///
     /// # Errors
     /// EFBIG; what the file system says that holds the draft.
-    pub fn apply(&self, change: Change<'_>) -> io::Result<Option<()>> {
+    pub fn apply(&self, handle: Handle, another: Option<Handle>, change: Change<'_>) -> io::Result<Option<()>> {
         let mut inner = self.inner.write();
         if self.detached.load(Relaxed) {
             return Ok(None);
@@ -114,10 +128,13 @@ impl Writing {
         if change.end() > inner.most {
             return Err(io::Error::from_raw_os_error(libc::EFBIG));
         }
+        if let (Some(another), None) = (another, &inner.writers) {
+            inner.writers = Some(Writers::new(another, inner.written.clone()));
+        }
         match change {
-            Change::Write(offset, data) => inner.bytes.write_at(data, offset)?,
-            Change::Resize(len) => inner.bytes.set_len(len)?,
-            Change::Empty => inner.bytes.set_len(0)?,
+            Change::Write(offset, data) => inner.write_at(handle, data, offset)?,
+            Change::Resize(len) => inner.set_len(handle, len)?,
+            Change::Empty => inner.set_len(handle, 0)?,
         }
         inner.version += 1;
         inner.dirty = true;
@@ -125,5 +142,61 @@ impl Writing {
         self.refused.store(false, Relaxed);
         self.told.store(false, Relaxed);
         Ok(Some(()))
+    }
+}
+
+impl Inner {
+    fn write_at(&mut self, handle: Handle, data: &[u8], offset: u64) -> io::Result<()> {
+        let part = offset..offset.saturating_add(data.len() as u64);
+        let has_others = self.writers.as_ref().is_some_and(|writers| writers.has_others(handle, part.clone()));
+        let is_same = has_others && self.reads_as(data, offset)?;
+        self.bytes.write_at(data, offset)?;
+        self.written.insert(part.clone());
+        if self.written.count() > MOST_PARTS {
+            self.written = Intervals::default();
+            self.written.insert(part.clone());
+        }
+        if let Some(writers) = &mut self.writers {
+            writers.write(handle, part, is_same);
+        }
+        Ok(())
+    }
+
+    fn set_len(&mut self, handle: Handle, len: u64) -> io::Result<()> {
+        self.bytes.set_len(len)?;
+        self.written.cut(len);
+        if let Some(writers) = &mut self.writers {
+            writers.set_len(handle, len);
+        }
+        Ok(())
+    }
+
+    fn reads_as(&self, data: &[u8], offset: u64) -> io::Result<bool> {
+        if offset.saturating_add(data.len() as u64) > self.bytes.len() {
+            return Ok(false);
+        }
+        let (mut buf, mut at) = (Vec::new(), offset);
+        for piece in data.chunks(PIECE) {
+            buf.resize(piece.len(), 0);
+            self.bytes.read_exact_at(&mut buf, at)?;
+            if buf != piece {
+                return Ok(false);
+            }
+            at += piece.len() as u64;
+        }
+        Ok(true)
+    }
+
+    /// Checks that the whole may be taken for a chunk or an index: see [`writers`]. `is_written` if a client that has written to it has it
+    /// open. Returns whether it is to be decoded before.
+    ///
+    /// # Errors
+    /// It is not taken, or not yet.
+    pub fn check_writers(&self, is_written: bool) -> format::Result<bool> {
+        let all = 0..self.bytes.len();
+        let is_filled = self.written.covers(all.clone());
+        // What nobody has written to is what it was.
+        let is_of_one = writers::check(self.writers.as_ref(), &all, is_filled || self.written.count() == 0, is_written)?;
+        Ok(!is_of_one)
     }
 }

@@ -51,7 +51,7 @@ impl Single<Contiguous> {
     /// Changes the bytes of the frame. The caller has `writing`.
     pub(super) fn change_frame(&self, handle: Handle, change: Change<'_>) -> Result<()> {
         let guard = self.store.enter();
-        let (layout, overlay) = {
+        let (layout, overlay, another) = {
             let mut state = self.state.write();
             state.frame.leave_source();
             // Those who wrote what was refused may go on with it; to others it is as if it had never been.
@@ -59,13 +59,13 @@ impl Single<Contiguous> {
             let current = state.frame.overlay.clone().filter(|overlay| !overlay.refused() || open.has_part_in(overlay.serial));
             let overlay =
                 current.unwrap_or_else(|| Arc::new(Overlay::new(state.nodes.serial(), state.frame.layout.len(), &self.drafts)));
-            state.nodes.handle(handle)?.take_part_in(overlay.serial);
+            let another = state.nodes.take_part(handle, overlay.serial)?;
             state.frame.overlay = Some(Arc::clone(&overlay));
             state.frame.is_gone = false;
-            (Arc::clone(&state.frame.layout), overlay)
+            (Arc::clone(&state.frame.layout), overlay, another)
         };
         let overlaid = Overlaid { store: &*self.store, guard: &guard, layout: &layout, overlay: &overlay };
-        let changed = overlay.inner.write().apply(change, &overlaid);
+        let changed = overlay.inner.write().apply(handle, another, change, &overlaid);
         overlay.set_refused(false);
         changed.map_err(|error| self.held_error("hold what was written", error))
     }
@@ -80,7 +80,8 @@ impl Single<Contiguous> {
         if !self.has_part(handle)? {
             return Ok(());
         }
-        let look = if look == Look::Close && self.close_before_others(handle)? { Look::CloseBeforeOthers } else { look };
+        let is_before_others = self.close_before_others(handle)?;
+        let look = if look == Look::Close && is_before_others { Look::CloseBeforeOthers } else { look };
         self.judge(look, invalidations)
     }
 
@@ -89,7 +90,7 @@ impl Single<Contiguous> {
         let state = self.state.read();
         state.nodes.handle(handle)?.close();
         let Some(overlay) = &state.frame.overlay else { return Ok(false) };
-        Ok(state.nodes.handles().any(|open| open.has_part_in(overlay.serial) && !open.is_closed()))
+        Ok(state.nodes.another_writer(handle, overlay.serial).is_some())
     }
 
     /// Whether what is written is this handle's as well.
@@ -103,10 +104,11 @@ impl Single<Contiguous> {
     /// Takes what is written over the frame for what it is now. The caller has `writing`.
     fn judge(&self, look: Look, invalidations: &mut Invalidations) -> Result<()> {
         let guard = self.store.enter();
-        let (layout, overlay) = {
+        let (layout, overlay, is_written) = {
             let state = self.state.read();
             let Some(overlay) = state.frame.overlay.clone() else { return Ok(()) };
-            (Arc::clone(&state.frame.layout), overlay)
+            let is_written = state.nodes.is_written(overlay.serial);
+            (Arc::clone(&state.frame.layout), overlay, is_written)
         };
         let (dirty, verdict) = {
             let inner = overlay.inner.read();
@@ -120,7 +122,7 @@ impl Single<Contiguous> {
             _ => {}
         }
         self.mend_len(&file, invalidations)?;
-        let found = recognize(&file, look.takes_all());
+        let found = recognize(&file, look.takes_all(), is_written);
         let verdict = match &found {
             Ok(Recognized::Held(error)) => Verdict::Held(error.clone()),
             Ok(Recognized::Unconfirmed) => Verdict::Unconfirmed,
@@ -129,7 +131,8 @@ impl Single<Contiguous> {
         };
         let mtime = {
             let mut inner = overlay.inner.write();
-            inner.dirty = false;
+            // Another client may write on, whose close looks again.
+            inner.dirty = is_written && inner.writers().is_some();
             inner.verdict = verdict;
             inner.mtime
         };
@@ -158,13 +161,13 @@ impl Single<Contiguous> {
     /// What is said of bytes that are not a frame: an fsync says it once, and not after a close has said it; a close says it each time.
     fn say_held(&self, file: &Overlaid<'_>, error: format::Error, look: Look, invalidations: &mut Invalidations) -> Result<()> {
         let overlay = file.overlay;
-        let (from_nothing, is_told) = {
+        let (from_nothing, is_told, waits) = {
             let inner = overlay.inner.read();
-            (inner.below() == 0, inner.is_told)
+            (inner.below() == 0, inner.is_told, inner.dirty)
         };
         match look {
             Look::Settle | Look::CloseBeforeOthers => return Ok(()),
-            Look::Sync if is_told || may_become(file, from_nothing) => return Ok(()),
+            Look::Sync if is_told || waits || may_become(file, from_nothing) => return Ok(()),
             Look::Sync | Look::Close | Look::Truncate => overlay.inner.write().is_told = true,
         }
         if look == Look::Sync {
@@ -227,16 +230,19 @@ impl Single<Contiguous> {
         let is_begun = self.state.read().nodes.get(ino).is_some_and(|node| node.writing.is_some());
         let writing = self.draft_of(ino)?;
         let guard = self.store.enter();
-        let (layout, serial) = {
+        let (layout, serial, is_written) = {
             let mut state = self.state.write();
             state.frame.leave_source();
-            (Arc::clone(&state.frame.layout), state.nodes.serial())
+            (Arc::clone(&state.frame.layout), state.nodes.serial(), state.nodes.is_written(writing.serial))
         };
-        let taken = std::mem::replace(&mut writing.inner.write().bytes, self.empty_draft());
-        let overlay = Overlay::of_draft(serial, taken);
+        let (taken, writers) = {
+            let mut inner = writing.inner.write();
+            (std::mem::replace(&mut inner.bytes, self.empty_draft()), inner.writers.clone())
+        };
+        let overlay = Overlay::of_draft(serial, taken, writers);
         let found = {
             let file = Overlaid { store: &*self.store, guard: &guard, layout: &layout, overlay: &overlay };
-            recognize(&file, true)
+            recognize(&file, true, is_written)
         };
         // Before the names change: the kernel repeats what it was answered ESTALE, and would find no file of the old name any more.
         let stale = matches!(found, Ok(Recognized::Frame(_))) && self.store.changed_outside().unwrap_or(false);

@@ -49,12 +49,13 @@ use crate::format::header::{FrameHeader, Sections};
 use crate::format::trailer::Trailer;
 use crate::format::{self, ChunkOffset, Error, Fit, IndexEntry, Rules, index};
 use crate::store::frame::{Frame, Unread, zeros};
-use crate::store::validate::{CHECKED_LEN, InvalidChunk, MOST_HOLE, validate_chunk};
+use crate::store::validate::{CHECKED_LEN, InvalidChunk, MOST_HOLE, validate_chunk, verify_chunk};
 use crate::store::{ChunkKey, FrameImage, ReadAt, StoreError};
-use crate::view::frame_file::intervals::Intervals;
 use crate::view::frame_file::layout::{Extent, Extents, FileLayout, Gaps};
 use crate::view::frame_file::moved::Moved;
 use crate::view::frame_file::overlay::Overlaid;
+use crate::view::intervals::Intervals;
+use crate::view::writers::{self, Writers};
 
 mod search;
 
@@ -116,14 +117,14 @@ impl From<InvalidChunk> for Stop {
 }
 
 /// Looks at the file as it is now. With `accept`, what is a frame is taken for one even if it was not written by a whole change;
-/// otherwise nothing of that is staged. Nobody may write meanwhile.
+/// otherwise nothing of that is staged. `is_written` if a client that has written has it open. Nobody may write meanwhile.
 ///
 /// # Errors
 /// What cannot be read or staged; what was staged before is given back.
-pub fn recognize(file: &Overlaid<'_>, accept: bool) -> Result<Recognized, StoreError> {
-    let (below, written, hole, moved) = {
+pub fn recognize(file: &Overlaid<'_>, accept: bool, is_written: bool) -> Result<Recognized, StoreError> {
+    let (below, written, hole, moved, writers) = {
         let inner = file.overlay.inner.read();
-        (inner.below(), inner.written().clone(), inner.hole(), inner.moved().clone())
+        (inner.below(), inner.written().clone(), inner.hole(), inner.moved().clone(), inner.writers().cloned())
     };
     let mut recognizer = Recognizer {
         file,
@@ -132,6 +133,8 @@ pub fn recognize(file: &Overlaid<'_>, accept: bool) -> Result<Recognized, StoreE
         written,
         hole,
         moved,
+        writers,
+        is_written,
         whole: true,
         dry: false,
         count: 0,
@@ -195,6 +198,9 @@ struct Recognizer<'a> {
     /// How much of `written` may be a hole.
     hole: u64,
     moved: Moved,
+    /// Clients that have written at the same time, and whether one of them may write on.
+    writers: Option<Writers>,
+    is_written: bool,
     /// The change is a whole one.
     whole: bool,
     /// Nothing is staged.
@@ -215,6 +221,12 @@ impl Recognizer<'_> {
         self.whole = self.is_whole(&sections);
         if self.is_installed(&header, &sections) {
             return Ok(Recognized::Same);
+        }
+        if self.writers.is_some() {
+            let Sections { chunks, index, trailer } = &sections;
+            for part in [0..chunks.start, index.clone(), trailer.clone()] {
+                self.is_of_one(part)?;
+            }
         }
         self.dry = !self.whole && !accept;
         let frame = Frame::<ChunkOffset>::read(self.file).map_err(|unread| match unread {
@@ -297,6 +309,15 @@ impl Recognizer<'_> {
         part.end <= self.below && !self.written.touches(part)
     }
 
+    /// Whether all of a part is as one client wrote it: see [`writers`].
+    fn is_of_one(&self, part: Range<u64>) -> Result<bool, Stop> {
+        if self.unwritten(part.clone()) {
+            return Ok(true);
+        }
+        let is_filled = self.written.covers(self.below.clamp(part.start, part.end)..part.end);
+        Ok(writers::check(self.writers.as_ref(), &part, is_filled, self.is_written)?)
+    }
+
     /// Whether what was written is a whole change.
     fn is_whole(&self, sections: &Sections) -> bool {
         let Sections { chunks, index, trailer } = sections;
@@ -369,6 +390,9 @@ impl Recognizer<'_> {
             InvalidChunk::Bad(error) => Stop::Held(of_chunk(error, start, position)),
             InvalidChunk::Io(error) => Stop::Io(error),
         };
+        if !self.is_of_one(start..start + part.len)? {
+            verify_chunk(&part).map_err(inside)?;
+        }
         let key = if part.len > CHECKED_LEN {
             let header = validate_chunk(&part, fit).map_err(inside)?;
             fit.check(&header.traits()).map_err(|error| of_chunk(error, start, position))?;

@@ -1,7 +1,7 @@
 //! A whole frame as one file.
 //!
 //! - [`layout`]: which chunk is where in the file;
-//! - [`overlay`]: what clients have written over it; `intervals`, `moved`: which parts, and which of these are only moved.
+//! - [`overlay`]: what clients have written over it; `moved`: which parts are only moved.
 
 use std::io;
 use std::sync::Arc;
@@ -10,7 +10,6 @@ use self::layout::FileLayout;
 use self::overlay::{Overlaid, Overlay};
 use crate::store::{FrameStore, ReadGuard, StoreError};
 
-pub mod intervals;
 pub mod layout;
 pub mod moved;
 pub mod overlay;

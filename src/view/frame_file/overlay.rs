@@ -16,11 +16,13 @@ use std::time::{Instant, SystemTime};
 
 use parking_lot::RwLock;
 
-use super::intervals::Intervals;
 use super::layout::FileLayout;
 use super::moved::{Moved, Placed};
 use crate::format;
 use crate::store::{Draft, DraftPool, FrameStore, ReadAt, ReadGuard};
+use crate::view::Handle;
+use crate::view::intervals::Intervals;
+use crate::view::writers::Writers;
 use crate::view::writing::Change;
 
 /// Pieces in which bytes are held in memory.
@@ -90,6 +92,8 @@ pub struct Inner {
     len: u64,
     /// All that was written: what is stored, and what is moved.
     written: Intervals,
+    /// Clients that have written at the same time.
+    writers: Option<Writers>,
     /// Bytes of that which are a hole all the same, where it was a temporary file's.
     hole: u64,
     /// What `data` has.
@@ -105,7 +109,7 @@ pub struct Inner {
     data: Data,
     /// Counts changes.
     pub version: u64,
-    /// Changed since a close looked at it.
+    /// Changed since a close looked at it, or to be looked at again by another client's close.
     pub dirty: bool,
     /// What that close found.
     pub verdict: Verdict,
@@ -198,13 +202,14 @@ impl Overlay {
         Self::with(serial, below, below, Intervals::default(), Data::Memory(pages))
     }
 
-    /// One that covers all with the bytes of a draft.
-    pub fn of_draft(serial: u64, draft: Draft) -> Self {
+    /// One that covers all with the bytes of a draft, to which these clients have written at the same time.
+    pub fn of_draft(serial: u64, draft: Draft, writers: Option<Writers>) -> Self {
         let (len, hole) = (draft.len(), draft.hole());
         let mut written = Intervals::default();
         written.insert(0..len);
         let mut overlay = Self::with(serial, 0, len, written, Data::File(draft));
-        overlay.inner.get_mut().hole = hole;
+        let inner = overlay.inner.get_mut();
+        (inner.hole, inner.writers) = (hole, writers);
         overlay
     }
 
@@ -218,6 +223,7 @@ impl Overlay {
             run: 0..0,
             shift: 0,
             written,
+            writers: None,
             hole: 0,
             data,
             version: 0,
@@ -269,6 +275,11 @@ impl Inner {
         &self.written
     }
 
+    /// Clients that have written at the same time.
+    pub fn writers(&self) -> Option<&Writers> {
+        self.writers.as_ref()
+    }
+
     /// How much of what was written may be a hole all the same, which has cost a client nothing.
     pub fn hole(&self) -> u64 {
         self.hole
@@ -288,16 +299,54 @@ impl Inner {
         self.last_write = Instant::now();
     }
 
-    /// Makes a change.
+    /// Makes a change by a handle, beside which `another` may write.
     ///
     /// # Errors
     /// What the file system says; what was there before is then still there.
-    pub fn apply(&mut self, change: Change<'_>, below: &dyn Below) -> io::Result<()> {
-        match change {
-            Change::Write(offset, data) => self.write_at(data, offset, below),
-            Change::Resize(len) => self.set_len(len),
-            Change::Empty => self.set_len(0),
+    pub fn apply(&mut self, handle: Handle, another: Option<Handle>, change: Change<'_>, below: &dyn Below) -> io::Result<()> {
+        if let (Some(another), None) = (another, &self.writers) {
+            self.writers = Some(Writers::new(another, self.written.clone()));
         }
+        match change {
+            Change::Write(offset, data) => {
+                let part = offset..offset.saturating_add(data.len() as u64);
+                let has_others = self.writers.as_ref().is_some_and(|writers| writers.has_others(handle, part.clone()));
+                let is_same = has_others && self.reads_as(data, offset, below)?;
+                self.write_at(data, offset, below)?;
+                if let Some(writers) = &mut self.writers {
+                    writers.write(handle, part, is_same);
+                }
+                Ok(())
+            }
+            Change::Resize(len) => self.resize(handle, len),
+            Change::Empty => self.resize(handle, 0),
+        }
+    }
+
+    fn resize(&mut self, handle: Handle, len: u64) -> io::Result<()> {
+        self.set_len(len)?;
+        if let Some(writers) = &mut self.writers {
+            writers.set_len(handle, len);
+        }
+        Ok(())
+    }
+
+    /// Whether a part of the file has these bytes.
+    fn reads_as(&self, data: &[u8], offset: u64, below: &dyn Below) -> io::Result<bool> {
+        let (mut buf, mut at) = (Vec::new(), offset);
+        for piece in data.chunks(FILL_PIECE) {
+            buf.resize(piece.len(), 0);
+            let (count, gaps) = self.read_at(&mut buf, at)?;
+            for (gap, from) in gaps {
+                let place = (gap.start - at) as usize..(gap.end - at) as usize;
+                below.read(from, buf.get_mut(place).unwrap_or_default())?;
+            }
+            if count != piece.len() || buf != piece {
+                return Ok(false);
+            }
+            at += piece.len() as u64;
+        }
+        Ok(true)
     }
 
     /// Writes all of `data` at `offset`.

@@ -8,6 +8,7 @@ use super::{Single, State};
 use crate::store::{ChunkKey, Draft, ReadAt, ReadGuard, StoreError};
 use crate::view::content::Content;
 use crate::view::frame_view::FrameView;
+use crate::view::writers::Writers;
 use crate::view::writing::{Change, Writing};
 use crate::view::{Handle, Ino, Result, ViewError};
 
@@ -102,28 +103,31 @@ impl<V: FrameView> Single<V> {
             return Err(ViewError::TooBig);
         }
         loop {
-            let (ino, writing) = {
+            let (ino, writing, another) = {
                 let state = self.state.read();
                 let open = state.nodes.handle(handle)?;
                 state.place(open.ino)?;
                 let writing = state.nodes.get(open.ino).and_then(|node| node.writing.clone());
                 // Those who wrote what was refused may go on with it; to others it is as if it had never been.
                 let writing = writing.filter(|writing| !writing.is_refused() || open.has_part_in(writing.serial));
-                if let Some(writing) = &writing {
-                    open.take_part_in(writing.serial);
-                }
-                (open.ino, writing)
+                let taken = writing.as_ref().map(|writing| state.nodes.take_part(handle, writing.serial)).transpose()?;
+                (open.ino, writing, taken.flatten())
             };
             match (writing, change) {
                 (_, Change::Empty) => {
                     let mut state = self.change_to_begin();
-                    let serial = state.begin(ino, self.empty_draft(), SystemTime::now())?.serial;
-                    state.nodes.handle(handle)?.take_part_in(serial);
+                    let before = state.nodes.get(ino).and_then(|node| node.writing.as_ref()).map(|writing| writing.serial);
+                    let another = before.and_then(|serial| state.nodes.another_writer(handle, serial));
+                    let writing = state.begin(ino, self.empty_draft(), SystemTime::now())?;
+                    if another.is_some() {
+                        writing.inner.write().writers = Some(Writers::of_emptied(handle));
+                    }
+                    state.nodes.take_part(handle, writing.serial)?;
                     return Ok(());
                 }
                 (None, _) => self.begin_from_content(ino)?,
                 (Some(writing), _) => {
-                    let applied = writing.apply(change);
+                    let applied = writing.apply(handle, another, change);
                     if applied.map_err(|error| self.held_error("hold what was written", error))?.is_some() {
                         return Ok(());
                     }

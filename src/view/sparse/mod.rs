@@ -170,9 +170,16 @@ impl FrameView for Sparse {
         match why {
             Why::Close(handle) | Why::Truncate(handle) => {
                 // This draft and no other: another may have begun a new one by now.
-                let joined = this.state.read().joined(handle)?;
+                let (joined, is_before_others) = {
+                    let state = this.state.read();
+                    let joined = state.joined(handle)?;
+                    state.nodes.handle(handle)?.close();
+                    let another = joined.as_ref().and_then(|(_, _, writing)| state.nodes.another_writer(handle, writing.serial));
+                    (joined, another.is_some() && matches!(why, Why::Close(_)))
+                };
+                let unfinished = if is_before_others { Unfinished::Leave } else { Unfinished::Refuse };
                 if let Some((ino, file, writing)) = joined {
-                    this.close_writing(ino, file, &writing, Unfinished::Refuse, invalidations)?;
+                    this.close_writing(ino, file, &writing, unfinished, invalidations)?;
                 }
             }
             Why::Sync(ino) => {

@@ -16,6 +16,7 @@ use crate::view::{Creation, DirEntry, FileSystem, Invalidation, OpenMode, ROOT, 
 
 mod model;
 mod others;
+mod several;
 mod special;
 mod syncing;
 mod times;

@@ -11,12 +11,12 @@ use crate::format::header::FrameHeader;
 use crate::format::index_file::{self, IndexFile, KnownIndex};
 use crate::format::{self, ChunkId, Fit, Rules};
 use crate::store::frame::zeros;
-use crate::store::validate::{InvalidChunk, MOST_HOLE, may_become_chunk, validate_chunk};
-use crate::store::{ChunkKey, Draft, ReadAt};
+use crate::store::validate::{InvalidChunk, MOST_HOLE, may_become_chunk, validate_chunk, verify_chunk};
+use crate::store::{ChunkKey, ReadAt};
 use crate::view::frame_view::Take;
 use crate::view::nodes::{Name, Number};
 use crate::view::single::{Place, Single, State};
-use crate::view::writing::Writing;
+use crate::view::writing::{Inner, Writing};
 use crate::view::{Ino, Invalidation, Invalidations, Result, ViewError};
 
 /// What errors say could not be done.
@@ -82,17 +82,20 @@ impl Single<Sparse> {
         unfinished: Unfinished,
         invalidations: &mut Invalidations,
     ) -> Result<()> {
+        let is_written = self.state.read().nodes.is_written(writing.serial);
         let staged = {
             let inner = writing.inner.read();
             // An empty file is not yet a chunk, and no reason to refuse anything.
             if !inner.dirty || inner.bytes.is_empty() {
                 return Ok(());
             }
-            let staged = self.stage_draft(&inner.bytes, id)?;
+            let staged = self.stage_draft(&inner, is_written, id)?;
             match (staged, unfinished) {
                 (Err(_), Unfinished::Leave) => return Ok(()),
                 (Err(error), Unfinished::Sync) => {
-                    let may_become = may_become_chunk(&inner.bytes).map_err(|error| self.held_error(READ_BACK, error))?;
+                    let waits = is_written && inner.writers.is_some();
+                    let may_become =
+                        waits || may_become_chunk(&inner.bytes).map_err(|error| self.held_error(READ_BACK, error))?;
                     return if may_become || writing.tell() { Ok(()) } else { Err(ViewError::Rejected(error)) };
                 }
                 (staged, _) => staged,
@@ -130,11 +133,21 @@ impl Single<Sparse> {
         self.apply_held(invalidations)
     }
 
-    /// Stages a draft that is one whole chunk of a size that fits. The inner error is the reason why it is not.
-    pub(super) fn stage_draft(&self, bytes: &Draft, id: ChunkId) -> Result<format::Result<(ChunkKey, ChunkHeader)>> {
+    /// Stages a draft that is one whole chunk of a size that fits; `is_written` as of [`Inner::check_writers`]. The inner error is the
+    /// reason why it is not.
+    pub(super) fn stage_draft(
+        &self,
+        draft: &Inner,
+        is_written: bool,
+        id: ChunkId,
+    ) -> Result<format::Result<(ChunkKey, ChunkHeader)>> {
         let fit = self.state.read().frame.fit(id);
-        match validate_chunk(bytes, fit) {
-            Ok(header) => Ok(Ok((self.store.stage(bytes)?, header))),
+        let checked = draft.check_writers(is_written).map_err(InvalidChunk::Bad).and_then(|mixes| {
+            let header = validate_chunk(&draft.bytes, fit)?;
+            if mixes { verify_chunk(&draft.bytes).map(|()| header) } else { Ok(header) }
+        });
+        match checked {
+            Ok(header) => Ok(Ok((self.store.stage(&draft.bytes)?, header))),
             Err(InvalidChunk::Bad(error)) => Ok(Err(error)),
             Err(InvalidChunk::Io(error)) => Err(self.held_error(READ_BACK, error)),
         }
@@ -150,10 +163,15 @@ impl Single<Sparse> {
     }
 
     fn close_index(&self, ino: Ino, writing: &Arc<Writing>, invalidations: &mut Invalidations) -> Result<()> {
+        let is_written = self.state.read().nodes.is_written(writing.serial);
         let (mut file, version) = {
             let mut inner = writing.inner.write();
             let len = inner.bytes.len();
             if !inner.dirty || len > index_file::MAX_LEN {
+                return Ok(());
+            }
+            if let Err(error) = inner.check_writers(is_written) {
+                debug!("{}: held: {error}", self.show(ino));
                 return Ok(());
             }
             if len > MOST_HOLE {
@@ -230,8 +248,9 @@ impl Single<Sparse> {
             let of_source = self.state.read().nodes.version();
             let writing = self.draft_of(ino)?;
             let (key, header, version) = {
+                let is_written = self.state.read().nodes.is_written(writing.serial);
                 let inner = writing.inner.read();
-                let (key, header) = self.stage_draft(&inner.bytes, id)?.map_err(ViewError::Rejected)?;
+                let (key, header) = self.stage_draft(&inner, is_written, id)?.map_err(ViewError::Rejected)?;
                 (key, header, inner.version)
             };
             let needed = |frame: &Sparse| {

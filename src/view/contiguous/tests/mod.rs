@@ -16,6 +16,7 @@ mod model;
 mod names;
 mod others;
 mod own;
+mod several;
 mod syncing;
 mod writing;
 mod xattr;

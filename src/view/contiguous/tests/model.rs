@@ -204,7 +204,7 @@ fn a_hole_in_what_was_written_is_said_to_be_one() {
     let mut draft = crate::store::Draft::new(&pool);
     draft.write_at(b"far away", 1 << 40).unwrap();
     draft.set_len(4 << 60).unwrap();
-    let overlay = Overlay::of_draft(2, draft);
+    let overlay = Overlay::of_draft(2, draft, None);
     let (bytes, end) = held(&overlay);
     assert!((8..=4 << 20).contains(&bytes) && end > Some(1 << 40), "{bytes} {end:?}");
 }
