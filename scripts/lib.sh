@@ -22,10 +22,13 @@ need_packages() {
 install_packages() {
     if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then die "please install: $*"; fi
     say "installing $*"
-    export DEBIAN_FRONTEND=noninteractive
-    apt-get install -qq -y --no-install-recommends "$@" >/dev/null 2>&1 ||
-        { apt-get update -qq && apt-get install -qq -y --no-install-recommends "$@" >/dev/null; } ||
-        die "cannot install: $*"
+    # One at a time: rows of tests run beside each other.
+    (
+        flock 9
+        export DEBIAN_FRONTEND=noninteractive
+        apt-get install -qq -y --no-install-recommends "$@" >/dev/null 2>&1 ||
+            { apt-get update -qq && apt-get install -qq -y --no-install-recommends "$@" >/dev/null; }
+    ) 9>/run/lock/b2fuse-packages || die "cannot install: $*"
 }
 
 need_rust() {
