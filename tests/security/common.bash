@@ -98,7 +98,7 @@ attack_ends() {
 
 # rounds FUNCTION: again and again, until something happens to a victim.
 rounds() {
-    local round quick end=$((SECONDS + 20)) count=60
+    local round quick end=$((SECONDS + 20)) count=${B2FUSE_ROUNDS:-60}
     if [ -n "$FULL" ]; then end=$((SECONDS + 120)) count=2000; fi
     quick=$(at_a_glance)
     for ((round = 1; SECONDS < end && round <= count; round++)); do
