@@ -71,7 +71,8 @@ def damaged(server, proxy, sample, point, seed):
 
 def spoil(path, rng, others):
     way = rng.randrange(5)
-    if way == 0 or not path.exists():
+    # One that another view has left spoiled may be empty, and stays so until it is asked for.
+    if way == 0 or not path.exists() or path.stat().st_size == 0:
         path.unlink(missing_ok=True)
     elif way == 1:
         os.truncate(path, rng.randrange(path.stat().st_size))
