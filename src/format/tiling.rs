@@ -72,18 +72,18 @@ pub fn len_of(array: &Array, itemsize: u32) -> Result<u64> {
 }
 
 impl Tiling {
-    /// How the array is cut that a header describes, if it describes one.
+    /// The array that a header describes, if it describes one, and how it is cut.
     ///
     /// # Errors
     /// A metalayer that does not parse; shapes that the frame's chunks do not have.
-    pub fn of_frame(header: &FrameHeader) -> Result<Option<Self>> {
+    pub fn of_frame(header: &FrameHeader) -> Result<Option<(Array, Self)>> {
         let Some(array) = Array::find(header.metalayers()).transpose()? else { return Ok(None) };
         let tiling = Tiling::new(&array, header.typesize(), header.chunksize())?;
         if header.nchunks().is_some_and(|there| there < tiling.nchunks) {
             let got = format_args!("{} bytes in chunks of {}", header.nbytes(), header.chunksize());
             return Err(Error::new("header: nbytes", 30, got, format_args!("{} chunks, as the array has", tiling.nchunks)));
         }
-        Ok(Some(tiling))
+        Ok(Some((array, tiling)))
     }
 
     /// How an array of items of `itemsize` bytes is cut, whose chunks have `chunksize` bytes each.

@@ -159,7 +159,8 @@ impl Shared {
         self.changed();
     }
 
-    /// Writes and replies. `from_mapping` is data that was changed through a mapping. If the request is queued, its data is copied from the event loop's buffer.
+    /// Writes and replies. `from_mapping` says that the data was changed through a mapping. If the request is queued, its data is copied
+    /// from the event loop's buffer.
     pub(super) fn write(
         self: &Arc<Self>,
         ino: INodeNo,

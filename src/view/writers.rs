@@ -11,6 +11,7 @@
 //! | with bytes that were never written | refused |
 //! | else, as of programs that copy pieces of a file at the same time | taken if it decodes |
 
+use std::io;
 use std::ops::Range;
 
 use super::Handle;
@@ -19,6 +20,8 @@ use crate::format::{Error, Result};
 
 /// Parts that are kept apart, of all clients.
 const MOST_PARTS: usize = 1 << 14;
+/// How much is compared at once, in bytes.
+const PIECE: usize = 1 << 20;
 
 /// What each of several clients has written to a file.
 #[derive(Debug, Clone)]
@@ -77,6 +80,23 @@ impl Writers {
     fn is_of_one(&self, part: &Range<u64>) -> bool {
         self.parts.iter().any(|(_, parts)| parts.covers(part.clone()))
     }
+}
+
+/// Returns whether a file has these bytes from `offset` on. `read` fills a buffer from an offset on, and returns false if the file is too
+/// short for that.
+///
+/// # Errors
+/// What `read` returns.
+pub fn has_bytes(data: &[u8], offset: u64, mut read: impl FnMut(&mut [u8], u64) -> io::Result<bool>) -> io::Result<bool> {
+    let (mut buf, mut at) = (Vec::new(), offset);
+    for piece in data.chunks(PIECE) {
+        buf.resize(piece.len(), 0);
+        if !read(&mut buf, at)? || buf != piece {
+            return Ok(false);
+        }
+        at += piece.len() as u64;
+    }
+    Ok(true)
 }
 
 /// Checks that a part of a file may be taken: see the module. `is_filled` if all of it was written, `is_written` if a client that has

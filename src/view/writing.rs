@@ -14,8 +14,6 @@ use crate::store::{Draft, ReadAt};
 
 /// Parts that are kept apart.
 const MOST_PARTS: usize = 1 << 12;
-/// How much is compared at once, in bytes.
-const PIECE: usize = 1 << 20;
 
 /// A draft of a file.
 ///
@@ -175,16 +173,7 @@ impl Inner {
         if offset.saturating_add(data.len() as u64) > self.bytes.len() {
             return Ok(false);
         }
-        let (mut buf, mut at) = (Vec::new(), offset);
-        for piece in data.chunks(PIECE) {
-            buf.resize(piece.len(), 0);
-            self.bytes.read_exact_at(&mut buf, at)?;
-            if buf != piece {
-                return Ok(false);
-            }
-            at += piece.len() as u64;
-        }
-        Ok(true)
+        writers::has_bytes(data, offset, |buf, at| self.bytes.read_exact_at(buf, at).map(|()| true))
     }
 
     /// Checks that the whole may be taken for a chunk or an index: see [`writers`]. `is_written` if a client that has written to it has it

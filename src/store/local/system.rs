@@ -25,7 +25,8 @@ const KERNEL_FILE: usize = 4096;
 /// # Errors
 /// What the system refuses.
 pub fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
-    // Their length is not known before. A buffer that is too short costs another call each time it is grown.
+    // Their length is not known before, and what has a limit (`take`) is read without asking for it. A buffer that is too short costs
+    // another call each time it is grown.
     let mut bytes = Vec::with_capacity(KERNEL_FILE);
     File::open(path)?.take(u64::MAX).read_to_end(&mut bytes)?;
     Ok(bytes)

@@ -125,8 +125,7 @@ pub fn look(header: &FrameHeader, decoded: &Decoded) -> std::result::Result<Opti
     if let Some(object) = Object::find(header.metalayers()) {
         return Err(Refusal::Object(object));
     }
-    let Some(tiling) = Tiling::of_frame(header)? else { return Ok(None) };
-    let Some(array) = Array::find(header.metalayers()).transpose()? else { return Ok(None) };
+    let Some((array, tiling)) = Tiling::of_frame(header)? else { return Ok(None) };
     let head = match decoded {
         Decoded::Raw => Vec::new(),
         Decoded::Npy(named) => npy::header(&item_type(&array, named.as_ref(), header.typesize())?, &array.shape)?,

@@ -22,7 +22,7 @@ use crate::format;
 use crate::store::{Draft, DraftPool, FrameStore, ReadAt, ReadGuard};
 use crate::view::Handle;
 use crate::view::intervals::Intervals;
-use crate::view::writers::Writers;
+use crate::view::writers::{self, Writers};
 use crate::view::writing::Change;
 
 /// Pieces in which bytes are held in memory.
@@ -333,20 +333,14 @@ impl Inner {
 
     /// Whether a part of the file has these bytes.
     fn reads_as(&self, data: &[u8], offset: u64, below: &dyn Below) -> io::Result<bool> {
-        let (mut buf, mut at) = (Vec::new(), offset);
-        for piece in data.chunks(FILL_PIECE) {
-            buf.resize(piece.len(), 0);
-            let (count, gaps) = self.read_at(&mut buf, at)?;
+        writers::has_bytes(data, offset, |buf, at| {
+            let (count, gaps) = self.read_at(buf, at)?;
             for (gap, from) in gaps {
                 let place = (gap.start - at) as usize..(gap.end - at) as usize;
                 below.read(from, buf.get_mut(place).unwrap_or_default())?;
             }
-            if count != piece.len() || buf != piece {
-                return Ok(false);
-            }
-            at += piece.len() as u64;
-        }
-        Ok(true)
+            Ok(count == buf.len())
+        })
     }
 
     /// Writes all of `data` at `offset`.
